@@ -44,10 +44,10 @@ def _record(number: int, physical_offset: int, body: bytes) -> bytes:
 
 
 def _prepare(store: Store) -> None:
-    job = store.prepare_job()
+    job = store.log.prepare_job()
     if job is not None:
         job.run()
-        store.prepared(job)
+        store.log.prepared(job)
 
 
 def _microseconds(messages: int, work: Callable[[], None]) -> float:

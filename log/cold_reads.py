@@ -1,10 +1,10 @@
 """Reads of the log far behind its end: their pages are brought in by a worker thread before anybody waits for them.
 
-What was written lately is in memory. A consumer that works off yesterday's messages asks for pages that are on the
-disk only, and the thread that touches them waits for it: the owner's thread would stand still, and all clients with it.
-So the log is looked at in windows; the first read of a cold window becomes a `LoadJob` for a worker, and whoever wants
-the bytes is answered when it is done. A window stays loaded for `KEPT_NS`; what the reader has passed is handed to the
-kernel as the first to go, so that a long backlog does not push the live end of the log out of memory.
+New entries are in memory. A consumer that works off yesterday's messages asks for pages that are on the disk only, and
+the thread that touches them waits for it: the owner's thread would stand still, and all clients with it. So the log is
+divided into windows. The first read of a cold window becomes a `LoadJob` for a worker, and the requests for its bytes
+are answered when the job is done. A window counts as loaded for `KEPT_NS`. The kernel is told to give up first what the
+reader has passed, so that a long backlog does not push the live end of the log out of memory.
 """
 
 from log.disk import MappedFile

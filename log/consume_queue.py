@@ -456,10 +456,7 @@ class ConsumeQueue:
 
 
 def _zero_rest(buffer: memoryview, begin: int) -> None:
-    """Zeroes from `begin` on, up to a piece that is zero already.
-
-    No writer is further ahead: pages are prepared in steps of at most that size.
-    """
+    """Zeroes from `begin` on, and stops at a piece that is zero already: no writer was further ahead than that."""
     for at in range(begin, len(buffer), _LARGEST_STEP_BYTES):
         end = min(len(buffer), at + _LARGEST_STEP_BYTES)
         if not np.frombuffer(buffer[at:end], np.uint8).any():

@@ -11,6 +11,7 @@ hold neither what was there before nor what was meant to be.
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import replace
+from operator import itemgetter
 
 from log.entry_log import EntryLog
 from log.entry_recovery import LogBegin, erase_behind, erase_units_behind, write_begin
@@ -112,7 +113,7 @@ def delete_before(log: EntryLog, index: int) -> int:
     log._written_position = max(log._written_position, keep)
     removed = log._data.remove_before(keep)
     log._units.remove_before(keep_index * UNIT_BYTES)
-    run = bisect_right(log._runs, keep_index, key=lambda run: run[0]) - 1
+    run = bisect_right(log._runs, keep_index, key=itemgetter(0)) - 1
     log._runs = [(keep_index, log._runs[run][1]), *log._runs[run + 1 :]]
     log.first_index = keep_index
     log.first_position = keep

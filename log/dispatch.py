@@ -193,6 +193,7 @@ class Dispatcher:
                 continue
 
             # One copy of what follows the body: topic and properties, in which `find` is fastest on bytes.
+            # The topic's length takes one byte in V1 and two in V2; the properties' length behind it takes two.
             rest = bytes(buffer[topic_at:end])
             if record_magic == MAGIC_V1:
                 topic_end = rest[0] + 1

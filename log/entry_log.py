@@ -20,17 +20,14 @@ truncated while a slice is held show zeros or other entries. A leader never trun
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import NamedTuple
 from zlib import crc32
 
 from log.disk import Disk, MappedFile
 from log.entry_index import EntryIndex
 from log.entry_range import EntryRange, check_range
-from log.entry_recovery import (
-    LogRecovery,
-    RecoveryKind,
-    recover,
-)
+from log.entry_recovery import LogRecovery, RecoveryKind, recover
 from log.errors import DamagedRangeError, EntryTooLargeError, OutOfRangeError
 from log.layout import (
     END_MAGIC,
@@ -199,7 +196,7 @@ class EntryLog:
         if index == self.first_index - 1:
             return self.base_term
         self._check_index(index)
-        return runs[bisect_right(runs, index, key=_run_index) - 1][1]
+        return runs[bisect_right(runs, index, key=itemgetter(0)) - 1][1]
 
     def position_of(self, index: int) -> int:
         """Returns the position at which the entry begins. Raises OutOfRangeError, DamagedLogError."""
@@ -602,7 +599,3 @@ class EntryLog:
 
     def _buffer(self, start: int) -> memoryview:
         return self._tail.buffer if start == self._tail.start else self._data.mapping(start).buffer
-
-
-def _run_index(run: tuple[int, int]) -> int:
-    return run[0]

@@ -48,7 +48,7 @@ class RecoveryKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogBegin:
-    """Where the log begins (the file `begin`); `pending` while a reset is under way."""
+    """The beginning of the log, as the file `begin` has it; `pending` while a reset is under way."""
 
     index: int = 0
     position: int = 0
@@ -59,7 +59,7 @@ class LogBegin:
 
 @dataclass(frozen=True, slots=True)
 class LogRecovery:
-    """What recovery found. The log holds `first_index`..`last_good_index` and ends at `end_position`.
+    """The result of recovery. The log holds `first_index`..`last_good_index` and ends at `end_position`.
 
     `damaged_file` and `damaged_at` (offset in that file) say where the chain broke, None after a CLEAN stop;
     `later_index` is a valid entry found behind it. `scanned_entries` were checked with their checksums.
@@ -82,7 +82,7 @@ class LogRecovery:
 
 
 def read_begin(disk: Disk, path: str) -> LogBegin | None:
-    """Raises DamagedStateError."""
+    """Returns the log's beginning, None if it was never written. Raises DamagedStateError, DiskError."""
     values = read_values(disk, path, ("beginIndex", "beginPosition", "baseTerm", "epoch", "pending"))
     if values is None:
         return None
@@ -96,7 +96,7 @@ def read_begin(disk: Disk, path: str) -> LogBegin | None:
 
 
 def write_begin(disk: Disk, path: str, begin: LogBegin) -> None:
-    """Durable when it returns. Raises DiskError, FlushError."""
+    """Writes the log's beginning, durably. Raises DiskError, FlushError."""
     write_values(
         disk,
         path,
@@ -127,6 +127,7 @@ def recover(
         begin = _begin_of_first_file(data)
         write_begin(disk, begin_path, begin)
     if begin.pending:
+        # A reset was begun: what is left of the old log belongs to no state any more.
         data.remove_from(0)
         units.remove_from(0)
         return LogRecovery(
@@ -145,10 +146,13 @@ def recover(
             scanned_entries=0,
             rebuilt_units=0,
         )
+    # Retention notes the new beginning before it removes files; a crash may have come in between.
     data.remove_before(begin.position)
     units.remove_before(begin.index * UNIT_BYTES)
     wanted = 1 if clean_stop else options.unclean_scan_files
     anchors = _anchors(data, begin)
+    # The scan begins early enough for three things: the files that an unclean stop may have torn, index units that
+    # need rebuilding, and the entries that no checkpoint has noted.
     at = max(0, min(len(anchors) - wanted, _trusted_files(anchors, data, units, begin)))
     limit = -1 if checkpoint_index is None else checkpoint_index
     while at > 0 and anchors[at][0] > limit:
@@ -188,7 +192,7 @@ def erase_behind(data: Segments, end_position: int) -> None:
 
 
 def _begin_of_first_file(data: Segments) -> LogBegin:
-    """A store without our `begin` file: a new one, or DLedger's, whose log begins with its first file."""
+    """Returns the beginning of a log without a `begin` file: of a new one, or of DLedger's first file."""
     if data.starts and data.starts[0]:
         start = data.starts[0]
         header = HEADER.unpack_from(data.mapping(start).buffer, 0)
@@ -198,7 +202,7 @@ def _begin_of_first_file(data: Segments) -> LogBegin:
 
 
 def _anchors(data: Segments, begin: LogBegin) -> list[tuple[int, int]]:
-    """(index, position) of the first entry of each data file, as far as files and their entries are good."""
+    """Returns (index, position) of the first entry of each data file, up to the first that is missing or not sound."""
     anchors = [(begin.index, begin.position)]
     # Looked at before anything is mapped: mapping a file brings it back to its full size.
     whole = {start for start in data.starts if data.disk.size(data.path(start)) == data.file_bytes}
@@ -214,7 +218,7 @@ def _anchors(data: Segments, begin: LogBegin) -> list[tuple[int, int]]:
 
 
 def _trusted_files(anchors: list[tuple[int, int]], data: Segments, units: Segments, begin: LogBegin) -> int:
-    """How many data files at the beginning have index units that need no rebuilding, judged by samples."""
+    """Returns the number of data files, from the first, whose index units need no rebuilding, judged by samples."""
     trusted = len(anchors)
     first_start = units.start_of(begin.index * UNIT_BYTES)
     whole = {start for start in units.starts if units.disk.size(units.path(start)) == units.file_bytes}
@@ -238,8 +242,7 @@ def _trusted_files(anchors: list[tuple[int, int]], data: Segments, units: Segmen
 
 
 def _why_no_entry(buffer: memoryview, at: int, position: int, file_bytes: int) -> str:
-    """Why the bytes at offset `at` of a data file are no valid entry for `position`; empty if they are
-    one."""
+    """Returns why the bytes at offset `at` of a data file are no entry for `position`; "" if they are one."""
     if at + HEADER_BYTES + MARKER_BYTES > file_bytes:
         return "no room for an entry is left in the file"
     magic, size, _, _, found, channel, chain, checksum, body_size = HEADER.unpack_from(buffer, at)
@@ -260,7 +263,7 @@ class _Scan:
     def __init__(
         self, data: Segments, units: Segments, begin: LogBegin, index: int, position: int, *, noted_index: int
     ) -> None:
-        """Begins with entry `index` at `position`; entries up to `noted_index` are durable, a checkpoint says."""
+        """Begins with entry `index` at `position`; a checkpoint says that entries up to `noted_index` are durable."""
         self.data = data
         self.units = units
         self.last_index = index - 1
@@ -270,7 +273,7 @@ class _Scan:
         """End of the last entry that is durable for certain."""
         self._noted_index = noted_index
         self.broken_at = position
-        """Where the next entry was looked for: `end`, or the beginning of the next file."""
+        """The place at which the next entry was looked for: `end`, or the beginning of the next file."""
         self.reason = ""
         self.entries = 0
         self.rebuilt = 0
@@ -280,6 +283,7 @@ class _Scan:
         self._unit_buffer = _NO_BYTES
 
     def run(self) -> None:
+        """Follows the chain to where it breaks, which `reason` explains. Raises DiskError."""
         file_bytes = self.data.file_bytes
         known = set(self.data.starts)
         while True:
@@ -294,7 +298,7 @@ class _Scan:
         self._write_units()
 
     def _scan_file(self, start: int, buffer: memoryview) -> None:
-        """Sets `reason` where the chain breaks; returns without one at the file's end marker."""
+        """Follows the chain through one file; sets `reason` if it breaks, and leaves it empty at the end marker."""
         file_bytes = self.data.file_bytes
         unpack, pack = HEADER.unpack_from, UNIT.pack
         at = self.broken_at - start
@@ -303,6 +307,7 @@ class _Scan:
             if left >= MARKER_BYTES and END_MARKER.unpack_from(buffer, at) == (END_MAGIC, left):
                 return
             self.reason = _why_no_entry(buffer, at, start + at, file_bytes)
+            # The entry alone is sound: now it must follow the one before it. Terms never fall (Raft 5.3).
             if not self.reason:
                 _, size, index, term, position, _, _, _, _ = unpack(buffer, at)
                 if index != self.last_index + 1:
@@ -326,7 +331,7 @@ class _Scan:
                 self._write_units()
 
     def _unit_disagrees(self, position: int, size: int, index: int, term: int) -> bool:
-        """Whether the entry's unit is the same but for the term, which no checksum covers.
+        """True if the entry's unit is the same but for the term, which no checksum covers.
 
         Truncation and recovery make zeroed units durable, so that a unit never outlives its entry for long.
         """
@@ -373,8 +378,10 @@ class _Scan:
 def _judge(
     scan: _Scan, data: Segments, begin: LogBegin, options: StoreOptions, checkpoint_index: int | None
 ) -> LogRecovery:
+    """Decides what the break of the chain is, and cuts a torn tail off. Raises DiskError."""
     later, any_bytes = _search_behind(data, scan, options.zero_gap_bytes)
     reason = scan.reason
+    # An unfinished write has nothing behind it, and nobody has acknowledged it: only such a one is cut.
     if later is not None:
         kind = RecoveryKind.DAMAGED
         reason += f", but entry {later} follows"
@@ -408,7 +415,7 @@ def _judge(
 
 
 def _search_behind(data: Segments, scan: _Scan, zero_gap_bytes: int) -> tuple[int | None, bool]:
-    """(index of a valid entry behind the break or None, whether there are any bytes but zeros)."""
+    """Returns (index of a valid entry behind the break or None, True if there are any bytes but zeros)."""
     any_bytes = False
     for start in data.starts:
         if start + data.file_bytes <= scan.end:
@@ -424,13 +431,14 @@ def _search_behind(data: Segments, scan: _Scan, zero_gap_bytes: int) -> tuple[in
 def _search_file(
     data: Segments, start: int, begin: int, scan: _Scan, zero_gap_bytes: int
 ) -> tuple[int | None, bool]:
+    """Returns as `_search_behind`, for one file from its byte `begin` on."""
     end, after_index = scan.end, scan.last_index
     buffer = data.mapping(start).buffer
     any_bytes = False
     zeros = 0
     for at in range(begin, data.file_bytes, _SEARCH_PIECE_BYTES):
-        # Three bytes more, so that no magic number is missed between two pieces.
-        piece = bytes(buffer[at : min(data.file_bytes, at + _SEARCH_PIECE_BYTES + 3)])
+        # A little more than the piece, so that no magic number is missed between two of them.
+        piece = bytes(buffer[at : min(data.file_bytes, at + _SEARCH_PIECE_BYTES + len(_MAGIC_BYTES) - 1)])
         if piece.count(0) == len(piece):
             zeros += len(piece)
             if zeros >= zero_gap_bytes:

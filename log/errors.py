@@ -88,7 +88,7 @@ class EntryTooLargeError(LogFault):
 
 
 class OutOfRangeError(LogFault):
-    """What was asked for is not in this store: deleted by retention, or not written yet."""
+    """The entry or position that was asked for is not in this store: deleted by retention, or not written yet."""
 
 
 class QueueOrderError(LogFault):

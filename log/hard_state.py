@@ -20,7 +20,7 @@ _ADVICE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """`vote` is the candidate voted for in `term`, empty for none."""
+    """The term of a node and its vote: `vote` is the candidate voted for in `term`, empty for none."""
 
     term: int = 0
     vote: str = ""
@@ -37,7 +37,7 @@ class HardStateFile:
         self._path = path
 
     def read(self) -> HardState | None:
-        """None if the file was never written. Raises DamagedStateError, DiskError."""
+        """Returns term and vote, None if the file was never written. Raises DamagedStateError, DiskError."""
         try:
             values = read_values(self._disk, self._path, ("currTerm", "voteLeader"))
             if values is None:
@@ -47,5 +47,5 @@ class HardStateFile:
             raise DamagedStateError(error.file, error.offset, f"{error.reason}; {_ADVICE}") from error
 
     def write(self, state: HardState) -> None:
-        """Worker. Durable when it returns. Raises DiskError, FlushError: stop the node."""
+        """Worker. Writes term and vote, durably. Raises DiskError, FlushError: stop the node."""
         write_values(self._disk, self._path, {"currTerm": state.term, "voteLeader": state.vote})

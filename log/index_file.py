@@ -38,18 +38,19 @@ _BULK_FROM = 32
 _PENDING_KEYS = 256
 _STEP_BYTES = 1 << 18
 _CHUNK_ENTRIES = 1 << 18
-"""How many entries are looked at together: what numpy needs beside them is a few MiB."""
+"""The number of entries that are looked at together: numpy needs a few MiB beside them."""
 _LARGEST_SECONDS = 0x7FFFFFFF
+_LARGEST_HASH = 0x7FFFFFFF
 
 
 def key_hash(key: bytes) -> int:
-    """`IndexFile.indexKeyHashMethod`: the absolute value of the Java hash, 0 for the one that has none."""
+    """Returns the absolute value of the Java hash, 0 for the one that has none (`IndexFile.indexKeyHashMethod`)."""
     value = abs(java_hash_utf8(key))
-    return 0 if value == 0x80000000 else value
+    return value if value <= _LARGEST_HASH else 0
 
 
 def file_name(wall_ms: int) -> str:
-    """yyyyMMddHHmmssSSS in UTC."""
+    """Returns the name of a file made at `wall_ms` (ms since 1970): yyyyMMddHHmmssSSS in UTC."""
     days, ms = divmod(wall_ms, 86_400_000)
     # Civil date from days since 1970-01-01, in years that begin in March (leap day last).
     era, day_of_era = divmod(days + 719_468, 146_097)
@@ -68,7 +69,7 @@ def file_name(wall_ms: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class IndexNote:
-    """What a checkpoint says of one file: its header, and the CRC-32 of its entries 1..indexCount-1."""
+    """A checkpoint's note of one file: its header, and the CRC-32 of its entries 1..indexCount-1."""
 
     name: str
     header: bytes
@@ -77,14 +78,18 @@ class IndexNote:
 
 @dataclass(slots=True)
 class StepBudget:
-    """How many more entries a query may look at, of whatever key; it is `exhausted` when there were more."""
+    """The number of entries, of any key, that a query may still look at; it is `exhausted` when there were more."""
 
     left: int
     exhausted: bool = False
 
 
 class IndexFile:
-    """One file; `count` is the number of the next entry (1 for an empty file)."""
+    """One file; `count` is the number of the next entry (1 for an empty file).
+
+    Entries are numbered from 1: 0 ends a chain. Their offsets ascend, and each names an older one as the previous one
+    of its chain. Always 1 <= count <= the number of entries that fit, and `flushed_count`, `_checked_count` <= count.
+    """
 
     __slots__ = (
         "_checked_count",
@@ -107,7 +112,7 @@ class IndexFile:
         self.name = name
         self._slots = options.index_slots
         self._entries_max = options.index_entries
-        self._entries_at = HEADER_BYTES + 4 * options.index_slots
+        self._entries_at = HEADER_BYTES + _SLOT.size * options.index_slots
         self._prepared_count = 0
         self._checked_count = 1
         self._checked_crc = 0
@@ -119,11 +124,12 @@ class IndexFile:
 
     @staticmethod
     def file_bytes(options: StoreOptions) -> int:
-        return HEADER_BYTES + 4 * options.index_slots + ENTRY_BYTES * options.index_entries
+        """Returns the size of every IndexFile of a store."""
+        return HEADER_BYTES + _SLOT.size * options.index_slots + ENTRY_BYTES * options.index_entries
 
     @property
     def room(self) -> int:
-        """How many entries still fit."""
+        """The number of entries that still fit."""
         return self._entries_max - self.count
 
     def header(self) -> bytes:
@@ -137,7 +143,7 @@ class IndexFile:
         )
 
     def load_header(self, raw: bytes) -> bool:
-        """Takes over a header; False if it makes no sense."""
+        """Takes over a header; returns False if it makes no sense."""
         values = HEADER.unpack(raw)
         self.begin_time, self.end_time, self.begin_offset, self.end_offset, self.used_slots, self.count = (
             values
@@ -169,15 +175,15 @@ class IndexFile:
         least_offset: int = 0,
         budget: StepBudget | None = None,
     ) -> list[int]:
-        """Physical offsets, from `least_offset` on, of entries with that hash stored in [begin_time, end_time], newest
-        first.
+        """Returns the physical offsets of entries with that hash, newest first.
 
-        Stored times are whole seconds after the file's first, so that the lower bound is taken 1 s wider.
+        Only those from `least_offset` on count that were stored in [begin_time, end_time]. Stored times are whole
+        seconds after the file's first, so that the lower bound is taken 1 s wider.
         """
         found: list[int] = []
         steps = 0
         steps_max = self.count if budget is None else budget.left
-        (number,) = _SLOT.unpack_from(buffer, HEADER_BYTES + 4 * (wanted_hash % self._slots))
+        (number,) = _SLOT.unpack_from(buffer, HEADER_BYTES + _SLOT.size * (wanted_hash % self._slots))
         while 0 < number < self.count and len(found) < limit:
             if steps == steps_max:
                 assert budget is not None, "a chain visits no entry twice"
@@ -201,16 +207,16 @@ class IndexFile:
         return found
 
     def checksum(self, buffer: memoryview) -> int:
-        """CRC-32 of entries 1..count-1, continued from the last call."""
+        """Returns the CRC-32 of entries 1..count-1; goes on where the last call ended."""
         begin, end = (self._entries_at + ENTRY_BYTES * number for number in (self._checked_count, self.count))
         self._checked_crc = crc32(buffer[begin:end], self._checked_crc)
         self._checked_count = self.count
         return self._checked_crc
 
     def restore_slots(self, mapped: MappedFile) -> None:
-        """Makes the slot table what it must be by the entries, whose checksum was right. Raises DiskFullError.
+        """Corrects the slot table by the entries, whose checksum was right. Raises DiskFullError.
 
-        A file that is in order is read only: old ones are many, and large.
+        A file that is in order is only read: old ones are many, and large.
         """
         hashes = self._entries(mapped.buffer)["hash"]
         expected = np.zeros(self._slots, np.int32)
@@ -232,7 +238,7 @@ class IndexFile:
         slots, begin_time = self._slots, self.begin_time
         at = self._entries_at + ENTRY_BYTES * number
         for entry_hash, offset, time in zip(hashes, offsets, times, strict=True):
-            slot_at = HEADER_BYTES + 4 * (entry_hash % slots)
+            slot_at = HEADER_BYTES + _SLOT.size * (entry_hash % slots)
             (previous,) = _SLOT.unpack_from(buffer, slot_at)
             if not 0 < previous < number:
                 previous = 0
@@ -289,7 +295,7 @@ class IndexFile:
 
 
 class IndexFiles:
-    """All IndexFiles of a store, oldest first. `end_offset` is the last record that was indexed, or -1."""
+    """All IndexFiles of a store, oldest first, and the keys that wait to be written into the last one."""
 
     __slots__ = (
         "_disk",
@@ -341,7 +347,7 @@ class IndexFiles:
             self.write()
 
     def write(self) -> None:
-        """Brings what is pending into the files. Raises DiskFullError, DiskError; the next call goes on from there."""
+        """Writes the pending keys into the files. Raises DiskFullError, DiskError; the next call goes on from there."""
         keys, offsets, times = self._pending
         if not keys:
             return
@@ -358,7 +364,7 @@ class IndexFiles:
             del keys[:end], offsets[:end], times[:end]
 
     def begin_of_newest(self, count: int) -> int:
-        """The offset from which on records are in the newest `count` files, or pending; 0 when these are all files."""
+        """Returns the first offset that is in the newest `count` files; 0 when there are no more than these."""
         return self._files[-count].begin_offset if len(self._files) > count else 0
 
     def query(
@@ -372,10 +378,11 @@ class IndexFiles:
         least_offset: int = 0,
         budget: StepBudget | None = None,
     ) -> list[int]:
-        """Physical offsets of records that may have the key (hashes collide), stored in the given time
-        (ms, both ends included) from `least_offset` on, newest first, at most min(limit, 64). Raises as `write`.
+        """Returns the physical offsets of records that may have the key (hashes collide), newest first.
 
-        A key of millions of messages has a chain as long; with a `budget` the query ends when it is used up.
+        They were stored in the given time (ms, both ends included) and lie at `least_offset` or behind it; there are at
+        most min(limit, MAX_QUERY_RESULTS). Raises as `write`. A key of millions of messages has a chain as long; with
+        a `budget` the query ends when it is used up.
         """
         self.write()
         wanted = key_hash(f"{topic}#{key}".encode("utf-8", "surrogatepass"))
@@ -406,6 +413,7 @@ class IndexFiles:
         return removed
 
     def remove_all(self) -> None:
+        """Removes every file, and what is pending. Raises DiskError."""
         for name in self._disk.list(DIRECTORY):
             self._remove(name)
         self._files.clear()
@@ -435,14 +443,14 @@ class IndexFiles:
         return rebuild_from
 
     def notes(self) -> tuple[list[IndexNote], list[str]]:
-        """(what a checkpoint must note, files to flush first). Raises as `write`."""
+        """Returns (what a checkpoint must note, files to flush first). Raises as `write`."""
         self.write()
         notes, files = [], []
         for file in self._files:
             if file.count != file.flushed_count:
                 files.append(f"{DIRECTORY}/{file.name}")
                 file.flushed_count = file.count
-            notes.append(IndexNote(file.name, file.header(), self._checksum(file)))
+            notes.append(IndexNote(file.name, file.header(), file.checksum(self._map(file).buffer)))
         return notes, files
 
     def close(self) -> None:
@@ -450,6 +458,7 @@ class IndexFiles:
         self._tail = None
 
     def _is_sound(self, file: IndexFile, note: IndexNote, *, clean_stop: bool) -> bool:
+        """True if the file holds what the checkpoint noted; after an unclean stop its slots are corrected, too."""
         path = f"{DIRECTORY}/{note.name}"
         if not self._disk.exists(path) or self._disk.size(path) != self._file_bytes:
             return False
@@ -460,10 +469,6 @@ class IndexFiles:
             return bytes(mapped.buffer[:HEADER_BYTES]) == note.header
         file.restore_slots(mapped)
         return True
-
-    def _checksum(self, file: IndexFile) -> int:
-        # A full file needs no mapping: its checksum was continued to the end when it was the last.
-        return file.checksum(self._map(file).buffer)
 
     def _add_file(self, wall_ms: int) -> None:
         name = file_name(wall_ms)

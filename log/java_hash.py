@@ -32,7 +32,7 @@ def _hash_units(units: Sequence[int]) -> int:
 
 
 def java_hash(text: str) -> int:
-    """`text.hashCode()` as Java gives it: a signed 32-bit integer."""
+    """Returns `text.hashCode()` as Java gives it: a signed 32-bit integer."""
     if text.isascii():
         return _hash_units(text.encode())
     raw = text.encode("utf-16-be", "surrogatepass")
@@ -40,14 +40,14 @@ def java_hash(text: str) -> int:
 
 
 def java_hash_utf8(raw: bytes) -> int:
-    """The hash of the string whose UTF-8 is `raw`; malformed bytes count as U+FFFD, as in Java."""
+    """Returns the hash of the string whose UTF-8 is `raw`; malformed bytes count as U+FFFD, as in Java."""
     if raw.isascii():
         return _hash_units(raw)
     return java_hash(raw.decode("utf-8", "replace"))
 
 
 def java_hash_utf8_many(keys: Sequence[bytes]) -> NDArray[np.int32]:
-    """`java_hash_utf8` of every key, shape (len(keys),). Fast when many keys have the same length."""
+    """Returns `java_hash_utf8` of every key, shape (len(keys),). Fast when many keys have the same length."""
     by_length: dict[int, list[int]] = {}
     hashes = np.empty(len(keys), dtype=np.int32)
     for number, key in enumerate(keys):

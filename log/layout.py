@@ -28,5 +28,5 @@ assert END_MARKER.size == MARKER_BYTES
 
 
 def file_name(start: int) -> str:
-    """The 20-digit name of the file that begins at byte `start` of its sequence."""
+    """Returns the 20-digit name of the file that begins at byte `start` of its sequence."""
     return f"{start:020d}"

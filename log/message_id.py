@@ -10,12 +10,12 @@ _KEY_TAIL = struct.Struct(">iH")
 
 
 def offset_message_id(store_host: bytes, physical_offset: int) -> str:
-    """The id a broker answers with: packed store host (8 or 20 bytes, `record.pack_host`) and offset."""
+    """Returns the id that a broker answers with: packed store host (8 or 20 bytes, `record.pack_host`) and offset."""
     return (store_host + _OFFSET.pack(physical_offset)).hex().upper()
 
 
 def parse_offset_message_id(text: str) -> tuple[bytes, int]:
-    """(packed store host, physical offset) of an id. Raises RecordError."""
+    """Returns (packed store host, physical offset) of an id. Raises RecordError."""
     try:
         raw = bytes.fromhex(text)
     except ValueError as error:
@@ -26,11 +26,11 @@ def parse_offset_message_id(text: str) -> tuple[bytes, int]:
 
 
 def unique_key_prefix(address: bytes, process_id: int, loader_hash: int) -> bytes:
-    """The constant part of one client's UNIQ_KEYs; `address` has 4 or 16 bytes, `loader_hash` an int32."""
+    """Returns the constant part of one client's UNIQ_KEYs; `address` has 4 or 16 bytes, `loader_hash` an int32."""
     assert len(address) in (4, 16), "an IP address has 4 or 16 bytes"
     return address + _KEY_PREFIX_TAIL.pack(process_id & 0xFFFF, loader_hash)
 
 
 def unique_key(prefix: bytes, milliseconds_of_month: int, counter: int) -> str:
-    """A UNIQ_KEY: unique as long as no client takes more than 65,536 in one millisecond."""
+    """Returns a UNIQ_KEY: unique as long as no client takes more than 65,536 in one millisecond."""
     return (prefix + _KEY_TAIL.pack(milliseconds_of_month & 0x7FFFFFFF, counter & 0xFFFF)).hex().upper()

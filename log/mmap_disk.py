@@ -189,7 +189,7 @@ class MemoryLocker:
         seen makes wrong for as long as that range is here, and no longer.
         """
         self.failure = ""
-        """Why pages are not locked although it was wanted; the system's limit may be too low."""
+        """The reason why pages are not locked although it was wanted; the system's limit may be too low."""
 
     def lock(self, file: MmapFile, begin: int, end: int) -> None:
         """Any thread. Gives up for good at the first refusal."""
@@ -306,6 +306,7 @@ class MmapDisk:
         self._sync(full.parent, path)
 
     def _take_temporary(self, full: Path) -> Path:
+        """Returns a temporary name beside `full` that no other call uses now."""
         token = object()
         number = 0
         while True:

@@ -38,20 +38,20 @@ class StoreOptions:
     """Data files mapped at once; older ones are mapped again when a reader asks for them."""
 
     prepare_ahead_bytes: int = 16 << 20
-    """How much of the data files is allocated and touched ahead of the writer."""
+    """The bytes of the data files that are allocated and touched ahead of the writer."""
     prepare_step_bytes: int = 2 << 20
     """Preparation starts when this much of what was prepared is used up. Touched pages are dirty: every one
     is written once more by the next flush, so steps are small beside what a flush may take."""
 
     write_buffer: bool = False
-    """Whether new data files are written in memory of the process's own and handed to the kernel once a turn
-    (RocketMQ's transient store pool). Takes up to two data files of memory."""
+    """New data files are written in memory of the process's own and handed to the kernel once a turn, as with
+    RocketMQ's transient store pool. This takes up to two data files of memory."""
     hot_bytes: int = 1 << 30
-    """How much of the log's end is taken to be in memory; what lies before is loaded before it is read."""
+    """The bytes at the log's end that are taken to be in memory; older ones are loaded before they are read."""
 
     unclean_scan_files: int = 3
-    """How many data files at the end are checked after an unclean stop (and never less than what was written
-    after the last checkpoint)."""
+    """The number of data files at the end that are checked after an unclean stop, and never less than what was
+    written after the last checkpoint."""
     zero_gap_bytes: int = 16 << 20
     """Zeros for so long behind the last entry mean that nothing more follows in that file."""
 

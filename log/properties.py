@@ -35,9 +35,12 @@ RETRY_TOPIC = b"RETRY_TOPIC"
 ORIGIN_MESSAGE_ID = b"ORIGIN_MESSAGE_ID"
 """On a message that was sent back: the topic that it was sent to first, and its id there."""
 
+_END = 2
+"""The byte \\x02 that ends each property."""
+
 
 def parse_properties(raw: bytes) -> dict[str, str]:
-    """All properties by name. Malformed UTF-8 becomes U+FFFD, as it does in a Java reader."""
+    """Returns all properties by name. Malformed UTF-8 becomes U+FFFD, as it does in a Java reader."""
     found: dict[str, str] = {}
     for item in raw.decode("utf-8", "replace").split("\x02"):
         name, _, value = item.partition("\x01")
@@ -47,7 +50,7 @@ def parse_properties(raw: bytes) -> dict[str, str]:
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """The property string, ending with \\x02. Empty values are left out: no reader would see them.
+    """Returns the property string, ending with \\x02. Empty values are left out: no reader would see them.
 
     Raises RecordError if a name or value contains a separator, or a name is empty.
     """
@@ -61,7 +64,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def properties_by_name(raw: bytes) -> dict[bytes, bytes]:
-    """All properties by name, as bytes, for those who ask for many."""
+    """Returns all properties by name, as bytes, for those who ask for many."""
     found: dict[bytes, bytes] = {}
     for item in raw.split(b"\x02"):
         name, _, value = item.partition(b"\x01")
@@ -71,29 +74,29 @@ def properties_by_name(raw: bytes) -> dict[bytes, bytes]:
 
 
 def get_property(raw: bytes, name: bytes) -> bytes | None:
-    """The value of one property without parsing the others; None if absent or empty."""
+    """Returns the value of one property without parsing the others; None if absent or empty."""
     needle = name + b"\x01"
     before, found, rest = raw.rpartition(needle)
     if not found:
         return None
     value = rest.partition(b"\x02")[0]
-    if value and (not before or before[-1] == 2):
+    if value and (not before or before[-1] == _END):
         return value  # the last one there is, with a value, and really a name: nearly always
     return properties_by_name(raw).get(name)
 
 
 def terminated(raw: bytes) -> bytes:
-    """The same properties with the \\x02 at the end that older clients leave out."""
-    return raw + b"\x02" if raw and raw[-1] != 2 else raw
+    """Returns the same properties with the \\x02 at the end that older clients leave out."""
+    return raw + b"\x02" if raw and raw[-1] != _END else raw
 
 
 def with_property(raw: bytes, name: bytes, value: bytes) -> bytes:
-    """The string with one more entry at the end, where it wins over earlier ones of that name."""
+    """Returns the string with one more entry at the end, where it wins over earlier ones of that name."""
     return b"%s%s\x01%s\x02" % (terminated(raw), name, value)
 
 
 def without_properties(raw: bytes, *names: bytes) -> bytes:
-    """The string without any entry of these names; unchanged if there is none."""
+    """Returns the string without any entry of these names; unchanged if there is none."""
     items = raw.split(b"\x02")
     kept = [item for item in items if item.partition(b"\x01")[0] not in names]
     if len(kept) == len(items):

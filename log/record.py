@@ -40,7 +40,13 @@ SHORT_TOPIC_BYTES_MAX = 127
 MAX_TOPIC_BYTES = 255
 """Retry and dead letter topics have up to 255 bytes."""
 
-SMALLEST_RECORD_BYTES = 91
+HOST_V4_BYTES = 8
+HOST_V6_BYTES = 20
+"""An address and its port (`pack_host`)."""
+
+RECORD_BYTES_WITHOUT_VARIABLE_PARTS = 75
+"""The size of a V1 record without its hosts, body, topic and properties; one more in V2."""
+SMALLEST_RECORD_BYTES = RECORD_BYTES_WITHOUT_VARIABLE_PARTS + 2 * HOST_V4_BYTES
 
 # TOTALSIZE MAGIC BODYCRC QUEUEID FLAG QUEUEOFFSET PHYSICALOFFSET SYSFLAG BORNTIMESTAMP
 _FRONT = struct.Struct(">iIIiiqqiq")
@@ -51,6 +57,9 @@ _BACK = struct.Struct(">iqi")
 _FIXED_V4 = struct.Struct(">iIIiiqqiq8sq8siqi")
 _SHORT = struct.Struct(">h")
 _LENGTH_BYTES = [bytes([length]) for length in range(256)]
+_POSITIVE_INT = 0x7FFFFFFF
+
+assert _FIXED_V4.size + _SHORT.size + len(_LENGTH_BYTES[0]) == SMALLEST_RECORD_BYTES
 
 
 class Host(NamedTuple):
@@ -59,7 +68,7 @@ class Host(NamedTuple):
 
 
 class RecordHead(NamedTuple):
-    """The fixed part of a record, and where in the buffer its variable parts are (absolute positions)."""
+    """The fixed part of a record, and the places of its variable parts, counted from the buffer's beginning."""
 
     total_size: int
     magic: int
@@ -85,7 +94,7 @@ class RecordHead(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A decoded record. Times in milliseconds; `body` and `properties` as stored."""
+    """A decoded record. Times are in milliseconds; `body` and `properties` are as stored."""
 
     topic: str
     queue_id: int
@@ -126,7 +135,10 @@ class Record:
 
 @lru_cache(maxsize=4096)
 def pack_host(address: str, port: int) -> bytes:
-    """8 bytes for IPv4, 20 for IPv6. Raises RecordError for anything but a numeric address and a port."""
+    """Returns address and port in 8 bytes for IPv4, in 20 for IPv6.
+
+    Raises RecordError for anything but a numeric address and a port.
+    """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         return socket.inet_pton(family, address) + port.to_bytes(4, "big")
@@ -135,8 +147,8 @@ def pack_host(address: str, port: int) -> bytes:
 
 
 def unpack_host(packed: bytes) -> Host:
-    """The inverse of `pack_host`."""
-    family = socket.AF_INET if len(packed) == 8 else socket.AF_INET6
+    """Returns the host that `pack_host` has packed."""
+    family = socket.AF_INET if len(packed) == HOST_V4_BYTES else socket.AF_INET6
     return Host(socket.inet_ntop(family, packed[:-4]), int.from_bytes(packed[-4:], "big", signed=True))
 
 
@@ -156,7 +168,9 @@ def encode_record(
     body: Buffer,
     properties: bytes,
 ) -> bytes:
-    """One record. The IPv6 bits of `sys_flag` are set from the hosts; topics over 127 bytes give a V2 record.
+    """Returns the bytes of one record.
+
+    The IPv6 bits of `sys_flag` are set from the hosts. A topic over SHORT_TOPIC_BYTES_MAX gives a V2 record.
 
     Raises RecordError if topic or properties are too long for the format.
     """
@@ -168,16 +182,18 @@ def encode_record(
             f"topic of {topic_length} bytes or properties of {properties_length} bytes exceed "
             f"{MAX_TOPIC_BYTES} and {MAX_PROPERTIES_BYTES}"
         )
+    size = RECORD_BYTES_WITHOUT_VARIABLE_PARTS + len(born_host) + len(store_host)
+    size += body_length + topic_length + properties_length
     if topic_length <= SHORT_TOPIC_BYTES_MAX:
         magic = MAGIC_V1
         topic_prefix = _LENGTH_BYTES[topic_length]
-        size = 75 + len(born_host) + len(store_host) + body_length + topic_length + properties_length
     else:
         magic = MAGIC_V2
         topic_prefix = _SHORT.pack(topic_length)
-        size = 76 + len(born_host) + len(store_host) + body_length + topic_length + properties_length
-    body_crc = crc32(body) & 0x7FFFFFFF
-    if len(born_host) == 8 and len(store_host) == 8:
+        size += 1
+    # Java keeps checksums as they fit into a positive int (`UtilAll.crc32`).
+    body_crc = crc32(body) & _POSITIVE_INT
+    if len(born_host) == HOST_V4_BYTES and len(store_host) == HOST_V4_BYTES:
         fixed = _FIXED_V4.pack(
             size,
             magic,
@@ -196,11 +212,11 @@ def encode_record(
             body_length,
         )
     else:
-        assert len(born_host) in (8, 20), "born_host is made by pack_host"
-        assert len(store_host) in (8, 20), "store_host is made by pack_host"
+        assert len(born_host) in (HOST_V4_BYTES, HOST_V6_BYTES), "born_host is made by pack_host"
+        assert len(store_host) in (HOST_V4_BYTES, HOST_V6_BYTES), "store_host is made by pack_host"
         sys_flag &= ~_BOTH_HOSTS_V6
-        sys_flag |= SYS_FLAG_BORN_HOST_V6 if len(born_host) == 20 else 0
-        sys_flag |= SYS_FLAG_STORE_HOST_V6 if len(store_host) == 20 else 0
+        sys_flag |= SYS_FLAG_BORN_HOST_V6 if len(born_host) == HOST_V6_BYTES else 0
+        sys_flag |= SYS_FLAG_STORE_HOST_V6 if len(store_host) == HOST_V6_BYTES else 0
         fixed = b"".join(
             (
                 _FRONT.pack(
@@ -224,7 +240,7 @@ def encode_record(
 
 
 def peek(buffer: Buffer, offset: int = 0) -> RecordHead:
-    """The fixed part of the record at `offset` and the places of its body, topic and properties.
+    """Returns the fixed part of the record at `offset` and the places of its body, topic and properties.
 
     Checks that the lengths agree with each other and with the buffer, nothing else. Raises RecordError.
     """
@@ -236,25 +252,30 @@ def peek(buffer: Buffer, offset: int = 0) -> RecordHead:
     )
     if magic != MAGIC_V1 and magic != MAGIC_V2:
         raise RecordError(f"magic number {magic:#010x} is not one of a record")
-    born_end = offset + (68 if sys_flag & SYS_FLAG_BORN_HOST_V6 else 56)
-    store_end = born_end + (28 if sys_flag & SYS_FLAG_STORE_HOST_V6 else 16)
-    body_begin = store_end + 16
-    topic_prefix = 1 if magic == MAGIC_V1 else 2
-    if size > available or offset + size < body_begin + topic_prefix + 2:
+    # The flags say how long the hosts are; the rest of the fixed part stands behind each of them.
+    born_begin = offset + _FRONT.size
+    born_end = born_begin + (HOST_V6_BYTES if sys_flag & SYS_FLAG_BORN_HOST_V6 else HOST_V4_BYTES)
+    store_begin = born_end + _TIMESTAMP.size
+    store_end = store_begin + (HOST_V6_BYTES if sys_flag & SYS_FLAG_STORE_HOST_V6 else HOST_V4_BYTES)
+    body_begin = store_end + _BACK.size
+    topic_prefix = 1 if magic == MAGIC_V1 else _SHORT.size
+    if size > available or offset + size < body_begin + topic_prefix + _SHORT.size:
         raise RecordError(f"size {size} is impossible where {available} bytes are there")
     end = offset + size
     (store_timestamp,) = _TIMESTAMP.unpack_from(buffer, born_end)
     reconsume_times, prepared_transaction_offset, body_length = _BACK.unpack_from(buffer, store_end)
     body_end = body_begin + body_length
-    if body_length < 0 or body_end + topic_prefix + 2 > end:
+    # Body, topic and properties follow each other, each behind its length, and end where the record ends.
+    if body_length < 0 or body_end + topic_prefix + _SHORT.size > end:
         raise RecordError(f"body length {body_length} does not fit into a record of {size} bytes")
     topic_begin = body_end + topic_prefix
     topic_length = buffer[body_end] if topic_prefix == 1 else _SHORT.unpack_from(buffer, body_end)[0]
     topic_end = topic_begin + topic_length
-    if topic_length < 0 or topic_end + 2 > end:
+    properties_begin = topic_end + _SHORT.size
+    if topic_length < 0 or properties_begin > end:
         raise RecordError(f"topic length {topic_length} does not fit into a record of {size} bytes")
     (properties_length,) = _SHORT.unpack_from(buffer, topic_end)
-    if properties_length < 0 or topic_end + 2 + properties_length != end:
+    if properties_length < 0 or properties_begin + properties_length != end:
         raise RecordError(f"properties length {properties_length} does not end at the record's {size} bytes")
     return RecordHead(
         size,
@@ -266,32 +287,32 @@ def peek(buffer: Buffer, offset: int = 0) -> RecordHead:
         physical_offset,
         sys_flag,
         born_timestamp,
-        bytes(buffer[offset + 48 : born_end]),
+        bytes(buffer[born_begin:born_end]),
         store_timestamp,
-        bytes(buffer[born_end + 8 : store_end]),
+        bytes(buffer[store_begin:store_end]),
         reconsume_times,
         prepared_transaction_offset,
         body_begin,
         body_end,
         topic_begin,
         topic_end,
-        topic_end + 2,
+        properties_begin,
         end,
     )
 
 
 def check_record(buffer: Buffer, offset: int = 0) -> RecordHead:
-    """`peek`, and the body's checksum (0 means unchecked). Raises RecordError."""
+    """Does `peek`, and checks the body's checksum too (0 means that there is none). Raises RecordError."""
     head = peek(buffer, offset)
     if head.body_crc:
-        found = crc32(memoryview(buffer)[head.body_begin : head.body_end]) & 0x7FFFFFFF
+        found = crc32(memoryview(buffer)[head.body_begin : head.body_end]) & _POSITIVE_INT
         if found != head.body_crc:
             raise RecordError(f"body checksum is {found:#010x}, the record says {head.body_crc:#010x}")
     return head
 
 
 def decode_record(buffer: Buffer, offset: int = 0) -> Record:
-    """The record at `offset`, checked in full. Raises RecordError."""
+    """Returns the record at `offset`, checked in full. Raises RecordError."""
     head = check_record(buffer, offset)
     try:
         topic = str(bytes(buffer[head.topic_begin : head.topic_end]), "utf-8")

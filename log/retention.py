@@ -1,6 +1,6 @@
-"""Which data files may go (`DLedgerMmapFileStore`, `DefaultMessageStore`), as a pure function of what is known.
+"""Retention decides which data files may go, as a pure function (`DLedgerMmapFileStore`, `DefaultMessageStore`).
 
-Never the last file, never an entry that the metadata snapshot does not cover: a follower that needs it could
+The last file never goes, nor an entry that the metadata snapshot does not cover: a follower that needs it could
 be served by nothing else.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """Ratios are of the whole file system that is in use, 0..1."""
+    """The operator's limits. Ratios are the used part of the whole file system, 0..1."""
 
     reserved_ms: int = 72 * 3600 * 1000
     delete_ratio: float = 0.75
@@ -22,15 +22,15 @@ class RetentionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """`newest_ms` is the store time of the last record, or close to it; `next_index` the first entry of the
-    following file."""
+    """A data file: `newest_ms` is the store time of its last record, or close to it; `next_index` is the first entry of
+    the file behind it."""
 
     newest_ms: int
     next_index: int
 
 
 def may_delete(policy: RetentionPolicy, used_ratio: float, is_delete_hour: bool) -> bool:
-    """Whether the hour or the disk allows to delete anything at all."""
+    """True if the hour or the state of the disk allows to delete anything at all."""
     return is_delete_hour or used_ratio > min(policy.delete_ratio, policy.force_ratio)
 
 
@@ -44,7 +44,7 @@ def files_to_delete(
     covered_index: int,
     waiting_index: int | None = None,
 ) -> int:
-    """How many of `files` (oldest first, without the last file of the log) to delete now.
+    """Returns the number of `files` (oldest first, without the last file of the log) to delete now.
 
     `covered_index` is the last entry that nobody needs from the log any more. From `waiting_index` on there are
     messages that are still to be delivered: age does not delete them, only a disk that is nearly full.

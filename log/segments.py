@@ -44,11 +44,11 @@ class Segments:
         return f"{self.directory}/{file_name(start)}"
 
     def start_of(self, position: int) -> int:
-        """The start of the file in which `position` lies."""
+        """Returns the start of the file in which `position` lies."""
         return position - position % self.file_bytes
 
     def mapping(self, start: int) -> MappedFile:
-        """The mapping of an existing file. Raises DiskError if it vanished."""
+        """Returns the mapping of an existing file. Raises DiskError if it vanished."""
         mapped = self._mapped.get(start) or self._unsettled.get(start)
         if mapped is None:
             mapped = self.disk.open(self.path(start), self.file_bytes, create=False)
@@ -75,7 +75,7 @@ class Segments:
             self._remember(start, mapped)
 
     def settle_before(self, start: int) -> None:
-        """Files before `start` are written back as a whole: from now on they are mapped like any other."""
+        """Maps files before `start` like any other from now on: they are written back as a whole."""
         for settled in [other for other in self._unsettled if other < start]:
             del self._unsettled[settled]
 

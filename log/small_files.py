@@ -20,6 +20,7 @@ def write_values(disk: Disk, path: str, values: Mapping[str, int | str]) -> None
 
 
 def encode_values(values: Mapping[str, int | str]) -> bytes:
+    """Returns the file's content: a line for each value, and the line of the checksum."""
     lines = []
     for name, value in values.items():
         text = str(value)
@@ -32,7 +33,10 @@ def encode_values(values: Mapping[str, int | str]) -> bytes:
 
 
 def read_values(disk: Disk, path: str, names: tuple[str, ...]) -> dict[str, str] | None:
-    """The values, or None if there is no such file. Raises DamagedStateError, also when a name is missing."""
+    """Returns the values, None if there is no such file.
+
+    Raises DamagedStateError, also when one of `names` is missing, and DiskError.
+    """
     if not disk.exists(path):
         return None
     raw = disk.read(path)
@@ -50,7 +54,7 @@ def read_values(disk: Disk, path: str, names: tuple[str, ...]) -> dict[str, str]
 
 
 def integer(values: Mapping[str, str], name: str, path: str) -> int:
-    """One value as a number. Raises DamagedStateError."""
+    """Returns one value as a number. Raises DamagedStateError."""
     try:
         return int(values[name])
     except ValueError as error:

@@ -25,14 +25,14 @@ class Snapshot(NamedTuple):
 
 
 def write_snapshot(disk: Disk, snapshot: Snapshot) -> None:
-    """Worker. Durable when it returns. Raises DiskFullError, FlushError, DiskError."""
+    """Worker. Replaces the snapshot, durably. Raises DiskFullError, FlushError, DiskError."""
     head = _HEAD.pack(_MAGIC, snapshot.applied_index, len(snapshot.data))
     checksum = _CHECKSUM.pack(crc32(snapshot.data, crc32(head)))
     disk.write_durably(PATH, b"".join((head, checksum, snapshot.data)))
 
 
 def read_snapshot(disk: Disk) -> Snapshot | None:
-    """None if none was ever written. Raises DamagedStateError, DiskError."""
+    """Returns the snapshot, None if none was ever written. Raises DamagedStateError, DiskError."""
     if not disk.exists(PATH):
         return None
     raw = disk.read(PATH)

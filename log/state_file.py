@@ -13,12 +13,12 @@ _DATA_AT = len(_MAGIC) + 4
 
 
 def write_state(disk: Disk, path: str, data: bytes) -> None:
-    """Durable when it returns. Raises DiskFullError, FlushError, DiskError."""
+    """Replaces the file, durably. Raises DiskFullError, FlushError, DiskError."""
     disk.write_durably(path, b"".join((_MAGIC, crc32(data).to_bytes(4, "big"), data)))
 
 
 def read_state(disk: Disk, path: str) -> bytes | None:
-    """None if it was never written. Raises DamagedStateError, DiskError."""
+    """Returns the file's data, None if it was never written. Raises DamagedStateError, DiskError."""
     if not disk.exists(path):
         return None
     raw = disk.read(path)

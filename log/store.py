@@ -1,4 +1,4 @@
-"""Everything one node keeps on disk, opened, recovered, checkpointed and closed together.
+"""The store: all that one node keeps on disk, opened, recovered, checkpointed and closed together.
 
     <root>/dledger-<id>/   entry log (data/, index/, begin), term and vote (currterm), checkpoint
     <root>/consumequeue/   units per queue            } built from committed entries by `dispatch`,
@@ -7,14 +7,13 @@
     <root>/snapshot        replicated metadata, covering the log up to its applied index
     <root>/recovery-notes-<epoch>, checkpoint, abort, lock    see `log.checkpoint`
 
-The order in which a node uses it: `open`; `hard_state.read`; append and truncate through `log`; `flush_job`
-and `prepare_job` in workers; `dispatch` up to the commit index; `save_snapshot` and `checkpoint_job` now and
+The order in which a node uses it: `open`; `hard_state.read`; append and truncate through `log`, whose `flush_job` and
+`prepare_job` run in workers; `dispatch` up to the commit index; `save_snapshot` and `checkpoint_job` now and
 then; `close`. One thread owns the store; what a worker may run says so.
 
-Start: recover the log; bring the queues and index files to exactly what the last
-checkpoint noted (cut what is beyond, build again from the log what is missing or does not match its
-checksum); dispatch then goes on from there, as far as the group says is committed. Nothing beyond the noted
-commit index is dispatched before that.
+A start recovers the log. Then it brings the queues and index files to exactly what the last checkpoint noted: it cuts
+what is beyond, and builds again from the log what is missing or does not match its checksum. Dispatch goes on from
+there, as far as the group says is committed. Nothing beyond the noted commit index is dispatched before that.
 """
 
 from collections.abc import Callable
@@ -27,7 +26,7 @@ from log.consume_queues import DIRECTORY as QUEUE_DIRECTORY
 from log.consume_queues import ConsumeQueues
 from log.disk import Disk, StoreLock
 from log.dispatch import Dispatch, Dispatcher, queue_ends_of_entries
-from log.entry_log import EntryLog, FlushJob
+from log.entry_log import EntryLog
 from log.entry_recovery import LogBegin, LogRecovery, RecoveryKind, read_begin
 from log.errors import DamagedStateError, LogFault, OutOfRangeError, RecordError
 from log.hard_state import HardStateFile
@@ -38,16 +37,15 @@ from log.options import StoreOptions
 from log.record import peek
 from log.retention import DataFile, RetentionPolicy, files_to_delete, may_delete
 from log.snapshot import Snapshot, read_snapshot, write_snapshot
-from log.tail import PrepareJob
 from log.timer_index import TimerIndex
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What `Store.open` found and did.
+    """The findings of `Store.open`, and what it did about them.
 
-    `committed_index` is known to be committed from before the stop (the group may know more). `damage` has
-    one sentence for every file that was not as it had been left, repaired or not. With `needs_snapshot` this
+    Entries up to `committed_index` are known to be committed from before the stop (the group may know more). `damage`
+    has one sentence for every file that was not as it had been left, repaired or not. With `needs_snapshot` this
     node's state was given up for a snapshot that did not arrive whole: it must not vote for itself, and calls
     `reset` with what the leader sends before anything else. With `log.kind` DAMAGED it calls `cut_damage`
     before it appends, if the group can repair it.
@@ -64,8 +62,11 @@ class RecoveryReport:
 
 
 class Store:
-    """`dispatched_index`: entries up to it are in the queues and index files; `dispatch` goes on behind
-    it."""
+    """The store of one node. `dispatch` goes on behind `dispatched_index`.
+
+    Always `dispatched_index` <= `_built_index` <= the log's last index: up to `_built_index` the queues and index files
+    are built. After a start `dispatched_index` is smaller where commands have to reach the state machine again.
+    """
 
     __slots__ = (
         "_built_index",
@@ -86,7 +87,7 @@ class Store:
     )
 
     def __init__(self, disk: Disk, options: StoreOptions, lock: StoreLock, log: EntryLog) -> None:
-        """Not for users: `Store.open` recovers first."""
+        """For `Store.open` alone, which recovers first."""
         self._disk = disk
         self._lock = lock
         self.options = options
@@ -103,7 +104,7 @@ class Store:
         self._checkpoint_index = log.first_index - 1
         self._checkpoint_job: CheckpointJob | None = None
         self.checkpoint_waits = False
-        """A checkpoint is drawn up, and `checkpoint_job` gives it once the entries that it notes are durable."""
+        """A checkpoint is drawn up; `checkpoint_job` returns it once the entries that it notes are durable."""
 
     @classmethod
     def open(cls, disk: Disk, options: StoreOptions, wall_ms: int) -> tuple["Store", RecoveryReport]:
@@ -124,6 +125,8 @@ class Store:
         cls, disk: Disk, options: StoreOptions, wall_ms: int, lock: StoreLock
     ) -> tuple["Store", RecoveryReport]:
         damage: list[str] = []
+        # The notes of the last checkpoint come first: they say how much of the log has to be looked through. Their
+        # loss costs time only, as all that they vouch for can be built from the log.
         begin = read_begin(disk, f"{options.dledger_directory}/begin") or LogBegin()
         try:
             notes = read_notes(disk, begin.epoch)
@@ -141,6 +144,7 @@ class Store:
         if recovery.kind is not RecoveryKind.CLEAN:
             damage.append(f"{recovery.damaged_file} at byte {recovery.damaged_at}: {recovery.reason}")
         store = cls(disk, options, lock, log)
+        # Entries come with a term, which is durable before them. A term guessed too low would elect two leaders.
         if log.last_index >= 0 and store.hard_state.read() is None:
             path = f"{options.dledger_directory}/currterm"
             raise DamagedStateError(path, 0, "it is missing although the log has entries")
@@ -185,8 +189,10 @@ class Store:
         return result
 
     def queue_end_offsets(self) -> dict[tuple[str, int], int]:
-        """By (topic, queue id): the offset of the next message, undispatched entries included. What a new
-        leader assigns next, and what a snapshot must carry for `reset`."""
+        """Returns by (topic, queue id) the offset of the next message, entries that are not dispatched included.
+
+        A new leader assigns these offsets next, and a snapshot carries them for `reset`.
+        """
         ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in self.queues}
         ends.update(queue_ends_of_entries(self.log, self.dispatched_index + 1, self.log.last_index))
         return ends
@@ -194,8 +200,10 @@ class Store:
     def find_by_key(
         self, topic: str, key: str, limit: int, begin_ms: int = 0, end_ms: int = 1 << 62
     ) -> list[int]:
-        """Physical offsets of records that may have the key (UNIQ_KEY or one of KEYS), newest first, at most
-        min(limit, 64). Hashes collide: the caller reads the record and compares."""
+        """Returns the physical offsets of records that may have the key (UNIQ_KEY or one of KEYS), newest first.
+
+        There are at most min(limit, MAX_QUERY_RESULTS). Hashes collide: the caller reads the record and compares.
+        """
         found = self.index.query(topic, key, limit, begin_ms, end_ms)
         return [offset for offset in found if offset > self.log.first_position]
 
@@ -205,33 +213,18 @@ class Store:
         self._dispatcher.forget_topics()
 
     def store_time_of(self, physical_offset: int, size: int | None = None) -> int:
-        """The store time (ms) of a record, for searches by time. Raises OutOfRangeError, RecordError."""
+        """Returns the store time (ms) of a record, for searches by time. Raises OutOfRangeError, RecordError."""
         if size == NO_RECORD_BYTES:
             size = None
         return peek(self.log.record_at(physical_offset, size)).store_timestamp
 
     # ---- jobs for workers ----------------------------------------------------------------------------
 
-    def flush_job(self) -> FlushJob | None:
-        """See `EntryLog.flush_job`; queues and index files are only flushed by checkpoints."""
-        return self.log.flush_job()
-
-    def flushed(self, job: FlushJob) -> int:
-        """See `EntryLog.flushed`; returns the durable index."""
-        return self.log.flushed(job)
-
-    def prepare_job(self) -> PrepareJob | None:
-        """See `EntryLog.prepare_job`; queues and index files are prepared in small steps as they grow."""
-        return self.log.prepare_job()
-
-    def prepared(self, job: PrepareJob) -> None:
-        """See `EntryLog.prepared`."""
-        self.log.prepared(job)
-
     def checkpoint_job(self, commit_index: int) -> CheckpointJob | None:
-        """What makes the next start short. None while one is out, while damage is not cut, and as long as it
-        `checkpoint_waits` for the flush of what it notes: ask again after each flush. Raises DiskFullError, after which
-        it may be asked for again.
+        """Returns a checkpoint, which makes the next start short.
+
+        Returns None while one is out, while damage is not cut, and as long as it `checkpoint_waits` for the flush of
+        what it notes: ask again after each flush. Raises DiskFullError, after which it may be asked for again.
 
         Only a flush job that came back makes an entry durable. A flush by the checkpoint itself would prove nothing:
         beside or after a flush job that fails, it may succeed without writing the same pages.
@@ -247,7 +240,7 @@ class Store:
         return self._checkpoint_job
 
     def _draw_up_checkpoint(self, commit_index: int) -> CheckpointJob:
-        """Notes queues and index files as they are now; what it takes from their lists to flush is not listed again.
+        """Notes queues and index files as they are now; the files that it takes to be flushed are not listed again.
 
         Raises DiskFullError (index entries that are not in their file yet find no room there): nothing was taken then.
         """
@@ -275,7 +268,7 @@ class Store:
         )
 
     def checkpointed(self, job: CheckpointJob) -> None:
-        """Takes back a job whose `run` returned without an error; `checkpoint_job` gives it again if it was refused."""
+        """Takes back a job whose `run` raised nothing; `checkpoint_job` returns it again if it was refused."""
         if job is not self._checkpoint_job:
             return  # the store was reset while it ran
         if job.refused is not None:
@@ -290,7 +283,7 @@ class Store:
         self.snapshot_index = applied_index
 
     def load_snapshot(self) -> Snapshot | None:
-        """Raises DamagedStateError, DiskError."""
+        """Returns the snapshot on disk, None if there is none. Raises DamagedStateError, DiskError."""
         return read_snapshot(self._disk)
 
     # ---- rare events ---------------------------------------------------------------------------------
@@ -303,8 +296,10 @@ class Store:
         queue_ends: dict[tuple[str, int], int],
         snapshot: Snapshot,
     ) -> None:
-        """A snapshot from the leader replaces all that is here: the log goes on with `first_index` at
-        `position`, queues are empty and begin where `queue_ends` says, or at their first record.
+        """Replaces all that is here by a snapshot from the leader.
+
+        The log goes on with `first_index` at `position`; queues are empty and begin where `queue_ends` says, or at
+        their first record.
 
         Raises DiskError, FlushError: stop the node. A start that finds a reset half done reports
         `needs_snapshot`: nothing can be appended until `reset` was repeated.
@@ -313,6 +308,7 @@ class Store:
         self.checkpoint_waits = False
 
         def install() -> None:
+            # The log is empty and noted as pending: a crash before the end of this is repaired by another reset.
             write_snapshot(self._disk, snapshot)
             self.snapshot_index = snapshot.applied_index
             self.queues.remove_all()
@@ -350,9 +346,9 @@ class Store:
     ) -> int:
         """Deletes data files by age and disk usage, and queue and index files below the new beginning.
 
-        Nothing behind the snapshot, the durable and the dispatched index goes, nor from `needed_from_index` on; for its
-        age nothing from the index on that `find_waiting` gives, which is asked when something would go. Returns the
-        number of data files deleted. Raises DiskError.
+        No entry goes behind the snapshot, the durable or the dispatched index, nor from `needed_from_index` on. From
+        the index on that `find_waiting` returns, no entry goes because of its age; it is asked only when something
+        would go. Returns the number of data files deleted. Raises DiskError.
         """
         usage = self._disk.usage()
         used_ratio = 1 - usage.free_bytes / max(usage.total_bytes, 1)
@@ -361,6 +357,7 @@ class Store:
         covered = min(self.snapshot_index, self.dispatched_index, self.log.durable_index)
         if needed_from_index is not None:
             covered = min(covered, needed_from_index - 1)
+        # The age of a file is the store time of the first record behind it: the last record's, or close to it.
         starts = self.log.file_starts()
         files = []
         for start in starts[1 : policy.files_per_pass + 1]:
@@ -382,6 +379,7 @@ class Store:
                 waiting_index=waiting_index,
             )
 
+        # The search for waiting messages is dear, so it comes only when something would go without them.
         count = count_expired(None)
         if count and find_waiting is not None:
             count = count_expired(find_waiting())
@@ -393,19 +391,21 @@ class Store:
         return removed
 
     def flush(self) -> None:
-        """Makes durable what was appended, before a clean stop. No job may be running; one that is out has failed, and
-        nothing becomes durable then. Raises FlushError."""
-        job = self.flush_job()
+        """Makes durable what was appended, before a clean stop. No job may be running. Raises FlushError, DiskError.
+
+        A job that is still out has failed; then nothing becomes durable.
+        """
+        job = self.log.flush_job()
         if job is not None:
             job.run()
-            self.flushed(job)
+            self.log.flushed(job)
 
     def close(self, commit_index: int) -> None:
-        """A clean stop: everything is flushed and noted. No job may be running. Raises DiskError, FlushError
-        (the next start then treats the stop as unclean).
+        """Stops cleanly: flushes and notes everything. No job may be running.
 
-        A flush job that is still out has failed, and the stop is no clean one: a flush of the same pages may succeed
-        now without writing them, so nothing may vouch for them until a start has stored them again.
+        Raises DiskError, FlushError; the next start then treats the stop as unclean. A flush job that is still out has
+        failed, and the stop is no clean one: a flush of the same pages may succeed now without writing them, so nothing
+        may vouch for them until a start has stored them again.
         """
         try:
             self.flush()
@@ -428,7 +428,10 @@ class Store:
     def _recover_derived(
         self, notes: Notes | None, clean_stop: bool, wall_ms: int, damage: list[str]
     ) -> tuple[list[tuple[str, int]], int | None]:
-        """Queues and index files as they were at the checkpoint; returns what had to be built again."""
+        """Makes queues and index files what they were at the checkpoint.
+
+        Returns what had to be built again: queues, and the physical offset from which on records were indexed again.
+        """
         log = self.log
         noted = log.first_index - 1 if notes is None else notes.dispatched_index
         dispatched = max(log.first_index - 1, min(noted, log.last_index))
@@ -468,7 +471,7 @@ class Store:
         return queues, index_from
 
     def _write_checkpoint(self, commit_index: int) -> None:
-        """Everything in the log is durable."""
+        """Writes a checkpoint at once; everything in the log must be durable. Raises DiskError, FlushError."""
         is_older = self.checkpoint_waits
         job = self.checkpoint_job(commit_index)
         if job is None:

@@ -14,7 +14,10 @@ _PIECE_BYTES = 1 << 20
 
 
 class PrepareStep:
-    """One file's part of a job. `run` is for a worker thread; the rest belongs to the owner."""
+    """The part of a job that concerns one file. `run` is for a worker thread; the rest belongs to the owner.
+
+    Always begin <= done_end <= end; positions are absolute.
+    """
 
     __slots__ = ("begin", "created", "done_end", "end", "generation", "mapped", "segments", "start", "tail")
 
@@ -40,7 +43,7 @@ class PrepareStep:
 
 
 class PrepareJob:
-    """Files and pages to make ready. Give it back with `prepared` whether `run` raised or not."""
+    """Files and pages to make ready. Give it back with `prepared`, even if `run` raised."""
 
     __slots__ = ("_steps",)
 
@@ -59,7 +62,12 @@ class PrepareJob:
 
 
 class Tail:
-    """`start`, `mapped` and `buffer` are the file being written; positions are absolute."""
+    """The writer's end of one sequence. `start`, `mapped` and `buffer` are the file being written.
+
+    Positions are absolute. Pages before `prepared_end` are ready. `_next_end` is the end of those that are ready in the
+    next file, 0 if none are. `generation` grows when the tail moves other than forward: a job of an earlier one has
+    prepared pages that mean nothing any more.
+    """
 
     __slots__ = (
         "_ahead",
@@ -79,7 +87,7 @@ class Tail:
         self._ahead = min(ahead_bytes, segments.file_bytes)
         self._step = min(step_bytes, self._ahead)
         self.enough = self._ahead - self._step
-        """As long as more than so much before `prepared_end` is left to the writer, nothing need be made ready."""
+        """Nothing need be made ready as long as the writer has more bytes than this left before `prepared_end`."""
         self.generation = 0
         self.start = -1
         self.mapped: MappedFile
@@ -135,7 +143,7 @@ class Tail:
             self.prepared_end = piece_end
 
     def wanted(self, position: int) -> Iterable[PrepareStep]:
-        """What should be made ready when the writer is at `position`; nothing while enough is."""
+        """Yields what should be made ready when the writer is at `position`; nothing while enough is ready."""
         if self.prepared_end - position > self.enough:
             return
         file_end = self.start + self.segments.file_bytes
@@ -148,6 +156,7 @@ class Tail:
             yield PrepareStep(self, file_end, mapped, max(self.prepared_end, file_end), target)
 
     def finish(self, step: PrepareStep) -> None:
+        """Takes over what a step has made ready, as far as it is still wanted. Raises DiskError."""
         starts = self.segments.starts
         current = step.generation == self.generation
         # The writer may have come and gone meanwhile, by any number of files: then the file is the log's.

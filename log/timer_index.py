@@ -16,8 +16,8 @@ Everything here follows from the queue, whose files have checksums and are rebui
 flushed and never trusted: a start removes them and makes them again, from the first unit that is not done, by numpy at
 some ten million units a second.
 
-What is done, all replicas know from the log (`Step`). It is no part of the index: units that are done are passed over
-where they are met, and left out when runs are merged.
+All replicas know from the log which units are done (`Step`). That is no part of the index: units that are done are
+passed over where they are met, and left out when runs are merged.
 """
 
 from collections.abc import Iterator
@@ -36,10 +36,10 @@ from log.options import TIMER_TOPIC
 DIRECTORY: Final = "timer"
 _TOPIC: Final = TIMER_TOPIC.decode()
 TAIL_UNITS: Final = 4096
-"""How many units may wait in memory before they become a run."""
+"""The number of units that may wait in memory before they become a run."""
 RUNS_MERGED: Final = 8
 CATCH_UP_UNITS: Final = 1 << 18
-"""How many units one call of `catch_up` takes, some 20 ms of work."""
+"""The number of units that one call of `catch_up` takes, some 20 ms of work."""
 
 _LEVELS: Final = (RUNS_MERGED * TAIL_UNITS, RUNS_MERGED * RUNS_MERGED * TAIL_UNITS)
 _LARGEST: Final = len(_LEVELS)
@@ -54,7 +54,7 @@ assert _UNIT_TYPE.itemsize == UNIT_BYTES
 
 
 class Step(NamedTuple):
-    """Says that all units before `limit` whose (due time, offset) is at most (`due_ms`, `offset`) are done."""
+    """A delivery: all units before `limit` whose (due time, offset) is at most (`due_ms`, `offset`) are done."""
 
     due_ms: int
     offset: int
@@ -62,7 +62,7 @@ class Step(NamedTuple):
 
 
 Steps = tuple[Step, ...]
-"""What is done altogether: limits ascend, times descend.
+"""All deliveries that still say something: limits ascend, times descend.
 
 There is one step as long as each delivery goes further in time than the one before. A clock that was set back, or the
 slower clock of a new leader, begins another; it is one again when that clock gets to where the first had been.
@@ -70,13 +70,13 @@ slower clock of a new leader, begins another; it is one again when that clock ge
 
 
 def add_step(steps: Steps, step: Step) -> Steps:
-    """With one more step, whose limit is at least that of the others; those that it makes superfluous are left out."""
+    """Returns the steps and one more, without those that it makes superfluous; its limit is at least that of each."""
     assert not steps or step.limit >= steps[-1].limit, "a delivery knows all that earlier ones knew"
     return (*takewhile(lambda earlier: earlier[:2] > step[:2], steps), step)
 
 
 def is_done(steps: Steps, due_ms: int, offset: int) -> bool:
-    """Whether a unit has been delivered or dropped."""
+    """True if a unit has been delivered or dropped."""
     return any(offset < step.limit and (due_ms, offset) <= step[:2] for step in steps)
 
 
@@ -89,7 +89,7 @@ def _are_done(steps: Steps, dues: _Integers, offsets: _Integers) -> NDArray[np.b
 
 
 class _Run:
-    """Units sorted by due time, and among equals by offset; where in the queue they lie, runs do not overlap."""
+    """Units sorted by due time, and among equals by offset. No two runs overlap in the queue."""
 
     __slots__ = ("_mapped", "dues", "last_due_ms", "last_offset", "name", "offsets")
 
@@ -110,7 +110,7 @@ class _Run:
         return len(self.dues)
 
     def after(self, step: Step) -> int:
-        """Where units begin that are later than the step's time and offset."""
+        """Returns the number of the first unit that is later than the step's time and offset."""
         begin, end = (
             int(np.searchsorted(self.dues, step.due_ms, "left")),
             int(np.searchsorted(self.dues, step.due_ms, "right")),
@@ -119,7 +119,7 @@ class _Run:
 
     @property
     def level(self) -> int:
-        """Which runs are of a size."""
+        """The class of its size; runs of one level are merged."""
         return sum(len(self) >= units for units in _LEVELS)
 
 
@@ -160,14 +160,14 @@ class TimerIndex:
 
     @property
     def behind(self) -> int:
-        """How many units of the queue are not in the index yet."""
+        """The number of units of the queue that are not in the index yet."""
         queue = self.queue
         return 0 if queue is None else max(0, queue.max_offset - max(self.end, queue.min_offset))
 
     # ---- building ------------------------------------------------------------------------------------
 
     def catch_up(self, floor: int, steps: Steps) -> bool:
-        """Takes in up to `CATCH_UP_UNITS` new units, those that are done left out; whether it has them all now.
+        """Takes in up to `CATCH_UP_UNITS` new units, without those that are done; returns True if it has them all now.
 
         All units before `floor` are done. Raises DiskError.
         """
@@ -189,7 +189,7 @@ class TimerIndex:
         return self.end >= queue.max_offset
 
     def _end_tail(self, steps: Steps) -> None:
-        """The tail becomes a run, unless half of it is done by now."""
+        """Makes the tail a run, unless half of it is done by now."""
         pending = ~_are_done(steps, self._tail_dues, self._tail_offsets)
         self._tail_dues, self._tail_offsets = self._tail_dues[pending], self._tail_offsets[pending]
         self._runs = [run for run in self._runs if self._is_needed(run, steps)]
@@ -243,7 +243,7 @@ class TimerIndex:
     # ---- asking --------------------------------------------------------------------------------------
 
     def due(self, steps: Steps, until_ms: int, count: int) -> list[tuple[int, int]]:
-        """(due time, offset) of the first `count` units due at `until_ms` or before that are not done, in order."""
+        """Returns (due time, offset) of the first `count` units, in order, that are due by `until_ms` and not done."""
         if not self._runs and not len(self._tail_dues):
             return []
         found = [self._first_of(run, steps, until_ms, count) for run in self._runs]
@@ -255,7 +255,7 @@ class TimerIndex:
         return list(zip(dues[order].tolist(), offsets[order].tolist(), strict=True))
 
     def waiting(self, steps: Steps) -> int:
-        """How many units are not done."""
+        """Returns the number of units that are not done."""
         count = self.behind + int(np.count_nonzero(~_are_done(steps, self._tail_dues, self._tail_offsets)))
         for run in self._runs:
             known = bool(steps) and run.last_offset < steps[-1].limit
@@ -268,12 +268,12 @@ class TimerIndex:
         return count
 
     def next_due_ms(self, steps: Steps) -> int | None:
-        """When the first unit is due that is not done; None if there is none."""
+        """Returns the time (ms) at which the first unit is due that is not done; None if there is none."""
         first = self.due(steps, _LATEST, 1)
         return first[0][0] if first else None
 
     def first_pending(self, floor: int, steps: Steps) -> int:
-        """The first offset from `floor` on that is not done, or how far a call may look for it.
+        """Returns the first offset from `floor` on that is not done, or the one up to which a call may look for it.
 
         Raises DiskError.
         """
@@ -307,7 +307,7 @@ class TimerIndex:
 
 
 def _dues(queue: ConsumeQueue, begin: int, end: int) -> Iterator[tuple[int, _Integers]]:
-    """(first offset, due times) of the units from `begin` up to `end`, file by file."""
+    """Yields (first offset, due times) of the units from `begin` up to `end`, file by file."""
     while begin < end:
         units = np.frombuffer(queue.unit_bytes(begin, end - begin), _UNIT_TYPE)
         if not len(units):

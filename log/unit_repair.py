@@ -14,7 +14,7 @@ from log.segments import Segments
 def checked_unit(
     index: int, entries: EntryIndex, data: Segments, units: Segments, first_position: int, end_position: int
 ) -> tuple[int, int, int]:
-    """(position, size, term) of an entry that is in the log, whose bytes are [first_position, end_position).
+    """Returns (position, size, term) of an entry that is in the log, whose bytes are [first_position, end_position).
 
     Raises DamagedLogError when the data file does not say it either.
     """
@@ -44,7 +44,7 @@ def _names_entry(
 def _rebuild_file_of(
     index: int, data: Segments, units: Segments, first_position: int, end_position: int
 ) -> None:
-    """Writes the units of all entries of the data file in which entry `index` lies."""
+    """Writes the units of all entries of the data file in which entry `index` lies. Raises DamagedLogError."""
     begin, found = first_position, -1
     for start in data.starts:
         position = max(start, first_position)

@@ -99,8 +99,8 @@ class Raft:
             self._recovery = Recovery(self._state, loss, now)
             self._state.recovering = True
             self._conclude_recovery(now)
-        if self._is_only_voter:
-            self._election.deadline = now
+        if history.current.voters == (node_id,):
+            self._election.deadline = now  # nobody else could lead: it need not wait for one
 
     # What the node is ------------------------------------------------------------------------------------------
 
@@ -346,10 +346,6 @@ class Raft:
             self._leader.leave()
             self._become_follower(state.term, now)
 
-    @property
-    def _is_only_voter(self) -> bool:
-        return self._state.configurations.current.voters == (self._state.node_id,)
-
     # Recovery (see recovery.py) --------------------------------------------------------------------------------
 
     def _answer_recovery(self, request: RecoveryRequest) -> None:
@@ -383,7 +379,7 @@ class Raft:
         recovery.loss = Loss.VOTE
         self._state.effects.append(RecoveryChanged(Loss.VOTE))
         self._become_follower(term, now)
-        recovery.deadline = now  # whoever has not told its term, and the leader, are asked again
+        recovery.deadline = now  # the leader, and those who have not told their term, are asked again
 
     def _conclude_recovery(self, now: int) -> None:
         """Ends the recovering mode when this node holds what it promised, or when the group turns out to be new."""

@@ -46,30 +46,28 @@ class Election:
         self.deadline = now + self._timeout
 
     def heard_leader(self, now: int) -> None:
-        """A message of the current term's leader arrived."""
+        """The leader of the current term was heard: it is defended, and the timeout begins anew (5.2)."""
         self._leader_contact = now
         self._attempts = 0
         self.deadline = now + self._timeout
 
     def forget_leader(self) -> None:
-        """The term or the role changed: whoever led before is no longer defended."""
+        """Defends no leader and counts no votes any more: the term or the role has changed."""
         self._leader_contact = None
         self._tally = None
 
     def lost_connection_to_leader(self, now: int) -> None:
         """Stops to defend the leader, and asks for votes soon: its process or the path to it is gone."""
         self._leader_contact = None
-        self.deadline = min(self.deadline, now + self._short_wait())
+        self.ask_soon(now)
 
     def ask_soon(self, now: int) -> None:
-        """Asks for votes after a short wait, as there can be no leader to wait for."""
-        self.deadline = min(self.deadline, now + self._short_wait())
-
-    def _short_wait(self) -> int:
-        """Draws a wait in nanoseconds, from a range that doubles with every campaign since a leader was heard."""
+        """Asks for votes after a short random wait, as there is no leader to wait for."""
         config = self._state.config
+        # The range doubles with every campaign that was lost since a leader was heard.
         doubled = config.campaign_jitter_ns << min(self._attempts, _DOUBLINGS_MAX)
-        return self._state.random.randrange(0, min(doubled, config.election_timeout_max_ns))
+        wait = self._state.random.randrange(0, min(doubled, config.election_timeout_max_ns))
+        self.deadline = min(self.deadline, now + wait)
 
     def defends_leader(self, now: int) -> bool:
         """True while this node leads or hears a leader: it then refuses its vote (dissertation 4.2.3)."""
@@ -179,5 +177,5 @@ class Election:
         if self._tally is not None and self._tally.lost:
             self._tally = None
             self._attempts += 1
-            self.deadline = min(self.deadline, now + self._short_wait())
+            self.ask_soon(now)
             self._state.set_role(Role.FOLLOWER, None)

@@ -92,10 +92,10 @@ class LearnerRecovering(ConfigurationError):
 
 
 class VotersRecovering(ConfigurationError):
-    """Without `node`, which can vote, too few of the voters left could: so many are recovering.
+    """Without `node`, which can vote, too few of the remaining voters could: too many are recovering.
 
-    The group had no leader again if this one failed before the removal is committed: whoever has its entry refuses
-    everybody else, and needs the votes of those that give none.
+    If this leader failed before the removal is committed, the group could stay without one: a node that has the entry
+    of the removal refuses all others its vote, and needs the votes of those that give none.
     """
 
     def __init__(self, node: str, recovering: tuple[str, ...]) -> None:

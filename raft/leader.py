@@ -421,7 +421,9 @@ class Leader:
             first_of_term = state.commit_index < self._term_begin_index
             state.advance_commit(index)
             if first_of_term and self._is_alone:
-                self._serve_reads_alone()
+                # The only voter needs nobody's answer for the reads that waited for this commit.
+                self._reads.begin_round(self._round, index)
+                self._confirm_reads()
 
     @property
     def _has_committed_in_term(self) -> bool:
@@ -439,11 +441,6 @@ class Leader:
     @property
     def _is_alone(self) -> bool:
         return self._votes_itself and not self._voting_peers
-
-    def _serve_reads_alone(self) -> None:
-        """The only voter needs nobody's answer for the reads that waited for its first commit."""
-        self._reads.begin_round(self._round, self._state.commit_index)
-        self._confirm_reads()
 
     def _confirm_reads(self) -> None:
         """Answers the reads of the open round if a majority has seen that round or a later one (6.4)."""

@@ -2,7 +2,7 @@
 
 Every message names its source, its target and a term, and consists of integers, booleans, strings, tuples of these
 and `Configuration`, so that another room can encode it as it likes. No message carries entry bytes: an append names
-the range and the terms of its entries, and whoever sends it attaches the bytes of that range.
+the range and the terms of its entries, and its sender attaches the bytes of that range.
 
 They are named tuples: there are some appends and acknowledgements in every turn, and frozen dataclasses take eight
 times as long to make. Two messages of different kinds can therefore be equal; tell them apart by their types.

@@ -27,8 +27,8 @@ no knowledge of what was lost. A restart in the middle begins the mode again: th
 
 **Unanimity.** If all machines of a group lose power at once, all are recovering, and nobody could ever vote again. So
 such a node does vote, but marks its vote, and marked votes count only if *all* voters grant theirs (`VoteTally`).
-Whoever is elected so has the longest log that any voter still has; what it lacks exists nowhere. A majority of unmarked
-votes elects as ever. Only nodes that remember their votes take part.
+A node that is elected so has the longest log that any voter still has; what it lacks exists nowhere. A majority of
+unmarked votes elects as ever. Only nodes that remember their votes take part.
 
 **An empty disk.** The term is unknown too: a leader of an older term might count our acknowledgement for what a newer
 majority, our former self among them, has overruled; and a vote might be given twice. The node says nothing until

@@ -39,11 +39,11 @@ Positive = Annotated[int, Meta(ge=1, le=_LAST)]
 
 
 class Header(Struct, array_like=True, forbid_unknown_fields=True, gc=False):
-    """What all headers have in common."""
+    """The options that all headers share."""
 
 
 class RaftHeader(Header):
-    """A Raft message, and what its frame says besides (`broker.peers.protocol.RaftFrame`)."""
+    """A Raft message, and the two numbers beside it (`broker.peers.protocol.RaftFrame`)."""
 
     message: Message
     position: Number
@@ -51,7 +51,7 @@ class RaftHeader(Header):
 
 
 class ForwardHeader(Header, tag=10):
-    """Of `Forward`."""
+    """The header of a `Forward`."""
 
     connection: Number
     host: Annotated[bytes, Meta(min_length=8, max_length=20)]
@@ -59,7 +59,7 @@ class ForwardHeader(Header, tag=10):
 
 
 class NotDoneHeader(Header, tag=11):
-    """Of `NotDone`."""
+    """The header of a `NotDone`."""
 
     connection: Number
     opaque: Annotated[int, Meta(ge=-(1 << 31), lt=1 << 31)]
@@ -67,19 +67,19 @@ class NotDoneHeader(Header, tag=11):
 
 
 class RelayHeader(Header, tag=12):
-    """Of `Relay`."""
+    """The header of a `Relay`."""
 
     connection: Number
 
 
 class ClientGoneHeader(Header, tag=13):
-    """Of `ClientGone`."""
+    """The header of a `ClientGone`."""
 
     connection: Number
 
 
 class NotAMemberHeader(Header, tag=14):
-    """Of `NotAMember`."""
+    """The header of a `NotAMember`."""
 
     index: Index
 
@@ -101,11 +101,11 @@ _MESSAGES: Final[dict[type[Message], tuple[int, dict[str, Any]]]] = {
     RecoveryRequest: (8, {"term": Number, "nonce": Number}),
     RecoveryResponse: (9, {"term": Number, "nonce": Number}),
 }
-"""The kind of each Raft message, and the ranges of those of its fields that are no plain index."""
+"""The kind of each Raft message, and the ranges of its fields that are no plain index."""
 
 
 def _raft_header(message: type[Message], kind: int, ranges: dict[str, Any]) -> type[RaftHeader]:
-    """The header of one kind of Raft message.
+    """Returns the header of one kind of Raft message.
 
     Its message is read into a subclass with the ranges as annotations, and nothing else: raft/ cannot name them itself,
     because it imports no msgspec.
@@ -127,10 +127,10 @@ _HEADERS: Final[list[type[Header]]] = [
 ]
 
 encode_header: Final = msgspec.msgpack.Encoder().encode
-"""The bytes of a header."""
+"""Returns the bytes of a header."""
 
 decode_header: Final[Callable[[bytes], Header]] = msgspec.msgpack.Decoder(reduce(or_, _HEADERS)).decode
-"""The header that these bytes are. Raises ValueError where they are none, or a field is out of its range."""
+"""Returns the header that these bytes are. Raises ValueError if they are none, or if a field is out of its range."""
 
 
 PIECE_HEADER: Final = encode_header((15,))
@@ -138,5 +138,5 @@ PIECE_HEADER: Final = encode_header((15,))
 
 
 def encode_raft_header(message: Message, position: int, applied_index: int) -> bytes:
-    """The bytes of a `RaftHeader`, without making one: there are some in every turn."""
+    """Returns the bytes of a `RaftHeader`, without making one: there are some in every turn."""
     return encode_header((_KINDS[type(message)], message, position, applied_index))

@@ -1,4 +1,4 @@
-"""What the replicas of a group say to each other on the wire.
+"""The protocol that the replicas of a group speak to each other.
 
 A link goes one way: each node dials every other and only sends on that connection, so a link is a queue with one
 writer, and a lost one says that messages to that node are lost. A frame is
@@ -14,9 +14,9 @@ side ever sends. The headers of these three are arrays of CBOR, and stay so: eve
 and later ones may only add fields at their ends. They agree on the version of everything behind them, whose headers are
 those of broker/peers/headers.py:
 
-- a hello says which versions its node speaks, from the oldest to the newest;
-- the accepting side takes the newest that both speak, and says in its challenge which;
-- where there is none it closes the link, and both ranges stand in its log. As each of two nodes dials the other, each
+- a hello names the oldest and the newest version that its node speaks;
+- the accepting side takes the newest that both speak, and names it in its challenge;
+- if there is none it closes the link, and writes both ranges to its log. As each of two nodes dials the other, each
   of them says so.
 
 All input is checked here: a frame that is too long, cut, of unknown kind or with a field of the wrong type raises
@@ -63,20 +63,24 @@ OLDEST_VERSION: Final = 7
 """The oldest version that this release speaks."""
 
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Of one frame; the longest bodies, those of snapshots, go in pieces."""
+"""The longest frame; the longest bodies, those of snapshots, go in pieces."""
 
 PIECE_BYTES: Final = 16 * 1024 * 1024
-"""How long the pieces of a body are that is longer than `WHOLE_BODY_BYTES_MAX`."""
+"""The length of the pieces of a body that is longer than `WHOLE_BODY_BYTES_MAX`."""
 
 WHOLE_BODY_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Longer than any request that is forwarded, any answer that is relayed, any append."""
+"""The longest body that goes in one frame: longer than any forwarded request, relayed response or append."""
 
 BODY_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024
-"""Of a body in all its pieces. What `[limits]` allows by default (a million positions of groups with the longest names,
-20,000 topics and 8,000 groups with their attributes, a million transactions) is a snapshot of 1 GiB or less.
+"""The longest body in all its pieces. What `[limits]` allows by default is a snapshot of 1 GiB or less: a million
+offsets of consumer groups with the longest names, 20,000 topics and 8,000 consumer groups with their attributes, a
+million transactions.
 """
 
 _FRAME = struct.Struct(">IH")
+_LENGTH_BYTES: Final = 4
+"""The length, which does not count itself."""
+_HEADER_LENGTH_BYTES: Final = 2
 _HOST_BYTES: Final = (8, 20)
 """An address of IPv4 or IPv6, and a port."""
 
@@ -87,10 +91,10 @@ class PeerProtocolError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who dials: the newest version that it speaks, its group and its node id; `target` is whom it means to reach.
+    """The dialling side's first frame: the versions that it speaks, its group and its node id.
 
-    `address` is where the source listens for peers: a receiver that does not know it as a member answers there. The
-    nonce is the frame's body.
+    `target` is the node that it means to reach. The source listens for peers at `address`: a receiver that does not
+    know it as a member answers there. The nonce is the frame's body.
     """
 
     version: int
@@ -104,7 +108,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """What the accepting side sends for a hello: its nonce, its proof that it knows the secret, the link's version."""
+    """The accepting side's answer to a hello: its nonce, its proof that it knows the secret, the link's version."""
 
     nonce: bytes
     proof: bytes
@@ -135,8 +139,8 @@ class Forward:
     """A request of a client of the sending node, for the leader of `term`. `body` is the remoting frame as received.
 
     No other leader may act on it, nor this node in a later term: by then the sender has told its client that the
-    outcome is unknown, or asked elsewhere, and what the client has done since must not be undone. (What a client
-    answers to a node that has asked it comes this way, too, and may come at any time.)
+    outcome is unknown, or has asked elsewhere, and what the client has done since must not be undone. (A client's
+    response to a node that has asked it something comes this way, too, and may come at any time.)
     """
 
     connection: int
@@ -147,9 +151,9 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class NotDone:
-    """Nothing was done, nor will be, of the request with that opaque, which was forwarded to the leader of `term`.
+    """Gives back the request with that opaque, which was forwarded to the leader of `term`: it never takes effect.
 
-    So whoever has forwarded it may ask the next leader, whatever kind of request it is.
+    So the node that has forwarded it may ask the next leader, whatever kind of request it is.
     """
 
     connection: int
@@ -159,7 +163,7 @@ class NotDone:
 
 @dataclass(frozen=True, slots=True)
 class Relay:
-    """Bytes for a client of the receiving node: answers to what it forwarded, or requests to the client."""
+    """Bytes for a client of the receiving node: responses to what it forwarded, or requests to the client."""
 
     connection: int
     body: Buffer
@@ -174,20 +178,20 @@ class ClientGone:
 
 @dataclass(frozen=True, slots=True)
 class NotAMember:
-    """To a node that has dialled: the configuration in force at `index`, as the sender has it, is without it."""
+    """Tells a node that has dialled that it is not in the configuration in force at `index`, as the sender has it."""
 
     index: int
 
 
 HandshakeFrame = Hello | Challenge | Proof
 Frame = RaftFrame | Forward | NotDone | Relay | ClientGone | NotAMember
-"""What follows on a link once its handshake is over."""
+"""A frame of a link whose handshake is over."""
 
 
 def common_version(oldest: int, newest: int) -> int:
-    """The newest version that this node and one that speaks those from `oldest` to `newest` have in common.
+    """Returns the newest version that both this node and one with the versions `oldest` to `newest` speak.
 
-    Raises `PeerProtocolError`, which names both ranges, where there is none.
+    Raises `PeerProtocolError`, which names both ranges, if there is none.
     """
     version = min(newest, PROTOCOL_VERSION)
     if version < max(oldest, OLDEST_VERSION):
@@ -204,7 +208,7 @@ def _versions(oldest: int, newest: int) -> str:
 
 
 def encode_frame(frame: Frame | HandshakeFrame) -> tuple[Buffer, ...]:
-    """The frame as buffers to send in order; the body is handed through untouched.
+    """Returns the frame as buffers to send in order; the body is handed through untouched.
 
     They belong together: nothing else may be sent between them. Raises `PeerProtocolError` where a body is longer than
     `BODY_BYTES_MAX`.
@@ -232,7 +236,7 @@ def encode_frame(frame: Frame | HandshakeFrame) -> tuple[Buffer, ...]:
             header = cbor2.dumps(("proof", proof))
     if len(body) > WHOLE_BODY_BYTES_MAX:
         return _in_pieces(header, body)
-    head = _FRAME.pack(2 + len(header) + len(body), len(header)) + header
+    head = _FRAME.pack(_HEADER_LENGTH_BYTES + len(header) + len(body), len(header)) + header
     return (head, body) if body else (head,)
 
 
@@ -243,26 +247,25 @@ def _in_pieces(header: bytes, body: Buffer) -> tuple[Buffer, ...]:
     buffers: list[Buffer] = []
     for begin in range(0, len(view), PIECE_BYTES):
         piece = view[begin : begin + PIECE_BYTES]
-        buffers += (
-            _FRAME.pack(2 + len(PIECE_HEADER) + len(piece), len(PIECE_HEADER)) + PIECE_HEADER,
-            piece,
-        )
-    return (*buffers, _FRAME.pack(2 + len(header), len(header)) + header)
+        length = _HEADER_LENGTH_BYTES + len(PIECE_HEADER) + len(piece)
+        buffers += (_FRAME.pack(length, len(PIECE_HEADER)) + PIECE_HEADER, piece)
+    return (*buffers, _FRAME.pack(_HEADER_LENGTH_BYTES + len(header), len(header)) + header)
 
 
 class PeerDecoder:
     """Cuts the bytes of a link into frames; a body is a slice of what was received, valid for as long as it is held."""
 
     def __init__(self) -> None:
+        # What was fed and is no whole frame yet, `_held` bytes together; no frame is cut before `_needed` are there.
         self._pieces: list[bytes] = []
         self._held = 0
         self._needed = _FRAME.size
         self._body: list[bytes] = []
-        """The pieces that have come of a body, and their length."""
+        """The pieces of a long body that have come, with `_body_length` bytes together; empty between long bodies."""
         self._body_length = 0
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The frames that `data` completes; raises `PeerProtocolError` on anything that is not a frame."""
+        """Returns the frames that `data` completes. Raises `PeerProtocolError` on anything that is not a frame."""
         self._pieces.append(data)
         self._held += len(data)
         if self._held < self._needed:
@@ -275,9 +278,9 @@ class PeerDecoder:
         self._needed = _FRAME.size
         while end - begin >= _FRAME.size:
             length, header_length = _FRAME.unpack_from(data, begin)
-            if length > FRAME_BYTES_MAX or header_length + 2 > length:
+            if length > FRAME_BYTES_MAX or header_length + _HEADER_LENGTH_BYTES > length:
                 raise PeerProtocolError(f"frame of {length} bytes with a header of {header_length}")
-            frame_end = begin + 4 + length
+            frame_end = begin + _LENGTH_BYTES + length
             if frame_end > end:
                 self._needed = frame_end - begin
                 break
@@ -307,12 +310,14 @@ class PeerDecoder:
 
 
 def _frame(header_bytes: bytes, body: memoryview) -> Frame:
+    """Returns the frame of a header and a body. Raises `PeerProtocolError` where they do not go together."""
     try:
         header = decode_header(header_bytes)
     except ValueError as error:
         raise PeerProtocolError(
             f"a frame's header cannot be read: {error} ({len(header_bytes)} bytes: {header_bytes[:64].hex()})"
         ) from error
+    # Each field is of its type and in its range. What is left are rules between fields, or with the body.
     if isinstance(header, RaftHeader):
         message = header.message
         if isinstance(message, AppendRequest):
@@ -358,7 +363,7 @@ class _Hello(Struct, array_like=True, tag="hello"):
     target: str = ""
     address: str = ""
     oldest_version: Annotated[int, Meta(ge=0)] | None = None
-    """None: that release speaks one version."""
+    """None in a hello of a release that speaks one version only."""
 
 
 class _Challenge(Struct, array_like=True, tag="challenge"):
@@ -372,19 +377,20 @@ class _Proof(Struct, array_like=True, tag="proof"):
 
 
 def take_frame(data: bytes, frame_bytes_max: int) -> tuple[HandshakeFrame, bytes] | None:
-    """The frame of a handshake that `data` begins with, and what follows it; None while it is not whole.
+    """Returns the frame of a handshake with which `data` begins, and what follows it; None while it is not whole.
 
     Raises `PeerProtocolError` on anything else, and on a hello without a version that this node speaks.
     """
     if len(data) < _FRAME.size:
         return None
     length, header_length = _FRAME.unpack_from(data)
-    if length > frame_bytes_max or header_length + 2 > length:
+    if length > frame_bytes_max or header_length + _HEADER_LENGTH_BYTES > length:
         raise PeerProtocolError(f"frame of {length} bytes with a header of {header_length}")
-    if len(data) < 4 + length:
+    frame_end = _LENGTH_BYTES + length
+    if len(data) < frame_end:
         return None
     header_end = _FRAME.size + header_length
-    header, body, rest = data[_FRAME.size : header_end], data[header_end : 4 + length], data[4 + length :]
+    header, body, rest = data[_FRAME.size : header_end], data[header_end:frame_end], data[frame_end:]
     fields: _Hello | _Challenge | _Proof
     try:
         fields = msgspec.convert(cbor2.loads(header), _Hello | _Challenge | _Proof)

@@ -1,10 +1,10 @@
-"""When this node counts an entry as held: the contract of ``flush = "sync"`` and ``flush = "async"``.
+"""The contract of ``flush = "sync"`` and ``flush = "async"``: each says from which moment this node holds an entry.
 
-sync    once a flush that began after the entry was written has come back: it survives a power failure
-async   once it is in the mapping, that is in the page cache: it survives this process; flushed every so often
+sync    a flush that began after the entry was written has come back: the entry survives a power failure
+async   the entry is in the mapping, that is in the page cache: it survives this process, and is flushed now and then
 
 Raft hears of it as `persisted`, and acknowledges, or counts this node towards the majority, only then. After a flush
-that failed the node must stop: what was lost is unknown.
+that failed the node must stop: nobody knows what was lost.
 """
 
 import structlog
@@ -50,27 +50,34 @@ class Durability:
         self._recovering = recovering
         self._interval_ns = interval_ns
         self.flush_due_ns = now_ns + interval_ns
-        """When the next flush of asynchronous mode may begin, if there is anything to flush."""
+        """The time at which the next flush of asynchronous mode may begin, if there is anything to flush."""
         self.flushing = False
         self._generation = 0
-        """Raft's, of the log as the flush that is out found it."""
+        """Raft's generation of the log when the flush that is out began; meaningful only while `flushing`."""
         self.flushed_position = log.end_position
         """The log's end when the newest flush began."""
         self._written_index = -2
-        """Up to where the log was acknowledged from the page cache."""
+        """The last entry that was acknowledged from the page cache."""
 
     def acknowledge_written(self, now_ns: int) -> None:
-        """In asynchronous mode: what is in the log counts as held. Raft may have effects then."""
+        """Asynchronous mode only: tells raft that it holds all that is in the log. Raft may have effects then.
+
+        Raises `log.errors.DiskError`.
+        """
         last_index = self._log.last_index
         if last_index == self._written_index and last_index == self._raft.persisted_index:
             return
         self._written_index = last_index
+        # In this order: written back, then noted as acknowledged, and only then acknowledged.
         self._log.write_back()
         self._recovering.acknowledged(last_index)
         self._raft.persisted(last_index, self._raft.log_generation, now_ns)
 
     def flush_job(self, now_ns: int) -> FlushJob | None:
-        """What is to be flushed now; run it in a worker thread and report with `Replica.flushed`. One at a time."""
+        """Returns the flush that is due now, None if none is; one at a time is out.
+
+        A worker thread runs it, and `Replica.flushed` takes it back. Raises `log.errors.DiskError`.
+        """
         if self.flushing:
             return None
         if not self.sync and now_ns < self.flush_due_ns:
@@ -85,13 +92,14 @@ class Durability:
 
     def flushed(self, job: FlushJob, now_ns: int) -> None:
         """The job has run without an error. In synchronous mode raft may have effects then."""
+        assert self.flushing, "a flush comes back once"
         self.flushing = False
         durable = self._log.flushed(job)
         if self.sync:
             self._raft.persisted(durable, self._generation, now_ns)
 
     def recovery_changed(self, effect: RecoveryChanged) -> None:
-        """What this node lacks of what it ever counted as held is other than before. Raises `log.errors.DiskError`."""
+        """Notes durably what this node lacks of all that it ever counted as held. Raises `log.errors.DiskError`."""
         self._recovering.keep(effect.loss)
         if effect.loss is not None:
             log.info("recovering", lost=effect.loss.value)

@@ -15,21 +15,18 @@ from broker.state.topic_rules import INTERNAL_TOPIC
 from log.entry_log import EntryLog
 from log.layout import HEADER_BYTES
 from log.properties import get_property
-from log.record import encode_record, peek
+from log.record import RECORD_BYTES_WITHOUT_VARIABLE_PARTS, encode_record, peek
 
 INTERNAL_TOPIC_BYTES: Final = INTERNAL_TOPIC.encode()
 NO_OP: Final = b"noop"
 COMMAND: Final = b"command"
 CONFIGURATION: Final = b"configuration"
 
-RECORD_BYTES_WITHOUT_VARIABLE_PARTS: Final = 75
-"""A V1 record's size without hosts, body, topic and properties (log/record.py)."""
-
 
 def append_internal(
     log: EntryLog, term: int, tag: bytes, body: bytes, host: bytes, wall_ms: int
 ) -> tuple[int, int]:
-    """Appends a record to the leader's log: (index of its entry, size of the record).
+    """Appends a record to the leader's log; returns (index of its entry, size of the record in bytes).
 
     Raises `log.errors.EntryTooLargeError`, `DiskFullError`, with nothing appended.
     """
@@ -41,6 +38,7 @@ def append_internal(
         + len(INTERNAL_TOPIC_BYTES)
         + len(properties)
     )
+    # The record holds its own physical offset, so the entry's position must be known before it is encoded.
     physical_offset = log.next_position(size) + HEADER_BYTES
     record = encode_record(
         INTERNAL_TOPIC_BYTES,
@@ -62,7 +60,7 @@ def append_internal(
 
 
 def read_internal(record: memoryview) -> tuple[bytes, memoryview] | None:
-    """(tag, body) of a record of the group's own; None for a message."""
+    """Returns (tag, body) of a record of the group's own, None for a message."""
     head = peek(record)
     if record[head.topic_begin : head.topic_end] != INTERNAL_TOPIC_BYTES:
         return None

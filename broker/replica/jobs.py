@@ -1,8 +1,8 @@
 """The work that a replica gives to threads: flushes, files made ready, checkpoints, cold bytes brought into memory.
 
-Each of the four is out at most once at a time. Whoever runs a node takes jobs from `Jobs`, calls `Job.run` in a thread
-(or pretends to, as the simulator does) while the node goes on, and then, in the node's own thread and behind
-`Node.begin`, `Jobs.done`.
+Each of the four is out at most once at a time. The code that runs a node takes jobs from `Jobs` and calls `Job.run` in
+a thread (or pretends to, as the simulator does) while the node goes on. Then it calls `Jobs.done`, in the node's own
+thread and behind `Node.begin`.
 """
 
 from collections.abc import Callable
@@ -12,18 +12,18 @@ from broker.replica.replica import Replica
 
 
 class Job(NamedTuple):
-    """One piece of work."""
+    """One piece of work for a thread."""
 
     run: Callable[[], None]
-    """Raises `log.errors.DiskError` where the disk fails."""
+    """The work itself, in a thread. Raises `log.errors.DiskError` where the disk fails."""
     done: Callable[[], None]
-    """For `Jobs.done`."""
+    """Takes the result over, in the node's own thread; `Jobs.done` calls it."""
     failure_stops_node: bool
-    """After a failed flush or checkpoint nobody knows what the disk holds. Files that were not made ready are missed
-    by the writer, which makes them itself and raises its own error then."""
+    """True for a flush, a checkpoint and a load: after its failure nobody knows what the disk holds. If files are not
+    made ready, the writer makes them itself, and raises its own error then."""
     wants_turn: bool
-    """Somebody waits for what `done` makes possible. The other jobs give no reason for a turn: a preparation that
-    fails is wanted again in every turn, and must not bring about the next one itself."""
+    """True if somebody waits for what `done` makes possible. The other jobs give no reason for a turn: a preparation
+    that fails is wanted again in every turn, and must not bring about the next one itself."""
 
 
 class Jobs:
@@ -32,12 +32,15 @@ class Jobs:
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self.out = 0
-        """Jobs that were taken and have not come back."""
+        """The number of jobs that were taken and have not come back."""
         self.is_closed = False
-        """No job is to begin any more."""
+        """True from the stop on: no job begins any more."""
 
     def flush(self) -> Job | None:
-        """The flush that is to begin now, if one is. Acknowledgements wait for it: ask whenever bytes are sent."""
+        """Returns the flush that is to begin now, None if none is.
+
+        Acknowledgements wait for it: ask whenever bytes are sent. Raises `log.errors.DiskError`.
+        """
         replica = self._replica
         if self.is_closed or (flush := replica.durability.flush_job(replica.now_ns)) is None:
             return None
@@ -50,7 +53,7 @@ class Jobs:
         )
 
     def others(self) -> list[Job]:
-        """All other jobs that are to begin now: ask at the end of each turn."""
+        """Returns all other jobs that are to begin now; ask at the end of each turn."""
         replica = self._replica
         jobs: list[Job] = []
         if self.is_closed:

@@ -1,4 +1,4 @@
-"""Answers that wait until a worker has brought their bytes into memory (log/cold_reads.py).
+"""Responses that wait until a worker has brought their bytes into memory (log/cold_reads.py).
 
 One window is loaded at a time: readers of a long backlog share the disk with the flushes, and must not crowd them out.
 """
@@ -8,16 +8,17 @@ from collections.abc import Callable
 from log.cold_reads import ColdReads, LoadJob
 
 WAITING_MAX = 4096
-"""Answers that wait; beyond it they are sent at once, and whoever sends them waits for the disk."""
+"""The most responses that wait; further ones are sent at once, and the thread that sends them waits for the disk."""
 
 
 class Loads:
-    """What is to be loaded, and who waits for it."""
+    """The windows of the log to be loaded, and those who wait for them."""
 
     def __init__(self, reads: ColdReads) -> None:
         self.reads = reads
         self.wanted: dict[int, tuple[LoadJob, list[Callable[[], None]]]] = {}
-        """window -> its job and who waits; the first is the one that is out, if `_running`."""
+        """window -> its job and those who wait for it. The first is the job that is out while `_running`; `_waiting` is
+        the number of all who wait."""
         self._running = False
         self._waiting = 0
 
@@ -31,14 +32,14 @@ class Loads:
         self.wanted.setdefault(job.window, (job, []))[1].append(ready)
 
     def job(self) -> LoadJob | None:
-        """What a worker is to run now; give it back with `loaded`. One at a time."""
+        """Returns the job that a worker is to run now, None if there is none or one is out; `loaded` takes it back."""
         if self._running or not self.wanted:
             return None
         self._running = True
         return next(iter(self.wanted.values()))[0]
 
     def loaded(self, job: LoadJob, now_ns: int) -> None:
-        """The job has run."""
+        """The job has run: calls all who wait for its window."""
         self._running = False
         self.reads.loaded(job, now_ns)
         _, waiting = self.wanted.pop(job.window)

@@ -1,4 +1,4 @@
-"""The group's members as a replica acts on them: to whom it keeps links, whom it tells to go, whose change it awaits.
+"""The group's members as a replica acts on them: it keeps links to them, dismisses removed ones and awaits changes.
 
 Raft decides who belongs to the group (raft/configuration.py), `Membership` keeps it with the addresses on the disk.
 """
@@ -43,7 +43,7 @@ class Members:
         self.save()
 
     def save(self) -> None:
-        """Durable when it returns. Raises `log.errors.DiskError`, `DiskFullError`."""
+        """Keeps the members, durably. Raises `log.errors.DiskError`, `DiskFullError`."""
         self._membership.save(self._raft.configurations)
 
     # ------------------------------------------------------------------ peers
@@ -59,7 +59,7 @@ class Members:
         self._update_peers()
 
     def linked(self, node: str) -> None:
-        """The link to `node` is up: one that was away when it was removed hears of it now."""
+        """The link to `node` is up; if the node was away when it was removed, it hears of that now."""
         if node not in self._raft.configuration.members:
             self._dismiss(node)
 
@@ -77,10 +77,10 @@ class Members:
 
     @property
     def is_member(self) -> bool:
-        """Whether this node belongs to its group, as far as it knows: not before it is added, nor once it is removed.
+        """True if this node belongs to its group, as far as it knows: from its addition to its removal.
 
-        A node that was away when it was removed hears of it from the others; a leader that still writes to it, or a
-        newer configuration with it, says more than they.
+        A node that was away when it was removed hears of it from the others. A leader that still writes to it, or a
+        newer configuration that contains it, counts for more than their word.
         """
         raft = self._raft
         if raft.leader is None and self._dismissed_index > raft.configuration_index:

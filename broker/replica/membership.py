@@ -1,12 +1,12 @@
-"""Who belongs to the group and where they are found, as this node must know it at a restart.
+"""The members of the group and their addresses, as this node must know them at a restart.
 
 The membership is part of the log (a configuration takes effect when its entry is appended), but a node must know it
 before it has read its log. So the configurations of the entries that the log holds are kept in a file of their own,
 with the addresses of the members. Invariant: the file is durable before the entry that it tells of is written. After
 a crash it may thus know too much; what lies beyond the log's end is ignored.
 
-An address in the configuration file that the operator has changed since the last start has the last word: that is how
-a machine that has moved is found again.
+An address in the settings that the operator has changed since the last start has the last word: so a machine that has
+moved is found again.
 
 A node that joins a running group starts from a configuration without itself: the nodes that its file names besides it.
 It is no member until an operator adds it. Until the members know its address from the log, they answer it where its
@@ -35,7 +35,7 @@ class Membership:
     """The members' addresses (node id -> ``host:port``) and the file that keeps them with the configurations."""
 
     def __init__(self, disk: Disk, addresses: dict[str, str], *, newcomer: str | None = None) -> None:
-        """`addresses` are those of the configuration file: the group's first members, but for the `newcomer`."""
+        """`addresses` are those of the settings: the group's first members, but for the `newcomer`."""
         self.addresses = dict(addresses)
         self._guests: dict[str, str] = {}
         self._configured = dict(addresses)
@@ -44,7 +44,10 @@ class Membership:
         self._first = Configuration(tuple(sorted(node for node in addresses if node != newcomer)))
 
     def load(self, last_index: int) -> list[tuple[int, Configuration]]:
-        """The configurations of a log that ends at `last_index`, as `raft.core.Raft` takes them."""
+        """Returns the configurations of a log that ends at `last_index`, as `raft.core.Raft` takes them.
+
+        Raises `log.errors.DamagedStateError`, DiskError.
+        """
         data = read_state(self._disk, MEMBERSHIP_FILE)
         if data is None:
             return [(-1, self._first)]
@@ -65,7 +68,7 @@ class Membership:
         self.addresses.update(self._changed)
 
     def save(self, configurations: Configurations) -> None:
-        """Durable when it returns. Raises `log.errors.DiskError`."""
+        """Writes the file, durably. Raises `log.errors.DiskError`."""
         items = [(index, c.voters, c.learners) for index, c in configurations]
         state = {"addresses": self.addresses, "configured": self._configured, "configurations": items}
         write_state(self._disk, MEMBERSHIP_FILE, cbor2.dumps(state))
@@ -80,7 +83,8 @@ class Membership:
         self._guests.pop(node, None)
 
     def peers(self, node: str, configurations: Iterable[Configuration]) -> dict[str, str]:
-        """Whom `node` keeps a link to, with their addresses: members by any of these, and guests while they stay."""
+        """Returns the nodes to which `node` keeps a link, with their addresses: members of any of these configurations,
+        and guests while they stay."""
         members = {
             member: self.addresses[member]
             for configuration in configurations
@@ -92,7 +96,7 @@ class Membership:
         return peers
 
     def encode(self, configuration: Configuration) -> bytes:
-        """The body of a configuration's record: voters, learners and their addresses."""
+        """Returns the body of a configuration's record: voters, learners and their addresses."""
         addresses = {node: self.addresses[node] for node in configuration.members if node in self.addresses}
         return cbor2.dumps([configuration.voters, configuration.learners, addresses])
 

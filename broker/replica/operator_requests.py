@@ -1,6 +1,6 @@
-"""What an operator asks of a group's leader, or a node before it stops: other members, another leader.
+"""The requests for other members and another leader: an operator's to a group's leader, or a node's before it stops.
 
-All of it is for raft to decide; here it is said, and what raft wants done because of that is carried out at once.
+Raft decides about all of them. Here they reach it, and its effects are carried out at once.
 """
 
 from typing import Final
@@ -37,7 +37,7 @@ def change_membership(replica: Replica, change: Change, address: str | None, wai
 
 
 def transfer_leadership(replica: Replica, target: str) -> None:
-    """Begins to hand leadership over to `target`, a voter; given up after an election timeout.
+    """Begins to hand leadership over to `target`, a voter; raft gives the attempt up after an election timeout.
 
     Raises `NotServingError`, and `raft.errors.RaftError` where raft refuses.
     """
@@ -48,7 +48,7 @@ def transfer_leadership(replica: Replica, target: str) -> None:
 
 
 def hand_over(replica: Replica) -> str | None:
-    """Begins to give leadership to the peer that holds most of the log; its id, or None where there is none."""
+    """Begins to hand leadership over to the peer that holds most of the log; returns its id, None if there is none."""
     heirs = [
         peer
         for peer in replica.raft.status(replica.now_ns).peers

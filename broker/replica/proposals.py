@@ -1,7 +1,7 @@
-"""What is proposed to a replica, and what it says to those who propose and to those who watch it.
+"""Proposals to a replica, and the interfaces of those who wait for one or observe the replica.
 
-A proposal is refused at once, with nothing left behind in the log, or is in the log; then its waiter hears exactly one
-of two things, that it is committed or that its outcome is unknown. There is no third answer, and none comes twice.
+A proposal is either refused at once, with nothing left behind in the log, or it is in the log. Then its waiter hears
+exactly one of two things, once: that it is committed, or that its outcome is unknown.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,7 +15,7 @@ from log.record import Buffer, Record
 
 
 class NewMessage(msgspec.Struct, gc=False):
-    """A message that the leader is to append: all that its record says but what the log and the leader give it.
+    """A message that the leader is to append: all fields of its record but those that the log and the leader fill in.
 
     A struct of msgspec, because one is made for every send: it costs a third of a class written in Python.
     """
@@ -33,13 +33,13 @@ class NewMessage(msgspec.Struct, gc=False):
     body: Buffer
     properties: bytes
     prepared_transaction_offset: int = 0
-    """Of a message that ends a transaction: the physical offset of its half message; of any other 0."""
+    """The physical offset of its half message if the message ends a transaction, else 0."""
 
 
 def stored_again(record: Record, topic: str, queue_id: int, properties: bytes) -> NewMessage:
-    """A message that is in the log, for another queue: delivered after it has waited, sent back, or decided.
+    """Returns a message of the log as one for another queue: it has waited, or was sent back, or its transaction ended.
 
-    Its transaction, if it is of one, is the caller's to add.
+    If it belongs to a transaction, the caller adds that.
     """
     return NewMessage(
         topic,
@@ -55,7 +55,7 @@ def stored_again(record: Record, topic: str, queue_id: int, properties: bytes) -
 
 
 class Waiter(Protocol):
-    """Whoever waits for an entry to be committed: exactly one of the two is called, once."""
+    """The one who waits for an entry to be committed: exactly one of the two methods is called, once."""
 
     def committed(self) -> None:
         """The entry is committed, dispatched and applied; or only committed, if it was agreed that this is enough."""
@@ -65,10 +65,10 @@ class Waiter(Protocol):
 
 
 class Observer(Protocol):
-    """What the node around the replica wants to know."""
+    """The node around the replica, which hears of its changes."""
 
     def role_changed(self) -> None:
-        """Role, leader or readiness to serve is now another."""
+        """Role, leader or readiness to serve has changed."""
 
     def arrived(self, arrivals: Iterable[Arrival]) -> None:
         """Queues have new committed messages."""
@@ -78,7 +78,7 @@ class Observer(Protocol):
 
 
 def ignore(_: object = None) -> None:
-    """For a proposal that nobody waits for."""
+    """Does nothing: the callback of a proposal that nobody waits for."""
 
 
 class CallbackWaiter:

@@ -1,4 +1,4 @@
-"""Reads that wait until it is sure that what is applied here is as new as the question (dissertation 6.4).
+"""Reads that wait until the state applied here is certainly as new as the question (dissertation 6.4).
 
 All that are asked for in one turn share one round of messages. A barrier is *wanted* until the turn begins a round for
 it, *confirming* until a majority has answered that round, and *confirmed* until the replica has applied as far as the
@@ -12,7 +12,7 @@ from raft.core import Raft
 from raft.effects import ReadLost, ReadReady
 
 Barrier = tuple[Callable[[], None], Callable[[], None]]
-"""What to call when it is passed, and when leadership was lost first; one of them, once."""
+"""(called when the barrier is passed, called when leadership was lost first); one of the two, once."""
 
 
 class ReadBarriers:
@@ -22,18 +22,21 @@ class ReadBarriers:
 
     def __init__(self) -> None:
         self.wanted: list[Barrier] = []
-        """For which a round has to begin."""
+        """The barriers for which a round has to begin."""
         self._confirming: dict[object, list[Barrier]] = {}
         self.confirmed_at: deque[tuple[int, Callable[[], None]]] = deque()
-        """(index, what to call) of those that only wait for `applied`."""
+        """(index, callback) of the barriers that only wait for `applied`; the indices never fall."""
         self._next_token = 0
 
     def add(self, barrier: Barrier) -> None:
-        """One more for the next round."""
+        """Adds a barrier to the next round."""
         self.wanted.append(barrier)
 
     def begin_round(self, raft: Raft, now_ns: int) -> None:
-        """A round for all that are wanted; raft answers with their token, maybe at once."""
+        """Begins a round for all that are wanted; raft answers with its token, maybe at once.
+
+        Raises `raft.errors.NotLeader`.
+        """
         token = self._next_token
         self._next_token += 1
         self._confirming[token], self.wanted = self.wanted, []
@@ -50,13 +53,13 @@ class ReadBarriers:
             lost()
 
     def applied(self, index: int) -> None:
-        """Everything up to `index` is applied."""
+        """Everything up to `index` is applied: passes the barriers that waited for it."""
         confirmed = self.confirmed_at
         while confirmed and confirmed[0][0] <= index:
             confirmed.popleft()[1]()
 
     def abandon_wanted(self) -> None:
-        """Leadership ended before their round began."""
+        """Leadership ended: gives up the barriers whose round has not begun."""
         wanted, self.wanted = self.wanted, []
         for _, lost in wanted:
             lost()

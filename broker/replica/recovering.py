@@ -1,4 +1,4 @@
-"""What a start makes of what it finds on its disk: whether this node still has all that it ever promised.
+"""A start judges by its disk if this node still has all that it ever promised.
 
 This module finds out that a node came back with less than it promised, and keeps that until it is over. What follows
 from it is Raft's: `Recovery.may_vote` (raft/recovery.py) has the argument, and `VoteTally` (raft/quorum.py) counts the
@@ -47,9 +47,9 @@ _ADVICE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What this run of the process is told: its flush mode, the machine's boot ("" if unknown), the operator's word.
+    """The facts of this run of the process: its flush mode, the machine's boot ("" if unknown), the operator's word.
 
-    `accept_data_loss`: what is damaged is given up, and the node takes part as if nothing had been lost.
+    `accept_data_loss` says that what is damaged is given up, and the node takes part as if nothing had been lost.
     """
 
     flush: str
@@ -58,7 +58,7 @@ class Run:
 
 
 class RecoveringFile:
-    """Keeps what this node lacks, and the run in which it may lose more."""
+    """The two files that keep what this node lacks, and what it may still lose in this run."""
 
     def __init__(self, disk: Disk, run: Run) -> None:
         self._disk = disk
@@ -71,13 +71,16 @@ class RecoveringFile:
             self._acknowledged = _INDEX.unpack_from(self._acknowledged_file.buffer)[0] - 1
 
     def acknowledged(self, last_index: int) -> None:
-        """Entries up to `last_index`, all that the log has, may be acknowledged from now on. Survives this process."""
+        """Notes that entries up to `last_index`, all of the log, may be acknowledged from now on.
+
+        The note survives this process.
+        """
         if last_index != self._acknowledged and self._acknowledged_file is not None:
             self._acknowledged = last_index
             _INDEX.pack_into(self._acknowledged_file.buffer, 0, last_index + 1)
 
     def judge(self, report: RecoveryReport, *, has_term: bool, only_voter: bool) -> tuple[Loss | None, str]:
-        """(what this node lacks, why); noted durably. Nothing may have been cut or reset yet.
+        """Returns (what this node lacks, why), and notes it durably. Nothing may have been cut or reset yet.
 
         Raises DamagedLogError in a group of one whose operator has not accepted the loss, DiskError.
         """
@@ -88,6 +91,7 @@ class RecoveringFile:
         if gone and only_voter and not run.accept_data_loss:
             found = report.log
             raise DamagedLogError(found.damaged_file or "snapshot", found.damaged_at or 0, self._why(report))
+        # A mode that was not over goes on. Otherwise the disk says what is missing: the gravest finding counts.
         loss = Loss(before["loss"]) if before["loss"] else None
         reason = "an earlier recovery was not finished"
         if run.accept_data_loss or only_voter:
@@ -113,15 +117,17 @@ class RecoveringFile:
         return f"{reason}; {_ADVICE}"
 
     def _power_was_lost(self, before: dict[str, Any], report: RecoveryReport) -> bool:
+        """True if the machine was started anew after asynchronous mode without an orderly stop."""
         boots = (before["boot"], self._run.boot)
         return not report.clean_stop and before["flush"] == "async" and all(boots) and boots[0] != boots[1]
 
     def _pages_were_lost(self, before: dict[str, Any], report: RecoveryReport) -> bool:
+        """True if the log ends before what asynchronous mode may have acknowledged."""
         was_async = before["flush"] == "async"
         return was_async and not report.clean_stop and report.log.last_good_index < self._acknowledged
 
     def keep(self, loss: Loss | None) -> None:
-        """Durable when it returns. Raises DiskError."""
+        """Notes `loss` and this run, durably. Raises DiskError."""
         state = {
             "flush": self._run.flush,
             "boot": self._run.boot,

@@ -2,8 +2,8 @@
 
 Read this file first. It follows a message in order: 1 propose (a send processor appends a record to the leader's log),
 2 replicate (Raft sends ranges of the log to the peers; a peer checks and appends them), 3 commit (a majority holds
-them, and whoever sent one is answered), 4 dispatch (ConsumeQueue and IndexFile are built, metadata commands applied),
-5 answer (other requests, held pulls). `turn` runs whatever has become possible since the last turn, so everything that
+them, and their senders get a response), 4 dispatch (ConsumeQueue and IndexFile are built, metadata commands applied),
+5 answer (other requests, held pulls). `turn` does all that has become possible since the last turn. So everything that
 arrived meanwhile shares one append to each peer, one dispatch and one flush.
 
 Everything that happens to a replica is a method call with the time as an argument, and everything it wants done is
@@ -35,7 +35,6 @@ from broker.replica.internal_records import (
     CONFIGURATION,
     INTERNAL_TOPIC_BYTES,
     NO_OP,
-    RECORD_BYTES_WITHOUT_VARIABLE_PARTS,
     append_internal,
     read_internal,
 )
@@ -62,7 +61,7 @@ from log.entry_range import EntryRange
 from log.errors import DamagedRangeError, DiskFullError
 from log.hard_state import HardState as StoredHardState
 from log.layout import HEADER_BYTES
-from log.record import SHORT_TOPIC_BYTES_MAX, encode_record
+from log.record import RECORD_BYTES_WITHOUT_VARIABLE_PARTS, SHORT_TOPIC_BYTES_MAX, encode_record
 from log.snapshot import Snapshot
 from log.store import RecoveryReport, Store
 from raft import effects as fx
@@ -82,7 +81,7 @@ SNAPSHOT_INTERVAL_ENTRIES: Final = 200_000
 """A metadata snapshot is written after so many applied entries."""
 
 SNAPSHOT_NS_PER_BYTE: Final = 50
-"""How long a snapshot may take on its way to a peer and there, by its size: 20 MB/s."""
+"""The time that a snapshot may take on its way to a peer and there, by its size: 20 MB/s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ class ReplicaOptions:
     sync_flush: bool
     """An entry counts as held here when it is on the disk, not when it is in the page cache."""
     flush_interval_ns: int
-    """How long what is only in the page cache may wait for its flush."""
+    """The time that bytes which are only in the page cache may wait for their flush."""
     uncommitted_bytes_max: int
     """A leader whose entries without a majority have more bytes together takes nothing new."""
     store_host: bytes
@@ -152,25 +151,26 @@ class Replica:
             start.loss,
         )
         self._frame: RaftFrame | None = None
-        """The frame that is being carried out, and the entries in it."""
+        """The frame whose effects are being carried out, and the entries in it; both None at any other time."""
         self._entry_range: EntryRange | None = None
 
-        # What is proposed here and not committed yet, on a leader.
+        # What is proposed here and not committed yet, on a leader; empty on all others. The indices in each queue never
+        # fall, and `_uncommitted_bytes` is the sum of the sizes in `_uncommitted`.
         self._queue_ends: dict[tuple[str, int], int] = {}
         self._uncommitted: deque[tuple[int, int]] = deque()
         self._uncommitted_bytes = 0
         self._waiting: deque[tuple[int, Waiter]] = deque()
         self._waiting_for_commit: deque[tuple[int, Waiter]] = deque()
-        """Whoever need not wait until the entry is dispatched and applied, too."""
+        """Those who need not wait until the entry is dispatched and applied, too."""
         self._command_waiters: dict[int, CallbackWaiter] = {}
         self._reads = ReadBarriers()
         self._serving_from: int | None = None
         self.serving = False
-        """This node leads, and everything committed before its term is applied: it may answer for the group."""
+        """True when this node leads and all committed before its term is applied: it may answer for the group."""
         self.disk_full = False
         """Set by retention: nothing is taken until there is room again."""
 
-        # What is committed, and how far that has become state.
+        # What is committed, and how far that has become state: always applied index <= committed index <= last index.
         self._committed_index = self.raft.commit_index
         self.applied_index = store.dispatched_index
         """Entries up to here are dispatched; commands among them are in `metadata`."""
@@ -231,9 +231,7 @@ class Replica:
         if not self.serving:
             raise NotServingError(self.raft.leader)
         if self.disk_full and not despite_full_disk:
-            raise DiskFullError(
-                "the store", "writing", "more of the disk is used than the configuration allows"
-            )
+            raise DiskFullError("the store", "writing", "more of the disk is used than the settings allow")
         if self._uncommitted_bytes > self._uncommitted_bytes_max:
             raise OverloadedError(f"{self._uncommitted_bytes} bytes of the log wait for a majority")
         try:
@@ -247,7 +245,7 @@ class Replica:
     def append_message(
         self, message: NewMessage, waiter: Waiter | None, *, told_at_commit: bool = False
     ) -> tuple[int, int]:
-        """Appends one message to the leader's log: (physical offset of its record, queue offset).
+        """Appends one message to the leader's log; returns (physical offset of its record, queue offset).
 
         Call `check_may_append` first. `waiter` is told when the entry is committed. With `told_at_commit` it may be
         told before the entry is dispatched, in the same turn. Raises `log.errors.EntryTooLargeError`, `DiskFullError`,
@@ -288,6 +286,7 @@ class Replica:
             properties,
         )
         assert len(record) == size, "the record is where its own offset says"
+        # The entry first: its write may fail, and raft must not count what is not there.
         index = entry_log.append(self.raft.term, record)
         self.raft.propose(1, self.now_ns)
         self._queue_ends[key] = queue_offset + 1
@@ -369,8 +368,9 @@ class Replica:
         self._command_waiters[index] = waiter
 
     def when_applied(self, waiter: Waiter) -> None:
-        """Tells `waiter` when everything that is in this leader's log now is committed, dispatched and applied, or that
-        this node stopped leading first. Leader only; maybe before this returns.
+        """Tells `waiter` when all entries that this leader's log has now are applied, or that it stopped leading first.
+
+        Leader only. The waiter may be told before this returns.
         """
         last_index = self._log.last_index
         if last_index <= self.applied_index:
@@ -403,19 +403,20 @@ class Replica:
         self.carry_out()
 
     def peer_disconnected(self, node: str, now_ns: int) -> None:
-        """A connection with `node`, either way, was lost: the strongest sign of its death there is."""
+        """A connection with `node`, in either direction, was lost: there is no stronger sign of its death."""
         self.now_ns = now_ns
         self.raft.peer_disconnected(node, now_ns)
         self.carry_out()
 
     def peer_received(self, frame: RaftFrame, now_ns: int, wall_ms: int) -> bool:
-        """A Raft message has come. Bytes that fail their checks are dropped, as if lost on the way.
+        """Takes a Raft message. Bytes that fail their checks are dropped, as if lost on the way.
 
-        False when it wants no turn: an acknowledgement that commits nothing and makes room for nothing, as every second
-        one in a group of three.
+        Returns False when no turn is wanted: the message is an acknowledgement that commits nothing and makes room for
+        nothing, as every second one in a group of three.
         """
         self.now_ns, self.wall_ms = now_ns, wall_ms
         message = frame.message
+        # Raft never sees bytes, and believes what the message says of them: they are checked before it hears of it.
         if isinstance(message, AppendRequest) and message.spans:
             try:
                 entry_range = self._log.check_range(frame.body, message.prev_index + 1, frame.position)
@@ -442,7 +443,7 @@ class Replica:
         return wants_turn
 
     def tick(self, now_ns: int, wall_ms: int) -> None:
-        """Time has passed; due at `deadline_ns`."""
+        """Lets time pass; to be called at `deadline_ns` at the latest."""
         self.now_ns, self.wall_ms = now_ns, wall_ms
         deadline = self.raft.deadline()
         if deadline is not None and deadline <= now_ns:
@@ -459,7 +460,7 @@ class Replica:
             self.carry_out()
 
     def deadline_ns(self) -> int:
-        """When `tick` and `turn` must run at the latest: nothing is due while nothing is waiting to be done."""
+        """Returns the time at which `tick` and `turn` must run at the latest; NEVER while nothing is due."""
         deadline: int | None = self.raft.deadline()
         due = NEVER if deadline is None else deadline
         durability = self.durability
@@ -576,11 +577,12 @@ class Replica:
     def turn(self, now_ns: int, wall_ms: int, send: Callable[[], None]) -> None:
         """Does all that has become possible: replicates, answers sends, dispatches and applies what is committed.
 
-        `send` is called before the dispatch: acknowledgements and answers to sends need not wait for it, and whatever
+        `send` is called before the dispatch: acknowledgements and responses to sends need not wait for it, and what
         is asked because of them comes after this turn. Afterwards `durability`, `upkeep` and `loads` say what a worker
         thread should do, and the outboxes of the links and of the clients' connections hold what is to be written.
         """
         self.now_ns, self.wall_ms = now_ns, wall_ms
+        assert self.applied_index <= self._committed_index, "only what is committed is applied"
         raft = self.raft
         reads = self._reads
         durability = self.durability
@@ -598,6 +600,7 @@ class Replica:
             if raft.has_effects:
                 self.carry_out()
             if self._committed_index > self.applied_index:
+                # The trace says so before anybody is told: a checker compares it with what clients heard.
                 self._trace.committed(now_ns, self._committed_index, raft.term)
                 waiting = self._waiting_for_commit
                 while waiting and waiting[0][0] <= self._committed_index:
@@ -608,11 +611,11 @@ class Replica:
                 confirmed = reads.confirmed_at
                 if not confirmed or confirmed[0][0] > self.applied_index:
                     break
-            # Whoever passes a barrier may propose something. That leaves in this turn: nothing else may come for long.
+            # A read that passes its barrier may propose something. It leaves in this turn: the next one may be far.
             reads.applied(self.applied_index)
 
     def _apply_committed(self) -> None:
-        """4 dispatch, then 5 answer: whoever is answered, or was before in this turn, can read what it wrote."""
+        """Dispatches (4), then answers (5): all who are answered in this turn can read what they wrote."""
         upto = self._committed_index
         store = self.store
         arrivals: list[Arrival] = []
@@ -639,6 +642,7 @@ class Replica:
             self.save_snapshot()
 
     def _apply_internal(self, index: int, record: memoryview) -> None:
+        """Applies a record of the group's own, or one that decides a transaction, unless the snapshot reflects it."""
         is_new = index > self._metadata_index
         if is_new:
             self._metadata_index = index
@@ -664,13 +668,14 @@ class Replica:
         self._observer.metadata_changed(command)
 
     def _start_serving(self) -> None:
-        """Everything before this term is committed and dispatched: the queues' ends are known, clients may come."""
+        """Begins to answer for the group: all before this term is applied, and so the queues' ends are known."""
         self._queue_ends = self.store.queue_end_offsets()
         self.serving = True
         log.info("serving", term=self.raft.term, index=self._serving_from)
         self._observer.role_changed()
 
     def _stop_leading(self) -> None:
+        """Forgets all that only a leader has, and tells those who wait that the outcome is unknown."""
         self._serving_from = None
         self.serving = False
         self._queue_ends = {}
@@ -688,9 +693,10 @@ class Replica:
     # ------------------------------------------------------------------ the state kept apart from the log
 
     def save_snapshot(self) -> None:
-        """Writes the applied state durably, as soon as the log is; what comes before it may be deleted then.
+        """Writes the applied state durably once the log is durable so far; what comes before it may be deleted then.
 
-        After a start dispatch may begin before what the last snapshot reflects: until it is past that, that one stays.
+        After a start dispatch may begin before what the last snapshot reflects; until it is past that, the old one
+        stays. Raises `log.errors.DiskError`.
         """
         if self.upkeep.waiting_snapshot is None and self.applied_index >= self._metadata_index:
             state = encode_state(self.metadata, self.membership.addresses, self.store.queues)
@@ -703,7 +709,10 @@ class Replica:
         self.members.save()
 
     def close(self, now_ns: int) -> None:
-        """An orderly stop: everything flushed, the checkpoint written. No call may follow."""
+        """Stops in order: flushes everything and writes the checkpoint. No call may follow.
+
+        Raises `log.errors.DiskError`.
+        """
         self._trace.stopped(now_ns)
         try:
             self.store.flush()

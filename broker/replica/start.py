@@ -1,8 +1,7 @@
-"""What a replica begins with: made of what `Store.open` found, before raft may say anything.
+"""The beginning of a replica, made of what `Store.open` found, before raft may say anything.
 
-It is judged whether this node still has all that it promised (broker/replica/recovering.py), what cannot be
-believed is given
-up, and the replicated metadata comes back as of the snapshot; dispatch goes on from there.
+It judges if this node still has all that it promised (broker/replica/recovering.py), gives up what cannot be believed,
+and brings back the replicated metadata as the snapshot has them; dispatch goes on from there.
 """
 
 from typing import NamedTuple
@@ -27,7 +26,7 @@ class ReplicaStart(NamedTuple):
 
     hard_state: HardState
     loss: Loss | None
-    """What this node may lack of what it acknowledged."""
+    """The part of its promises that this node may lack; None if it has kept them all."""
     commit_index: int
     configurations: list[tuple[int, Configuration]]
     metadata: Metadata
@@ -38,10 +37,11 @@ class ReplicaStart(NamedTuple):
 def start_from_disk(
     node_id: str, store: Store, recovery: RecoveryReport, membership: Membership, recovering: RecoveringFile
 ) -> ReplicaStart:
-    """Reads what is kept beside the log, and makes the store ready to be appended to.
+    """Reads what is kept beside the log, makes the store ready to be appended to, and returns the node's state.
 
     Raises `log.errors.DamagedLogError` in a group of one that has not accepted the loss, DamagedStateError, DiskError.
     """
+    # The judgement comes before anything is cut: it notes durably what is lost, and so survives a crash in the middle.
     hard_state = store.hard_state.read()
     voters = membership.load(store.log.last_index)[-1][1].voters
     loss, reason = recovering.judge(
@@ -67,6 +67,7 @@ def start_from_disk(
         metadata_index = snapshot.applied_index
         membership.merge(addresses)
         restore_queue_ends(store.queues, queue_ends)
+    # Raft may begin with any index that was committed: the greatest that is known, as far as the log still reaches.
     first_index, last_index = store.log.first_index, store.log.last_index
     return ReplicaStart(
         hard_state or HardState(),

@@ -1,4 +1,4 @@
-"""What a replica records of itself (docs/trace-format.md): roles, appends, truncations, commits, digests.
+"""A replica records its roles, appends, truncations, commits and digests (docs/trace-format.md).
 
 Appends are recorded once a turn, as ranges of one term, so that recording costs nothing per message. A digest of the
 committed prefix is taken at every index that is a multiple of `DIGEST_INTERVAL`, on every replica at the same ones.
@@ -23,7 +23,7 @@ class ReplicaTrace:
         self._writer = writer
         self._log = entry_log
         self.appended_index = entry_log.last_index
-        """What is behind it has not been recorded."""
+        """The last entry that was recorded."""
         self._digest = 0
         self._digest_index = -1
         self._digest_known = entry_log.first_index == 0
@@ -31,7 +31,7 @@ class ReplicaTrace:
             writer.start(now_ns, term, entry_log.last_index, commit_index)
 
     def appended(self, now_ns: int) -> None:
-        """Records what joined the log since the last call."""
+        """Records the entries that joined the log since the last call."""
         writer = self._writer
         if writer is None or self._log.last_index == self.appended_index:
             return
@@ -39,6 +39,7 @@ class ReplicaTrace:
         first = self.appended_index + 1
         while first <= log.last_index:
             last, _, data = log.run(first, log.last_index, _RUN_BYTES_MAX)
+            # An event is about entries of one term: a run that reaches into the next term is cut at its beginning.
             term = log.term_of(first)
             if log.term_of(last) != term:
                 last = next(start for start, _ in log.term_runs() if start > first) - 1
@@ -63,13 +64,13 @@ class ReplicaTrace:
             )
 
     def committed(self, now_ns: int, index: int, term: int) -> None:
-        """The commit index rose: before anybody is told."""
+        """The commit index rose; to be called before anybody is told."""
         if self._writer is not None:
             self.appended(now_ns)
             self._writer.commit(now_ns, index, term)
 
     def dispatched(self, now_ns: int, index: int) -> None:
-        """Everything up to there is dispatched."""
+        """Everything up to `index` is dispatched."""
         writer = self._writer
         if writer is None:
             return

@@ -1,13 +1,14 @@
-"""What a replica does beside the path of a message: it makes files ready, and its next start short.
+"""A replica's work beside the path of a message: it makes files ready, and its next start short.
 
-Three things, none of which anybody waits for:
+Nobody waits for any of the three:
 
 - preparation: files and pages ahead of the writer, made in a worker thread;
 - checkpoints: queues and index files flushed and noted every few seconds, in a worker thread, so that a start has
   little to build again;
-- snapshots of the applied state, behind which the log's head may be deleted. One is kept here until the log is durable
-  as far as it reflects it: it must hold nothing that a power failure could still take. If a majority lost that, too,
-  the group would go on with other entries in that place, and this node would hold the commands of those for applied.
+- snapshots of the applied state, behind which the log's head may be deleted. One is kept here until all entries that it
+  reflects are durable: it must hold nothing that a power failure could still take. Suppose that it did, and that a
+  majority lost those entries. The group would then put others in their place, and this node would take the commands in
+  them for applied, although it has applied those of the lost ones.
 
 If there is no space for the last two they wait for it: that is no reason to stop.
 """
@@ -26,10 +27,10 @@ from raft.core import Raft
 log = structlog.get_logger("trivet.replica")
 
 CHECKPOINT_INTERVAL_NS: Final = 3_000_000_000
-"""How often queues and index files are flushed and noted."""
+"""The time from one checkpoint of queues and index files to the next."""
 
 NO_SPACE_PAUSE_NS: Final = 10_000_000_000
-"""After which what found no space on the disk is tried again; retention looks as often."""
+"""The time after which work that found no space on the disk is tried again; retention looks as often."""
 
 
 class Upkeep:
@@ -51,13 +52,16 @@ class Upkeep:
         self._preparing = False
         self.checkpoint_due_ns = now_ns + CHECKPOINT_INTERVAL_NS
         self.checkpointed_index = store.dispatched_index
-        """Up to where what is dispatched was noted; while it is all, no checkpoint is due."""
+        """The dispatched index that the last checkpoint noted; while it is the newest, no checkpoint is due."""
         self.waiting_snapshot: Snapshot | None = None
-        """Written when all that it reflects is durable here."""
+        """A snapshot that is written when all that it reflects is durable here."""
         self._no_space_until_ns = 0
 
     def prepare_job(self) -> PrepareJob | None:
-        """Files and pages to make ready ahead of the writer; run it in a worker thread, report with `prepared`."""
+        """Returns the files and pages to make ready ahead of the writer, None if enough are.
+
+        A worker thread runs the job, and `prepared` takes it back.
+        """
         if self._preparing:
             return None
         job = self._store.log.prepare_job()
@@ -70,7 +74,10 @@ class Upkeep:
         self._store.log.prepared(job)
 
     def checkpoint_job(self, now_ns: int) -> CheckpointJob | None:
-        """From time to time, what makes the next start short; run it in a worker thread, report `checkpointed`."""
+        """Returns a checkpoint when one is due and can be written, else None.
+
+        A worker thread runs it, and `checkpointed` takes it back.
+        """
         if now_ns < self._no_space_until_ns:
             return None
         store = self._store
@@ -93,7 +100,10 @@ class Upkeep:
             self._lacks_space(job.refused, now_ns)
 
     def write_snapshot(self, now_ns: int) -> None:
-        """Writes `waiting_snapshot` durably, if all that it reflects is durable; to be asked after each flush."""
+        """Writes `waiting_snapshot` durably if all that it reflects is durable; to be called after each flush.
+
+        Raises `log.errors.DiskError`; a full disk only makes it wait.
+        """
         snapshot = self.waiting_snapshot
         if (
             snapshot is not None
@@ -108,7 +118,7 @@ class Upkeep:
                 self.waiting_snapshot = None
 
     def stopping(self) -> None:
-        """What waits for space is tried once more, and the last snapshot is a new one."""
+        """Prepares the stop: what waits for space is tried once more, and the last snapshot is to be a new one."""
         self.waiting_snapshot = None
         self._no_space_until_ns = 0
 

@@ -1,7 +1,6 @@
-"""The trace format: what clients and replicas did, as a CBOR sequence that anybody can write
-(docs/trace-format.md).
+"""The trace format: the deeds of clients and replicas as a CBOR sequence that anybody can write (docs/trace-format.md).
 
-Why it looks as it does:
+The reasons for its form:
 
 * A trace is judged by other people's tools on other people's machines, so it is a published encoding (RFC
   8742) with a version, not a pickle of our classes. A file is nothing but concatenated items: recorders

@@ -1,4 +1,4 @@
-"""What a trace says, as frozen objects, and the strict check of each record on its way in."""
+"""The events of a trace as frozen objects, and the strict check of each record that is read."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Invoke:
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """What a read returned: ``values[i]`` at ``offsets[i]``; see :meth:`TraceWriter.ok_read`."""
+    """The result of a read: ``values[i]`` at ``offsets[i]``; see :meth:`TraceWriter.ok_read`."""
 
     next_offset: int
     offsets: tuple[int, ...]
@@ -60,9 +60,9 @@ class ReadResult:
 
 @dataclass(frozen=True, slots=True)
 class Ok:
-    """An operation completed with ``result`` (offset, :class:`ReadResult` or None);
+    """An operation completed with ``result`` (offset, :class:`ReadResult` or None).
 
-    ``key`` if it was known only now.
+    ``key`` is given if it was known only now.
     """
 
     time_ns: int
@@ -226,7 +226,7 @@ class Damage:
 
 
 def brief(value: object, characters: int = 60) -> str:
-    """The beginning of what a value looks like, for complaints about it; whatever it is."""
+    """Returns the beginning of a value's text, for complaints about it. It never fails, whatever the value is."""
     try:
         return repr(value)[:characters]
     except (ValueError, RecursionError):  # an integer of thousands of digits, lists in thousands of lists
@@ -234,9 +234,9 @@ def brief(value: object, characters: int = 60) -> str:
 
 
 def parse_event(record: Sequence[Any]) -> TraceEvent | None:
-    """The event that a decoded record states;
+    """Returns the event that a decoded record states, None if its kind is somebody else's.
 
-    None for a kind of somebody else. Raises :class:`TraceFormatError`.
+    Raises :class:`TraceFormatError`.
     """
     kind = record[0]
     if kind >= FIRST_FOREIGN_KIND:

@@ -41,7 +41,7 @@ class TraceFormatError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class TraceHeader:
-    """Who recorded, and how the times below compare with those of other recorders.
+    """The recorder, and the clock of its times, which says how they compare with those of other recorders.
 
     ``clock`` identifies the monotonic clock: recorders with the same non-empty text share one time axis
     exactly (on Linux the machine's boot id; in a simulation its seed). ``zero_wall_ns`` is the wall clock, in
@@ -57,7 +57,7 @@ class TraceHeader:
     attributes: tuple[tuple[str, str], ...] = ()
 
     def encode(self) -> bytes:
-        """The header item; repeated unchanged as the file's synchronisation mark."""
+        """Returns the header item, which is repeated unchanged as the file's synchronisation mark."""
         return cbor2.dumps(
             cbor2.CBORTag(
                 SELF_DESCRIBED_CBOR,

@@ -93,7 +93,7 @@ def _is_header(item: object) -> bool:
 
 
 def _continues(item: object, name: str, header: TraceHeader) -> bool:
-    """Whether the records behind a header that is not the file's own are the same recorder's, and of its clock."""
+    """True if a header that is not the file's own has its recorder and clock: the records behind it belong here."""
     try:
         other = _parse_header(item, name)
     except TraceFormatError:
@@ -102,7 +102,7 @@ def _continues(item: object, name: str, header: TraceHeader) -> bool:
 
 
 def _find_mark(stream: IO[bytes], mark: bytes, start: int, chunk_bytes: int = 1 << 20) -> int | None:
-    """Position of the first repeated header at or after ``start``."""
+    """Returns the position of the first repeated header at or after ``start``, None if there is none."""
     position, carried = start, b""
     stream.seek(start)
     while chunk := stream.read(chunk_bytes):

@@ -83,7 +83,7 @@ class TraceWriter:
         count = len(buffer)
         encoded = cbor2.dumps(buffer)
         self._buffer = []
-        head = 1 if count < 24 else 2 if count < 256 else 3
+        head = 1 if count < 24 else 2 if count < 256 else 3  # bytes of the array's head (RFC 8949, 3)
         if self._since_mark >= self._sync_bytes:
             self._since_mark = 0
             self._write(self._header)
@@ -110,7 +110,10 @@ class TraceWriter:
         return operation
 
     def invoke_append(self, time_ns: int, process: str, key: str, values: Sequence[str]) -> int:
-        """Append one or many values atomically to ``key``: "topic/queue", or "topic/" if the broker picks."""
+        """Append one or many values atomically to ``key``: "topic/queue", or "topic/" if the broker picks.
+
+        All ``invoke_`` methods return the operation's id.
+        """
         return self._invoke(time_ns, process, F_APPEND, key, values, None)
 
     def invoke_read(
@@ -131,17 +134,17 @@ class TraceWriter:
         return self._invoke(time_ns, process, F_HEAD, key, None, None)
 
     def invoke_commit_offset(self, time_ns: int, process: str, key: str, group: str, offset: int) -> int:
-        """Store ``offset`` as the consumer group's position in the queue."""
+        """Store ``offset`` as the consumer group's offset in the queue."""
         return self._invoke(time_ns, process, F_COMMIT_OFFSET, key, offset, group)
 
     def invoke_fetch_offset(self, time_ns: int, process: str, key: str, group: str) -> int:
-        """Ask for the consumer group's stored position in the queue."""
+        """Ask for the consumer group's stored offset in the queue."""
         return self._invoke(time_ns, process, F_FETCH_OFFSET, key, None, group)
 
     def ok_append(self, time_ns: int, operation: int, base_offset: int, key: str | None = None) -> None:
-        """Acknowledged at ``base_offset`` (of its first value;
+        """The append was acknowledged: its first value is at ``base_offset``, the others follow.
 
-        the others follow). ``key`` when the broker picked it.
+        ``key`` is given when the broker picked it.
         """
         self._add((OK, time_ns, operation, base_offset, key))
 
@@ -173,14 +176,14 @@ class TraceWriter:
         self._add((OK, time_ns, operation, offset, None))
 
     def ok_commit_offset(self, time_ns: int, operation: int) -> None:
-        """The broker confirmed the stored position.
+        """The broker confirmed the stored offset.
 
         A one-way commit has no confirmation: leave it without completion.
         """
         self._add((OK, time_ns, operation, None, None))
 
     def ok_fetch_offset(self, time_ns: int, operation: int, offset: int | None) -> None:
-        """The stored position, or None where the group has none."""
+        """The stored offset, or None if the consumer group has none."""
         self._add((OK, time_ns, operation, offset, None))
 
     def fail(self, time_ns: int, operation: int, reason: str | None = None) -> None:
@@ -188,10 +191,7 @@ class TraceWriter:
         self._add((FAIL, time_ns, operation, reason))
 
     def info(self, time_ns: int, operation: int, reason: str | None = None) -> None:
-        """The operation may have taken effect, or may still:
-
-        timeout, lost connection, any ambiguous answer.
-        """
+        """The operation may have taken effect, or may still: timeout, lost connection, any ambiguous answer."""
         self._add((INFO, time_ns, operation, reason))
 
     # Replicas -----------------------------------------------------------------------------------------------
@@ -242,10 +242,7 @@ class TraceWriter:
     # Drivers: demo, chaos tests, simulator ------------------------------------------------------------------
 
     def fault(self, time_ns: int, name: str, targets: Sequence[str] = (), detail: str = "") -> None:
-        """Something was done to the system:
-
-        kill, restart, pause, resume, partition, heal, ... on these nodes.
-        """
+        """A fault was done to these nodes, or ended: kill, restart, pause, resume, partition, heal, ..."""
         self._add((FAULT, time_ns, name, targets, detail))
 
     def note(self, time_ns: int, text: str) -> None:

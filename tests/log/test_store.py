@@ -89,10 +89,10 @@ def checkpoint(store: Store, commit_index: int) -> None:
 
 
 def flush(store: Store) -> int:
-    job = store.flush_job()
+    job = store.log.flush_job()
     if job is not None:
         job.run()
-        store.flushed(job)
+        store.log.flushed(job)
     return store.log.durable_index
 
 

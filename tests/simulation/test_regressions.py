@@ -211,7 +211,7 @@ def _store_before_a_flush(disk: SimulatedDisk) -> tuple[Store, FlushJob]:
     store.hard_state.write(HardState(1, "n0"))
     for _ in range(60):
         store.log.append(1, bytes(200))
-    job = store.flush_job()
+    job = store.log.flush_job()
     assert job is not None
     return store, job
 

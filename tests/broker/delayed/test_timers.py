@@ -216,10 +216,10 @@ def test_age_does_not_delete_what_waits_and_a_full_disk_does(group: Group) -> No
     _set_clock(group, group.wall_ms + 3_600_000)
     group.advance(2)
     replica = group.node(group.leader).replica
-    flush = replica.store.flush_job()
+    flush = replica.store.log.flush_job()
     if flush is not None:
         flush.run()
-        replica.store.flushed(flush)
+        replica.store.log.flushed(flush)
     old = RetentionPolicy(reserved_ms=1000, delete_ratio=1.0, force_ratio=1.0)
     assert delete_expired(replica, old, is_delete_hour=True) == 0
     _set_clock(group, group.wall_ms + DAY_MS)
@@ -235,10 +235,10 @@ def test_age_does_not_delete_what_waits_and_a_full_disk_does(group: Group) -> No
     waiting = first_waiting_index(replica.store, replica.metadata)
     assert waiting is not None
     full = RetentionPolicy(reserved_ms=1 << 60, force_ratio=-1.0)
-    flush = replica.store.flush_job()
+    flush = replica.store.log.flush_job()
     if flush is not None:
         flush.run()
-        replica.store.flushed(flush)
+        replica.store.log.flushed(flush)
     assert delete_expired(replica, full, is_delete_hour=True) >= 2
     assert replica.store.log.first_index > waiting
     _set_clock(group, group.wall_ms + DAY_MS)
@@ -267,10 +267,10 @@ def test_a_leader_drops_what_retention_took_before_its_index_knew_all(group: Gro
     assert bodies(client) == [b"soon"]
     replica = group.node(first).replica
     assert replica.store.timers.end == 3
-    flush = replica.store.flush_job()
+    flush = replica.store.log.flush_job()
     if flush is not None:
         flush.run()
-        replica.store.flushed(flush)
+        replica.store.log.flushed(flush)
     full = RetentionPolicy(reserved_ms=1 << 60, force_ratio=-1.0)
     assert delete_expired(replica, full, is_delete_hour=True) >= 2
     queue = replica.store.timers.queue

@@ -263,7 +263,7 @@ def test_sends_are_refused_while_the_disk_is_full_and_reads_are_not(asked: str) 
     use_disk(group, 0.93)
     answer = client.wait(client.start_send("T", b"x"))
     assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
-    assert "more of the disk is used than the configuration allows" in str(answer.remark)
+    assert "more of the disk is used than the settings allow" in str(answer.remark)
     assert len(client.pull("T", "g", 0).records) > 0
     assert client.offset_of(RequestCode.GET_MAX_OFFSET, "T") == 3
     use_disk(group, 0.89)
