@@ -20,9 +20,11 @@ from typing import Any
 import trio
 
 from broker.name_server import NameServer
+from broker.remoting.bodies import ConsumerListBody
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand, encode
 from broker.remoting.frame import FrameDecoder
+from broker.remoting.json_body import decode_body
 from broker.requests.client_sessions import ClientSession
 from broker.requests.line import Line
 from broker.settings.tables import NameServerSettings
@@ -259,6 +261,11 @@ class Broker(Server):
     # ------------------------------------------------------------------ what is stored
 
     @property
+    def broker_id(self) -> int:
+        """The number under which it is registered while it follows."""
+        return self.group.members[self.node_id].config.follower_broker_id
+
+    @property
     def metadata(self) -> Metadata:
         """What the node has applied."""
         return self.group.node(self.node_id).replica.metadata
@@ -303,6 +310,21 @@ class Broker(Server):
         """Creates or changes a topic."""
         with self.client() as client:
             client.create_topic(topic, queues, perm)
+
+    async def delete_stored(self) -> None:
+        """Has retention take all that is stored: two hours later by the wall clock, when newer files have begun."""
+        with self.client() as client:
+            client.create_topic("filler")
+            for _ in range(12):
+                client.send("filler", bytes(100_000))
+        self.group.wall_offset_ms += 2 * HOUR_MS
+        await trio.sleep(30)
+
+    def members_of(self, group: str) -> list[str]:
+        """The ids of a consumer group's clients."""
+        with self.client() as client:
+            found = client.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group})
+        return decode_body(found.body, ConsumerListBody).consumer_id_list if found.code == 0 else []
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Stores an offset for a consumer group."""

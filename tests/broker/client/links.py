@@ -10,7 +10,7 @@ import contextlib
 import errno
 import random
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import trio
@@ -19,7 +19,6 @@ from broker.client.transport.runtime import Buffer, ByteStream
 from broker.client.transport.trio_runtime import TrioRuntime, mock_clock_ns
 from broker.remoting.command import RemotingCommand, encode, response
 from broker.remoting.frame import FrameDecoder
-from broker.remoting.route import BrokerData, QueueData, TopicRouteData
 
 WALL_START_MS = 1_700_001_000_000
 """The wall clock when Trio's mock clock begins."""
@@ -107,7 +106,6 @@ class Link:
     address: str
     from_client: Pipe
     to_client: Pipe
-    client_id: str | None = None
 
     def send(self, command: RemotingCommand) -> None:
         self.to_client.put(encode(command))
@@ -205,22 +203,6 @@ class World:
         self.nursery = nursery
         self.servers: dict[str, Server] = {}
         self.connect_delay_s = 0.0
-        self.routes: dict[str, TopicRouteData] = {}
-
-    def add_topic(
-        self, topic: str, groups: Mapping[str, Mapping[int, str]], queues: int = 1, perm: int = 6
-    ) -> None:
-        """Route a topic to broker groups: name -> id -> address."""
-        self.routes[topic] = TopicRouteData(
-            broker_datas=[
-                BrokerData(broker_addresses=dict(members), broker_name=name, cluster="c")
-                for name, members in groups.items()
-            ],
-            queue_datas=[
-                QueueData(broker_name=name, perm=perm, read_queue_nums=queues, write_queue_nums=queues)
-                for name in groups
-            ],
-        )
 
     async def connect(self, address: str) -> ByteStream:
         await trio.sleep(self.connect_delay_s)

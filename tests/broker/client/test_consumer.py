@@ -24,7 +24,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, request, response
 from broker.remoting.json_body import decode_body
 from tests.broker.client.cancellation import cancel_at_step
-from tests.broker.client.fake_cluster import NAME_SERVER, FakeBroker, one_group
+from tests.broker.client.cluster import NAME_SERVER, Broker, one_group
 from tests.broker.client.links import WALL_START_MS, ClientRuntime, Link, World, code, reset, silent
 
 PULL = RequestCode.PULL_MESSAGE
@@ -38,10 +38,9 @@ async def consuming(runtime: ClientRuntime, **options: Any) -> AsyncIterator[Con
         yield consumer
 
 
-def fill(broker: FakeBroker, count: int, queue_id: int = 0, tag: str | None = None) -> None:
-    for number in range(count):
-        properties = f"TAGS\x01{tag}\x02".encode() if tag else b""
-        broker.append("t", queue_id, b"%d" % number, properties)
+def fill(broker: Broker, count: int, queue_id: int = 0, first: int = 0) -> None:
+    for number in range(first, first + count):
+        broker.append("t", queue_id, b"%d" % number)
 
 
 async def take(consumer: Consumer, count: int) -> list[MessageView]:
@@ -53,11 +52,16 @@ def bodies(messages: list[MessageView]) -> list[bytes]:
     return [message.body for message in messages]
 
 
-def stored_offset(broker: FakeBroker, queue_id: int = 0, group: str = "c") -> int | None:
-    return broker.group.offsets.get((group, "t", queue_id))
+def queues_of(consumer: Consumer) -> list[MessageQueue]:
+    """What it is assigned of the topic; it reads its group's retry topic, too."""
+    return sorted(queue for queue in consumer.assignment() if queue.topic == "t")
 
 
-def data_pulls(broker: FakeBroker) -> list[RemotingCommand]:
+def stored_offset(broker: Broker, queue_id: int = 0, group: str = "c") -> int | None:
+    return broker.offset(group, "t", queue_id)
+
+
+def data_pulls(broker: Broker) -> list[RemotingCommand]:
     return [command for command in broker.received(PULL) if command.fields["topic"] == "t"]
 
 
@@ -203,25 +207,25 @@ async def test_cancelling_at_any_await_loses_and_repeats_nothing(
     cancelled = True
     while cancelled:
         step += 1
-        broker.group.offsets.clear()
+        group = f"c{step}"
         seen: list[bytes] = []
 
         async def read(consumer: Consumer, seen: list[bytes] = seen) -> None:
             while len(seen) < 36:  # more than one answer's messages
                 seen.append((await anext(consumer)).body)
 
-        async def whole(seen: list[bytes] = seen, read: Any = read) -> None:
-            async with consuming(runtime) as consumer:
+        async def whole(read: Any = read, group: str = group) -> None:
+            async with consuming(runtime, group=group) as consumer:
                 await read(consumer)
 
         if what == "leave":
             cancelled = await cancel_at_step(step, whole)
-            done = stored_offset(broker) or 0
+            done = stored_offset(broker, group=group) or 0
             assert len(seen) - 1 <= done <= len(seen) or not seen, (
                 "the last is done with only if another was asked for"
             )
             continue
-        async with consuming(runtime) as consumer:
+        async with consuming(runtime, group=group) as consumer:
             if what == "next":
                 cancelled = await cancel_at_step(step, functools.partial(read, consumer))
             else:
@@ -230,7 +234,7 @@ async def test_cancelling_at_any_await_loses_and_repeats_nothing(
             seen += bodies(await take(consumer, 40 - len(seen)))
             assert seen == expected
             await consumer.commit()
-            assert stored_offset(broker) == 40
+            assert stored_offset(broker, group=group) == 40
     assert step > 1
 
 
@@ -242,9 +246,9 @@ async def test_a_queue_without_stored_position_begins_where_asked(
     autojump_clock: MockClock, world: World, runtime: ClientRuntime, start: Any, first: bytes
 ) -> None:
     (broker,) = one_group(world)
-    fill(broker, 10)
-    del broker.group.queues["t", 0][:3]
-    broker.group.first_offset["t", 0] = 3
+    fill(broker, 3)
+    await broker.delete_stored()
+    fill(broker, 7, first=3)
     async with consuming(runtime, start=start) as consumer:
         await consumer.wait_assigned()
         await trio.sleep(1)
@@ -257,7 +261,7 @@ async def test_a_start_that_cannot_be_found_is_asked_for_again(
 ) -> None:
     (broker,) = one_group(world)
     fill(broker, 10)
-    broker.group.offsets["c", "t", 0] = 7
+    broker.commit("c", "t", 0, 7)
     broker.script(RequestCode.QUERY_CONSUMER_OFFSET, *[code(14)] * 20, code(16), reset)
     async with consuming(runtime) as consumer:
         assert (await take(consumer, 1))[0].body == b"7", (
@@ -321,14 +325,14 @@ async def test_a_broker_that_does_not_hold_pulls_is_not_asked_in_a_circle(
 async def test_prefetch_is_bounded(autojump_clock: MockClock, world: World, runtime: ClientRuntime) -> None:
     (broker,) = one_group(world)
     fill(broker, 1000)
-    async with consuming(runtime, limits=FetchLimits(messages=100)) as consumer:
+    async with consuming(runtime, limits=FetchLimits(messages=100, batch=32)) as consumer:
         await consumer.wait_assigned()
         await trio.sleep(30)
-        pulled = int(data_pulls(broker)[-1].fields["queueOffset"]) + broker.batch
+        pulled = int(data_pulls(broker)[-1].fields["queueOffset"]) + 32
         assert pulled == 128, "four answers of 32 pass the bound of 100"
         await take(consumer, 200)
         await trio.testing.wait_all_tasks_blocked()
-        assert int(data_pulls(broker)[-1].fields["queueOffset"]) + broker.batch <= 200 + 128 + 32
+        assert int(data_pulls(broker)[-1].fields["queueOffset"]) + 32 <= 200 + 128 + 32
         assert bodies(await take(consumer, 800)) == [b"%d" % number for number in range(200, 1000)]
 
 
@@ -338,10 +342,11 @@ async def test_prefetch_is_bounded_in_bytes(
     (broker,) = one_group(world)
     for _ in range(100):
         broker.append("t", 0, bytes(10_000))
-    async with consuming(runtime, limits=FetchLimits(size_bytes=500_000)) as consumer:
+    async with consuming(runtime, limits=FetchLimits(size_bytes=500_000, batch=32)) as consumer:
         await consumer.wait_assigned()
         await trio.sleep(30)
-        assert int(data_pulls(broker)[-1].fields["queueOffset"]) == 32
+        offsets = [int(pull.fields["queueOffset"]) for pull in data_pulls(broker)]
+        assert offsets == [0, 25], "a response has 256 KiB, and two pass the bound"
         assert len(await take(consumer, 100)) == 100
 
 
@@ -349,10 +354,10 @@ async def test_deleted_messages_are_skipped(
     autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
-    fill(broker, 10)
-    broker.group.offsets["c", "t", 0] = 2
-    del broker.group.queues["t", 0][:5]
-    broker.group.first_offset["t", 0] = 5
+    fill(broker, 5)
+    broker.commit("c", "t", 0, 2)
+    await broker.delete_stored()
+    fill(broker, 5, first=5)
     async with consuming(runtime) as consumer:
         assert bodies(await take(consumer, 5)) == [b"5", b"6", b"7", b"8", b"9"]
 
@@ -362,7 +367,7 @@ async def test_a_queue_that_lost_its_end_is_read_from_its_new_end(
 ) -> None:
     (broker,) = one_group(world)
     fill(broker, 10)
-    broker.group.offsets["c", "t", 0] = 50
+    broker.commit("c", "t", 0, 50)
     async with consuming(runtime) as consumer:
         await consumer.wait_assigned()
         await trio.sleep(1)
@@ -405,17 +410,19 @@ async def test_pulls_go_on_after_trouble(
 async def test_a_dead_leader_is_left_for_another_member(
     autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
-    leader, follower = one_group(world, members=2)
+    leader, *followers = one_group(world, members=3)
     fill(leader, 5)
     async with consuming(runtime) as consumer:
         await take(consumer, 5)
         leader.kill()
+        await trio.sleep(0.05)  # the others elect one of them at once
         started = trio.current_time()
-        follower.append("t", 0, b"new")
+        followers[0].append("t", 0, b"new")
         assert bodies(await take(consumer, 1)) == [b"new"]
         assert trio.current_time() - started < 0.2
         await consumer.commit()
-        assert stored_offset(follower) == 6
+        await trio.sleep(1)
+        assert [stored_offset(follower) for follower in followers] == [6, 6]
 
 
 async def test_the_broker_that_an_answer_suggests_is_asked_next(
@@ -424,14 +431,12 @@ async def test_the_broker_that_an_answer_suggests_is_asked_next(
     leader, follower = one_group(world, members=2)
     fill(leader, 64)
 
-    def suggest_follower(link: Link, command: RemotingCommand) -> RemotingCommand | None:
-        answer = leader.handle(link, command)
-        if answer is not None:  # the retry topic's pull is held
-            answer.header["suggestWhichBrokerId"] = "1"  # type: ignore[index]
-        return answer
+    def suggest_follower(link: Link, command: RemotingCommand) -> RemotingCommand:
+        fields = {**command.fields, "suggestWhichBrokerId": str(follower.broker_id)}
+        return response(command, command.code, fields=fields, body=bytes(command.body))
 
-    leader.script(PULL, suggest_follower)
-    async with consuming(runtime) as consumer:
+    leader.script(PULL, *[leader.instead(suggest_follower)] * 2)
+    async with consuming(runtime, limits=FetchLimits(batch=32)) as consumer:
         await take(consumer, 64)
     assert data_pulls(follower)
 
@@ -443,24 +448,23 @@ async def test_two_members_share_the_queues_and_hand_over(
     autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world, queues=4)
+    queues = [MessageQueue("t", "g", number) for number in range(4)]
     for queue_id in range(4):
         fill(broker, 10, queue_id)
     async with consuming(runtime) as first:
         await take(first, 40)
         await first.commit()
-        assert len(first.assignment()) == 4
+        assert queues_of(first) == queues
         async with consuming(ClientRuntime(world, seed=2)) as second:
             await second.wait_assigned()
             await trio.testing.wait_all_tasks_blocked()
-            assert len(first.assignment()) == len(second.assignment()) == 2
-            assert sorted(first.assignment() + second.assignment()) == [
-                MessageQueue("t", "g", n) for n in range(4)
-            ]
-            taken_over = second.assignment()[0]
+            assert len(queues_of(first)) == len(queues_of(second)) == 2
+            assert sorted(queues_of(first) + queues_of(second)) == queues
+            taken_over = queues_of(second)[0]
             broker.append("t", taken_over.queue_id, b"for the second")
             assert bodies(await take(second, 1)) == [b"for the second"], "it begins at the stored position"
         await trio.testing.wait_all_tasks_blocked()
-        assert len(first.assignment()) == 4, "told at once that the other has left"
+        assert queues_of(first) == queues, "told at once that the other has left"
         assert bodies(await take(first, 1)) == [b"for the second"], "which had not asked for another"
 
 
@@ -472,16 +476,14 @@ async def test_a_lost_queue_hands_out_nothing_more_and_its_position_is_stored(
     async with consuming(runtime) as consumer:
         seen = bodies(await take(consumer, 10))
         # A member that sorts first takes the only queue.
-        broker.group.members["c"] = {"0": None, **broker.group.members["c"]}
-        broker.notify_members("c")
-        await trio.testing.wait_all_tasks_blocked()
-        assert stored_offset(broker) == 9
-        assert consumer.assignment() == []
-        with trio.move_on_after(5):
-            seen += bodies(await take(consumer, 1))
-        assert len(seen) == 10
-        del broker.group.members["c"]["0"]
-        broker.notify_members("c")
+        with broker.client("0") as other:
+            other.heartbeat("c", ("t",))
+            await trio.testing.wait_all_tasks_blocked()
+            assert stored_offset(broker) == 9
+            assert consumer.assignment() == []
+            with trio.move_on_after(5):
+                seen += bodies(await take(consumer, 1))
+            assert len(seen) == 10
         assert bodies(await take(consumer, 2)) == [b"9", b"10"]
     assert stored_offset(broker) == 10, "positions of the time without the queue are not stored"
 
@@ -493,10 +495,13 @@ async def test_a_broker_that_does_not_know_the_member_is_told_again(
     fill(broker, 5)
     async with consuming(runtime) as consumer:
         await take(consumer, 1)
-        broker.group.members.clear()
+        (link,) = broker.links
+        fields = {"clientID": consumer.core.client_id, "consumerGroup": "c"}
+        assert broker.ask(link, request(RequestCode.UNREGISTER_CLIENT, fields, opaque=1 << 30)).code == 0
+        assert broker.members_of("c") == []
         await trio.sleep(25)
-        assert broker.group.members["c"] == {consumer.core.client_id: None}
-        assert consumer.assignment() == [MessageQueue("t", "g", 0)], "and nothing was given up meanwhile"
+        assert broker.members_of("c") == [consumer.core.client_id]
+        assert queues_of(consumer) == [MessageQueue("t", "g", 0)], "and nothing was given up meanwhile"
         assert len(await take(consumer, 4)) == 4
 
 
@@ -514,14 +519,13 @@ async def test_broadcast_members_read_everything_and_store_nothing(
             assert len(await take(consumer, 6)) == 6
             await consumer.commit()
     assert not broker.received(COMMIT)
-    assert not broker.group.offsets
+    assert not broker.metadata.offsets
 
 
 async def test_messages_sent_back_return_under_their_own_topic(
     autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
-    world.add_topic("%RETRY%c", {"g": {0: "b0:1"}})
     fill(broker, 1)
 
     def send_back(link: Link, command: RemotingCommand) -> RemotingCommand:
@@ -676,13 +680,14 @@ async def test_why_a_topic_is_not_read_yet_is_told_once(
         await trio.sleep(5)
         assert consumer.assignment() == []
         told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-        assert len(told) == 2
+        assert len(told) == 3
         assert "topic t yet" in told[0]
         assert "no such account" in told[0]
         assert "topic missing yet" in told[1]
+        assert "topic %RETRY%c yet" in told[2]
         broker.scripts.clear()
         await trio.sleep(10)
-        assert consumer.assignment() == [MessageQueue("t", "g", 0)]
+        assert queues_of(consumer) == [MessageQueue("t", "g", 0)]
 
 
 @pytest.mark.parametrize(

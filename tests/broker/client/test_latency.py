@@ -16,8 +16,8 @@ from broker.client.producing.latency import CLASSES_OF_4, LatencyClasses, SlowGr
 from broker.client.producing.producer import Producer
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand
-from tests.broker.client.fake_cluster import NAME_SERVER, FakeBroker, FakeNameServer, Group
-from tests.broker.client.links import ClientRuntime, Link, World, code, silent
+from tests.broker.client.cluster import NAME_SERVER, Broker, Cluster
+from tests.broker.client.links import ClientRuntime, Link, Step, World, code, silent
 
 SEND = RequestCode.SEND_MESSAGE_V2
 
@@ -61,30 +61,25 @@ def test_when_all_are_slow_the_better_half_takes_turns() -> None:
     assert {slow.choose(wanted, turn).broker_name for turn in range(100)} == {"b"}, "its time is over"
 
 
-def two_groups(world: World) -> dict[str, FakeBroker]:
-    FakeNameServer(world, NAME_SERVER)
-    brokers = {name: FakeBroker(world, f"{name}:1", Group(name)) for name in ("g1", "g2")}
-    world.add_topic("t", {name: {0: broker.address} for name, broker in brokers.items()}, queues=2)
+def two_groups(world: World) -> dict[str, Broker]:
+    cluster = Cluster(world)
+    brokers = {name: cluster.add_group(name)[0] for name in ("g1", "g2")}
+    for broker in brokers.values():
+        broker.create_topic("t", queues=2)
     return brokers
 
 
-def late(seconds: float) -> Any:
-    """Stores the message at once and answers after that time."""
+def late(broker: Broker, seconds: float) -> Step:
+    """Stores the message at once; the response takes that time."""
 
-    def step(link: Link, command: RemotingCommand) -> None:
-        broker = link_broker[link.address]
-        answer = broker.store(command)
-
-        async def answer_later() -> None:
+    def step(link: Link, stored: RemotingCommand) -> None:
+        async def send_later() -> None:
             await trio.sleep(seconds)
-            link.send(answer)
+            link.send(stored)
 
-        broker.world.nursery.start_soon(answer_later)
+        broker.world.nursery.start_soon(send_later)
 
-    return step
-
-
-link_broker: dict[str, FakeBroker] = {}
+    return broker.instead(step)
 
 
 async def send(producer: Producer, count: int) -> Counter[str]:
@@ -95,16 +90,15 @@ async def test_a_slow_group_gets_nothing_until_its_time_is_over(
     autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     brokers = two_groups(world)
-    link_broker.update({broker.address: broker for broker in brokers.values()})
     async with Producer(NAME_SERVER, group="p", avoid_slow=LatencyClasses(), runtime=runtime) as producer:
         assert await send(producer, 8) == {"g1": 4, "g2": 4}
-        brokers["g1"].script(SEND, late(0.6))
+        brokers["g1"].script(SEND, late(brokers["g1"], 0.6))
         await send(producer, 4)
         assert await send(producer, 20) == {"g2": 20}
         await trio.sleep(2)
         assert await send(producer, 8) == {"g1": 4, "g2": 4}
         chosen = MessageQueue("t", "g1", 1)
-        brokers["g1"].script(SEND, late(0.6))
+        brokers["g1"].script(SEND, late(brokers["g1"], 0.6))
         await producer.send(Message("t", b"x"), queue=chosen)
         assert (await producer.send(Message("t", b"x"), queue=chosen)).queue == chosen, (
             "whoever chooses gets it"
@@ -136,8 +130,7 @@ async def test_a_group_that_fails_is_avoided(
 
 async def test_it_is_off_by_default(autojump_clock: MockClock, world: World, runtime: ClientRuntime) -> None:
     brokers = two_groups(world)
-    link_broker.update({broker.address: broker for broker in brokers.values()})
     async with Producer(NAME_SERVER, group="p", runtime=runtime) as producer:
-        brokers["g1"].script(SEND, late(0.6))
+        brokers["g1"].script(SEND, late(brokers["g1"], 0.6))
         await send(producer, 4)
         assert await send(producer, 20) == {"g1": 10, "g2": 10}

@@ -13,13 +13,15 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.client.consuming import listening
 from broker.client.consuming.consumer import Consumer
+from broker.client.consuming.intake import FetchLimits
 from broker.client.consuming.listening import Handled, Handler, listen
 from broker.client.errors import ClientClosed, UsageError
 from broker.client.message import MessageQueue, MessageView
 from broker.remoting.codes import RequestCode
-from tests.broker.client.fake_cluster import NAME_SERVER, RETRIES_MAX, FakeBroker, one_group
+from tests.broker.client.cluster import NAME_SERVER, Broker, one_group
 from tests.broker.client.links import ClientRuntime, World, code
 
+RETRIES_MAX = 3
 QUEUE = MessageQueue("t", "g", 0)
 SEND_BACK = RequestCode.CONSUMER_SEND_MSG_BACK
 
@@ -44,9 +46,8 @@ async def listening_to(consumer: Consumer, handler: Handler, concurrency: int = 
         nursery.cancel_scope.cancel()
 
 
-def cluster(world: World, count: int) -> FakeBroker:
+def cluster(world: World, count: int) -> Broker:
     (broker,) = one_group(world)
-    world.add_topic("%RETRY%c", {"g": {0: "b0:1"}})
     for number in range(count):
         broker.append("t", 0, b"%d" % number)
     return broker
@@ -84,23 +85,23 @@ async def test_as_many_as_wanted_at_once_and_the_position_waits_for_the_oldest(
         assert gates.started == [b"0", b"1", b"2", b"3", b"4"]
         assert consumer.positions()[QUEUE] == 0
         await consumer.commit()
-        assert broker.group.offsets["c", "t", 0] == 0
+        assert not broker.offset("c", "t", 0)
         await gates.let(b"0")
         assert consumer.positions()[QUEUE] == 3
         await gates.let(b"3", b"4", b"5")
         await gates.let(b"6", b"7")
         assert consumer.positions()[QUEUE] == 8
-    assert broker.group.offsets["c", "t", 0] == 8
+    assert broker.offset("c", "t", 0) == 8
 
 
 async def test_a_position_waits_when_nothing_more_of_the_queue_is_wanted(
     autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
-    broker.batch = 2
     broker.append("t", 0, b"0", b"TAGS\x01a\x02")
     gates = Gates()
-    async with consuming(runtime, topics={"t": "a"}) as consumer, listening_to(consumer, gates.handle):
+    options: dict[str, Any] = {"topics": {"t": "a"}, "limits": FetchLimits(batch=2)}
+    async with consuming(runtime, **options) as consumer, listening_to(consumer, gates.handle):
         await trio.sleep(2)
         for _ in range(5):
             broker.append("t", 0, b"other", b"TAGS\x01b\x02")
@@ -127,7 +128,7 @@ async def test_what_fails_comes_again_later_each_time_and_ends_as_a_dead_letter(
             raise ValueError("not this one")
         return Handled.RETRY
 
-    async with consuming(runtime) as consumer:
+    async with consuming(runtime, max_retries=RETRIES_MAX) as consumer:
         async with listening_to(consumer, handle):
             await trio.sleep(200)
         assert consumer.positions()[QUEUE] == 3
@@ -138,7 +139,7 @@ async def test_what_fails_comes_again_later_each_time_and_ends_as_a_dead_letter(
     assert gaps == sorted(gaps)
     assert gaps[0] >= 10
     assert gaps[-1] >= 10 * RETRIES_MAX
-    assert broker.group.bodies("%DLQ%c", 0) == 1
+    assert len(broker.records("%DLQ%c", 0)) == 1
 
 
 async def test_what_cannot_be_sent_back_is_handled_again_and_holds_the_position(
@@ -176,7 +177,7 @@ async def test_cancelling_gives_back_what_was_not_handled_and_only_that(
             await gates.let(b"1")
         assert consumer.positions()[QUEUE] == 0
         await consumer.commit()
-        assert broker.group.offsets["c", "t", 0] == 0
+        assert not broker.offset("c", "t", 0)
         with trio.fail_after(10):
             rest = [(await anext(consumer)).body for _ in range(3)]
         assert rest == [b"0", b"2", b"3"], "in this consumer, what is done does not come again"
@@ -188,7 +189,7 @@ async def test_cancelling_gives_back_what_was_not_handled_and_only_that(
         async with listening_to(consumer, handle):
             await trio.sleep(1)
         assert seen == [b"4", b"5"], "the rest of a batch that the iteration began"
-    assert broker.group.offsets["c", "t", 0] == 6
+    assert broker.offset("c", "t", 0) == 6
 
 
 async def test_the_end_of_the_consumer_leaves_what_was_in_hand_to_the_group(
@@ -200,7 +201,7 @@ async def test_the_end_of_the_consumer_leaves_what_was_in_hand_to_the_group(
         await trio.sleep(2)
         await gates.let(b"0")
     assert gates.finished == [b"0"]
-    assert broker.group.offsets["c", "t", 0] == 1
+    assert broker.offset("c", "t", 0) == 1
     async with consuming(runtime) as consumer:
         with trio.fail_after(10):
             assert (await anext(consumer)).body == b"1"
@@ -219,7 +220,8 @@ async def test_a_message_that_takes_long_stops_its_queue_at_the_span(
         if message.body == b"0":
             await blocked.wait()
 
-    async with consuming(runtime) as consumer, listening_to(consumer, handle, concurrency=4):
+    limits = FetchLimits(batch=32)
+    async with consuming(runtime, limits=limits) as consumer, listening_to(consumer, handle, concurrency=4):
         await trio.sleep(10)
         assert len(seen) == 64
         blocked.set()

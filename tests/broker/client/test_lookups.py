@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.errors import BrokerError, UsageError
 from broker.client.message import MessageQueue, MessageView
 from broker.remoting.codes import RequestCode
-from broker.remoting.command import RemotingCommand, response
-from tests.broker.client.fake_cluster import NAME_SERVER, FakeBroker, FakeNameServer, Group, one_group
-from tests.broker.client.links import ClientRuntime, Link, Step, World, code, reset
+from broker.remoting.command import response
+from log.properties import encode_properties
+from log.record import decode_record
+from tests.broker.client.cluster import NAME_SERVER, Broker, one_group
+from tests.broker.client.links import WALL_START_MS, ClientRuntime, Step, World, code, reset
 
+VIEW = RequestCode.VIEW_MESSAGE_BY_ID
 Q0 = MessageQueue("t", "g", 0)
-STORED_AT = "127.0.0.1:10911"
-"""Where the fake brokers store, as their records say."""
 
 
 def records(*found: bytes) -> Step:
-    """Answers with these."""
+    """Responds with these."""
     return lambda link, command: response(command, 0, body=b"".join(found))
 
 
@@ -29,39 +31,44 @@ def id_of(record: bytes) -> str:
     return view.offset_message_id
 
 
+async def leader_that_is_gone(world: World) -> tuple[Broker, Broker]:
+    """A node that has stored two messages and was killed, and who leads now."""
+    node, *others = one_group(world, members=3)
+    for body in (b"other", b"wanted"):
+        node.append("t", 0, body)
+    node.kill()
+    await trio.sleep(1)
+    return node, next(one for one in others if one.node_id == one.group.leader)
+
+
 async def test_a_message_is_asked_of_its_node_and_then_of_another(
     autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
-    FakeNameServer(world, NAME_SERVER)
-    group = Group("g")
-    leader, node = FakeBroker(world, "b0:1", group), FakeBroker(world, STORED_AT, group)
-    world.add_topic("t", {"g": {0: leader.address, 1: node.address}}, 1)
-    for body in (b"other", b"wanted"):
-        group.append("t", 0, body)
-    other, wanted = group.queues["t", 0]
+    node, leader = await leader_that_is_gone(world)
+    node.restart()
+    await trio.sleep(3)
+    other, wanted = node.records()
     async with PullConsumer(NAME_SERVER, group="p", runtime=runtime) as consumer:
 
         async def view() -> bytes | None:
             found = await consumer.view_message("t", id_of(wanted))
             return None if found is None else found.body
 
-        node.script(RequestCode.VIEW_MESSAGE_BY_ID, records(wanted))
         assert await view() == b"wanted"
-        assert not leader.received(RequestCode.VIEW_MESSAGE_BY_ID)
-        node.script(RequestCode.VIEW_MESSAGE_BY_ID, reset, code(14), records(other), code(1))
-        leader.script(RequestCode.VIEW_MESSAGE_BY_ID, *[records(wanted)] * 3, code(1))
+        assert not leader.received(VIEW)
+        node.script(VIEW, reset, code(14), records(other), code(1))
+        leader.script(VIEW, *[leader.handle] * 3, code(1))
         assert [await view() for _ in range(4)] == [b"wanted", b"wanted", b"wanted", None]
+        assert len(leader.received(VIEW)) == 4
 
 
 async def test_a_message_of_a_node_that_is_gone_is_asked_of_its_group(
     autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
-    (leader,) = one_group(world)
-    for body in (b"other", b"wanted"):
-        leader.append("t", 0, body)
-    other, wanted = leader.group.queues["t", 0]
-    # Another group's message at the same place is no answer.
-    leader.script(RequestCode.VIEW_MESSAGE_BY_ID, records(wanted), code(1), records(other))
+    _, leader = await leader_that_is_gone(world)
+    other, wanted = leader.records()
+    # Another group's message at the same place is not what was asked for.
+    leader.script(VIEW, leader.handle, code(1), records(other))
     async with PullConsumer(NAME_SERVER, group="p", runtime=runtime) as consumer:
         found = [await consumer.view_message("t", id_of(wanted)) for _ in range(3)]
         assert [message and message.body for message in found] == [b"wanted", None, None]
@@ -72,51 +79,45 @@ async def test_a_message_of_a_node_that_is_gone_is_asked_of_its_group(
 
 async def test_messages_by_key(autojump_clock: MockClock, world: World, runtime: ClientRuntime) -> None:
     (broker,) = one_group(world)
-    for body in (b"1", b"2"):
-        broker.append("t", 0, body)
-    first, second = broker.group.queues["t", 0]
-    broker.script(
-        RequestCode.QUERY_MESSAGE, records(second, first), code(22), records(first), records(b"\0\0\0\1")
-    )
+    for number in (1, 2):
+        broker.append(
+            "t", 0, b"%d" % number, encode_properties({"KEYS": "k other", "UNIQ_KEY": f"u{number}"})
+        )
+    begin, end = WALL_START_MS - 10, WALL_START_MS + 10_000
     async with PullConsumer(NAME_SERVER, group="p", runtime=runtime) as consumer:
-        found = await consumer.messages_with_key("t", "k", begin_ms=5, end_ms=9, max_messages=7)
+        found = await consumer.messages_with_key("t", "k", begin_ms=begin, end_ms=end, max_messages=7)
         assert [(message.body, message.queue) for message in found] == [(b"2", Q0), (b"1", Q0)]
-        assert await consumer.messages_with_key("t", "k") == []
-        assert [message.body for message in await consumer.messages_with_id("t", "u")] == [b"1"]
+        assert await consumer.messages_with_key("t", "k", begin_ms=5, end_ms=9) == []
+        assert await consumer.messages_with_key("t", "nothing") == []
+        assert [message.body for message in await consumer.messages_with_id("t", "u1")] == [b"1"]
         asked = [command.fields for command in broker.received(RequestCode.QUERY_MESSAGE)]
         assert asked[0] == {
             "topic": "t",
             "key": "k",
             "maxNum": "7",
-            "beginTimestamp": "5",
-            "endTimestamp": "9",
+            "beginTimestamp": str(begin),
+            "endTimestamp": str(end),
         }
-        assert asked[2]["_UNIQUE_KEY_QUERY"] == "true"
+        assert asked[3]["_UNIQUE_KEY_QUERY"] == "true"
+        broker.script(RequestCode.QUERY_MESSAGE, records(b"\0\0\0\1"))
         with pytest.raises(BrokerError, match="unreadable"):
             await consumer.messages_with_id("t", "u")
 
 
 async def test_times(autojump_clock: MockClock, world: World, runtime: ClientRuntime) -> None:
-    (broker,) = one_group(world)
-
-    def timestamp(value: str) -> Step:
-        def answer(link: Link, command: RemotingCommand) -> RemotingCommand:
-            return response(command, 0, fields={"timestamp": value})
-
-        return answer
-
-    def offset(link: Link, command: RemotingCommand) -> RemotingCommand:
-        return response(
-            command, 0, fields={"offset": {"LOWER": "3", "UPPER": "2"}[command.fields["boundaryType"]]}
-        )
-
-    broker.script(
-        RequestCode.GET_EARLIEST_MSG_STORETIME, timestamp("1700"), timestamp("-1"), timestamp("soon")
-    )
-    broker.script(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, offset, offset)
+    (broker,) = one_group(world, queues=2)
+    for pause_s in (1, 0, 1, 0):
+        broker.append("t", 0, b"x")
+        await trio.sleep(pause_s)
+    first, second = (decode_record(record).store_timestamp for record in broker.records()[:2])
     async with PullConsumer(NAME_SERVER, group="p", runtime=runtime) as consumer:
-        assert await consumer.earliest_store_time(Q0) == 1700
-        assert await consumer.earliest_store_time(Q0) is None
+        assert await consumer.earliest_store_time(Q0) == first
+        assert await consumer.earliest_store_time(MessageQueue("t", "g", 1)) is None
+        broker.script(
+            RequestCode.GET_EARLIEST_MSG_STORETIME,
+            lambda link, command: response(command, 0, fields={"timestamp": "soon"}),
+        )
         with pytest.raises(BrokerError, match="unreadable"):
             await consumer.earliest_store_time(Q0)
-        assert (await consumer.search_offset(Q0, 5), await consumer.search_offset(Q0, 5, "upper")) == (3, 2)
+        assert await consumer.search_offset(Q0, second) == 1
+        assert await consumer.search_offset(Q0, second, "upper") == 2

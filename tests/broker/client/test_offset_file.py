@@ -16,7 +16,7 @@ from broker.client.consuming.consumer import Consumer
 from broker.client.consuming.offset_file import OffsetFile
 from broker.client.errors import DamagedOffsets, OffsetsNotStored, UsageError
 from broker.client.message import MessageQueue
-from tests.broker.client.fake_cluster import NAME_SERVER, one_group
+from tests.broker.client.cluster import NAME_SERVER, one_group
 from tests.broker.client.links import ClientRuntime, World
 
 FIRST, SECOND = MessageQueue("TopicTest", "broker-a", 0), MessageQueue("TopicTest", "broker-a", 1)
@@ -175,7 +175,7 @@ async def test_a_broadcast_consumer_goes_on_where_it_was(
     for seed, path in enumerate(paths):
         async with broadcasting(ClientRuntime(world, seed), path) as consumer:
             assert await read(consumer, 4) == [b"0", b"1", b"2", b"3"], "each has everything"
-    assert not broker.group.offsets, "nothing of it is the brokers'"
+    assert not broker.metadata.offsets, "nothing of it is the brokers'"
     async with broadcasting(runtime, paths[0]) as consumer:
         assert await read(consumer, 2) == [b"3", b"4"], "the one in hand comes again"
         await consumer.commit()

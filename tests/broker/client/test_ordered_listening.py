@@ -17,25 +17,39 @@ from broker.client.consuming.order_locks import LockTimes
 from broker.client.consuming.ordered_listening import SUSPEND_S, listen_orderly
 from broker.client.errors import UsageError
 from broker.client.message import MessageQueue, MessageView
-from broker.remoting.bodies import LockBatchResponseBody
+from broker.remoting.bodies import LockBatchBody, LockBatchResponseBody
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand, response
-from broker.remoting.json_body import encode_body
-from tests.broker.client.fake_cluster import LOCK_S, NAME_SERVER, FakeBroker, one_group
+from broker.remoting.json_body import decode_body, encode_body
+from tests.broker.client.cluster import NAME_SERVER, Broker, one_group
 from tests.broker.client.links import ClientRuntime, Link, World, code, silent
 
+LOCK_S = 60.0
+"""So long a lock lasts at the broker."""
 LOCK = RequestCode.LOCK_BATCH_MQ
 UNLOCK = RequestCode.UNLOCK_BATCH_MQ
 QUEUE = MessageQueue("t", "g", 0)
 
 
-def cluster(world: World, count: int, queues: int = 1) -> FakeBroker:
+def cluster(world: World, count: int, queues: int = 1) -> Broker:
     (broker,) = one_group(world, queues=queues)
-    world.add_topic("%RETRY%c", {"g": {0: "b0:1"}})
     for queue in range(queues):
         for number in range(count):
             broker.append("t", queue, b"%d" % number)
     return broker
+
+
+def note_renewals(broker: Broker) -> list[float]:
+    """The times at which the topic's lock is asked for; the broker gives it each time."""
+    times: list[float] = []
+
+    def step(link: Link, command: RemotingCommand) -> None:
+        if any(queue.topic == "t" for queue in decode_body(command.body, LockBatchBody).queues):
+            times.append(trio.current_time())
+        broker.handle(link, command)
+
+    broker.script(LOCK, *[step] * 100)
+    return times
 
 
 def refused(link: Link, command: RemotingCommand) -> RemotingCommand:
@@ -100,8 +114,8 @@ async def test_each_queue_in_order_and_several_at_the_same_time(
     assert work.most_at_once == 3
     for queue in range(3):
         assert work.bodies(queue) == [b"%d" % number for number in range(50)]
-        assert broker.group.offsets["c", "t", queue] == 50
-    assert not broker.group.locks, "unlocked at the end"
+        assert broker.offset("c", "t", queue) == 50
+    assert not broker.metadata.locks, "unlocked at the end"
 
 
 async def test_locks_of_a_broker_are_renewed_together(
@@ -156,8 +170,8 @@ async def test_after_the_last_attempt_it_is_a_dead_letter(
     async with member(runtime, handle, attempts_max=3, suspend_s=2.0):
         await trio.sleep(20)
     assert seen == [b"0", b"1", b"1", b"1", b"2"], "sending it back is repeated by the client"
-    assert broker.group.bodies("%DLQ%c", 0) == 1
-    assert broker.group.offsets["c", "t", 0] == 3
+    assert len(broker.records("%DLQ%c", 0)) == 1
+    assert broker.offset("c", "t", 0) == 3
 
 
 async def test_a_queue_moves_after_the_message_in_hand(
@@ -172,7 +186,7 @@ async def test_a_queue_moves_after_the_message_in_hand(
             await trio.sleep(900)
     for queue in range(2):
         assert work.bodies(queue) == [b"0", b"1", b"2", b"3"], "in order, and nothing twice"
-        assert broker.group.offsets["c", "t", queue] == 4
+        assert broker.offset("c", "t", queue) == 4
     assert len({who for who, _, _ in work.finished}) == 2
     assert not work.cancelled_at
 
@@ -181,10 +195,12 @@ async def test_a_lock_that_cannot_be_renewed_stops_the_handler_before_it_can_be_
     autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     broker = cluster(world, 3)
+    renewals = note_renewals(broker)
     work = Work()
     async with member(runtime, work.handler("a", 1000)):
         await trio.sleep(5)
-        (renewed,) = [at for key, (_, at) in broker.group.locks.items() if key[1] == "t"]
+        broker.scripts.clear()
+        renewed = renewals[-1]
         broker.script(LOCK, *[silent] * 1000)
         await trio.sleep(40)
         (cancelled,) = work.cancelled_at
@@ -199,10 +215,12 @@ async def test_a_lock_that_the_broker_denies_stops_the_handler_at_once(
     autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     broker = cluster(world, 3)
+    renewals = note_renewals(broker)
     work = Work()
     async with member(runtime, work.handler("a", 1000)):
         await trio.sleep(5)
-        (renewed,) = [at for key, (_, at) in broker.group.locks.items() if key[1] == "t"]
+        broker.scripts.clear()
+        renewed = renewals[-1]
         broker.script(LOCK, *[refused] * 4)
         await trio.sleep(20)
         assert work.cancelled_at
@@ -234,11 +252,12 @@ async def test_an_unlock_that_arrives_late_does_not_free_a_later_lock(
         await trio.sleep(30)
         assert work.started == [("a", lost.queue_id, b"x")], "it has run out"
         key = ("c", "t", lost.queue_id)
-        holder, _ = broker.group.locks[key]
+        holder = broker.metadata.locks[key].client
         assert holder != consumer.core.client_id
-        for command in late:
-            broker.lock(command)
-        assert broker.group.locks[key][0] == holder
+        with broker.client() as afterwards:
+            for command in late:
+                afterwards.ok(UNLOCK, None, bytes(command.body))
+        assert broker.metadata.locks[key].client == holder
         await trio.sleep(60)
         assert not work.cancelled_at
 
@@ -256,7 +275,7 @@ async def test_a_member_that_ends_leaves_everything_to_the_next(
         await trio.sleep(3.5)
     assert work.cancelled_at
     done = len(work.finished)
-    assert broker.group.offsets["c", "t", 0] == done
+    assert broker.offset("c", "t", 0) == done
     ended = trio.current_time()
     async with member(ClientRuntime(world, seed=2), work.handler("b", 1.0)):
         await trio.sleep(6.7)

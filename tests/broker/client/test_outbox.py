@@ -20,7 +20,7 @@ from broker.client.producing.outbox import Sending
 from broker.client.producing.producer import Producer
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand
-from tests.broker.client.fake_cluster import NAME_SERVER, FakeBroker, one_group
+from tests.broker.client.cluster import NAME_SERVER, Broker, one_group
 from tests.broker.client.links import ClientRuntime, Link, World, code
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -29,7 +29,7 @@ SEND = RequestCode.SEND_MESSAGE_V2
 class Held:
     """Sends that the broker keeps until it is told to answer."""
 
-    def __init__(self, broker: FakeBroker, count: int) -> None:
+    def __init__(self, broker: Broker, count: int) -> None:
         self.kept: list[tuple[Link, RemotingCommand]] = []
         self._broker = broker
         broker.script(SEND, *[self._keep] * count)
@@ -39,7 +39,7 @@ class Held:
 
     def answer(self, count: int) -> None:
         for link, command in self.kept[:count]:
-            link.send(self._broker.store(command))
+            link.send(self._broker.ask(link, command))
         del self.kept[:count]
 
 
@@ -69,7 +69,7 @@ async def test_so_many_at_the_same_time_and_then_back_pressure(
             for _ in range(9):
                 held.answer(3)
                 await trio.sleep(0.1)
-    assert broker.group.bodies("t", 0) == taken == 9
+    assert len(broker.records()) == taken == 9
 
 
 async def test_results_can_be_waited_for(
@@ -83,7 +83,7 @@ async def test_results_can_be_waited_for(
         assert all(sending.is_done for sending in sendings)
         assert (await sendings[0].wait()) is results[0]
         await outbox.wait_sent()
-    assert broker.group.bodies("t", 0) == 200
+    assert len(broker.records()) == 200
 
 
 async def test_a_failure_is_raised_by_who_asks_or_at_the_end(
@@ -108,7 +108,7 @@ async def test_a_failure_is_raised_by_who_asks_or_at_the_end(
             await send_three()
         assert [message.body for message, _ in caught.value.failures] == [b"a", b"b"]
         assert not caught.value.retry_may_help
-    assert broker.group.bodies("t", 0) == 2
+    assert len(broker.records()) == 2
 
 
 async def test_nowait_says_when_it_is_full(
@@ -128,7 +128,7 @@ async def test_nowait_says_when_it_is_full(
         with pytest.raises(UsageError):
             async with producer.outbox(in_flight=0):
                 pass
-    assert broker.group.bodies("t", 0) == 2
+    assert len(broker.records()) == 2
 
 
 async def test_leaving_by_an_exception_gives_up_and_says_so(

@@ -15,7 +15,7 @@ from broker.remoting.command import RemotingCommand, request, response
 from broker.remoting.headers import PushReplyMessageHeader, SendMessageHeaderV2
 from log.properties import encode_properties, parse_properties
 from log.record import decode_record
-from tests.broker.client.fake_cluster import NAME_SERVER, FakeBroker, one_group
+from tests.broker.client.cluster import NAME_SERVER, Broker, one_group
 from tests.broker.client.links import ClientRuntime, Link, World, code, silent
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -23,8 +23,8 @@ REPLY = RequestCode.SEND_REPLY_MESSAGE_V2
 PUSH = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
 
 
-def properties_of_last(broker: FakeBroker) -> dict[str, str]:
-    return parse_properties(decode_record(broker.group.queues["t", 0][-1]).properties)
+def properties_of_last(broker: Broker) -> dict[str, str]:
+    return parse_properties(decode_record(broker.records()[-1]).properties)
 
 
 def pushed(correlation_id: str, body: bytes, opaque: int = 5) -> RemotingCommand:
@@ -90,10 +90,7 @@ async def test_a_reply_counts_whatever_is_known_of_the_sending(
     """The simulator's seed 12: the request was stored and answered, and the call failed with an unknown outcome."""
     (broker,) = one_group(world)
 
-    def store_silently(link: Link, command: RemotingCommand) -> None:
-        broker.store(command)
-
-    broker.script(SEND, *[store_silently] * 100)
+    broker.script(SEND, *[broker.instead(silent)] * 100)
     async with Producer(NAME_SERVER, group="p", runtime=runtime) as producer:
 
         async def answer() -> None:
@@ -153,7 +150,7 @@ async def test_consumer_replies_to_the_group_that_it_read_from(
         headers = [command.decode_fields(SendMessageHeaderV2) for command in broker.received(REPLY)]
         assert len(headers) == 2, "repeated until it was taken"
         properties = parse_properties((headers[0].properties or "").encode())
-        assert headers[0].topic == "home_REPLY_TOPIC"
+        assert headers[0].topic == "c_REPLY_TOPIC", "by the cluster of the broker that it was read from"
         assert (properties["CORRELATION_ID"], properties["REPLY_TO_CLIENT"]) == ("c1", "r")
         assert (properties["MSG_TYPE"], properties["colour"]) == ("reply", "red")
         assert broker.received(REPLY)[0].body == b"answer"

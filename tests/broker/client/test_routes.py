@@ -14,7 +14,7 @@ from broker.client.transport.options import ConnectionOptions
 from broker.client.transport.routes import TopicRoute, parse_name_servers, parse_route
 from broker.remoting.codes import RequestCode
 from tests.broker.client.cancellation import cancel_at_step
-from tests.broker.client.fake_cluster import FakeNameServer, one_group
+from tests.broker.client.cluster import Cluster, NameServerHost, one_group
 from tests.broker.client.links import ClientRuntime, World, code, reset, silent
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
@@ -90,11 +90,18 @@ def test_name_server_lists() -> None:
             parse_name_servers(wrong)
 
 
+def registered_with(world: World, *addresses: str) -> list[NameServerHost]:
+    """The name servers at these addresses, which all know a group with a topic."""
+    cluster = Cluster(world, *addresses)
+    (broker,) = cluster.add_group()
+    broker.create_topic("t")
+    return list(cluster.name_servers.values())
+
+
 async def test_a_name_server_that_fails_is_left_for_the_next(
     autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
-    one_group(world)
-    first, second = FakeNameServer(world, "n1:1"), FakeNameServer(world, "n2:1")
+    first, second = registered_with(world, "n1:1", "n2:1")
     for trouble in (reset, silent):
         first.script(ROUTE, trouble)
         second.script(ROUTE, trouble)
@@ -119,8 +126,7 @@ async def test_a_name_server_that_hangs_is_left_for_the_next_within_a_send(
     autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     """It takes connections and says nothing, as a stopped process does; whichever of them a client begins with."""
-    one_group(world)
-    servers = [FakeNameServer(world, "n1:1"), FakeNameServer(world, "n2:1"), FakeNameServer(world, "n3:1")]
+    servers = registered_with(world, "n1:1", "n2:1", "n3:1")
     for server in servers[:2]:
         server.script(ROUTE, *[silent] * 100)
     for _ in range(8):
@@ -131,8 +137,7 @@ async def test_a_name_server_that_hangs_is_left_for_the_next_within_a_send(
 async def test_name_servers_that_are_all_slow_are_asked_with_more_patience(
     autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
-    one_group(world)
-    slow = [FakeNameServer(world, "n1:1"), FakeNameServer(world, "n2:1")]
+    slow = registered_with(world, "n1:1", "n2:1")
     for server in slow:
         server.script(ROUTE, silent)
     async with ClientCore(ConnectionOptions("n1:1;n2:1", runtime)) as core:
@@ -174,10 +179,12 @@ async def test_a_cancelled_asker_takes_nobody_down(
 async def test_known_routes_are_renewed(
     autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
-    one_group(world)
+    (broker,) = one_group(world)
     async with ClientCore(ConnectionOptions("ns:9876", runtime)) as core:
         await core.routes.get("t")
-        world.add_topic("t", {"other": {0: "x:1"}})
+        (other,) = broker.cluster.add_group("other")
+        other.create_topic("t")
+        broker.kill()
         world.servers["ns:9876"].script(ROUTE, code(1))
         await trio.sleep(31)
         assert list(core.routes.known()[0].brokers) == ["g"], "an error changes nothing"

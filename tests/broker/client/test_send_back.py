@@ -9,29 +9,19 @@ from broker.client.consuming.consumer import Consumer
 from broker.client.errors import BrokerError, UsageError
 from broker.client.message import MessageView
 from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import RemotingCommand, response
+from broker.remoting.command import response
 from broker.remoting.headers import ConsumerSendMessageBackHeader, SendMessageHeaderV2
 from log.properties import encode_properties, parse_properties
-from tests.broker.client.fake_cluster import NAME_SERVER, FakeBroker, one_group
-from tests.broker.client.links import ClientRuntime, Link, World
+from tests.broker.client.cluster import NAME_SERVER, Broker, one_group
+from tests.broker.client.links import ClientRuntime, World
 
 SEND_BACK = RequestCode.CONSUMER_SEND_MSG_BACK
 SEND = RequestCode.SEND_MESSAGE_V2
 
 
-def stored(link: Link, command: RemotingCommand) -> RemotingCommand:
-    return response(command, 0, fields={"msgId": "0", "queueId": "0", "queueOffset": "0"})
-
-
-async def one_message(consumer: Consumer, broker: FakeBroker) -> MessageView:
+async def one_message(consumer: Consumer, broker: Broker) -> MessageView:
     broker.append("t", 0, b"body", encode_properties({"KEYS": "k", "UNIQ_KEY": "U"}))
     return await consumer.__anext__()
-
-
-def take_away(broker: FakeBroker) -> None:
-    """As retention does."""
-    del broker.group.queues["t", 0][0]
-    broker.group.first_offset["t", 0] = 1
 
 
 async def test_what_retention_has_taken_the_member_sends_itself(
@@ -39,12 +29,12 @@ async def test_what_retention_has_taken_the_member_sends_itself(
 ) -> None:
     """The broker could store nothing, for ever: the listener got such a message again and again."""
     (broker,) = one_group(world)
-    world.add_topic("%RETRY%c", {"g": {0: "b0:1"}})
     async with Consumer(NAME_SERVER, group="c", topics="t", start="first", runtime=runtime) as consumer:
         message = await one_message(consumer, broker)
-        take_away(broker)
-        broker.script(SEND, stored)
+        await broker.delete_stored()
         await consumer.send_back(message)
+        again = await consumer.__anext__()
+        assert (again.topic, again.body, again.reconsume_times) == ("t", b"body", 1)
     (sent,) = broker.received(SEND)
     header = sent.decode_fields(SendMessageHeaderV2)
     assert (header.topic, header.queue_id, header.reconsume_times) == ("%RETRY%c", -1, 1)
@@ -52,6 +42,9 @@ async def test_what_retention_has_taken_the_member_sends_itself(
     assert parse_properties((header.properties or "").encode()) == {
         "KEYS": "k",
         "UNIQ_KEY": "U",
+        "CLUSTER": "c",
+        "MSG_REGION": "DefaultRegion",
+        "TRACE_ON": "true",
         "RETRY_TOPIC": "t",
         "ORIGIN_MESSAGE_ID": message.offset_message_id,
         "DELAY": "3",
@@ -62,15 +55,13 @@ async def test_how_often_is_what_the_consumer_says(
     world: World, runtime: ClientRuntime, autojump_clock: MockClock
 ) -> None:
     (broker,) = one_group(world)
-    world.add_topic("%RETRY%c", {"g": {0: "b0:1"}})
     async with Consumer(
         NAME_SERVER, group="c", topics="t", start="first", max_retries=2, runtime=runtime
     ) as consumer:
         message = await one_message(consumer, broker)
         broker.script(SEND_BACK, lambda link, command: response(command, 0))
         await consumer.send_back(message)
-        take_away(broker)
-        broker.script(SEND, stored)
+        await broker.delete_stored()
         await consumer.send_back(message)
     for asked in broker.received(SEND_BACK):
         assert asked.decode_fields(ConsumerSendMessageBackHeader).max_reconsume_times == 2

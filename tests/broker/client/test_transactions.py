@@ -14,12 +14,13 @@ from broker.client.errors import BrokerError, MessageRejected, TransactionUndeci
 from broker.client.message import Message, MessageView
 from broker.client.producing.transactions import CHECKS_MAX, Decision, TransactionalProducer
 from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import RemotingCommand, request, response
-from broker.remoting.headers import CheckTransactionStateHeader, EndTransactionHeader
+from broker.remoting.command import request
+from broker.remoting.headers import EndTransactionHeader, SendMessageHeaderV2
+from broker.state.topic_rules import HALF_TOPIC
 from log.properties import get_property
-from log.record import Record, decode_record
-from tests.broker.client.fake_cluster import NAME_SERVER, FakeBroker, one_group
-from tests.broker.client.links import ClientRuntime, Link, World, code, reset, silent
+from log.record import decode_record
+from tests.broker.client.cluster import NAME_SERVER, Broker, one_group
+from tests.broker.client.links import ClientRuntime, World, code, reset, silent
 
 END = RequestCode.END_TRANSACTION
 
@@ -28,16 +29,12 @@ async def never(message: MessageView) -> Decision:
     raise AssertionError("nobody asks")
 
 
-def done(link: Link, command: RemotingCommand) -> RemotingCommand:
-    return response(command, 0)
-
-
-def killed(broker: FakeBroker) -> ZeroDivisionError:
+def killed(broker: Broker) -> ZeroDivisionError:
     broker.kill()
     return ZeroDivisionError()
 
 
-def decisions(broker: FakeBroker) -> list[EndTransactionHeader]:
+def decisions(broker: Broker) -> list[EndTransactionHeader]:
     return [command.decode_fields(EndTransactionHeader) for command in broker.received(END)]
 
 
@@ -55,12 +52,13 @@ async def test_block_commits_what_was_stored_unseen(
     world: World, runtime: ClientRuntime, autojump_clock: MockClock
 ) -> None:
     (broker,) = one_group(world)
-    broker.script(END, done)
     async with producing(runtime, check_after_s=7) as producer:
         async with producer.transaction(Message("t", b"x", tags="a")) as transaction:
             assert decisions(broker) == []
-        (record,) = (decode_record(raw) for raw in broker.group.queues["t", 0])
-        assert record.sys_flag & 0xC == 4
+            (record,) = (decode_record(raw) for raw in broker.records(HALF_TOPIC))
+            assert broker.stored() == []
+        (sent,) = broker.received(RequestCode.SEND_MESSAGE_V2)
+        assert sent.decode_fields(SendMessageHeaderV2).sys_flag & 0xC == 4
         for name, value in (("TRAN_MSG", "true"), ("PGROUP", "p"), ("CHECK_IMMUNITY_TIME_IN_SECONDS", "7")):
             assert get_property(record.properties, name.encode()) == value.encode()
         (decision,) = decisions(broker)
@@ -68,13 +66,13 @@ async def test_block_commits_what_was_stored_unseen(
         assert (decision.producer_group, decision.from_transaction_check) == ("p", False)
         assert (decision.half_queue_offset, decision.commit_log_offset) == (0, record.physical_offset)
         assert decision.message_id == transaction.message_id
+    assert broker.stored() == [b"x"]
 
 
 async def test_block_that_raises_rolls_back(
     world: World, runtime: ClientRuntime, autojump_clock: MockClock
 ) -> None:
     (broker,) = one_group(world)
-    broker.script(END, done)
     async with producing(runtime) as producer:
         with pytest.raises(ZeroDivisionError):
             async with producer.transaction(Message("t", b"x")):
@@ -96,7 +94,6 @@ async def test_block_may_decide_by_itself(
     world: World, runtime: ClientRuntime, autojump_clock: MockClock
 ) -> None:
     (broker,) = one_group(world)
-    broker.script(END, done, done)
     async with producing(runtime) as producer:
         async with producer.transaction(Message("t", b"x")) as transaction:
             await transaction.rollback()
@@ -123,15 +120,16 @@ async def test_decision_is_repeated_until_it_is_confirmed(
 ) -> None:
     brokers = one_group(world, members=3)
     for broker in brokers:
-        broker.script(END, *failures[:1], done)
+        broker.script(END, *failures[:1])
     brokers[0].scripts[END].clear()
-    brokers[0].script(END, *failures, done)
+    brokers[0].script(END, *failures)
     async with producing(runtime, decision_timeout_s=8.0) as producer:
         transaction = await producer.begin(Message("t", b"x"))
         await transaction.commit()
     found = [decision for broker in brokers for decision in decisions(broker)]
     assert len(found) >= 2
     assert all(decision == found[0] for decision in found)
+    assert brokers[0].stored() == [b"x"]
 
 
 async def test_decision_without_confirmation_is_undecided(
@@ -144,9 +142,9 @@ async def test_decision_without_confirmation_is_undecided(
         with pytest.raises(TransactionUndecided) as caught:
             await transaction.commit()
         assert caught.value.message_id == transaction.message_id
-        broker.scripts[END].clear()
-        broker.script(END, done)
+        broker.scripts.clear()
         await transaction.commit()
+    assert broker.stored() == [b"x"]
 
 
 @pytest.mark.parametrize("number", [ResponseCode.TRANSACTION_FAILED, ResponseCode.ILLEGAL_OPERATION])
@@ -175,61 +173,49 @@ async def test_delayed_message_is_refused(
 
 # Questions ---------------------------------------------------------------------------------------------
 
-
-def question(record: Record) -> RemotingCommand:
-    header = CheckTransactionStateHeader(
-        half_queue_offset=3,
-        commit_log_offset=1000,
-        message_id="K",
-        transaction_id="K",
-        offset_message_id="00",
-        topic="RMQ_SYS_TRANS_HALF_TOPIC",
-        broker_name="g",
-    )
-    return request(RequestCode.CHECK_TRANSACTION_STATE, header, record.encode(), opaque=9, one_way=True)
-
-
-async def asked_about(broker: FakeBroker, producer: TransactionalProducer) -> Link:
-    """The link of a producer that has sent something."""
-    await producer.begin(Message("t", b"x", keys=["order-7"]))
-    (link,) = broker.links
-    return link
+ASKS_SOON: dict[str, Any] = {"transaction_timeout_ms": 1000, "transaction_check_interval_ms": 1000}
+"""An undecided transaction is asked about after a second, and each second."""
 
 
 @pytest.mark.parametrize(
     ("decision", "outcomes"), [(Decision.COMMIT, [8]), (Decision.ROLLBACK, [12]), (Decision.UNKNOWN, [])]
 )
 async def test_question_is_answered_by_what_check_finds(
-    world: World, runtime: ClientRuntime, autojump_clock: MockClock, decision: Decision, outcomes: list[int]
+    world: World,
+    runtime: ClientRuntime,
+    autojump_clock: MockClock,
+    decision: Decision,
+    outcomes: list[int],
 ) -> None:
     seen: list[MessageView] = []
 
     async def check(message: MessageView) -> Decision:
         seen.append(message)
-        await trio.sleep(1)
+        await trio.sleep(0.2)
         return decision
 
-    (broker,) = one_group(world)
-    broker.script(END, done)
+    (broker,) = one_group(world, **ASKS_SOON)
     async with producing(runtime, check) as producer:
-        link = await asked_about(broker, producer)
-        link.send(question(decode_record(broker.group.queues["t", 0][0])))
-        await trio.sleep(2)
-        (message,) = seen
+        transaction = await producer.begin(Message("t", b"x", keys=["order-7"]))
+        (half,) = (decode_record(raw) for raw in broker.records(HALF_TOPIC))
+        await trio.sleep(5)
+        message = seen[0]
         assert (message.topic, message.body, message.keys, message.queue.broker_name) == (
             "t",
             b"x",
             ["order-7"],
             "g",
         )
-        answers = decisions(broker)
-        assert [answer.outcome for answer in answers] == outcomes
-        for answer in answers:
-            assert (answer.half_queue_offset, answer.commit_log_offset) == (3, 1000)
-            assert (answer.message_id, answer.from_transaction_check) == ("K", True)
+        assert (len(seen) == 1) == (decision is not Decision.UNKNOWN), "an undecided one is asked about again"
+        found = decisions(broker)
+        assert [one.outcome for one in found] == outcomes
+        for one in found:
+            assert (one.half_queue_offset, one.commit_log_offset) == (0, half.physical_offset)
+            assert (one.message_id, one.from_transaction_check) == (transaction.message_id, True)
+        assert broker.stored() == ([b"x"] if decision is Decision.COMMIT else [])
 
 
-async def test_failing_checks_and_lost_answers_leave_the_producer_alive(
+async def test_failing_checks_and_lost_decisions_leave_the_producer_alive(
     world: World, runtime: ClientRuntime, autojump_clock: MockClock
 ) -> None:
     calls = 0
@@ -241,20 +227,16 @@ async def test_failing_checks_and_lost_answers_leave_the_producer_alive(
             raise KeyError("the application's mistake")
         return Decision.COMMIT
 
-    (broker,) = one_group(world)
-    broker.script(END, silent, done)
+    (broker,) = one_group(world, **ASKS_SOON)
+    broker.script(END, silent)
     async with producing(runtime, check) as producer:
-        link = await asked_about(broker, producer)
-        asking = question(decode_record(broker.group.queues["t", 0][0]))
+        await producer.begin(Message("t", b"x"))
+        (link,) = broker.links
         link.send(request(RequestCode.CHECK_TRANSACTION_STATE, None, b"nothing", one_way=True))
-        for _ in range(2):
-            link.send(asking)
-            await trio.sleep(5)
-        (link,) = broker.links or [await asked_about(broker, producer)]
-        link.send(asking)
-        await trio.sleep(1)
-        assert calls == 3
+        await trio.sleep(60)  # a heartbeat has connected again after the silence
         assert [decision.outcome for decision in decisions(broker)] == [8, 8]
+    assert calls == 3
+    assert broker.stored() == [b"x"]
 
 
 async def test_questions_are_bounded(world: World, runtime: ClientRuntime, autojump_clock: MockClock) -> None:
@@ -266,11 +248,9 @@ async def test_questions_are_bounded(world: World, runtime: ClientRuntime, autoj
         await trio.sleep_forever()
         raise AssertionError("unreachable")
 
-    (broker,) = one_group(world)
+    one_group(world, **ASKS_SOON)
     async with producing(runtime, check) as producer:
-        link = await asked_about(broker, producer)
-        asking = question(decode_record(broker.group.queues["t", 0][0]))
         for _ in range(CHECKS_MAX + 10):
-            link.send(asking)
-        await trio.sleep(1)
+            await producer.begin(Message("t", b"x"))
+        await trio.sleep(3)
         assert waiting == CHECKS_MAX
