@@ -10,7 +10,7 @@ in message ids and in nobody's way.
 
 import socket
 import struct
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 from typing import NamedTuple
 from zlib import crc32
@@ -32,7 +32,7 @@ SYS_FLAG_BORN_HOST_V6 = 0x10
 SYS_FLAG_STORE_HOST_V6 = 0x20
 SYS_FLAG_INNER_BATCH = 0x80
 """The body is messages, which consumers of 5.x take apart; only queues of a kind that is not kept here hold such."""
-_BOTH_HOSTS_V6 = SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6
+_NO_HOST_V6 = ~(SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6)
 
 MAX_PROPERTIES_BYTES = 32767
 SHORT_TOPIC_BYTES_MAX = 127
@@ -56,6 +56,12 @@ _BACK = struct.Struct(">iqi")
 # The whole fixed part when both hosts are IPv4, in one call.
 _FIXED_V4 = struct.Struct(">iIIiiqqiq8sq8siqi")
 _SHORT = struct.Struct(">h")
+_FRONT_BYTES, _TIMESTAMP_BYTES, _BACK_BYTES, _SHORT_BYTES = (
+    _FRONT.size,
+    _TIMESTAMP.size,
+    _BACK.size,
+    _SHORT.size,
+)
 _LENGTH_BYTES = [bytes([length]) for length in range(256)]
 _POSITIVE_INT = 0x7FFFFFFF
 
@@ -112,25 +118,13 @@ class Record:
     properties: bytes
 
     def properties_by_name(self) -> dict[str, str]:
+        """Returns all properties, as `parse_properties` reads them."""
         return parse_properties(self.properties)
 
     def encode(self) -> bytes:
-        return encode_record(
-            self.topic.encode(),
-            self.queue_id,
-            self.flag,
-            self.queue_offset,
-            self.physical_offset,
-            self.sys_flag,
-            self.born_timestamp,
-            self.born_host,
-            self.store_timestamp,
-            self.store_host,
-            self.reconsume_times,
-            self.prepared_transaction_offset,
-            self.body,
-            self.properties,
-        )
+        """Returns the bytes of the record. Raises RecordError as `encode_record`, whose arguments are these fields."""
+        topic, *others = astuple(self)
+        return encode_record(topic.encode(), *others)
 
 
 @lru_cache(maxsize=4096)
@@ -182,8 +176,8 @@ def encode_record(
             f"topic of {topic_length} bytes or properties of {properties_length} bytes exceed "
             f"{MAX_TOPIC_BYTES} and {MAX_PROPERTIES_BYTES}"
         )
-    size = RECORD_BYTES_WITHOUT_VARIABLE_PARTS + len(born_host) + len(store_host)
-    size += body_length + topic_length + properties_length
+    hosts_length = len(born_host) + len(store_host)
+    size = RECORD_BYTES_WITHOUT_VARIABLE_PARTS + hosts_length + body_length + topic_length + properties_length
     if topic_length <= SHORT_TOPIC_BYTES_MAX:
         magic = MAGIC_V1
         topic_prefix = _LENGTH_BYTES[topic_length]
@@ -202,7 +196,7 @@ def encode_record(
             flag,
             queue_offset,
             physical_offset,
-            sys_flag & ~_BOTH_HOSTS_V6,
+            sys_flag & _NO_HOST_V6,
             born_timestamp,
             born_host,
             store_timestamp,
@@ -214,7 +208,7 @@ def encode_record(
     else:
         assert len(born_host) in (HOST_V4_BYTES, HOST_V6_BYTES), "born_host is made by pack_host"
         assert len(store_host) in (HOST_V4_BYTES, HOST_V6_BYTES), "store_host is made by pack_host"
-        sys_flag &= ~_BOTH_HOSTS_V6
+        sys_flag &= _NO_HOST_V6
         sys_flag |= SYS_FLAG_BORN_HOST_V6 if len(born_host) == HOST_V6_BYTES else 0
         sys_flag |= SYS_FLAG_STORE_HOST_V6 if len(store_host) == HOST_V6_BYTES else 0
         fixed = b"".join(
@@ -253,25 +247,25 @@ def peek(buffer: Buffer, offset: int = 0) -> RecordHead:
     if magic != MAGIC_V1 and magic != MAGIC_V2:
         raise RecordError(f"magic number {magic:#010x} is not one of a record")
     # The flags say how long the hosts are; the rest of the fixed part stands behind each of them.
-    born_begin = offset + _FRONT.size
+    born_begin = offset + _FRONT_BYTES
     born_end = born_begin + (HOST_V6_BYTES if sys_flag & SYS_FLAG_BORN_HOST_V6 else HOST_V4_BYTES)
-    store_begin = born_end + _TIMESTAMP.size
+    store_begin = born_end + _TIMESTAMP_BYTES
     store_end = store_begin + (HOST_V6_BYTES if sys_flag & SYS_FLAG_STORE_HOST_V6 else HOST_V4_BYTES)
-    body_begin = store_end + _BACK.size
-    topic_prefix = 1 if magic == MAGIC_V1 else _SHORT.size
-    if size > available or offset + size < body_begin + topic_prefix + _SHORT.size:
+    body_begin = store_end + _BACK_BYTES
+    topic_prefix = 1 if magic == MAGIC_V1 else _SHORT_BYTES
+    if size > available or offset + size < body_begin + topic_prefix + _SHORT_BYTES:
         raise RecordError(f"size {size} is impossible where {available} bytes are there")
     end = offset + size
     (store_timestamp,) = _TIMESTAMP.unpack_from(buffer, born_end)
     reconsume_times, prepared_transaction_offset, body_length = _BACK.unpack_from(buffer, store_end)
     body_end = body_begin + body_length
     # Body, topic and properties follow each other, each behind its length, and end where the record ends.
-    if body_length < 0 or body_end + topic_prefix + _SHORT.size > end:
+    if body_length < 0 or body_end + topic_prefix + _SHORT_BYTES > end:
         raise RecordError(f"body length {body_length} does not fit into a record of {size} bytes")
     topic_begin = body_end + topic_prefix
     topic_length = buffer[body_end] if topic_prefix == 1 else _SHORT.unpack_from(buffer, body_end)[0]
     topic_end = topic_begin + topic_length
-    properties_begin = topic_end + _SHORT.size
+    properties_begin = topic_end + _SHORT_BYTES
     if topic_length < 0 or properties_begin > end:
         raise RecordError(f"topic length {topic_length} does not fit into a record of {size} bytes")
     (properties_length,) = _SHORT.unpack_from(buffer, topic_end)

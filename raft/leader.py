@@ -254,6 +254,7 @@ class Leader:
         state = self._state
         log = state.log
         first_index = peer.next_index
+        # Section 7: a peer so far behind that retention has taken its next entry gets a snapshot.
         if first_index < log.first_index:
             self._offer_snapshot(peer)
             return False

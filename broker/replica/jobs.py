@@ -58,6 +58,7 @@ class Jobs:
         jobs: list[Job] = []
         if self.is_closed:
             return jobs
+        # Each of the three parts gives a job only when something is due and its last job has come back.
         if (preparation := replica.upkeep.prepare_job()) is not None:
             jobs.append(
                 Job(
