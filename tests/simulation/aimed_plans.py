@@ -17,8 +17,8 @@ import pytest
 
 from simulation.plans.plan import Fault, Plan
 from simulation.scheduler import SECOND
-from simulation.world.running import Result, run_plan
-from tests.simulation.planted_bugs import PLANTED, plan_of
+from simulation.world.running import Result
+from tests.simulation.planted_bugs import PLANTED, plan_of, run_planted
 
 __all__ = ["AIMED", "AIMED_SEEDS", "aimed_plan", "hunt_aimed"]
 
@@ -63,7 +63,10 @@ def _often(*kinds: str, gap_s: float, seconds: tuple[float, float] = (0.0, 5.0))
 
 
 def _power_within_a_batch(random: Random) -> list[Fault]:
-    """Disks are slow, the leader's clock is set forward so that much falls due at once, and power fails in between."""
+    """Disks are slow, the leader's clock is set forward so that much falls due at once, and power fails in between.
+
+    A batch is a page of the disk or less, so that most failures leave all of it or nothing: it takes many of them.
+    """
     end_s = 40.0
     slow_ns = int((end_s - _BEGIN_S) * SECOND)
     faults = [Fault(int(_BEGIN_S * SECOND), "slow disk", 2 * node, slow_ns, 0.9) for node in range(3)]
@@ -72,7 +75,7 @@ def _power_within_a_batch(random: Random) -> list[Fault]:
         faults.append(Fault(int(at_s * SECOND), "wall jump", 1, 0, 0.5 + 0.5 * random.random()))
         failure_ns = int((at_s + 0.5 * random.random()) * SECOND)
         faults.append(Fault(failure_ns, "power of all", 0, SECOND // 5, 0.5))
-        at_s += 4 + 2 * random.random()
+        at_s += 2.5 + random.random()
     return faults
 
 
@@ -201,8 +204,12 @@ AIMED: dict[str, Aim] = {
         "each member gets every message",
         {"think_ms": 300, "actors": ("administrator", "producer", "receiver")},
     ),
-    # With a handler at work in a client that is cut off.
-    "order: lock counted on for ever": Aim(_clients_cut_off, "handled under its own lock"),
+    # With a handler at work in a client that is cut off: there are few others, or it is rarely that client.
+    "order: lock counted on for ever": Aim(
+        _clients_cut_off,
+        "handled under its own lock",
+        {"actors": ("administrator", "operator", "clerk")},
+    ),
     "begin of another queue": Aim(
         _often("retention", gap_s=2), _BEGIN_OF_A_QUEUE, {"data_file_bytes": 16 * 1024, "queues": 4}
     ),
@@ -215,7 +222,7 @@ AIMED: dict[str, Aim] = {
     "timer: announced taken for delivered": Aim(
         _power_within_a_batch,
         "timed messages come",
-        _LONGER | {"actors": ("producer", "consumer", "scheduler")},
+        _LONGER | {"think_ms": 20, "actors": ("scheduler",)},
     ),
     "retry: announced taken for delivered": Aim(
         _power_within_a_batch, "what failed comes again", _LONGER | {"actors": ("administrator", "courier")}
@@ -247,12 +254,12 @@ def aimed_plan(name: str, seed: int) -> Plan:
     return replace(plan_of(PLANTED[name], seed), faults=tuple(faults), **aim.settings)
 
 
-def hunt_aimed(name: str) -> Result | None:
-    """The first of the seeds that finds the mistake."""
+def hunt_aimed(name: str, first: int = 0) -> Result | None:
+    """The first of the seeds that finds the mistake; those before `first` come last."""
     with pytest.MonkeyPatch.context() as patch:
         PLANTED[name].patch(patch)
-        for seed in range(AIMED_SEEDS):
-            result = run_plan(aimed_plan(name, seed))
+        for seed in (*range(first, AIMED_SEEDS), *range(first)):
+            result = run_planted(aimed_plan(name, seed))
             if result.violation is not None:
                 return result
     return None

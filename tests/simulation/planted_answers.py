@@ -46,8 +46,8 @@ def serving_before_the_noop_is_committed(patch: pytest.MonkeyPatch) -> None:
 
 
 def acknowledged_before_commit(patch: pytest.MonkeyPatch) -> None:
-    def check_may_append(self: Replica, count: int = 1) -> None:
-        original_check(self, count)
+    def check_may_append(self: Replica, *arguments: Any, **options: Any) -> None:
+        original_check(self, *arguments, **options)
         self._committed_index = self._log.last_index
 
     original_check = Replica.check_may_append

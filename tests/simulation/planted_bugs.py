@@ -37,6 +37,8 @@ from tests.simulation import (
 )
 
 _SEEDS_MAX = 60
+_MISFITS = ("TypeError:", "AttributeError:", "NameError:", "ImportError:")
+"""Errors of a patch whose function, or what it uses, has changed."""
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -67,7 +69,20 @@ def run_with(bug: Planted, seed: int) -> Result:
     """Runs a seed with the mistake in the code."""
     with pytest.MonkeyPatch.context() as patch:
         bug.patch(patch)
-        return run_plan(plan_of(bug, seed))
+        return run_planted(plan_of(bug, seed))
+
+
+def run_planted(plan: Plan) -> Result:
+    """Runs a plan while a mistake is in the code.
+
+    Raises AssertionError if the run failed because the patch does not fit the code that it patches: no mistake was
+    planted then, and the failure would be taken for its finding.
+    """
+    result = run_plan(plan)
+    if result.violation is not None:
+        failure = result.violation.detail.rstrip().rpartition("\n")[2]
+        assert not failure.startswith(_MISFITS), f"the patch does not fit: {failure}"
+    return result
 
 
 def hunt(bug: Planted, seeds: Sequence[int]) -> Result | None:

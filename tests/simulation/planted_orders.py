@@ -80,6 +80,7 @@ def given_back_before_the_handler_has_ended(patch: pytest.MonkeyPatch) -> None:
             return
         lock.leaving = True
         await store()
+        lock.scope = None  # or the client would notice itself
         await self._release([lock])
 
     patch.setattr(OrderLocks, "hand_over", hand_over)
