@@ -20,6 +20,7 @@ from typing import Any
 import trio
 
 from broker.name_server import NameServer
+from broker.remoting.admin_headers import ResetOffsetHeader
 from broker.remoting.bodies import ConsumerListBody
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand, encode
@@ -185,7 +186,7 @@ class _ClientEnd:
         for command in FrameDecoder().feed(data):
             step = self.steps.pop(command.opaque, None) if command.is_response else None
             given = command if step is None else step(self.link, command)
-            if given is not None:
+            if given is not None and (given.is_response or given.code not in self._broker.lost):
                 with contextlib.suppress(OSError):
                     self.link.send(given)
 
@@ -205,6 +206,8 @@ class Broker(Server):
         self.cluster = cluster
         self.group = group
         self.node_id = node_id
+        self.lost: set[int] = set()
+        """Codes of the node's own requests that clients do not get."""
         self._ends: dict[Link, tuple[_ClientEnd, ClientSession]] = {}
 
     # ------------------------------------------------------------------ links
@@ -331,6 +334,12 @@ class Broker(Server):
         fields = {"consumerGroup": group, "topic": topic, "queueId": queue_id, "commitOffset": offset}
         with self.client() as client:
             client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+
+    def reset_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Sends a consumer group elsewhere, as an administrator does."""
+        header = ResetOffsetHeader(topic, group, 0, True, queue_id=queue_id, offset=offset)
+        with self.client() as client:
+            client.ok(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
 
 
 def one_group(

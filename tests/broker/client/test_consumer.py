@@ -17,9 +17,7 @@ from broker.client.consuming.consumer import Consumer
 from broker.client.consuming.intake import FetchLimits
 from broker.client.errors import BrokerError, ClientClosed, ConnectionFailed, UsageError
 from broker.client.message import MessageQueue, MessageView
-from broker.remoting.admin_bodies import QueueOffsets
 from broker.remoting.bodies import HeartbeatData
-from broker.remoting.bodies import MessageQueue as WireQueue
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, request, response
 from broker.remoting.json_body import decode_body
@@ -549,9 +547,7 @@ async def test_offsets_are_reset_from_outside(
     fill(broker, 50)
     async with consuming(runtime) as consumer:
         await take(consumer, 40)
-        body = QueueOffsets({WireQueue("g", 0, "t"): 10}).encode()
-        fields = {"topic": "t", "group": "c", "timestamp": "0", "isForce": "true"}
-        broker.links[0].send(request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body, one_way=True))
+        broker.reset_offset("c", "t", 0, 10)
         await trio.testing.wait_all_tasks_blocked()
         assert bodies(await take(consumer, 2)) == [b"10", b"11"]
         await consumer.commit()
@@ -568,9 +564,7 @@ async def test_a_report_that_failed_is_not_repeated_once_the_group_is_sent_elsew
         await take(consumer, 40)
 
         def refuses_and_resets(link: Link, command: RemotingCommand) -> RemotingCommand:
-            body = QueueOffsets({WireQueue("g", 0, "t"): 10}).encode()
-            fields = {"topic": "t", "group": "c", "timestamp": "0", "isForce": "true"}
-            link.send(request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body, one_way=True))
+            broker.reset_offset("c", "t", 0, 10)
             return response(command, ResponseCode.SERVICE_NOT_AVAILABLE)
 
         broker.script(COMMIT, refuses_and_resets)
@@ -590,18 +584,10 @@ async def test_offsets_are_reset_by_the_answer_to_a_pull(
     (broker,) = one_group(world)
     fill(broker, 50)
 
-    def told(link: Link, command: RemotingCommand) -> RemotingCommand:
-        fields = {
-            "suggestWhichBrokerId": "0",
-            "nextBeginOffset": str(target),
-            "minOffset": "0",
-            "maxOffset": "50",
-        }
-        return response(command, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", fields)
-
+    broker.lost.add(RequestCode.RESET_CONSUMER_CLIENT_OFFSET)
     async with consuming(runtime) as consumer:
         await take(consumer, 40)
-        broker.script(RequestCode.PULL_MESSAGE, told)
+        broker.reset_offset("c", "t", 0, target)
         broker.append("t", 0, b"50")
         broker.append("t", 0, b"51")
         await trio.testing.wait_all_tasks_blocked()

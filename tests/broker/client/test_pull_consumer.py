@@ -12,12 +12,13 @@ from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.errors import BrokerError, UsageError
 from broker.client.message import MessageQueue, MessageView
 from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import RemotingCommand, response
+from broker.remoting.command import response
 from broker.trace import Fail, Invoke, Ok, ReadResult, TraceHeader, TraceWriter, parse_event
 from tests.broker.client.cancellation import cancel_at_step
 from tests.broker.client.cluster import NAME_SERVER, one_group
-from tests.broker.client.links import ClientRuntime, Link, World, code, reset, silent
+from tests.broker.client.links import ClientRuntime, World, code, reset, silent
 
+PULL = RequestCode.PULL_MESSAGE
 Q0, Q1 = MessageQueue("t", "g", 0), MessageQueue("t", "g", 1)
 
 
@@ -65,21 +66,14 @@ async def test_who_is_sent_elsewhere_drops_what_was_fetched(
     for number in range(20):
         broker.append("t", 0, b"%d" % number)
 
-    def told(link: Link, command: RemotingCommand) -> RemotingCommand:
-        fields = {"suggestWhichBrokerId": "0", "nextBeginOffset": "4", "minOffset": "0", "maxOffset": "20"}
-        return response(command, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", fields)
-
     async with PullConsumer(NAME_SERVER, group="p", runtime=runtime) as consumer:
         consumer.assign({Q0: 8})
         assert bodies(await consumer.poll(3)) == [b"8", b"9", b"10"]  # the others wait
-        broker.script(RequestCode.PULL_MESSAGE, told)
         broker.script(RequestCode.UPDATE_CONSUMER_OFFSET, silent)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(consumer.commit)
             await trio.testing.wait_all_tasks_blocked()
-            broker.append(
-                "t", 0, b"20"
-            )  # which the pull that waits is answered with, and the next one is told
+            broker.reset_offset("p", "t", 0, 4)
             await trio.testing.wait_all_tasks_blocked()
             (reported,) = broker.received(RequestCode.UPDATE_CONSUMER_OFFSET)
             broker.links[0].send(response(reported, ResponseCode.SERVICE_NOT_AVAILABLE))
@@ -190,15 +184,16 @@ async def test_a_position_that_a_reset_overrules_is_no_commit_in_the_trace(
     trace = TraceWriter(lambda data: None, TraceHeader("client", "test", "mock", 0), buffered_events=65_535)
     async with PullConsumer(NAME_SERVER, group="p", runtime=runtime, trace=trace) as consumer:
         consumer.assign({Q0: 0})
+        broker.script(PULL, broker.handle, broker.instead(silent))  # so it does not hear of the reset
         await consumer.poll()
-        broker.script(RequestCode.UPDATE_CONSUMER_OFFSET, code(0, "not stored: the group was sent to 0"))
+        broker.reset_offset("p", "t", 0, 0)
         await consumer.commit()
         records = [list(record) for record in trace._buffer]
     events = [parse_event(cbor2.loads(cbor2.dumps(record))) for record in records]
     (commit,) = [e for e in events if isinstance(e, Invoke) and e.function == "commit_offset"]
     (end,) = [e for e in events if isinstance(e, Ok | Fail) and e.operation == commit.operation]
     assert isinstance(end, Fail)
-    assert end.reason == "not stored: the group was sent to 0"
+    assert end.reason == "not stored: the group was sent to 0 and has yet to follow"
 
 
 async def test_administration(autojump_clock: MockClock, world: World, runtime: ClientRuntime) -> None:

@@ -8,10 +8,10 @@ from trio.testing import MockClock
 
 from broker.client.consuming.consumer import Consumer
 from broker.client.errors import BrokerError, ReplyTimeout, SendOutcomeUnknown, UsageError
-from broker.client.message import Message
+from broker.client.message import Message, MessageView
 from broker.client.producing.producer import Producer
 from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import RemotingCommand, request, response
+from broker.remoting.command import RemotingCommand, request
 from broker.remoting.headers import PushReplyMessageHeader, SendMessageHeaderV2
 from log.properties import encode_properties, parse_properties
 from log.record import decode_record
@@ -50,16 +50,27 @@ async def test_request_waits_for_its_reply(
     world: World, runtime: ClientRuntime, autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     (broker,) = one_group(world)
-    async with Producer(NAME_SERVER, group="p", runtime=runtime) as producer:
+    asking: list[Link] = []
+
+    def note_link(link: Link, command: RemotingCommand) -> None:
+        asking.append(link)
+        broker.handle(link, command)
+
+    broker.script(SEND, note_link)
+    async with (
+        Consumer(NAME_SERVER, group="c", topics="t", start="first", runtime=runtime) as consumer,
+        Producer(NAME_SERVER, group="p", runtime=runtime) as producer,
+    ):
 
         async def answer() -> None:
+            question = await consumer.__anext__()
             await trio.sleep(1)
             properties = properties_of_last(broker)
             assert properties["REPLY_TO_CLIENT"] == producer.core.client_id
             assert properties["TTL"] == "3000"
-            (link,) = broker.links
+            (link,) = asking
             link.send(pushed("another", b"no"))
-            link.send(pushed(properties["CORRELATION_ID"], b"yes"))
+            await consumer.reply(question, b"yes", properties={"colour": "red"})
             link.send(pushed(properties["CORRELATION_ID"], b"twice"))
 
         nursery.start_soon(answer)
@@ -110,9 +121,8 @@ async def test_silent_name_servers_do_not_make_a_reply_longer_than_its_limit(
 ) -> None:
     """The simulator's seed 8: a new route was asked for after a refusal, and waited for without a limit."""
     (broker,) = one_group(world)
-    asked = {"CORRELATION_ID": "c1", "REPLY_TO_CLIENT": "r", "CLUSTER": "home"}
+    asked = {"CORRELATION_ID": "c1", "REPLY_TO_CLIENT": "r"}
     broker.append("t", 0, b"question", encode_properties(asked))
-    broker.script(REPLY, *[code(ResponseCode.SYSTEM_ERROR, "channel of <r> not found.")] * 100)
     async with Consumer(NAME_SERVER, group="c", topics="t", start="first", runtime=runtime) as consumer:
         message = await consumer.__anext__()
         world.servers[NAME_SERVER].script(RequestCode.GET_ROUTEINFO_BY_TOPIC, *[silent] * 100)
@@ -132,28 +142,33 @@ async def test_properties_of_requests_are_the_clients(
             await producer.request(Message("t", b"x", properties={name: "mine"}))
 
 
-def done(link: Link, command: RemotingCommand) -> RemotingCommand:
-    return response(command, 0, fields={"msgId": "0", "queueId": "0", "queueOffset": "0"})
-
-
 async def test_consumer_replies_to_the_group_that_it_read_from(
-    world: World, runtime: ClientRuntime, autojump_clock: MockClock
+    world: World, runtime: ClientRuntime, autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     (broker,) = one_group(world)
-    asked = {"CORRELATION_ID": "c1", "REPLY_TO_CLIENT": "r", "TTL": "3000", "CLUSTER": "home"}
-    broker.append("t", 0, b"question", encode_properties(asked))
-    broker.append("t", 0, b"no question")
-    broker.script(REPLY, code(ResponseCode.SYSTEM_ERROR), done)
-    async with Consumer(NAME_SERVER, group="c", topics="t", start="first", runtime=runtime) as consumer:
+    broker.script(REPLY, code(ResponseCode.SYSTEM_ERROR))
+    replies: list[MessageView] = []
+    async with (
+        Consumer(NAME_SERVER, group="c", topics="t", start="first", runtime=runtime) as consumer,
+        Producer(NAME_SERVER, group="p", runtime=runtime) as producer,
+    ):
+
+        async def ask() -> None:
+            replies.append(await producer.request(Message("t", b"question")))
+
+        nursery.start_soon(ask)
         message = await consumer.__anext__()
         await consumer.reply(message, b"answer", properties={"colour": "red"})
+        assert [reply.body for reply in replies] == [b"answer"]
         headers = [command.decode_fields(SendMessageHeaderV2) for command in broker.received(REPLY)]
         assert len(headers) == 2, "repeated until it was taken"
         properties = parse_properties((headers[0].properties or "").encode())
         assert headers[0].topic == "c_REPLY_TOPIC", "by the cluster of the broker that it was read from"
-        assert (properties["CORRELATION_ID"], properties["REPLY_TO_CLIENT"]) == ("c1", "r")
+        assert properties["CORRELATION_ID"] == message.properties["CORRELATION_ID"]
+        assert properties["REPLY_TO_CLIENT"] == producer.core.client_id
         assert (properties["MSG_TYPE"], properties["colour"]) == ("reply", "red")
         assert broker.received(REPLY)[0].body == b"answer"
+        broker.append("t", 0, b"no question")
         plain = await consumer.__anext__()
         with pytest.raises(UsageError, match="no request"):
             await consumer.reply(plain, b"answer")
@@ -163,9 +178,8 @@ async def test_reply_to_one_who_is_gone_fails(
     world: World, runtime: ClientRuntime, autojump_clock: MockClock
 ) -> None:
     (broker,) = one_group(world)
-    asked = {"CORRELATION_ID": "c1", "REPLY_TO_CLIENT": "r", "CLUSTER": "home"}
+    asked = {"CORRELATION_ID": "c1", "REPLY_TO_CLIENT": "r"}
     broker.append("t", 0, b"question", encode_properties(asked))
-    broker.script(REPLY, *[code(ResponseCode.SYSTEM_ERROR, "channel of <r> not found.")] * 100)
     async with (
         Consumer(NAME_SERVER, group="c", topics="t", start="first", runtime=runtime) as consumer,
         Producer(NAME_SERVER, group="p", runtime=runtime) as producer,
