@@ -1,8 +1,10 @@
 """Real brokers and name servers for the client's tests, without sockets and in virtual time.
 
-    (broker,) = one_group(world)              # a node with a topic "t", registered with a name server
+    (broker,) = one_group(world)                # a node with a topic "t", registered with a name server
     broker.append("t", 0, b"body")
-    broker.script(SEND, broker.instead(reset))    # the next send is stored, and its link breaks
+    broker.script(SEND, broker.instead(reset))  # the next send is stored, and its link breaks
+    broker.script(PULL, code(14), silent)       # the next pulls do not reach the node
+    broker.kill()                               # the process dies; its page cache survives
 
 The nodes are those of `tests.broker.harness.Group`. Trio's mock clock is their clock: they do all that they can when
 something comes in, and a task has them do what becomes due. Links give a client's frames to its node and the node's to
@@ -37,6 +39,7 @@ from tests.broker.harness import Client, Group, Member
 
 NAME_SERVER = "ns:9876"
 HOUR_MS = 3_600_000
+NEVER_NS = 1 << 62
 RETENTION = {"interval_ms": 1000, "reserved_hours": 1, "delete_hours": tuple(range(24))}
 
 
@@ -58,6 +61,7 @@ class Cluster:
         self._under_way: deque[Callable[[], None]] = deque()
         """The arrivals of what name servers have sent."""
         self._sleep = trio.CancelScope()
+        """The driver's sleep; its deadline is when the next thing is due at any node."""
         world.nursery.start_soon(self._drive)
 
     def add_group(self, name: str = "g", members: int = 1, **settings: Any) -> list[Broker]:
@@ -96,10 +100,11 @@ class Cluster:
             if not self._under_way:
                 break
             self._under_way.popleft()()
-        due_ns = min((group.next_due_ns() - ahead_ns for group, ahead_ns in self._groups), default=1 << 62)
+        due_ns = min((group.next_due_ns() - ahead_ns for group, ahead_ns in self._groups), default=NEVER_NS)
         self._sleep.deadline = due_ns / 1e9
 
     async def _drive(self) -> None:
+        """Wakes the nodes when something is due at them."""
         while True:
             with trio.CancelScope() as self._sleep:
                 self.settle()
@@ -110,7 +115,7 @@ class Cluster:
 
 
 class _Registration:
-    """A name server's end of a node's connection."""
+    """A name server's end of a node's connection (`tests.broker.harness.ClientEnd`)."""
 
     def __init__(self, host: NameServerHost, member: Member, line: Line) -> None:
         self._host = host
@@ -121,6 +126,7 @@ class _Registration:
         member.clients[self._connection] = self
 
     def receive(self, data: bytes) -> None:
+        """Has the name server handle requests; its responses arrive when the node's turn is over."""
         for command in self._decoder.feed(data):
             frame = self._host.core.answer(self, command, now_ns())
             if frame is not None:
@@ -131,11 +137,13 @@ class _Registration:
             self._line.received(frame)
 
     def close(self) -> None:
+        """Closes both ends."""
         del self._member.clients[self._connection]
         self.lost()
         self._line.lost(self._connection, "it is closed")
 
     def lost(self) -> None:
+        """Tells the name server, which forgets the node."""
         self._host.registrations.remove(self)
         self._host.core.connection_closed(self)
 
@@ -150,7 +158,7 @@ class NameServerHost(Server):
         self.registrations: list[_Registration] = []
 
     def registers(self, member: Member, line: Line) -> None:
-        """A node wants to connect."""
+        """Takes a node's connection, or refuses it."""
         if self.up:
             self.registrations.append(_Registration(self, member, line))
             line.opened(line.connection)
@@ -174,13 +182,13 @@ class NameServerHost(Server):
 
 
 class _ClientEnd:
-    """What a node sends to a client goes to the client's link, or to who has asked for it instead."""
+    """Gives what a node sends to the client's link, or to a step instead (`tests.broker.harness.ClientEnd`)."""
 
     def __init__(self, broker: Broker, link: Link) -> None:
         self._broker = broker
         self.link = link
         self.steps: dict[int, Step] = {}
-        """What is done with the response to a request, by its opaque, instead of sending it."""
+        """By the opaque of a request: what is given the node's response instead of the client."""
 
     def receive(self, data: bytes) -> None:
         for command in FrameDecoder().feed(data):
@@ -199,7 +207,7 @@ class _ClientEnd:
 
 
 class Broker(Server):
-    """A node, as clients reach it."""
+    """A node of a group, and the links of its clients."""
 
     def __init__(self, cluster: Cluster, group: Group, node_id: str) -> None:
         super().__init__(cluster.world, group.members[node_id].config.node.listen)
@@ -234,7 +242,10 @@ class Broker(Server):
         return None
 
     def instead(self, step: Step) -> Step:
-        """Gives a request to the node, and the node's response to `step`, whenever it comes."""
+        """Returns a step that gives the request to the node, and the node's response to `step`, whenever it comes.
+
+        What `step` returns goes to the client: with `reset` or `silent` the request takes effect and is not confirmed.
+        """
 
         def give(link: Link, command: RemotingCommand) -> None:
             end, _ = self._ends[link]
@@ -321,7 +332,7 @@ class Broker(Server):
             for _ in range(12):
                 client.send("filler", bytes(100_000))
         self.group.wall_offset_ms += 2 * HOUR_MS
-        await trio.sleep(30)
+        await trio.sleep(90)  # that nothing is delivered late any more is noted after a minute
 
     def members_of(self, group: str) -> list[str]:
         """The ids of a consumer group's clients."""

@@ -59,7 +59,6 @@ async def test_how_often_is_what_the_consumer_says(
         NAME_SERVER, group="c", topics="t", start="first", max_retries=2, runtime=runtime
     ) as consumer:
         message = await one_message(consumer, broker)
-        broker.script(SEND_BACK, lambda link, command: response(command, 0))
         await consumer.send_back(message)
         await broker.delete_stored()
         await consumer.send_back(message)
