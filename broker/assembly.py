@@ -11,7 +11,7 @@ from broker.administration.settings_processor import SettingsProcessor
 from broker.administration.statistics_processor import StatisticsProcessor
 from broker.administration.status_processor import StatusProcessor
 from broker.consumer_groups.client_questions_processor import ClientQuestionsProcessor
-from broker.consumer_groups.clients_processor import ClientsProcessor
+from broker.consumer_groups.heartbeats_processor import HeartbeatsProcessor
 from broker.consumer_groups.locks_processor import LocksProcessor
 from broker.delayed.delays import DelayService
 from broker.delayed.timers import TimerService
@@ -180,7 +180,7 @@ def _processors(node: Node, address: str, store_host: bytes, random: RandomSourc
         PullProcessor(
             replica, requests, registry, offsets, resets, creations, stats, settings, time, listeners
         ),
-        ClientsProcessor(replica, requests, registry, creations, settings, time, listeners),
+        HeartbeatsProcessor(replica, requests, registry, creations, settings, time, listeners),
         OffsetsProcessor(replica, requests, registry, offsets, resets),
         LocksProcessor(replica, settings, time, listeners),
         QueriesProcessor(replica, requests),

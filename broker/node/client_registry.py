@@ -2,7 +2,7 @@
 `ConsumerManager` and `ProducerManager`).
 
 Nothing here is replicated: a node registers the clients that are connected to it and tells the leader, whose
-table is the group's (broker/consumer_groups/clients_processor.py). An entry ends with its connection, with an
+table is the group's (broker/consumer_groups/heartbeats_processor.py). An entry ends with its connection, with an
 unregistration, or when it has not been renewed for 120 s.
 
 So a client may stand in the leader's table through several connections, its own and those that other nodes

@@ -1,6 +1,7 @@
 """The group's members as a replica acts on them: it keeps links to them, dismisses removed ones and awaits changes.
 
-Raft decides who belongs to the group (raft/configuration.py), `Membership` keeps it with the addresses on the disk.
+Raft decides who belongs to the group: `Leader.propose_configuration` (raft/leader.py) says whether a change may be made
+now. `Membership` keeps the members with their addresses on the disk.
 """
 
 import structlog

@@ -1,5 +1,8 @@
 """Batches: each item becomes a record of its own, with consecutive queue offsets; all of them are stored, or none.
 
+`parse_batch` (log/batch.py) cuts a batch into items, this module checks them and adds the broker's properties, and
+`Replica.append_batch` makes the records.
+
 A batch may have tens of thousands of messages, and everybody else waits meanwhile. So what is the same for all of them
 is found once, and what most of them do not have is not looked for in each.
 """

@@ -33,7 +33,6 @@ from broker.requests.errors import OverloadedError, RequestError
 from broker.requests.processing import Place, Route
 from broker.sending.batches import Batches
 from broker.sending.dead_letters import dead_letter_properties, retries_are_over
-from broker.sending.new_topics import NewTopics
 from broker.sending.once import OnceSends
 from broker.sending.properties import (
     SHORT_CHARACTERS,
@@ -48,6 +47,7 @@ from broker.settings.live import LiveSettings
 from broker.state.topic_rules import DEAD_LETTER_PREFIX, FORBIDDEN_TO_SEND, RETRY_PREFIX
 from broker.statistics.stats import Stats
 from broker.topics.creation import Creations
+from broker.topics.new_topics import NewTopics
 from broker.transactions.sending import check_room, check_sys_flag, hide_half, sent_as_half
 from log.errors import DiskFullError, EntryTooLargeError, RecordError
 from log.properties import DELAY, without_properties

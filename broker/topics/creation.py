@@ -1,4 +1,6 @@
-"""Topics and consumer groups that come into being: by use or by an administrator, up to the limits.
+"""The creation of topics and consumer groups, by use or by an administrator, and the limits on it.
+
+Whether a first message creates its topic, and with what, decides new_topics.py.
 
 What use creates never replaces what exists (`if_absent`): several clients may cause it at once, and an administrator
 may come in between. Only the leader proposes it.

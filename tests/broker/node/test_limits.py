@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from broker.consumer_groups.clients_processor import GROUPS_PER_CLIENT_MAX, HEARTBEAT_BYTES_MAX
+from broker.consumer_groups.heartbeats_processor import GROUPS_PER_CLIENT_MAX, HEARTBEAT_BYTES_MAX
 from broker.reading.subscriptions import TAGS_LENGTH_MAX
 from broker.remoting.bodies import ConsumerData, HeartbeatData, MessageModel, ProducerData, SubscriptionData
 from broker.remoting.codes import RequestCode, ResponseCode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.consumer_groups.clients_processor import TOLD_AGAIN_NS
+from broker.consumer_groups.heartbeats_processor import TOLD_AGAIN_NS
 from broker.remoting.bodies import (
     CheckClientConfigBody,
     ConsumerListBody,

@@ -1,5 +1,7 @@
 """Heartbeats, and what they make known: who consumes what (RocketMQ's `ClientManageProcessor`).
 
+What a heartbeat changes in the table of clients decides `ClientRegistry.heartbeat` (broker/node/client_registry.py).
+
 A client's heartbeat is registered on the node that it reached, and the leader is told too, so that its table is the
 group's: the list of a group's consumers, from which every consumer computes its share of the queues, must be one
 list. Only the leader tells consumers that the list has changed (code 40), each once, on its own connection or through
@@ -54,7 +56,7 @@ COMMANDS_AT_ONCE: Final = 64
 """Topics and groups that one entry of the log creates for a heartbeat."""
 
 
-class ClientsProcessor:
+class HeartbeatsProcessor:
     """HEART_BEAT 34, UNREGISTER_CLIENT 35, GET_CONSUMER_LIST_BY_GROUP 38, CHECK_CLIENT_CONFIG 46."""
 
     def __init__(
