@@ -277,6 +277,8 @@ class TimerService:
         appends = self._appends
         appends.check_may_append(1 + len(found))
         index = appends.store.log.last_index + 1
+        # The floor may lie behind what is found here: a nearly full disk has each node delete its head by itself, so an
+        # earlier leader may have passed a message that this node still has, and delivers.
         floor = self._index.first_pending(appends.metadata.timers.floor, self._steps)
         announcement = DeliverTimed(tuple(own.offset for own, _ in found), step, floor, index)
         appends.propose_command(announcement, lambda _: self._committed(announcement))
