@@ -14,9 +14,11 @@ and each node flushes what it has written every `flush_interval_ms`. Hence a pow
 - may leave a group that elects nobody: if all that still have votes may have lost something, and one more has a new
   disk and no votes, neither a majority nor all may vote. This is a `DataLoss` too, of the votes.
 
-What a node holds is read from its data files as its machine shows them now, at the positions where the group has
-committed: that is what a start would index again. Its log, once its process has ended, is asked only for its bounds: a
-log that was closed in order maps its files again, and behind a power failure its index units may be gone.
+What a node holds is read from its disk as its machine shows it now, which is what a start would find: its log begins
+where it says so on the disk, a snapshot stands for what was before that, and the data files have the entries, at the
+positions where the group has committed them. The log of a process that has ended is not asked: it was closed in order
+and maps its files again, or index units have gone with the power, or the process ended in the middle of a cut, when the
+disk had changed already and the log had not.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from log.entry_log import EntryLog
+from log.entry_recovery import LogBegin, read_begin
 from log.layout import ENTRY_MAGIC, HEADER, HEADER_BYTES
+from log.snapshot import read_snapshot
 from raft.recovery_loss import Loss
 from simulation.journal import Violation
 from simulation.judges.group_model import GroupModel
@@ -93,7 +97,7 @@ class _Log:
 
     host: BrokerHost
     bounds: EntryLog
-    """Asked for its bounds only: nothing is read through it."""
+    """Asked only how far its process had got: nothing is read through it."""
 
 
 class _Holder:
@@ -249,10 +253,13 @@ class PowerLosses:
         holder = self._holders.get(node)
         if holder is None or holder.log is None:
             return -1
-        host, log = holder.log.host, holder.log.bounds
+        host = holder.log.host
+        first_index = _first_index(host)
+        if first_index is None:
+            return -1
         image, positions = self._model.image, self._model.positions
         file_bytes = host.options.data_file_bytes
-        index, last = log.first_index, min(log.last_index, self._model.last_index)
+        index, last = first_index, self._model.last_index
         while index <= last:
             begin = positions[index]
             start = begin - begin % file_bytes
@@ -264,6 +271,18 @@ class PowerLosses:
                 return bisect_right(positions, begin + differs, index, next_file) - 2
             index = next_file
         return index - 1
+
+
+def _first_index(host: BrokerHost) -> int | None:
+    """Returns the first entry of the log that a start would find; a snapshot has all that was before it.
+
+    None for a log that a start gives up: its snapshot is still to come, or does not reach the beginning.
+    """
+    with host.disk.reads_succeed():
+        begin = read_begin(host.disk, f"{host.options.dledger_directory}/begin") or LogBegin()
+        snapshot = read_snapshot(host.disk)
+    covered = -1 if snapshot is None else snapshot.applied_index
+    return None if begin.pending or covered < begin.index - 1 else begin.index
 
 
 def _first_change(host: BrokerHost, before: dict[int, bytes]) -> int | None:

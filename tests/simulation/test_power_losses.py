@@ -1,5 +1,6 @@
 """Power failures that take what they may end a run in order; what they may not take is a finding."""
 
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
@@ -9,15 +10,17 @@ import pytest
 
 from log import cuts
 from log.entry_log import EntryLog
+from log.entry_recovery import LogBegin, write_begin
 from log.layout import HEADER_BYTES, file_name
 from log.options import StoreOptions
+from log.snapshot import Snapshot, write_snapshot
 from raft.recovery_loss import Loss
 from simulation.findings.report import describe_finding, summary_line
 from simulation.journal import Violation
 from simulation.judges.group_model import GroupModel
 from simulation.judges.power_losses import FAILED_FLUSH, LostBy, PowerLosses
 from simulation.machines.broker_host import BrokerHost
-from simulation.machines.data_files import cached_files
+from simulation.machines.data_files import cached_files, data_file
 from simulation.machines.disk import PAGE_BYTES, PowerFailure, SimulatedDisk, _Inode
 from simulation.plans.draw import draw_plan
 from simulation.plans.plan import Fault, Plan
@@ -227,13 +230,15 @@ def test_votes_can_go_with_sync_flush_too(monkeypatch: pytest.MonkeyPatch) -> No
     assert "holds until power failures took votes" in summary_line(result, 1.0)
 
 
-def _dark_host(entries: int) -> tuple[PowerLosses, Any, EntryLog]:
+def _dark_host(entries: int, body: bytes = b"body") -> tuple[PowerLosses, Any, EntryLog]:
     """A machine whose log has flushed so many entries, and who watches it with sync flush."""
     options = StoreOptions(data_file_bytes=4096, index_file_units=256)
     disk = SimulatedDisk(Random(1))
     log, _ = EntryLog.open(disk, options.dledger_directory, options)
-    for _ in range(entries):
-        log.append(1, make_record(log.next_position(len(make_record(0))) + HEADER_BYTES))
+    size = len(make_record(0, body=body))
+    for number in range(entries):
+        begin = log.next_position(size) + HEADER_BYTES
+        log.append(1, make_record(begin, queue_offset=number, body=body))
     job = log.flush_job()
     assert job is not None
     job.run()
@@ -275,6 +280,73 @@ def test_a_committed_entry_that_all_lose_is_a_finding_with_sync_flush() -> None:
         losses.wiped(name)
         losses._holders[name].lost = LostBy(name, "power of all", SECOND, 0)
     with pytest.raises(Violation, match=r"no voter holds entries 0\.\.0"):
+        losses.data_loss()
+
+
+def _dark_voter() -> tuple[PowerLosses, Any, EntryLog]:
+    """The only voter of a group: it holds in several files, flushed, what the group has committed."""
+    losses, host, log = _dark_host(30, bytes(400))
+    model = losses._model
+    model.voters = ("n0",)
+    model.committed("n0", log, 0, log.last_index, 1, SECOND)
+    assert len(log.file_starts()) > 3
+    return losses, host, log
+
+
+def _delete_head(host: Any, log: EntryLog) -> None:
+    """Deletes the first two files, behind a snapshot, as retention does."""
+    keep = log.index_at(log.file_starts()[2])
+    write_snapshot(host.disk, Snapshot(keep - 1, b"state"))
+    cuts.delete_before(log, keep)
+
+
+def test_power_that_fails_while_the_head_is_deleted_takes_nothing() -> None:
+    """Seed 148: files were gone, and the log of the process that ended there had its old beginning still."""
+    for step in range(1, 100):
+        losses, host, log = _dark_voter()
+        host.disk.arm_power_failure(step)
+        try:
+            _delete_head(host, log)
+        except PowerFailure:
+            pass
+        else:
+            assert step > 4, "power fails at the snapshot, the beginning, and the two directories"
+            return
+        before = cached_files(host.disk, host.options, log)
+        host.disk.lose_power()
+        losses.power_failed(host, before, "power inside", SECOND)
+        assert losses.data_loss() is None
+        # The next start removes what the deletion left, and power may fail in there before it has a log to show.
+        host.disk.arm_power_failure(1)
+        with suppress(PowerFailure):
+            EntryLog.open(host.disk, host.options.dledger_directory, host.options)
+        assert losses.data_loss() is None
+
+
+@pytest.mark.parametrize(
+    "what", ["an entry", "a file", "the snapshot", "an older snapshot", "a reset under way"]
+)
+def test_a_loss_behind_a_deleted_head_is_a_finding(what: str) -> None:
+    losses, host, log = _dark_voter()
+    _delete_head(host, log)
+    assert losses.data_loss() is None
+    directory = host.options.dledger_directory
+    last_file = data_file(host.options, log.file_starts()[-1])
+    first_lost = 0
+    match what:
+        case "an entry":
+            host.disk.open(last_file, 4096, create=False).buffer[HEADER_BYTES] ^= 1
+            first_lost = log.index_at(log.file_starts()[-1])
+        case "a file":
+            host.disk.remove(data_file(host.options, log.first_position))
+            first_lost = log.first_index
+        case "the snapshot":
+            host.disk.remove("snapshot")
+        case "an older snapshot":
+            write_snapshot(host.disk, Snapshot(log.first_index - 2, b"state"))
+        case _:
+            write_begin(host.disk, f"{directory}/begin", LogBegin(10, 4096, 1, 1, pending=True))
+    with pytest.raises(Violation, match=rf"no voter holds entries {first_lost}\.\.29"):
         losses.data_loss()
 
 
