@@ -4,17 +4,21 @@ In order: an address that the file trusts passes; so does one that the named acc
 the account's, and the account must have what the request needs. The response to a refused request says what is missing.
 Requests that another node of the group forwards were decided on there; peers are believed (broker/peers/handshake.py).
 What only the leader can judge, because the topic stands in a message that a request merely points to, it judges itself
-(`AccessControl.check_publish`): a forwarded request still bears its signature and the address that it came from.
+(`AccessControl.check_publish`): a forwarded request still bears its signature and the address that it came from. So it
+is with requests that ask for lists: who answers them leaves out what the account may not see (`Sight`).
 """
 
 import hmac
+from collections.abc import Iterable
+from typing import Final
 
 from broker.access.accounts import Account, Accounts
-from broker.access.needs import ADMIN_CODES, Need, needs, publishing
+from broker.access.needs import Need, Subject, consuming, needs, publishing, reading, using
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.signature import ACCESS_KEY, SIGNATURE, signature
 from broker.requests.errors import RequestError
+from broker.state.topic_rules import WAITING_TOPICS
 from log.record import unpack_host
 
 
@@ -28,7 +32,7 @@ class AccessControl:
         """Passes a request of the client at `host` (packed as in a record) or raises RequestError with code 16."""
         account = self._bound_account(host, command)
         if account is not None:
-            self._check_permissions(account, command)
+            _check_needs(account, command, needs(command))
 
     def check_again(self, host: bytes, command: RemotingCommand) -> None:
         """Does as `check` for a request that was let in by earlier rules and has waited.
@@ -37,16 +41,21 @@ class AccessControl:
         """
         account = self._bound_account(host, command, by_signature=False)
         if account is not None:
-            self._check_permissions(account, command)
+            _check_needs(account, command, needs(command))
 
     def check_publish(self, host: bytes, command: RemotingCommand, topic: str) -> None:
         """Does as `check` for a request that publishes to a topic which it does not name."""
         account = self._bound_account(host, command)
         if account is not None:
-            bound = publishing(topic)
-            _check_needs(
-                account, [need for need in bound if _is_written(account, need)] if account.admin else bound
-            )
+            _check_needs(account, command, publishing(topic))
+
+    def sight(self, host: bytes, command: RemotingCommand) -> "Sight":
+        """Returns what the client of a request that was let in may see.
+
+        Raises `RequestError` where that cannot be told: the account is not known here, or not any more.
+        """
+        account = self._bound_account(host, command, by_signature=False)
+        return SEES_ALL if account is None else Sight(account)
 
     def _bound_account(
         self, host: bytes, command: RemotingCommand, *, by_signature: bool = True
@@ -73,37 +82,74 @@ class AccessControl:
             )
         return account
 
-    def _check_permissions(self, account: Account, command: RemotingCommand) -> None:
-        if account.admin:
-            # As in RocketMQ, an administrator is bound only by what is written for a topic or group.
-            bound = [need for need in needs(command) if _is_written(account, need)]
-        elif command.code in ADMIN_CODES:
-            raise _refused(
-                f"request {command.code} needs an administrator, and {account.access_key!r} is none"
-            )
-        else:
-            bound = needs(command)
-        _check_needs(account, bound)
+
+class Sight:
+    """What an account may see of topics, messages and groups."""
+
+    __slots__ = ("_account",)
+
+    def __init__(self, account: Account | None) -> None:
+        """None stands for clients that no rules bind."""
+        self._account = account
+
+    @property
+    def is_everything(self) -> bool:
+        """Nothing need be left out."""
+        return self._account is None
+
+    def topic(self, name: str) -> bool:
+        """Tells whether the topic may be known: the account has some permission on it."""
+        return self._has(using(name))
+
+    def group(self, name: str) -> bool:
+        """Tells whether the consumer group may be known."""
+        return self._has(consuming(name))
+
+    def message(self, topics: Iterable[str]) -> bool:
+        """Tells whether a message may be read that belongs to these topics, each of which is enough.
+
+        One where messages of all topics wait counts for nobody.
+        """
+        return any(self._has(reading(topic)) for topic in topics if topic not in WAITING_TOPICS)
+
+    def _has(self, wanted: list[Need]) -> bool:
+        account = self._account
+        return account is None or _missing(account, wanted) is None
 
 
-def _check_needs(account: Account, bound: list[Need]) -> None:
-    for need in bound:
-        if not _granted(account, need):
-            what = f"{'group' if need.is_group else 'topic'} {need.name!r}"
-            if need.name is None:
-                what = "any topic"
-            raise _refused(f"{account.access_key!r} needs {need.permission.name} on {what}")
+SEES_ALL: Final = Sight(None)
+
+
+def _check_needs(account: Account, command: RemotingCommand, wanted: list[Need]) -> None:
+    need = _missing(account, wanted)
+    if need is None:
+        return
+    if need.subject is Subject.BROKER:
+        raise _refused(f"request {command.code} needs an administrator, and {account.access_key!r} is none")
+    raise _refused(
+        f"{account.access_key!r} needs {need.permission.name} on {need.subject.value} {need.name!r}"
+    )
+
+
+def _missing(account: Account, wanted: list[Need]) -> Need | None:
+    """Returns the first permission that the account lacks.
+
+    As in RocketMQ, an administrator is bound only by what is written for a topic or group.
+    """
+    for need in wanted:
+        if not (account.admin and not _is_written(account, need)) and not _granted(account, need):
+            return need
+    return None
 
 
 def _is_written(account: Account, need: Need) -> bool:
-    return need.name in (account.groups if need.is_group else account.topics)
+    return need.name in (account.groups if need.subject is Subject.GROUP else account.topics)
 
 
 def _granted(account: Account, need: Need) -> bool:
-    if need.name is None:
-        owned = account.default_topic
-    else:
-        owned = account.group(need.name) if need.is_group else account.topic(need.name)
+    if need.subject is Subject.BROKER:
+        return account.admin
+    owned = account.group(need.name) if need.subject is Subject.GROUP else account.topic(need.name)
     return bool(owned & need.permission)
 
 

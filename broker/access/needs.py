@@ -1,14 +1,18 @@
 """The permissions that a request needs (RocketMQ's `PlainAccessValidator` and `Permission`).
 
 A topic is published to or subscribed, a group is subscribed; the retry topic of a group counts as the group. What
-changes a broker needs an administrator. Everything else needs a good signature and no more.
+changes a broker needs an administrator, and so does what tells of a whole broker or of clients that belong to nobody
+(producer groups). Lists need a good signature and no more: their processors leave out what the account may not see
+(`broker.access.control.Sight`).
 
 Where RocketMQ asks for less than it should (a batch may go to any topic, any account may read any message by its
-position, clean a broker's files or read along under another's group), this asks for what the request does.
+position, list all positions and connections, clean a broker's files or read along under another's group), this asks for
+what the request does and tells.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -19,39 +23,53 @@ from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import decode_request
 from broker.state.topic_rules import RETRY_PREFIX, TRACE_TOPIC
 
-ADMIN_CODES: Final = frozenset(
-    {
-        RequestCode.UPDATE_AND_CREATE_TOPIC,
-        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
-        RequestCode.UPDATE_BROKER_CONFIG,
-        RequestCode.DELETE_TOPIC_IN_BROKER,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
-        RequestCode.DELETE_SUBSCRIPTIONGROUP,
-        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
-        RequestCode.CLEAN_UNUSED_TOPIC,
-        RequestCode.DELETE_EXPIRED_COMMITLOG,
-        RequestCode.RESUME_CHECK_HALF_MESSAGE,
-        RequestCode.TRIVET_CHANGE_GROUP,
-        RequestCode.TRIVET_TRANSFER_LEADERSHIP,
-    }
-)
+
+class Subject(enum.Enum):
+    """The kinds of what a permission may be on."""
+
+    TOPIC = "topic"
+    GROUP = "group"
+    BROKER = "broker"
+    """All of it: what administrators alone may change or see."""
 
 
 class Need(NamedTuple):
-    """A permission on a topic or group; ``name`` None is any topic: the account's default decides."""
+    """A permission on a topic or group, or on the broker, which has no name."""
 
-    is_group: bool
-    name: str | None
+    subject: Subject
+    name: str
     permission: Permission
 
 
+ADMINISTRATOR: Final = Need(Subject.BROKER, "", Permission.ANY)
+
+
+def is_judged(code: int) -> bool:
+    """Tells whether this table says what a request needs."""
+    return code in _FINDERS
+
+
 def needs(command: RemotingCommand) -> list[Need]:
-    """Returns what a request needs, beside an administrator for `ADMIN_CODES`. Raises `RemotingError` if it is
-    unreadable.
+    """Returns what a request needs; nothing where the table does not know it, as no processor does then. Raises
+    `RemotingError` if it is unreadable.
     """
     find = _FINDERS.get(command.code)
     return [] if find is None else find(command)
+
+
+def using(topic: str) -> list[Need]:
+    """Returns what it needs to know of a topic at all."""
+    return _topic(topic, Permission.ANY)
+
+
+def reading(topic: str) -> list[Need]:
+    """Returns what reading the messages of a topic needs."""
+    return _topic(topic, Permission.SUB)
+
+
+def consuming(group: str) -> list[Need]:
+    """Returns what it needs to consume as a group, or to know of it."""
+    return _group(group)
 
 
 def publishing(topic: str) -> list[Need]:
@@ -63,14 +81,14 @@ def _topic(name: str | None, permission: Permission) -> list[Need]:
     if name is None:
         return []  # the processor refuses the request
     if name.startswith(RETRY_PREFIX):
-        return [Need(True, name.removeprefix(RETRY_PREFIX), Permission.SUB)]
+        return [Need(Subject.GROUP, name.removeprefix(RETRY_PREFIX), Permission.SUB)]
     if name == TRACE_TOPIC and permission is Permission.PUB:
         return []  # every account may write its traces
-    return [Need(False, name, permission)]
+    return [Need(Subject.TOPIC, name, permission)]
 
 
 def _group(name: str | None) -> list[Need]:
-    return [Need(True, name, Permission.SUB)] if name else []
+    return [Need(Subject.GROUP, name, Permission.SUB)] if name else []
 
 
 def _fields(
@@ -111,8 +129,36 @@ def _subscription_check(command: RemotingCommand) -> list[Need]:
 
 
 def _message_by_id(command: RemotingCommand) -> list[Need]:
-    topic = command.fields.get("topic")  # 5.x names it; from 4.x any message may be meant
-    return _topic(topic, Permission.SUB) if topic else [Need(False, None, Permission.SUB)]
+    topic = command.fields.get("topic")  # 5.x names it; the processor asks who may read the message's own
+    return _topic(topic, Permission.SUB) if topic else []
+
+
+def _consume_stats(command: RemotingCommand) -> list[Need]:
+    fields = command.fields
+    found = _group(fields.get("consumerGroup"))
+    for name in (fields.get("topic"), *(fields.get("topicList") or "").split(";")):
+        found += _topic(name or None, Permission.ANY)
+    return found
+
+
+def _figure(command: RemotingCommand) -> list[Need]:
+    """What is counted by topic, by topic and group, or, as all other figures, of the whole broker."""
+    name, key = command.fields.get("statsName", ""), command.fields.get("statsKey", "")
+    if name.startswith("TOPIC_"):
+        return _topic(key or None, Permission.ANY)
+    if name.startswith(("GROUP_", "SNDBCK_")) and "@" in key:
+        topic, _, group = key.partition("@")
+        return _topic(topic or None, Permission.ANY) + _group(group)
+    return [ADMINISTRATOR]
+
+
+def _administrator(command: RemotingCommand) -> list[Need]:
+    return [ADMINISTRATOR]
+
+
+def _nothing(command: RemotingCommand) -> list[Need]:
+    """For what tells no more than the account may see anyway, and changes nothing of others."""
+    return []
 
 
 _send = _fields(topic="topic", permission=Permission.PUB)
@@ -120,34 +166,79 @@ _send_short = _fields(topic="b", permission=Permission.PUB)
 _pull = _fields(topic="topic", groups=("consumerGroup",))
 _any_use = _fields(topic="topic", permission=Permission.ANY)
 _of_group = _fields(groups=("consumerGroup",))
+_group_in_topic = _fields(topic="topic", groups=("group",))
 
 _FINDERS: Final[dict[int, Callable[[RemotingCommand], list[Need]]]] = {
+    # Messages.
     RequestCode.SEND_MESSAGE: _send,
     RequestCode.SEND_MESSAGE_V2: _send_short,
     RequestCode.SEND_BATCH_MESSAGE: _send_short,
     RequestCode.SEND_REPLY_MESSAGE: _send,
     RequestCode.SEND_REPLY_MESSAGE_V2: _send_short,
     RequestCode.CONSUMER_SEND_MSG_BACK: _fields(topic="originTopic", groups=("group",)),
+    RequestCode.END_TRANSACTION: _nothing,  # judged by the message that it points to (`check_publish`)
     RequestCode.PULL_MESSAGE: _pull,
     RequestCode.LITE_PULL_MESSAGE: _pull,
     RequestCode.QUERY_MESSAGE: _fields(topic="topic"),
     RequestCode.VIEW_MESSAGE_BY_ID: _message_by_id,
-    RequestCode.QUERY_CONSUME_QUEUE: _fields(topic="topic"),
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: _of_group,
+    # Members.
     RequestCode.HEART_BEAT: _heartbeat,
     RequestCode.UNREGISTER_CLIENT: _of_group,
     RequestCode.CHECK_CLIENT_CONFIG: _subscription_check,
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP: _of_group,
-    RequestCode.QUERY_CONSUMER_OFFSET: _pull,
-    RequestCode.UPDATE_CONSUMER_OFFSET: _pull,
     RequestCode.LOCK_BATCH_MQ: _locks,
     RequestCode.UNLOCK_BATCH_MQ: _locks,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: _of_group,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: _of_group,  # and the topics that the account may see
+    RequestCode.GET_CONSUMER_RUNNING_INFO: _of_group,
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: _fields(
+        topic="topic", permission=Permission.ANY, groups=("group",)
+    ),
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: _administrator,
+    RequestCode.GET_ALL_PRODUCER_INFO: _administrator,
+    # Offsets.
+    RequestCode.QUERY_CONSUMER_OFFSET: _pull,
+    RequestCode.UPDATE_CONSUMER_OFFSET: _pull,
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _any_use,
     RequestCode.GET_MAX_OFFSET: _any_use,
     RequestCode.GET_MIN_OFFSET: _any_use,
     RequestCode.GET_EARLIEST_MSG_STORETIME: _any_use,
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _fields(topic="topic", groups=("group",)),
-    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _fields(topic="topic", groups=("group",)),
-    RequestCode.CLONE_GROUP_OFFSET: _fields(groups=("srcGroup", "destGroup")),
-    RequestCode.GET_CONSUMER_RUNNING_INFO: _of_group,
-    RequestCode.CONSUME_MESSAGE_DIRECTLY: _of_group,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _group_in_topic,
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _group_in_topic,
+    RequestCode.CLONE_GROUP_OFFSET: _fields(topic="topic", groups=("srcGroup", "destGroup")),
+    RequestCode.GET_ALL_CONSUMER_OFFSET: _nothing,  # filtered
+    RequestCode.GET_ALL_DELAY_OFFSET: _administrator,
+    RequestCode.QUERY_CORRECTION_OFFSET: _administrator,  # the lowest offset of all groups
+    # Topics and groups.
+    RequestCode.GET_ALL_TOPIC_CONFIG: _nothing,  # filtered
+    RequestCode.GET_TOPIC_CONFIG: _any_use,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: _nothing,  # the same names everywhere
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _nothing,  # filtered
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: _fields(groups=("group",)),
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _any_use,  # and the groups that the account may see
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: _fields(groups=("group",)),  # and the topics, likewise
+    RequestCode.UPDATE_AND_CREATE_TOPIC: _administrator,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: _administrator,
+    RequestCode.DELETE_TOPIC_IN_BROKER: _administrator,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _administrator,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _administrator,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: _administrator,
+    # Figures.
+    RequestCode.GET_TOPIC_STATS_INFO: _any_use,
+    RequestCode.GET_CONSUME_STATS: _consume_stats,  # without a topic, of those that the account may see
+    RequestCode.QUERY_CONSUME_TIME_SPAN: _fields(topic="topic", permission=Permission.ANY, groups=("group",)),
+    RequestCode.QUERY_CONSUME_QUEUE: _pull,
+    RequestCode.VIEW_BROKER_STATS_DATA: _figure,
+    RequestCode.GET_BROKER_CONSUME_STATS: _nothing,  # filtered
+    # The node and its group.
+    RequestCode.GET_BROKER_RUNTIME_INFO: _administrator,
+    RequestCode.TRIVET_NODE_STATUS: _administrator,
+    RequestCode.GET_BROKER_CONFIG: _administrator,
+    RequestCode.UPDATE_BROKER_CONFIG: _administrator,
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: _administrator,
+    RequestCode.CLEAN_UNUSED_TOPIC: _administrator,
+    RequestCode.DELETE_EXPIRED_COMMITLOG: _administrator,
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: _administrator,
+    RequestCode.TRIVET_CHANGE_GROUP: _administrator,
+    RequestCode.TRIVET_TRANSFER_LEADERSHIP: _administrator,
 }

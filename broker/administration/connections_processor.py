@@ -1,16 +1,18 @@
 """Requests of administrators about topics and groups: ranges, progress, who is connected.
 
-All of it is read on the leader, after a barrier, as the offsets that clients are told.
+All of it is read on the leader, after a barrier, as the offsets that clients are told. What an account may not see is
+left out.
 """
 
 from collections.abc import Iterable
 
 import msgspec
 
+from broker.access.control import Sight
 from broker.administration.queue_figures import QueueFigures, check_number_told
 from broker.node.client_registry import ClientRegistry
 from broker.node.consumer_group import RegisteredClient
-from broker.node.ports import State
+from broker.node.ports import Requests, State
 from broker.remoting.admin_bodies import Connection as ConnectionInfo
 from broker.remoting.admin_bodies import (
     ConsumeOffset,
@@ -48,12 +50,14 @@ class ConnectionsProcessor:
     def __init__(
         self,
         replica: State,
+        requests: Requests,
         registry: ClientRegistry[Connection],
         stats: Stats,
         time: Time,
         broker_name: str,
     ) -> None:
         self._replica = replica
+        self._requests = requests
         self._registry = registry
         self._stats = stats
         self._time = time
@@ -98,7 +102,8 @@ class ConnectionsProcessor:
         group = header.consumer_group
         metadata = self._replica.metadata
         named = header.topic_list or header.topic
-        topics = [name for name in named.split(";") if name] if named else self._consumed_topics(group)
+        sight = self._requests.sight(connection, command)
+        topics = [name for name in named.split(";") if name] if named else self._consumed_topics(group, sight)
         configs = [metadata.topics[topic] for topic in dict.fromkeys(topics) if topic in metadata.topics]
         check_number_told(sum(config.read_queue_nums for config in configs), "name a topic")
         offsets: dict[MessageQueue, ConsumeOffset] = {}
@@ -115,12 +120,17 @@ class ConnectionsProcessor:
         group = self._registry.consumer_group(name)
         if group is None:
             raise RequestError(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
+        sight = self._requests.sight(connection, command)
         body = ConsumerConnection(
             connection_set=[_connection_info(client) for client in group.members()],
             consume_from_where=group.consume_from_where,
             consume_type=group.consume_type,
             message_model=group.message_model,
-            subscription_table=group.subscriptions,
+            subscription_table={
+                topic: subscription
+                for topic, subscription in group.subscriptions.items()
+                if sight.topic(topic)
+            },
         )
         self._reply(connection, command, encode_body(body))
 
@@ -158,12 +168,14 @@ class ConnectionsProcessor:
         groups |= dict.fromkeys(
             group for group, consumed in self._replica.metadata.offsets if consumed == topic
         )
-        self._reply(connection, command, encode_body(GroupList(list(groups))))
+        sight = self._requests.sight(connection, command)
+        self._reply(connection, command, encode_body(GroupList([*filter(sight.group, groups)])))
 
     def topics_of_group(self, connection: Connection, command: RemotingCommand) -> None:
         """Tells the topics in which a group has offsets."""
         group = command.decode_fields(GroupHeader).group
-        self._reply(connection, command, encode_body(TopicList(topics=self._consumed_topics(group))))
+        topics = self._consumed_topics(group, self._requests.sight(connection, command))
+        self._reply(connection, command, encode_body(TopicList(topics=topics)))
 
     def subscription(self, connection: Connection, command: RemotingCommand) -> None:
         """Tells what a group's live consumers subscribe to in a topic; null without any."""
@@ -178,8 +190,9 @@ class ConnectionsProcessor:
 
     # ------------------------------------------------------------------ inside
 
-    def _consumed_topics(self, group: str) -> list[str]:
-        return [topic for consumer, topic in self._replica.metadata.offsets if consumer == group]
+    def _consumed_topics(self, group: str, sight: Sight) -> list[str]:
+        offsets = self._replica.metadata.offsets
+        return [topic for consumer, topic in offsets if consumer == group and sight.topic(topic)]
 
     def _reply(self, connection: Connection, command: RemotingCommand, body: bytes) -> None:
         reply(connection, command, ResponseCode.SUCCESS, body=body)

@@ -12,7 +12,7 @@ import msgspec
 
 from broker.administration.queue_figures import QueueFigures, check_number_told
 from broker.node.client_registry import ClientRegistry
-from broker.node.ports import State
+from broker.node.ports import Requests, State
 from broker.reading.subscriptions import TAG, parse_tag_filter
 from broker.remoting.admin_bodies import ConsumeStats, QueueTimeSpan
 from broker.remoting.admin_headers import (
@@ -50,6 +50,7 @@ class StatisticsProcessor:
     def __init__(
         self,
         replica: State,
+        requests: Requests,
         registry: ClientRegistry[Connection],
         stats: Stats,
         time: Time,
@@ -59,6 +60,7 @@ class StatisticsProcessor:
         address: str,
     ) -> None:
         self._replica = replica
+        self._requests = requests
         self._registry = registry
         self._stats = stats
         self._time = time
@@ -122,16 +124,20 @@ class StatisticsProcessor:
         self._reply(connection, command, encode_body(body))
 
     def broker_consume_stats(self, connection: Connection, command: RemotingCommand) -> None:
-        """Tells the progress of every group in every topic that it consumes; `is_order` leaves unordered topics out.
+        """Tells the progress of every group in every topic that it consumes, as far as the client may see them;
+        `is_order` leaves unordered topics out.
 
         What a group with members has read once and does not subscribe to any more is left out, too.
         """
         only_ordered = command.decode_fields(BrokerConsumeStatsHeader).is_order
-        metadata = self._replica.metadata
+        metadata, sight = self._replica.metadata, self._requests.sight(connection, command)
         consumed = [
             (group, metadata.topics[topic])
             for group, topic in metadata.offsets
-            if topic in metadata.topics and self._registry.may_consume(group, topic)
+            if topic in metadata.topics
+            and self._registry.may_consume(group, topic)
+            and sight.group(group)
+            and sight.topic(topic)
         ]
         if only_ordered:
             consumed = [(group, config) for group, config in consumed if config.order]

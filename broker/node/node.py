@@ -14,7 +14,8 @@ from typing import Final
 
 import structlog
 
-from broker.access.control import AccessControl
+from broker.access.control import SEES_ALL, AccessControl, Sight
+from broker.access.needs import is_judged
 from broker.node.client_calls import ClientCalls
 from broker.node.client_registry import ClientRegistry
 from broker.node.forwarding import Forwarding
@@ -103,6 +104,7 @@ class Node:
         for processor in processors:
             for route in processor.routes():
                 assert route.code not in self._routes, f"two handlers for request {route.code}"
+                assert is_judged(route.code), f"nothing says who may make request {route.code}"
                 self._routes[route.code] = (route.handler, route.place)
         self.listeners.disconnects.append(self.calls.disconnected)
         self.listeners.role_changes.append(self._leader_may_be_asked)
@@ -196,6 +198,12 @@ class Node:
         else:
             return True
         return False
+
+    def sight(self, connection: Connection, command: RemotingCommand) -> Sight:
+        """Returns what the client of a request may see, wherever it is connected. Raises `RequestError` where its
+        account is not known here.
+        """
+        return SEES_ALL if self.access is None else self.access.sight(connection.host, command)
 
     def begin(self, now_ns: int, wall_ms: int) -> None:
         """Sets the time for the calls that follow: whatever brings something from outside calls this first."""

@@ -8,7 +8,7 @@ are functions (`broker.requests.responses`).
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from broker.access.control import AccessControl
+from broker.access.control import AccessControl, Sight
 from broker.remoting.command import RemotingCommand
 from broker.replica.proposals import NewMessage, Waiter, ignore
 from broker.requests.connection import Connection
@@ -83,6 +83,9 @@ class Requests(Protocol):
     @property
     def access(self) -> AccessControl | None:
         """Decides what clients of this node may do; None lets them do everything."""
+
+    def sight(self, connection: Connection, command: RemotingCommand, /) -> Sight:
+        """What the client of a request may see; raises `RequestError` where its account is not known."""
 
     def received(self, connection: Connection, command: RemotingCommand, /) -> None:
         """Begins anew with a request, now that what it needs is there."""

@@ -143,10 +143,12 @@ class OffsetsProcessor:
             refuse(connection, command, reason)
 
     def all_offsets(self, connection: Connection, command: RemotingCommand) -> None:
-        """Tells every group's offsets, as RocketMQ's consumerOffset.json has them."""
-        offsets = self._replica.metadata.offsets
+        """Tells every group's offsets, as RocketMQ's consumerOffset.json has them, as far as the client may see."""
+        sight = self._requests.sight(connection, command)
         table = {
-            f"{topic}@{group}": encode_integer_keyed(queues) for (group, topic), queues in offsets.items()
+            f"{topic}@{group}": encode_integer_keyed(queues)
+            for (group, topic), queues in self._replica.metadata.offsets.items()
+            if sight.group(group) and sight.topic(topic)
         }
         reply(connection, command, ResponseCode.SUCCESS, body=encode_body({"offsetTable": table}))
 

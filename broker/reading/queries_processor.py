@@ -92,11 +92,18 @@ class QueriesProcessor:
         offset = header.offset
         record = committed_record(self._replica, offset)
         if record is not None:
-            if self._requests.access is not None and header.topic and header.topic not in topics_of(record):
+            topics = topics_of(record)
+            sight = self._requests.sight(connection, command)
+            if not sight.is_everything and (
                 # What the request was allowed for is the topic that it names.
-                raise RequestError(
-                    ResponseCode.NO_PERMISSION, f"the message at {offset} is none of topic {header.topic}"
+                (header.topic and header.topic not in topics) or not sight.message(topics)
+            ):
+                wanted = (
+                    f"none of topic {header.topic}"
+                    if header.topic
+                    else "of no topic that the account may read"
                 )
+                raise RequestError(ResponseCode.NO_PERMISSION, f"the message at {offset} is {wanted}")
             head = encode_response_head(command, ResponseCode.SUCCESS, body_length=len(record))
             connection.send(head, record)
         else:

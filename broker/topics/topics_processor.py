@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from broker.node.listeners import Listeners
-from broker.node.ports import Proposals
+from broker.node.ports import Proposals, Requests
 from broker.offsets.commits import OffsetCommits
 from broker.remoting.admin_headers import (
     CreateTopicHeader,
@@ -67,6 +67,7 @@ class TopicsProcessor:
     def __init__(
         self,
         replica: Proposals,
+        requests: Requests,
         creations: Creations,
         offsets: OffsetCommits,
         settings: LiveSettings,
@@ -74,6 +75,7 @@ class TopicsProcessor:
         listeners: Listeners,
     ) -> None:
         self._replica = replica
+        self._requests = requests
         self._settings = settings
         self._time = time
         self._offsets = offsets
@@ -183,9 +185,12 @@ class TopicsProcessor:
             )
 
     def all_topics(self, connection: Connection, command: RemotingCommand) -> None:
-        """Tells every topic, with the version of the table."""
-        metadata = self._replica.metadata
-        self._answer(connection, command, TopicConfigTable(metadata.topics_version, metadata.topics))
+        """Tells every topic that the client may see, with the version of the table."""
+        metadata, sight = self._replica.metadata, self._requests.sight(connection, command)
+        topics = metadata.topics
+        if not sight.is_everything:
+            topics = {name: config for name, config in topics.items() if sight.topic(name)}
+        self._answer(connection, command, TopicConfigTable(metadata.topics_version, topics))
 
     def topic(self, connection: Connection, command: RemotingCommand) -> None:
         """Tells one topic. Raises `RequestError` if it does not exist."""
@@ -243,11 +248,12 @@ class TopicsProcessor:
         self._carry_out(connection, command, DeleteGroup(header.group_name, clean, self._time.wall_ms))
 
     def all_groups(self, connection: Connection, command: RemotingCommand) -> None:
-        """Tells every consumer group, with the version of the table."""
-        metadata = self._replica.metadata
-        table = SubscriptionGroupTable(
-            data_version=metadata.groups_version, subscription_group_table=metadata.groups
-        )
+        """Tells every consumer group that the client may see, with the version of the table."""
+        metadata, sight = self._replica.metadata, self._requests.sight(connection, command)
+        groups = metadata.groups
+        if not sight.is_everything:
+            groups = {name: config for name, config in groups.items() if sight.group(name)}
+        table = SubscriptionGroupTable(data_version=metadata.groups_version, subscription_group_table=groups)
         self._answer(connection, command, table)
 
     def group(self, connection: Connection, command: RemotingCommand) -> None:

@@ -176,7 +176,7 @@ def check(group: str, topic: str) -> bytes:
         (361, {"topic": "other", "consumerGroup": "mine"}, b"", False),
         (12, {"topic": "read", "key": "k"}, b"", True),
         (12, {"topic": "written", "key": "k"}, b"", False),
-        (33, {"offset": "0"}, b"", False),
+        (33, {"offset": "0", "topic": "other"}, b"", False),
         (33, {"offset": "0", "topic": "read"}, b"", True),
         (34, {}, heartbeat(("mine", "read")), True),
         (34, {}, heartbeat(), True),
@@ -200,7 +200,22 @@ def check(group: str, topic: str) -> bytes:
         (222, {"topic": "read", "group": "theirs"}, b"", False),
         (307, {"consumerGroup": "theirs"}, b"", False),
         (314, {"srcGroup": "mine", "destGroup": "theirs"}, b"", False),
-        (28, {}, b"", True),
+        (208, {"consumerGroup": "mine", "topic": "read"}, b"", True),
+        (208, {"consumerGroup": "mine", "topicList": "read;other"}, b"", False),
+        (345, {"group": "mine", "topic": "other"}, b"", False),
+        (315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "read"}, b"", True),
+        (315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "other"}, b"", False),
+        (315, {"statsName": "GROUP_GET_SIZE", "statsKey": "read@mine"}, b"", True),
+        (315, {"statsName": "GROUP_GET_SIZE", "statsKey": "read@theirs"}, b"", False),
+        (315, {"statsName": "BROKER_PUT_NUMS", "statsKey": "c"}, b"", False),
+        (21, {}, b"", True),
+        (43, {}, b"", True),
+        (26, {}, b"", False),
+        (28, {}, b"", False),
+        (45, {}, b"", False),
+        (204, {"producerGroup": "any"}, b"", False),
+        (328, {}, b"", False),
+        (90001, {}, b"", False),
         (17, {"topic": "written"}, b"", False),
         (25, {}, b"", False),
         (215, {"topic": "written"}, b"", False),
@@ -232,5 +247,4 @@ def test_what_is_written_binds_an_administrator() -> None:
 def test_remarks_say_what_is_missing() -> None:
     assert refusal(signed("limited", 10, {"topic": "read"})) == "'limited' needs PUB on topic 'read'"
     assert refusal(signed("limited", 36, {"group": "g"})) == "'limited' needs SUB on group 'g'"
-    assert refusal(signed("limited", 33, {"offset": "1"})) == "'limited' needs SUB on any topic"
     assert refusal(signed("limited", 17, {})) == "request 17 needs an administrator, and 'limited' is none"

@@ -120,15 +120,15 @@ async def test_accounts_are_read_anew(tmp_path: Path) -> None:
         broker = await servers.wait_leader()
         new = Credentials("newcomer", "newcomer-secret")
         with pytest.raises(BrokerError, match="no account has the AccessKey 'newcomer'"):
-            await ask(broker.address, RequestCode.GET_BROKER_RUNTIME_INFO, credentials=new)
+            await ask(broker.address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, credentials=new)
         file.write_text(ACCOUNTS + '[[accounts]]\naccess_key = "newcomer"\nsecret_key = "newcomer-secret"\n')
         broker.reload()
-        await ask(broker.address, RequestCode.GET_BROKER_RUNTIME_INFO, credentials=new)
+        await ask(broker.address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, credentials=new)
         with structlog.testing.capture_logs() as logs:
             file.write_text("[[accounts]]\naccess_key = 7\n")
             broker.reload()
         assert "account 1, access_key: Expected `str`" in logs[0]["reason"]
-        await ask(broker.address, RequestCode.GET_BROKER_RUNTIME_INFO, credentials=new)
+        await ask(broker.address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, credentials=new)
 
 
 async def test_changed_file_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
