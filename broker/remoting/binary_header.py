@@ -15,6 +15,8 @@ from broker.remoting.errors import FrameError, FrameErrorReason, HeaderFieldErro
 _FIXED = struct.Struct(">hBhiii")
 _INT32 = struct.Struct(">i")
 _INT16 = struct.Struct(">h")
+_ENTRY_BYTES_MIN = _INT16.size + _INT32.size
+"""The bytes of an entry with neither name nor value."""
 
 CODE_MAX = 32767
 """The largest code the binary header can carry; larger ones (POP, ACK) need JSON."""
@@ -76,6 +78,25 @@ def decode_binary_fields(data: bytes) -> dict[str, str]:
     except (struct.error, UnicodeDecodeError) as error:
         raise HeaderFieldError("extFields", f"extFields entry at byte {at} of {size}: {error}") from error
     return fields
+
+
+def has_more_binary_fields(data: bytes, count: int) -> bool:
+    """Tells whether a map of extFields has more than so many entries; what cannot be read counts as the last one."""
+    at, size = 0, len(data)
+    if size <= _ENTRY_BYTES_MIN * count:
+        return False
+    for _ in range(count + 1):
+        if at >= size:
+            return False
+        try:
+            (key_length,) = _INT16.unpack_from(data, at)
+            (value_length,) = _INT32.unpack_from(data, at + 2 + key_length)
+        except struct.error:
+            return False
+        if key_length < 0 or value_length < 0:
+            return False
+        at += _ENTRY_BYTES_MIN + key_length + value_length
+    return True
 
 
 def encode_binary_fields(fields: dict[str, str]) -> bytes:

@@ -24,6 +24,8 @@ class FrameErrorReason(enum.StrEnum):
     OVERSIZED = "oversized"
     TOO_SHORT = "too short"
     HEADER_LONGER_THAN_FRAME = "header longer than frame"
+    HEADER_TOO_LONG = "header too long"
+    TOO_MANY_FIELDS = "too many fields"
     UNKNOWN_SERIALIZE_TYPE = "unknown serialize type"
     BAD_JSON_HEADER = "bad JSON header"
     BAD_BINARY_HEADER = "bad binary header"

@@ -6,19 +6,37 @@ not keep the whole read alive); larger bodies are memoryviews of the bytes they 
 frame at the end of a read is kept as pieces and joined once, when it is whole, so a 16 MiB body in small
 pieces costs one copy.
 
-Both limits are known from a frame's first 8 bytes, so a connection never holds more than one frame and one
-read.
+All limits of bytes are known from a frame's first 8 bytes, so a connection never holds more than one frame and one
+read. That of fields is seen to before any of them is made: whoever sends a frame has not shown an account yet.
 """
 
 from __future__ import annotations
 
 import struct
 
-from broker.remoting.command import FRAME_SIZE_MAX, RemotingCommand, decode_command
+from broker.remoting.command import (
+    FRAME_SIZE_MAX,
+    JSON,
+    ROCKETMQ,
+    RemotingCommand,
+    decode_command,
+    has_more_fields,
+    request,
+)
 from broker.remoting.errors import FrameError, FrameErrorReason
 
 BODY_COPY_MAX = 4096
 """Bodies up to this many bytes are copied out of the read they came in, larger ones are views of it."""
+
+CLIENT_HEADER_BYTES_MAX = 256 * 1024
+"""The longest header that servers read of a client. All that is long in a request is in its body, but for a message's
+properties: a record holds 32,767 bytes of them, six times as many in JSON, where each may be a control character."""
+
+CLIENT_FIELDS_MAX = 128
+"""The most extFields that servers read of a client. RocketMQ's own send some 20, signatures counted."""
+
+NO_OPAQUE = -1
+"""The opaque of the response to a request whose own is not known. Clients count from 0 on."""
 
 _FRAME_START = struct.Struct(
     ">II"
@@ -30,21 +48,48 @@ class BrokenStreamError(FrameError):
     """Bytes that are no frame, in a stream.
 
     ``commands`` are the whole frames that came before them in the same read: they are good requests, and what becomes
-    of them must not depend on how the bytes were cut into reads.
+    of them must not depend on how the bytes were cut into reads. ``request`` is what the sender is told of the reason
+    as the response to; None where it does not seem to speak this protocol at all.
     """
 
-    def __init__(self, error: FrameError, commands: list[RemotingCommand]) -> None:
+    def __init__(
+        self, error: FrameError, commands: list[RemotingCommand], request: RemotingCommand | None = None
+    ) -> None:
         super().__init__(error.reason, error.detail)
         self.commands = commands
+        self.request = request
+
+
+class _BoundError(FrameError):
+    """A frame beyond a bound, of somebody who speaks the protocol."""
+
+    def __init__(self, reason: FrameErrorReason, detail: str, request: RemotingCommand) -> None:
+        super().__init__(reason, detail)
+        self.request = request
 
 
 class FrameDecoder:
     """Cuts one connection's bytes into commands; one decoder a connection and direction."""
 
-    __slots__ = ("_error", "_max_frame_size", "_needed", "_pending", "_pending_size")
+    __slots__ = (
+        "_error",
+        "_fields_max",
+        "_header_bytes_max",
+        "_max_frame_size",
+        "_needed",
+        "_pending",
+        "_pending_size",
+    )
 
-    def __init__(self, max_frame_size: int = FRAME_SIZE_MAX) -> None:
+    def __init__(
+        self,
+        max_frame_size: int = FRAME_SIZE_MAX,
+        header_bytes_max: int = FRAME_SIZE_MAX,
+        fields_max: int = FRAME_SIZE_MAX,
+    ) -> None:
         self._max_frame_size = max_frame_size
+        self._header_bytes_max = header_bytes_max
+        self._fields_max = fields_max
         self._pending: list[bytes | memoryview] = []
         self._pending_size = 0
         self._needed = 4
@@ -77,7 +122,8 @@ class FrameDecoder:
             self._cut(data, commands)
         except FrameError as error:
             self._error = error
-            raise BrokenStreamError(error, commands) from None
+            request = error.request if isinstance(error, _BoundError) else None
+            raise BrokenStreamError(error, commands, request) from None
         return commands
 
     def _cut(self, data: bytes, commands: list[RemotingCommand]) -> None:
@@ -87,15 +133,24 @@ class FrameDecoder:
         max_length = self._max_frame_size - 4
         while size - at >= 8:
             total_length, type_and_header_length = _FRAME_START.unpack_from(data, at)
-            body_at = at + 8 + (type_and_header_length & 0xFFFFFF)
+            header_length = type_and_header_length & 0xFFFFFF
+            body_at = at + 8 + header_length
             end = at + 4 + total_length
-            if total_length > max_length or body_at > end:
+            if total_length > max_length or body_at > end or header_length > self._header_bytes_max:
                 raise self._bad_lengths(data[at : at + 8])
             if end > size:
                 self._keep(data, at, 4 + total_length)
                 return
             body = data[body_at:end] if end - body_at <= BODY_COPY_MAX else memoryview(data)[body_at:end]
-            commands.append(decode_command(type_and_header_length >> 24, data[at + 8 : body_at], body))
+            command = decode_command(type_and_header_length >> 24, data[at + 8 : body_at], body)
+            # Fewer bytes than four for each cannot be too many fields: of most headers that is all there is to see.
+            if header_length > 4 * self._fields_max and has_more_fields(command, self._fields_max):
+                raise _BoundError(
+                    FrameErrorReason.TOO_MANY_FIELDS,
+                    f"the header has more than {self._fields_max} fields",
+                    command,
+                )
+            commands.append(command)
             at = end
         if at < size:
             if size - at < 4:
@@ -113,19 +168,26 @@ class FrameDecoder:
     def _bad_lengths(self, start: bytes) -> FrameError:
         """The error for a frame start whose lengths are impossible; names the usual strangers on a port."""
         total_length = int.from_bytes(start[:4], "big")
+        header_length = int.from_bytes(start[5:8], "big")
         if total_length > self._max_frame_size - 4:
-            hint = ""
+            detail = f"{total_length + 4} bytes, at most {self._max_frame_size} are allowed"
             if start[0] == _TLS_HANDSHAKE:
-                hint = " (this looks like a TLS handshake, and TLS is not enabled)"
+                detail += " (this looks like a TLS handshake, and TLS is not enabled)"
             elif start[:4].isascii() and start[:4].decode().isprintable():
-                hint = f" (this looks like text beginning {start[:4].decode()!r}, such as HTTP)"
-            return FrameError(
-                FrameErrorReason.OVERSIZED,
-                f"{total_length + 4} bytes, at most {self._max_frame_size} are allowed{hint}",
-            )
+                detail += f" (this looks like text beginning {start[:4].decode()!r}, such as HTTP)"
+            else:
+                return _BoundError(FrameErrorReason.OVERSIZED, detail, request(0, opaque=NO_OPAQUE))
+            return FrameError(FrameErrorReason.OVERSIZED, detail)
         if total_length < 4:
             return FrameError(FrameErrorReason.TOO_SHORT, f"length {total_length}, a header length takes 4")
-        return FrameError(
-            FrameErrorReason.HEADER_LONGER_THAN_FRAME,
-            f"a header of {int.from_bytes(start[5:8], 'big')} bytes in a frame of length {total_length}",
-        )
+        if header_length + 4 > total_length:
+            return FrameError(
+                FrameErrorReason.HEADER_LONGER_THAN_FRAME,
+                f"a header of {header_length} bytes in a frame of length {total_length}",
+            )
+        detail = f"{header_length} bytes, at most {self._header_bytes_max} are allowed"
+        serialization = start[4]
+        if serialization not in (JSON, ROCKETMQ):
+            return FrameError(FrameErrorReason.HEADER_TOO_LONG, detail)
+        stub = request(0, opaque=NO_OPAQUE, serialization=serialization)
+        return _BoundError(FrameErrorReason.HEADER_TOO_LONG, detail, stub)

@@ -1,7 +1,8 @@
 """The connections of the clients of one server, a broker or a name server: bytes in, requests out, until they go idle.
 
 A client that neither reads nor writes for `idle_ns` is closed, as RocketMQ's remoting server does it
-(IdleStateHandler), and so is one that sends what is no frame, after the good requests before it have been handled.
+(IdleStateHandler), and so is one that sends what is no frame, or one beyond a bound, after the good requests before it
+have been handled. Of a bound its sender is told.
 All together hold no more of frames that are not whole than `broker.requests.incoming` allows.
 """
 
@@ -10,12 +11,19 @@ from typing import Final
 
 import structlog
 
+from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand
-from broker.remoting.frame import BrokenStreamError, FrameDecoder
+from broker.remoting.frame import (
+    CLIENT_FIELDS_MAX,
+    CLIENT_HEADER_BYTES_MAX,
+    BrokenStreamError,
+    FrameDecoder,
+)
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from broker.requests.incoming import IncompleteFrames
 from broker.requests.line import Surroundings
+from broker.requests.responses import reply
 
 log = structlog.get_logger("trivet")
 
@@ -33,7 +41,7 @@ class ClientSession:
         self.active_ns = sessions.time.now_ns
         """The time at which something came last, or at which a sweep saw last that something had been written."""
         self._sessions = sessions
-        self._decoder = FrameDecoder()
+        self._decoder = FrameDecoder(header_bytes_max=CLIENT_HEADER_BYTES_MAX, fields_max=CLIENT_FIELDS_MAX)
 
     def received(self, data: bytes) -> None:
         """Takes bytes that have come."""
@@ -49,6 +57,8 @@ class ClientSession:
             for command in error.commands:
                 handle(connection, command)
             log.warning("connection closed", client=connection.name, reason=str(error))
+            if error.request is not None:
+                reply(connection, error.request, ResponseCode.SYSTEM_ERROR, str(error))
             connection.close()
         if held or decoder.pending_size:
             sessions.incomplete.holds(connection, decoder.pending_size)

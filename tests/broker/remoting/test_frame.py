@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import struct
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.remoting import command as remoting
-from broker.remoting.command import ROCKETMQ
-from broker.remoting.errors import FrameError, FrameErrorReason
-from broker.remoting.frame import BODY_COPY_MAX, BrokenStreamError, FrameDecoder
+from broker.remoting.command import JSON, ROCKETMQ, encode, request
+from broker.remoting.errors import FrameError, FrameErrorReason, RemotingError
+from broker.remoting.frame import (
+    BODY_COPY_MAX,
+    CLIENT_FIELDS_MAX,
+    CLIENT_HEADER_BYTES_MAX,
+    NO_OPAQUE,
+    BrokenStreamError,
+    FrameDecoder,
+)
+from log.record import MAX_PROPERTIES_BYTES
 
 Outcome = tuple[list[bytes], tuple[FrameErrorReason, str] | None]
 
@@ -177,3 +188,78 @@ def test_pending_size_tells_a_cut_off_stream() -> None:
     decoder = FrameDecoder()
     decoder.feed(frame(b'{"code":1}')[:-1])
     assert decoder.pending_size == 17
+
+
+def client_decoder() -> FrameDecoder:
+    return FrameDecoder(header_bytes_max=CLIENT_HEADER_BYTES_MAX, fields_max=CLIENT_FIELDS_MAX)
+
+
+def with_fields(serialization: int, count: int) -> bytes:
+    return encode(request(10, {f"f{k}": "a:b" for k in range(count)}, opaque=7, serialization=serialization))
+
+
+@pytest.mark.parametrize("serialization", [JSON, ROCKETMQ])
+def test_a_client_may_send_so_many_fields_and_is_told_of_the_bound(serialization: int) -> None:
+    """900,000 fields took a second before anybody asked who had sent them."""
+    (command,) = client_decoder().feed(with_fields(serialization, CLIENT_FIELDS_MAX))
+    assert len(command.fields) == CLIENT_FIELDS_MAX
+    with pytest.raises(BrokenStreamError, match="more than 128 fields") as caught:
+        client_decoder().feed(with_fields(serialization, CLIENT_FIELDS_MAX + 1))
+    assert caught.value.reason is FrameErrorReason.TOO_MANY_FIELDS
+    assert caught.value.request is not None
+    assert (caught.value.request.opaque, caught.value.request.serialization) == (7, serialization)
+
+
+@pytest.mark.parametrize("serialization", [JSON, ROCKETMQ])
+def test_a_clients_header_may_be_so_long(serialization: int) -> None:
+    """It is refused from its first bytes, before the client's own opaque is known."""
+    length = CLIENT_HEADER_BYTES_MAX + 1
+    start = struct.pack(">II", 4 + length, serialization << 24 | length)
+    with pytest.raises(BrokenStreamError, match=f"at most {CLIENT_HEADER_BYTES_MAX}") as caught:
+        client_decoder().feed(start)
+    assert caught.value.reason is FrameErrorReason.HEADER_TOO_LONG
+    assert caught.value.request is not None
+    assert (caught.value.request.opaque, caught.value.request.serialization) == (NO_OPAQUE, serialization)
+
+
+def test_all_properties_that_a_record_can_hold_fit_into_a_clients_header() -> None:
+    """As JSON a control character takes six bytes, and the properties' separators are such characters."""
+    properties = "\x01" * MAX_PROPERTIES_BYTES
+    command = request(10, {"properties": properties, "topic": "T" * 255, "producerGroup": "G" * 255})
+    (received,) = client_decoder().feed(encode(command))
+    assert received.fields["properties"] == properties
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b'"' + b'\\"' * 100_000,  # no string ends, each escaped quote might begin one
+        b'{"a":"' + b'\\":' * 60_000 + b'"}',
+        b'{"a":"' + b'":' * 60_000 + b'"}',
+        b'{"a":[' + b"[]," * 60_000 + b"[]]}",
+        b'{"a":[' + b'"",' * 60_000 + b'""]}',
+        b'{"a":' + b"[" * 200_000 + b"}",
+        b"{" + b",".join([b'"":1'] * 40_000) + b"}",
+        b"{" + b",".join(b'"%d":%b' % (k, b"9" * 4000) for k in range(50)) + b"}",
+        b'{"a":1.' + b"9" * 200_000 + b"}",
+    ],
+    ids=lambda fields: fields[:12].decode(),
+)
+def test_no_header_costs_more_than_its_bytes(fields: bytes) -> None:
+    """Beside a header of one long value, which is as legal as can be, in the same process."""
+    plain = frame(b'{"code":10,"extFields":{"a":"' + b"x:\\u0001" * 25_000 + b'"}}')
+    hostile = frame(b'{"code":10,"extFields":' + fields + b"}")
+    assert cpu_ns(hostile) / len(hostile) < 30 * cpu_ns(plain) / len(plain)
+
+
+def cpu_ns(data: bytes) -> int:
+    """The least of some measurements of what it takes to read a frame and its fields."""
+
+    def once() -> int:
+        began = time.process_time_ns()
+        with contextlib.suppress(RemotingError):
+            for command in client_decoder().feed(data):
+                assert command.fields is not None
+        return time.process_time_ns() - began
+
+    return min(once() for _ in range(5))

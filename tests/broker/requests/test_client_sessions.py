@@ -6,6 +6,7 @@ import pytest
 import structlog.testing
 
 from broker.remoting.command import RemotingCommand, encode, request
+from broker.remoting.frame import FrameDecoder
 from broker.requests import incoming
 from broker.requests.client_sessions import ClientSession, ClientSessions
 from broker.requests.connection import Connection
@@ -99,3 +100,20 @@ def test_who_holds_most_of_what_is_not_whole_is_closed(monkeypatch: pytest.Monke
     other.lost()
     one.received(frame[450:])
     assert rig.handled == [("one", 10)]
+
+
+def test_whoever_sends_a_frame_beyond_a_bound_is_told_and_sent_away() -> None:
+    rig = Rig()
+    session = rig.connect("a")
+    many = request(10, {f"f{number}": "x" for number in range(129)}, opaque=8)
+    session.received(data(9) + encode(many) + data(11))
+    assert rig.handled == [("a", 9)]
+    connection = session.connection
+    (answer,) = FrameDecoder().feed(b"".join(bytes(buffer) for buffer in connection.take()))
+    assert (answer.opaque, answer.code, answer.remark) == (
+        8,
+        1,
+        "too many fields: the header has more than 128 fields",
+    )
+    assert connection.close_requested
+    assert not connection.aborted
