@@ -42,6 +42,7 @@ from broker.settings.tables import (
     ImpossibleSettingError,
     Settings,
 )
+from broker.statistics.events import Events
 from broker.statistics.stats import Stats
 from broker.topics.creation import Creations
 from broker.topics.topics_processor import TopicsProcessor
@@ -106,6 +107,7 @@ def build_node(
     live = LiveSettings(settings, disk)
     settings = live.current
     time, listeners, stats = Time(now_ns, wall_ms), Listeners(), Stats(now_ns, wall_ms)
+    events = Events()
     replica = Replica(
         ReplicaOptions(
             node_id=settings.node.id,
@@ -127,9 +129,10 @@ def build_node(
         now_ns=now_ns,
         wall_ms=wall_ms,
         observer=listeners,
+        events=events,
         trace=trace_writer,
     )
-    node = Node(replica, outgoing, live, time, listeners, stats)
+    node = Node(replica, outgoing, live, time, listeners, stats, events)
     about_the_node = StatusProcessor(
         replica,
         live,

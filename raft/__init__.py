@@ -4,11 +4,13 @@ from raft.config import HardState, RaftConfig
 from raft.configuration import AddLearner, Change, Configuration, PromoteLearner, RemoveMember
 from raft.core import Raft
 from raft.effects import Role
+from raft.reasons import Cause, Reason
 from raft.recovery_loss import Loss
 from raft.terms import LogTerms
 
 __all__ = [
     "AddLearner",
+    "Cause",
     "Change",
     "Configuration",
     "HardState",
@@ -17,6 +19,7 @@ __all__ = [
     "PromoteLearner",
     "Raft",
     "RaftConfig",
+    "Reason",
     "RemoveMember",
     "Role",
 ]

@@ -14,6 +14,8 @@
 
 A node that comes back with less than it had acknowledged is `recovering` beside its role; see recovery.py.
 
+Each transition names its cause (reasons.py), which the effect `RoleChanged` tells.
+
     ¹ but not of a PreVote request, nor of a vote request while it hears a leader, unless that leader transfers
 
 Nothing here reads a clock, draws a random number of its own, or touches a log's bytes. `Raft` is the whole interface
@@ -50,6 +52,7 @@ from raft.messages import (
     VoteRequest,
     VoteResponse,
 )
+from raft.reasons import Cause, Pause, Reason
 from raft.recovery import Recovery
 from raft.recovery_loss import Loss
 from raft.state import NodeState, RandomSource
@@ -239,7 +242,7 @@ class Raft:
             case TimeoutNow():
                 # Dissertation 3.10: an election at once, without a PreVote, since the old leader asked for it.
                 if state.may_campaign and self._leader is None and recovery is None:
-                    self._begin_vote(now, leadership_transfer=True)
+                    self._begin_vote(now, Cause(Reason.TRANSFER, message.source))
             case RecoveryRequest():
                 self._answer_recovery(message)
             case RecoveryResponse():
@@ -261,9 +264,9 @@ class Raft:
                 # or cut off (4.2.3), unless that leader asked for the election itself (3.10).
                 defended = not message.leadership_transfer and self._election.defends_leader(now)
                 if not message.pre_vote and not defended:
-                    self._become_follower(message.term, now)
+                    self._become_follower(message.term, now, self._cause_of_term(message, now))
             else:
-                self._become_follower(message.term, now)
+                self._become_follower(message.term, now, self._cause_of_term(message, now))
             return True
         if isinstance(message, VoteRequest | VoteResponse):
             return True  # the first is refused; the second may still say no to a campaign of ours
@@ -277,17 +280,39 @@ class Raft:
     def tick(self, now: int) -> None:
         """Lets time pass; does nothing before `deadline`."""
         if self._leader is not None:
-            if not self._leader.tick(now):
-                self._become_follower(self._state.term, now)
+            silence_ns = self._leader.tick(now)
+            if silence_ns is not None:
+                cause = Cause(Reason.MAJORITY_LOST, after_ns=silence_ns)
+                self._become_follower(self._state.term, now, self._state.after_silence(cause, now))
             return
         if self._recovery is not None:
             self._recovery.tick(now)
         if self._may_campaign and now >= self._election.deadline and self._election.begin_pre_vote(now):
             self._campaign_won(now)
 
+    def paused(self, reason: Reason, duration_ns: int, now: int) -> None:
+        """This node did nothing for so long until now: its event loop stalled, or it waited for its disk."""
+        assert reason in (Reason.LOOP_STALLED, Reason.SLOW_FLUSH), f"{reason.value} is no pause"
+        self._state.pause = Pause(reason, now - duration_ns, now)
+
     # Transitions -----------------------------------------------------------------------------------------------
 
-    def _become_follower(self, term: int, now: int) -> None:
+    def _cause_of_term(self, message: Message, now: int) -> Cause:
+        """Returns why this node is to enter the term of `message`, by what it was until now."""
+        state, source = self._state, message.source
+        if self._leader is not None:
+            transfer = self._leader.transferred_to(source)
+            if transfer is not None:
+                return Cause(transfer, source)
+            # Its peers elect another leader when they have not heard it for an election timeout.
+            pause, patience = state.pause, state.config.election_timeout_min_ns
+            if pause is not None and pause.end_ns - pause.begin_ns >= patience > now - pause.end_ns:
+                return Cause(pause.reason, source, pause.end_ns - pause.begin_ns)
+        elif isinstance(message, VoteRequest) and message.leadership_transfer:
+            return Cause(Reason.TRANSFER, source)
+        return Cause(Reason.HIGHER_TERM, source)
+
+    def _become_follower(self, term: int, now: int, cause: Cause) -> None:
         """Makes this node a follower without a leader: in a greater term, or in this one after having led it."""
         state = self._state
         if self._leader is not None:
@@ -299,7 +324,7 @@ class Raft:
             state.save_hard_state(term, None)
         self._election.forget_leader()
         self._follower = Follower(state)
-        state.set_role(Role.FOLLOWER, None, term_changed=term_changed)
+        state.set_role(Role.FOLLOWER, None, cause, term_changed=term_changed)
 
     def _follow(self, leader: str, now: int) -> None:
         """Follows `leader`, which has sent a leader's message of the current term."""
@@ -309,7 +334,7 @@ class Raft:
         if state.leader != leader:
             assert state.leader is None, f"{leader} and {state.leader} both lead term {state.term}"
             self._election.forget_leader()
-            state.set_role(Role.FOLLOWER, leader)
+            state.set_role(Role.FOLLOWER, leader, Cause(Reason.LEADER_HEARD, leader))
             if self._recovery is not None:
                 self._recovery.ask(leader)
         self._election.heard_leader(now)
@@ -317,13 +342,13 @@ class Raft:
     def _campaign_won(self, now: int) -> None:
         """Makes a pre-candidate a candidate, and a candidate the leader."""
         if self._state.role is Role.PRE_CANDIDATE:
-            self._begin_vote(now, leadership_transfer=False)
+            self._begin_vote(now, Cause(Reason.PRE_VOTE_WON))
         else:
             self._become_leader(now)
 
-    def _begin_vote(self, now: int, *, leadership_transfer: bool) -> None:
+    def _begin_vote(self, now: int, cause: Cause) -> None:
         """Enters the next term as a candidate; as its leader when no other vote is needed."""
-        won = self._election.begin_vote(now, leadership_transfer=leadership_transfer)
+        won = self._election.begin_vote(now, cause)
         self._follower = Follower(self._state)
         if won:
             self._become_leader(now)
@@ -332,7 +357,8 @@ class Raft:
         state = self._state
         assert state.vote == state.node_id, "a leader voted for itself in its term"
         self._election.forget_leader()
-        state.set_role(Role.LEADER, state.node_id)
+        alone = state.configurations.current.voters == (state.node_id,)
+        state.set_role(Role.LEADER, state.node_id, Cause(Reason.ONLY_VOTER if alone else Reason.ELECTED))
         self._leader = Leader(state, self._clip, now)
 
     def _step_down_if_removed(self, now: int) -> None:
@@ -344,7 +370,7 @@ class Raft:
             and state.configurations.current_index <= state.commit_index
         ):
             self._leader.leave()
-            self._become_follower(state.term, now)
+            self._become_follower(state.term, now, Cause(Reason.REMOVED))
 
     # Recovery (see recovery.py) --------------------------------------------------------------------------------
 
@@ -378,7 +404,7 @@ class Raft:
             return
         recovery.loss = Loss.VOTE
         self._state.effects.append(RecoveryChanged(Loss.VOTE))
-        self._become_follower(term, now)
+        self._become_follower(term, now, Cause(Reason.TERM_LEARNED))
         recovery.deadline = now  # the leader, and those who have not told their term, are asked again
 
     def _conclude_recovery(self, now: int) -> None:
@@ -461,12 +487,14 @@ class Raft:
         """
         self._leading().read_index(token)
 
-    def transfer_leadership(self, target: str, now: int) -> None:
+    def transfer_leadership(self, target: str, now: int, reason: Reason = Reason.TRANSFER) -> None:
         """Begins to hand the leadership over to `target`; the attempt is given up after an election timeout.
+
+        `reason` is the one that this node gives when it has stepped down.
 
         Raises NotLeader, LeadershipTransferring, UnknownMember.
         """
-        self._leading().transfer(target, now)
+        self._leading().transfer(target, now, reason)
 
     def propose_configuration(self, change: Change, now: int) -> int:
         """Begins a membership change and returns the index of its entry, which an effect asks the caller to write.

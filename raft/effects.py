@@ -19,6 +19,7 @@ from typing import Protocol
 
 from raft.configuration import Configuration
 from raft.messages import AppendRequest, Message, SnapshotRequest
+from raft.reasons import Cause
 from raft.recovery_loss import Loss
 
 __all__ = [
@@ -130,11 +131,17 @@ class SnapshotNeeded:
 
 @dataclass(frozen=True, slots=True)
 class RoleChanged:
-    """This node's role, its term or the leader that it knows has changed."""
+    """This node's role, its term or the leader that it knows has changed, for that cause.
+
+    `before` is its role until now. `lost_leader` is the other node that it followed until now, if it does so no more.
+    """
 
     role: Role
     term: int
     leader: str | None
+    cause: Cause
+    before: Role
+    lost_leader: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ older, configuration does not know (dissertation 4.1), and a candidate asks and 
 from raft.effects import Role
 from raft.messages import VoteRequest, VoteResponse
 from raft.quorum import VoteTally
+from raft.reasons import Cause, Reason
 from raft.state import NodeState
 
 __all__ = ["Election"]
@@ -120,15 +121,27 @@ class Election:
 
     def begin_pre_vote(self, now: int) -> bool:
         """Asks the voters if they would vote for us (dissertation 9.6); returns True when our own vote is enough."""
-        self._state.set_role(Role.PRE_CANDIDATE, None)
+        self._state.set_role(Role.PRE_CANDIDATE, None, self._cause(now))
         return self._begin(now, pre_vote=True, leadership_transfer=False)
 
-    def begin_vote(self, now: int, *, leadership_transfer: bool) -> bool:
+    def _cause(self, now: int) -> Cause:
+        """Returns why this node asks for votes: what it knows of the leader that it has followed."""
+        state, contact = self._state, self._leader_contact
+        if state.configurations.current.voters == (state.node_id,):
+            return Cause(Reason.ONLY_VOTER)
+        if state.leader is None:
+            return Cause(Reason.NO_LEADER)
+        if contact is None:
+            return Cause(Reason.CONNECTION_LOST, state.leader)
+        return state.after_silence(Cause(Reason.NO_HEARTBEAT, state.leader, now - contact), now)
+
+    def begin_vote(self, now: int, cause: Cause) -> bool:
         """Enters the next term and asks for votes in it (5.2); returns True when our own vote is enough."""
         state = self._state
         state.save_hard_state(state.term + 1, state.node_id)
-        state.set_role(Role.CANDIDATE, None, term_changed=True)
-        return self._begin(now, pre_vote=False, leadership_transfer=leadership_transfer)
+        state.set_role(Role.CANDIDATE, None, cause, term_changed=True)
+        # Dissertation 3.10: voters need not defend the leader that asked for it.
+        return self._begin(now, pre_vote=False, leadership_transfer=cause.reason is Reason.TRANSFER)
 
     def _begin(self, now: int, *, pre_vote: bool, leadership_transfer: bool) -> bool:
         state = self._state
@@ -178,4 +191,4 @@ class Election:
             self._tally = None
             self._attempts += 1
             self.ask_soon(now)
-            self._state.set_role(Role.FOLLOWER, None)
+            self._state.set_role(Role.FOLLOWER, None, Cause(Reason.VOTES_REFUSED))

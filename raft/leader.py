@@ -25,6 +25,7 @@ from raft.messages import AppendRequest, AppendResponse, SnapshotRequest, Snapsh
 from raft.progress import PeerState, Progress
 from raft.quorum import agreed
 from raft.read_index import ReadQueue
+from raft.reasons import Reason
 from raft.state import NodeState
 
 __all__ = ["Clip", "Leader"]
@@ -48,6 +49,7 @@ class Leader:
         "_state",
         "_term_begin_index",
         "_transfer_deadline",
+        "_transfer_reason",
         "_transfer_sent",
         "_votes_itself",
         "_voting_peers",
@@ -65,9 +67,10 @@ class Leader:
         self._heartbeat_due = now + state.config.heartbeat_interval_ns
         self._preferred_check_due = now + state.config.preferred_check_interval_ns
         self._commit_notice_due: int | None = None
-        # The deadline, and if TimeoutNow was sent, mean something only while there is a transferee.
+        # The deadline, the reason, and if TimeoutNow was sent, mean something only while there is a transferee.
         self.transferee: str | None = None
         self._transfer_deadline = 0
+        self._transfer_reason = Reason.TRANSFER
         self._transfer_sent = False
         # `_leaving`, `_voting_peers` and `_votes_itself` follow from `peers` and the current configuration.
         self._leaving: list[str] = []
@@ -465,30 +468,32 @@ class Leader:
             due = self._transfer_deadline
         return due
 
-    def tick(self, now: int) -> bool:
-        """Begins heartbeats and ends a transfer that took too long; returns False when no majority answers.
+    def tick(self, now: int) -> int | None:
+        """Begins heartbeats and ends a transfer that took too long.
 
-        A leader without a majority for the shortest election timeout steps down (dissertation 6.2).
+        Returns how long no majority has answered (ns) once that is too long, else None: a leader without a majority
+        for the shortest election timeout steps down (dissertation 6.2).
         """
         if self.transferee is not None and now >= self._transfer_deadline:
             self.transferee = None
         if now < self._heartbeat_due or not self.peers:
-            return True
+            return None
         self._heartbeat_due = now + self._state.config.heartbeat_interval_ns
         self._round_due = True
         contacts = [peer.last_contact for peer in self._voting_peers]
         if self._votes_itself:
             contacts.append(now)
-        if now - agreed(contacts) > self._state.config.election_timeout_min_ns:
-            return False
+        silence = now - agreed(contacts)
+        if silence > self._state.config.election_timeout_min_ns:
+            return silence
         if now >= self._preferred_check_due:
             self._preferred_check_due = now + self._state.config.preferred_check_interval_ns
             self._hand_over_to_preferred(now)
-        return True
+        return None
 
     # Leadership transfer -------------------------------------------------------------------------------------
 
-    def transfer(self, target: str, now: int) -> None:
+    def transfer(self, target: str, now: int, reason: Reason) -> None:
         """Stops proposals, brings the target up to date and lets it start an election (dissertation 3.10).
 
         Raises UnknownMember, LeadershipTransferring.
@@ -499,6 +504,7 @@ class Leader:
         if self.transferee is not None:
             raise LeadershipTransferring(self.transferee)
         self.transferee = target
+        self._transfer_reason = reason
         self._transfer_deadline = now + state.config.election_timeout_min_ns
         self._transfer_sent = False
         self._send_timeout_now(self.peers[target])
@@ -509,6 +515,10 @@ class Leader:
         if not self._transfer_sent and peer.match_index == state.log.last_index:
             self._transfer_sent = True
             state.send(TimeoutNow(state.node_id, peer.node, state.term))
+
+    def transferred_to(self, node: str) -> Reason | None:
+        """Returns why this leader has asked `node` to succeed it; None if it has not."""
+        return self._transfer_reason if node == self.transferee and self._transfer_sent else None
 
     def _hand_over_to_preferred(self, now: int) -> None:
         """Begins to hand over to the best of the preferred leaders that could lead at once, if there is one."""
@@ -530,7 +540,7 @@ class Leader:
         ]
         if ready:
             best = max(ready, key=lambda peer: (peer.match_index, -preferred.index(peer.node)))
-            self.transfer(best.node, now)
+            self.transfer(best.node, now, Reason.PREFERRED)
 
     def step_down(self) -> None:
         """Ends this leadership, whatever the reason: its reads are lost."""

@@ -21,6 +21,7 @@ from raft.effects import (
     TruncateLog,
 )
 from raft.messages import Message
+from raft.reasons import Cause, Pause
 from raft.terms import LogTerms
 
 __all__ = ["NodeState", "RandomSource"]
@@ -44,6 +45,7 @@ class NodeState:
         "log",
         "log_effects_pending",
         "node_id",
+        "pause",
         "persisted",
         "random",
         "recovering",
@@ -83,6 +85,8 @@ class NodeState:
         self.recovering = False
         self.role = Role.FOLLOWER
         self.leader: str | None = None
+        # The last pause that the caller told of.
+        self.pause: Pause | None = None
         self.effects: list[Effect] = []
         # True while effects wait that must be in the log before anyone reads it.
         self.log_effects_pending = False
@@ -125,12 +129,21 @@ class NodeState:
                 break
         self.effects.append(SaveHardState(term, vote))
 
-    def set_role(self, role: Role, leader: str | None, *, term_changed: bool = False) -> None:
+    def set_role(self, role: Role, leader: str | None, cause: Cause, *, term_changed: bool = False) -> None:
         """Sets role and leader; adds the effect that tells of it if either, or the term, has changed."""
         if role is not self.role or leader != self.leader or term_changed:
+            before, followed = self.role, self.leader
             self.role = role
             self.leader = leader
-            self.effects.append(RoleChanged(role, self.term, leader))
+            lost_leader = followed if followed not in (leader, self.node_id) else None
+            self.effects.append(RoleChanged(role, self.term, leader, cause, before, lost_leader))
+
+    def after_silence(self, cause: Cause, now: int) -> Cause:
+        """Returns `cause`, of a silence of `after_ns` until now; or our own pause, if that explains the silence."""
+        pause = self.pause
+        if pause is not None and pause.explains(now - cause.after_ns, now):
+            return Cause(pause.reason, cause.peer, pause.end_ns - pause.begin_ns)
+        return cause
 
     def append_configuration(self, index: int, configuration: Configuration) -> None:
         """The entry at `index` is in the log: its configuration is in force from now on (dissertation 4.1)."""

@@ -45,6 +45,7 @@ from broker.requests.responses import refuse, reply
 from broker.settings.live import LiveSettings
 from broker.settings.tables import Settings
 from broker.state.commands import Command, DeleteTopic, PutTopic, Several
+from broker.statistics.events import Events
 from broker.statistics.stats import Stats
 from log.errors import DiskError, DiskFullError
 
@@ -67,6 +68,7 @@ class Node:
         time: Time,
         listeners: Listeners,
         stats: Stats,
+        events: Events,
     ) -> None:
         """`listeners` observe the replica: the node is the first of them, and the last (`start`)."""
         self.replica = replica
@@ -75,6 +77,7 @@ class Node:
         self.settings = settings
         self.time = time
         self.stats = stats
+        self.events = events
         self.registry: ClientRegistry[Connection] = ClientRegistry()
         self.calls = ClientCalls(int(replica.node_id[1:]), time)
         self.registration_version = 0

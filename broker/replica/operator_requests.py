@@ -13,6 +13,7 @@ from broker.requests.errors import NotServingError
 from log.errors import DiskError, DiskFullError
 from raft.configuration import Change
 from raft.errors import RaftError
+from raft.reasons import Reason
 
 log = structlog.get_logger("trivet.replica")
 
@@ -58,7 +59,7 @@ def hand_over(replica: Replica) -> str | None:
         return None
     target = max(heirs, key=lambda peer: peer.match_index).node
     try:
-        replica.raft.transfer_leadership(target, replica.now_ns)
+        replica.raft.transfer_leadership(target, replica.now_ns, Reason.STOP)
     except RaftError as error:
         log.info("leadership is not handed over", target=target, reason=str(error))
         return None

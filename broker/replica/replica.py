@@ -52,6 +52,7 @@ from broker.requests.deadline import NEVER
 from broker.requests.errors import NotServingError, OverloadedError
 from broker.state.commands import Command, DeleteTopic, Several, decode_command, encode_command
 from broker.state.snapshot import decode_state, encode_state
+from broker.statistics.events import Event, Events
 from broker.trace import TraceWriter
 from log import cuts
 from log.cold_reads import ColdReads
@@ -119,6 +120,7 @@ class Replica:
         now_ns: int,
         wall_ms: int,
         observer: Observer,
+        events: Events,
         trace: TraceWriter | None,
     ) -> None:
         """Begins over what `Store.open` found, of which `recovery` tells. Raises as `start_from_disk`."""
@@ -136,6 +138,7 @@ class Replica:
         self._uncommitted_bytes_max = options.uncommitted_bytes_max
         self._store_host = options.store_host
         self._observer = observer
+        self._events = events
         self._trace = ReplicaTrace(trace, entry_log, now_ns, start.hard_state.term, recovery.committed_index)
 
         self.raft = Raft(
@@ -532,8 +535,23 @@ class Replica:
         if effect.role is not fx.Role.LEADER:
             self._stop_leading()
         self._trace.role(self.now_ns, effect)
-        log.info("role", role=effect.role.value, term=effect.term, leader=effect.leader)
+        self._tell_of_role(effect)
         self._observer.role_changed()
+
+    def _tell_of_role(self, effect: fx.RoleChanged) -> None:
+        """Says why the role has changed; apart from that, why a leader steps down or is not followed any more."""
+        cause = effect.cause
+        reason = cause.reason.value
+        facts: dict[str, object] = {"term": effect.term}
+        if cause.peer is not None:
+            facts["peer"] = cause.peer
+        if cause.after_ns:
+            facts["after_ms"] = cause.after_ns // 1_000_000
+        self._events.note(Event.ROLE_CHANGED, reason, role=effect.role.value, leader=effect.leader, **facts)
+        if effect.before is fx.Role.LEADER:
+            self._events.note(Event.STEPPED_DOWN, reason, **facts)
+        elif effect.lost_leader is not None:
+            self._events.note(Event.LEADER_LOST, reason, leader=effect.lost_leader, **facts)
 
     def _on_snapshot_needed(self, effect: fx.SnapshotNeeded) -> None:
         message = effect.message

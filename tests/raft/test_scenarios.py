@@ -29,6 +29,7 @@ NAMES = (
     "prevote_partitioned_node",
     "read_index",
     "read_index_alone",
+    "reasons",
     "recovery_empty_disk",
     "recovery_lost_suffix",
     "recovery_new_group",

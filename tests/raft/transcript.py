@@ -7,6 +7,7 @@ A scenario is a text file of commands, each followed by what it caused (tests/sc
     log A 1x3 4x2 [term 5]     A begins with three entries of term 1 and two of term 4 and, unless it is that of the
                                last entry, in term 5 (only right after `group`)
     timeout A                  time passes until A's deadline, A's clock ticks
+    pause A MS [disk]          A finds that it did nothing for MS milliseconds, or waited for its disk
     wait MS                    MS milliseconds pass, nobody's clock ticks
     run MS                     MS milliseconds pass, all clocks tick, all messages arrive at once
     elect A                    A's election timeout passes, all messages arrive (quiet: shows the outcome only)
@@ -32,7 +33,16 @@ A scenario is a text file of commands, each followed by what it caused (tests/sc
 from collections.abc import Callable
 from itertools import groupby
 
-from raft import AddLearner, Configuration, HardState, PromoteLearner, RemoveMember, Role
+from raft import (
+    AddLearner,
+    Cause,
+    Configuration,
+    HardState,
+    PromoteLearner,
+    Reason,
+    RemoveMember,
+    Role,
+)
 from raft.effects import (
     AcceptEntries,
     AppendConfiguration,
@@ -120,6 +130,11 @@ def describe(message: Message) -> str:
             return f"is in term {message.term}{leads}"
 
 
+def told(cause: Cause) -> str:
+    who = f" of {cause.peer}" if cause.peer else ""
+    return f"{cause.reason.value}{who}" + (f", {cause.after_ns // MILLISECOND} ms" if cause.after_ns else "")
+
+
 def line_of(node: str, effect: Effect) -> str:
     """One line of a transcript."""
     match effect:
@@ -140,9 +155,9 @@ def line_of(node: str, effect: Effect) -> str:
             return f"{node} writes {index}: no-op of term {term}"
         case AppendConfiguration(index, term, configuration):
             return f"{node} writes {index}: {members(configuration)} in term {term}"
-        case RoleChanged(role, term, leader):
+        case RoleChanged(role, term, leader, cause):
             whose = f" of {leader}" if leader and role is Role.FOLLOWER else ""
-            return f"{node} is {role.value}{whose} in term {term}"
+            return f"{node} is {role.value}{whose} in term {term}: {told(cause)}"
         case Committed(index):
             return f"{node} commits to {index}"
         case ReadReady(token, index):
@@ -215,6 +230,10 @@ class Scenario:
         assert deadline is not None, f"{node} waits for nothing"
         self.cluster.now = max(self.cluster.now, deadline)
         self.cluster.tick(self.cluster[node])
+
+    def do_pause(self, node: str, milliseconds: str, disk: str = "") -> None:
+        reason = Reason.SLOW_FLUSH if disk else Reason.LOOP_STALLED
+        self.cluster[node].up.paused(reason, int(milliseconds) * MILLISECOND, self.cluster.now)
 
     def do_wait(self, milliseconds: str) -> None:
         self.cluster.now += int(milliseconds) * MILLISECOND
