@@ -4,8 +4,8 @@ The shell, the simulator and the tests' group run nodes by this class and have n
 and time, write what `Connection`s hold, dial, and run jobs. How they do that:
 
     accept_client, links.accept     for each connection that comes; what they return is given its bytes
-    turn                            when `Surroundings.wake` was called, or the last turn's deadline has come
-    jobs.flush, jobs.others         within and behind each turn; each job is run, and reported with `job_done`
+    turn, then end_turn             when `Surroundings.wake` was called, or the last turn's deadline has come
+    job_done                        when a job has run that was begun through `begin_job` or `begin_flush`
     stop                            at a signal
 """
 
@@ -28,6 +28,9 @@ _SECOND = 1_000_000_000
 class NodeSurroundings(Surroundings, Protocol):
     """The time of a node, and its ways to others."""
 
+    def hand_out(self) -> None:
+        """Writes what is queued for connections, as far as that is possible now."""
+
     def dial_peer(self, line: Line) -> None:
         """Begins to connect `line.connection` with `line.address`; reports to the line what comes of it."""
 
@@ -38,8 +41,9 @@ class NodeSurroundings(Surroundings, Protocol):
 class RunningNode:
     """One node that runs.
 
-    `address` is the ``host:port`` that clients are told. `nonce` returns the given number of random bytes. `deliver`
-    stands in for `Node.peer_received`.
+    `address` is the ``host:port`` that clients are told. `nonce` returns the given number of random bytes. `begin_job`
+    has a job run in a thread, as soon as one is free; `begin_flush` does it for flushes, which others wait for.
+    `deliver` stands in for `Node.peer_received`.
     """
 
     def __init__(
@@ -49,11 +53,15 @@ class RunningNode:
         *,
         address: str,
         nonce: Callable[[int], bytes],
+        begin_job: Callable[[Job], None],
+        begin_flush: Callable[[Job], None] | None = None,
         deliver: Callable[[str, Frame], bool] | None = None,
     ) -> None:
         self.node = node
         self._surroundings = surroundings
         self.jobs = Jobs(node.replica)
+        self._begin_job = begin_job
+        self._begin_flush = begin_flush or begin_job
         settings = node.settings.current
         self.links = PeerLinks(
             node,
@@ -99,13 +107,10 @@ class RunningNode:
         """Returns the session of a client that has connected. `host` is packed as in a record, `name` for the log."""
         return self.clients.accept(self.node.client_connected(name, host))
 
-    def turn(self, now_ns: int, wall_ms: int, send: Callable[[], None]) -> int:
-        """Does all that has become possible. Returns when the next turn is due at the latest, in nanoseconds.
-
-        `send` is called in the turn when others wait for what is queued so far, and is to be called behind it.
-        """
+    def turn(self, now_ns: int, wall_ms: int) -> int:
+        """Does all that has become possible. Returns when the next turn is due at the latest, in nanoseconds."""
         node = self.node
-        deadline_ns = node.turn(now_ns, wall_ms, send)
+        deadline_ns = node.turn(now_ns, wall_ms, self._send)
         if node.replica.members.peers is not self.links.peers:
             self.links.follow_membership()
         if node.registration_version != self._told_version:
@@ -115,6 +120,18 @@ class RunningNode:
         if self._stop is not None:
             self._stop.turned()
         return deadline_ns  # what has set another one since has asked for another turn
+
+    def end_turn(self) -> None:
+        """Sends what `turn` has left, and begins the jobs that are due."""
+        self._send()
+        for job in self.jobs.others():
+            self._begin_job(job)
+
+    def _send(self) -> None:
+        """Writes what is queued, and begins the flush that others wait for: it takes longer than the rest of a turn."""
+        self._surroundings.hand_out()
+        if (flush := self.jobs.flush()) is not None:
+            self._begin_flush(flush)
 
     def job_done(self, job: Job) -> None:
         """Takes back a job that has run, without an error or with one that stops no node."""

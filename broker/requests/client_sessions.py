@@ -44,8 +44,10 @@ class ClientSession:
         self._decoder = FrameDecoder(header_bytes_max=CLIENT_HEADER_BYTES_MAX, fields_max=CLIENT_FIELDS_MAX)
 
     def received(self, data: bytes) -> None:
-        """Takes bytes that have come."""
+        """Takes bytes that have come. They are ignored on a connection that is to be closed."""
         sessions, connection, decoder = self._sessions, self.connection, self._decoder
+        if connection.close_requested:
+            return
         sessions.begin()
         self.active_ns = sessions.time.now_ns
         handle = sessions.handle

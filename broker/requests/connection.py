@@ -83,7 +83,7 @@ class Connection:
             self.close_requested = True
 
     def abort(self) -> None:
-        """Asks the shell to close the connection without writing what is queued; nothing more is queued."""
+        """Asks the shell to close the connection at once; what is queued, or will be, is not written."""
         self.close()
         self.aborted = True
         self.outbox.clear()

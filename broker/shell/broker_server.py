@@ -110,7 +110,14 @@ class BrokerServer:
             peers=peer_tls,
             name_servers=name_server_tls,
         )
-        self._running = RunningNode(self.node, self._wires, address=self.address, nonce=secrets.token_bytes)
+        self._running = RunningNode(
+            self.node,
+            self._wires,
+            address=self.address,
+            nonce=secrets.token_bytes,
+            begin_job=self._begin_job,
+            begin_flush=self._begin_flush,
+        )
         self._flusher = None
         if self._reading is not None:
             self._flusher = JobsBetweenReads("flush", self._reading, self._running.job_done)
@@ -186,22 +193,11 @@ class BrokerServer:
 
     def _turn(self) -> int:
         now_ns = time.monotonic_ns()
-        deadline_ns = self._running.turn(now_ns, _wall_ms(), self._hand_out)
-        self._hand_out()
-        for job in self._running.jobs.others():
-            self._begin_job(job)
+        deadline_ns = self._running.turn(now_ns, _wall_ms())
+        self._running.end_turn()
         if self._trace is not None:
             self._trace.flush_if_due(now_ns)
         return deadline_ns
-
-    def _hand_out(self) -> None:
-        """Writes what is queued, and begins the flush that others wait for."""
-        self._wires.hand_out()
-        if (flush := self._running.jobs.flush()) is not None:
-            if self._flusher is None:
-                self._begin_job(flush)
-            else:
-                self._flusher.start(flush)
 
     # ------------------------------------------------------------------ clients
 
@@ -243,6 +239,12 @@ class BrokerServer:
             session.lost()
 
     # ------------------------------------------------------------------ worker threads
+
+    def _begin_flush(self, flush: Job) -> None:
+        if self._flusher is None:
+            self._begin_job(flush)
+        else:
+            self._flusher.start(flush)
 
     def _begin_job(self, job: Job) -> None:
         assert self._wires.tasks is not None, "turns run while the node serves"

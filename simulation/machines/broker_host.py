@@ -357,6 +357,7 @@ class BrokerProcess:
         self._scheduler = surroundings.scheduler
         unsent_bytes_max = host.settings.limits.max_pending_bytes_per_connection
         self._wires = Wires(self.outgoing, self._scheduler, self.guarded, unsent_bytes_max)
+        self.hand_out = self._wires.hand_out
         self._guarded_turn = self.guarded(self._turn)
         self._guarded_deadline = self.guarded(self._deadline_passed)
         self.writer = surroundings.replica_writer(host)
@@ -382,7 +383,12 @@ class BrokerProcess:
             lambda: host.frame_faults,
         )
         self.running = RunningNode(
-            self.node, self, address=host.address, nonce=host.random.randbytes, deliver=self.frames.deliver
+            self.node,
+            self,
+            address=host.address,
+            nonce=host.random.randbytes,
+            begin_job=self._run_job,
+            deliver=self.frames.deliver,
         )
 
     def run(self) -> None:
@@ -456,17 +462,10 @@ class BrokerProcess:
     def _turn(self) -> None:
         host = self.host
         self._turn_planned = False
-        deadline_ns = self.running.turn(*host.clock.read(), self._send)
+        deadline_ns = self.running.turn(*host.clock.read())
         host.surroundings.watcher.turned(host, self.node)
-        self._send()
-        for job in self.running.jobs.others():
-            self._run_job(job)
+        self.running.end_turn()
         self._arm(deadline_ns)
-
-    def _send(self) -> None:
-        self._wires.hand_out()
-        if (flush := self.running.jobs.flush()) is not None:
-            self._run_job(flush)
 
     def _arm(self, deadline_ns: int) -> None:
         self._deadline_ns = deadline_ns

@@ -202,9 +202,9 @@ class Endpoint:
                 room -= len(buffer)
         if taken:
             self._enqueue(b"".join(taken))
-        if not unsent:
-            if self._close_when_sent:
-                self.close()
+        if not unsent and self._close_when_sent:
+            self.close()
+        if taken:
             self.on_writable()
 
     def _enqueue(self, data: bytes) -> None:

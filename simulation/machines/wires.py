@@ -57,7 +57,7 @@ class Wires:
             else:
                 endpoint.send(buffers)
                 if endpoint.has_unsent:
-                    self._keep(connection, endpoint)
+                    self._keep(connection, endpoint, sum(map(len, buffers)))
                 else:
                     connection.was_written = True
                 if connection.close_requested:
@@ -65,14 +65,18 @@ class Wires:
             if endpoint.closed:
                 self._scheduler.after(0, self._guarded(self._closed), connection, _CLOSED_HERE)
 
-    def _keep(self, connection: Connection, endpoint: Endpoint) -> None:
+    def _keep(self, connection: Connection, endpoint: Endpoint, size: int) -> None:
+        """Counts what the system has not taken of what was left before and the `size` bytes that were sent now."""
+        left = connection.unsent_bytes + size
         connection.unsent_bytes = endpoint.unsent_bytes
+        if connection.unsent_bytes < left:
+            connection.was_written = True
         endpoint.on_writable = self._guarded(lambda: self._written(connection))
         if connection.unsent_bytes > self._unsent_bytes_max:
             endpoint.readable = False
 
     def _written(self, connection: Connection) -> None:
-        """The system has taken all that was queued for a connection."""
+        """The system has taken something of what was left of a connection's bytes."""
         endpoint = self.endpoints.get(connection)
         if endpoint is None:
             return
@@ -80,7 +84,7 @@ class Wires:
         connection.was_written = True
         if endpoint.closed:
             self._closed(connection, _CLOSED_HERE)
-        elif not endpoint.readable:
+        elif not endpoint.readable and connection.unsent_bytes <= self._unsent_bytes_max:
             endpoint.readable = True
             endpoint.peer.kick()
 

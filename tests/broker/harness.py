@@ -44,6 +44,7 @@ from broker.remoting.headers import (
     SendMessageResponseHeader,
 )
 from broker.remoting.json_body import encode_body
+from broker.replica.jobs import Job
 from broker.requests.client_sessions import ClientSession
 from broker.requests.connection import LOOPBACK_HOST, Connection, Outgoing
 from broker.requests.line import Line
@@ -101,6 +102,8 @@ class Member:
     node: Node | None = None
     running: RunningNode | None = None
     clients: dict[Connection, ClientEnd] = field(default_factory=dict)
+    jobs: list[Job] = field(default_factory=list)
+    """Begun, and to be run behind the turn."""
     due_ns: int = 0
 
     @property
@@ -132,6 +135,9 @@ class _Surroundings:
 
     def dial_name_server(self, line: Line) -> None:
         self._group.dial_name_server(self._member, line)
+
+    def hand_out(self) -> None:
+        self._group.hand_out(self._member)
 
 
 @dataclass
@@ -249,6 +255,7 @@ class Group:
             _Surroundings(self, member),
             address=member.config.node.listen,
             nonce=self.random.randbytes,
+            begin_job=member.jobs.append,
             deliver=lambda source, frame: (
                 not self.lose(source, node_id, frame) and member.alive.peer_received(source, frame)
             ),
@@ -263,6 +270,7 @@ class Group:
         """The process dies at once; the other nodes and the clients see their connections break."""
         member = self.members[node_id]
         member.node = member.running = None
+        member.jobs = []
         member.disk = member.disk.kill()
         clients, member.clients = member.clients, {}
         for client in clients.values():
@@ -448,12 +456,16 @@ class Group:
 
     def _turn(self, member: Member) -> None:
         member.due_ns = FAR_NS
-        due_ns = member.process.turn(self.now_ns, self.wall_ms, lambda: self._send(member))
+        due_ns = member.process.turn(self.now_ns, self.wall_ms)
         member.due_ns = min(member.due_ns, due_ns)
-        self._run_jobs(member)
-        self._send(member)
+        member.process.end_turn()
+        while member.jobs:
+            job = member.jobs.pop(0)
+            job.run()
+            member.process.job_done(job)
 
-    def _send(self, member: Member) -> None:
+    def hand_out(self, member: Member) -> None:
+        """Sends what a node has queued."""
         for connection in member.outgoing.take():
             data = b"".join(connection.take())
             pipe = self._pipes.get(connection)
@@ -468,13 +480,6 @@ class Group:
                 client.receive(data)
                 if connection.close_requested:
                     client.close()
-
-    def _run_jobs(self, member: Member) -> None:
-        jobs = member.process.jobs
-        flush = jobs.flush()
-        for job in [*([flush] if flush is not None else []), *jobs.others()]:
-            job.run()
-            member.process.job_done(job)
 
     def _deliver(self, item: tuple[str, str, Connection, bytes]) -> None:
         source, target, connection, data = item

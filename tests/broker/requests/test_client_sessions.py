@@ -67,6 +67,60 @@ def test_what_is_no_frame_closes_behind_the_requests_before_it() -> None:
     assert [entry["event"] for entry in logs] == ["connection closed"]
 
 
+@pytest.mark.parametrize("end", ["what is no frame", "sweep", "too much held", "its user"])
+def test_what_comes_on_a_connection_that_is_to_be_closed_is_ignored(
+    monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """It was handled, although nobody reads the responses, or was told once more to be no frame."""
+    monkeypatch.setattr(incoming, "INCOMPLETE_BYTES_MAX", 1000)
+    rig = Rig()
+    session = rig.connect("a")
+    with structlog.testing.capture_logs() as logs:
+        if end == "what is no frame":
+            session.received(b"\xff" * 8)
+        elif end == "sweep":
+            rig.desk.advance(IDLE_S + 1)
+            rig.sweep()
+        elif end == "too much held":
+            session.received(encode(request(10, None, bytes(2000)))[:1500])
+        else:
+            session.connection.abort()
+        told = len(logs)
+        for _ in range(2):
+            session.received(data(10) + b"\xff" * 8)
+    assert rig.handled == []
+    assert len(logs) == told
+    assert rig.closed == []
+    session.lost()
+    assert (rig.closed, rig.sessions.open) == (["a"], {})
+
+
+def test_the_end_of_a_session_is_told_with_its_time_and_its_frame_counts_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(incoming, "INCOMPLETE_BYTES_MAX", 1000)
+    rig = Rig()
+    one, other = rig.connect("one"), rig.connect("other")
+    frame = encode(request(10, None, bytes(2000)))
+    one.received(frame[:600])
+    rig.desk.now_ns += 7
+    turns = rig.desk.turns_wanted
+    one.lost()
+    assert rig.desk.time.now_ns == rig.desk.now_ns
+    assert rig.desk.turns_wanted > turns, "others may have waited for what it had"
+    other.received(frame[:900])
+    assert not other.connection.aborted
+
+
+def test_a_connection_is_aborted_by_one_sweep_only() -> None:
+    rig = Rig()
+    session = rig.connect("a")
+    rig.desk.advance(IDLE_S + 1)
+    for _ in range(2):
+        assert rig.sweep() == {"a"}
+    assert rig.desk.outgoing.take() == [session.connection]
+
+
 def test_who_neither_reads_nor_writes_is_closed() -> None:
     """The simulator counted what came only, so that a client that was sent to all the time was closed."""
     rig = Rig()

@@ -169,8 +169,14 @@ def test_a_line_ends_in_every_state(state: LineState) -> None:
         line.opened(desk.connection)
         if state is LineState.UP:
             line.up()
+    connection = desk.connection
+    desk.outgoing.take()
+    connection.send(b"queued")
     line.end("nobody wants it")
     line.end("once is enough")
+    assert connection.aborted
+    assert connection in desk.outgoing.take()
+    assert connection.take() == [], "an end at once writes nothing"
     assert user.happened[-1] == (state.value, "nobody wants it")
     assert line.is_closed
     desk.advance(100)

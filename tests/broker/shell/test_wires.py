@@ -24,7 +24,7 @@ async def test_an_address_that_is_none_ends_no_node(address: str) -> None:
     node = Group(3).node("n0")
     node.replica.members.peers = {"n7": address}
     wires = Wires(node.outgoing, lambda: None, lambda: None)
-    running = RunningNode(node, wires, address="127.0.0.1:1", nonce=bytes)
+    running = RunningNode(node, wires, address="127.0.0.1:1", nonce=bytes, begin_job=print)
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             wires.tasks = nursery
@@ -41,7 +41,7 @@ async def test_an_attempt_that_is_given_up_ends(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("broker.shell.wires.connect", connect)
     node = Group(3).node("n0")
     wires = Wires(node.outgoing, lambda: None, lambda: None)
-    running = RunningNode(node, wires, address="127.0.0.1:1", nonce=bytes)
+    running = RunningNode(node, wires, address="127.0.0.1:1", nonce=bytes, begin_job=print)
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             wires.tasks = nursery
@@ -80,8 +80,8 @@ async def test_no_turn_follows_when_the_node_fails_of_a_new_link(monkeypatch: py
     near = Wires(dialling.outgoing, lambda: None, turns.wake, reading)
     far = Wires(accepting.outgoing, lambda: None, lambda: None)
     far.wake = far.hand_out
-    running = RunningNode(dialling, near, address="127.0.0.1:1", nonce=bytes)
-    other = RunningNode(accepting, far, address="127.0.0.1:2", nonce=bytes)
+    running = RunningNode(dialling, near, address="127.0.0.1:1", nonce=bytes, begin_job=print)
+    other = RunningNode(accepting, far, address="127.0.0.1:2", nonce=bytes, begin_job=print)
 
     async def accept() -> None:
         await trio.lowlevel.wait_readable(listener)
