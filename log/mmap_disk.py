@@ -20,6 +20,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import io
 import mmap
 import os
 import shutil
@@ -28,6 +29,7 @@ import weakref
 from collections import deque
 from pathlib import Path
 
+from log import private_files
 from log.disk import DiskUsage, StoreLock
 from log.errors import DiskError, DiskFullError, FlushError, StoreLockedError
 
@@ -229,7 +231,7 @@ class MmapDisk:
         absolute = self._root.absolute()
         try:
             missing = [path for path in (absolute, *absolute.parents) if not path.exists()]
-            self._root.mkdir(parents=True, exist_ok=True)
+            private_files.make_directories(self._root)
         except OSError as error:
             raise _failure(str(root), "creation", error) from error
         for created in missing:
@@ -244,8 +246,8 @@ class MmapDisk:
             except FileNotFoundError:
                 if not create:
                     raise
-                full.parent.mkdir(parents=True, exist_ok=True)
-                descriptor = os.open(full, flags | os.O_CREAT, 0o644)
+                private_files.make_directories(full.parent)
+                descriptor = os.open(full, flags | os.O_CREAT, private_files.FILE_MODE)
             try:
                 present = os.fstat(descriptor).st_size
                 if present > size:
@@ -286,8 +288,8 @@ class MmapDisk:
         full = self._root / path
         temporary = self._take_temporary(full)
         try:
-            full.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
+            private_files.make_directories(full.parent)
+            with io.BufferedWriter(private_files.open_file(temporary, "wb")) as file:
                 file.write(data)
                 file.flush()
                 try:
@@ -363,7 +365,8 @@ class MmapDisk:
 
     def lock(self) -> StoreLock:
         try:
-            descriptor = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            descriptor = os.open(self._root / "lock", flags, private_files.FILE_MODE)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BaseException:

@@ -1,5 +1,6 @@
 """A name server process: sockets and time for `broker.name_server`."""
 
+import io
 import os
 import socket
 import time
@@ -21,6 +22,7 @@ from broker.shell.descriptors import FILES_OF_A_NAME_SERVER, connections_allowed
 from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
 from broker.shell.tls import Entrance
 from broker.shell.tls_contexts import reload_certificates, server_context
+from log.private_files import make_directories, open_file
 
 log = structlog.get_logger("trivet.namesrv")
 
@@ -40,9 +42,9 @@ class FileStorage:
 
     def save(self, data: bytes) -> None:
         """Saves `data`, which is durable when this returns. Raises OSError."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        make_directories(self._path.parent)
         temporary = self._path.with_name(self._path.name + ".tmp")
-        with temporary.open("wb") as file:
+        with io.BufferedWriter(open_file(temporary, "wb")) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

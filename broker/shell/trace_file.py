@@ -7,6 +7,7 @@ from typing import Final
 
 from broker.shell.clock import machine_clock
 from broker.trace import TraceFormatError, TraceHeader, TraceWriter, read_trace
+from log.private_files import make_directories, open_file
 
 _FLUSH_INTERVAL_NS: Final = 200_000_000
 
@@ -21,7 +22,7 @@ class TraceFile:
 
     def __init__(self, path: Path, node: str, group: str) -> None:
         """Raises OSError."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directories(path.parent)
         header = TraceHeader(
             "replica",
             node,
@@ -37,7 +38,7 @@ class TraceFile:
                 break
             number += 1
             path = base.with_name(f"{base.stem}.{number}{base.suffix}")
-        self._file = path.open("ab", buffering=0)
+        self._file = open_file(path, "ab")
         self.writer = TraceWriter(self._write, header)
         self._flushed_ns = 0
 

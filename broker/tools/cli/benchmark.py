@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from broker.tools.cli.errors import USAGE, CommandError
 from broker.tools.cli.options import AsJson
+from log.private_files import make_directories
 
 if TYPE_CHECKING:
     from broker.tools.bench.results import Flush, Measurement, Report
@@ -50,7 +51,7 @@ async def bench(
     modes: list[Flush] = ["async", "sync"] if flush == "both" else [flush]
     scale = QUICK if quick else Scale()
     if dir is not None:
-        dir.mkdir(parents=True, exist_ok=True)
+        make_directories(dir)
     measurements: list[Measurement] = []
     with tempfile.TemporaryDirectory(prefix="trivet-bench-", dir=dir) as scratch:
         limits = measure_limits(Path(scratch))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from broker.tools.cli.errors import USAGE, CommandError
+from log.private_files import FILE_MODE, make_directories
 
 UNDECIDED = 3
 
@@ -40,8 +41,8 @@ def prepare_directory(directory: Path, command: str) -> None:
                     f"--dir {directory}: has files that no {command} left there; choose another", USAGE
                 )
             shutil.rmtree(directory)
-        directory.mkdir(parents=True)
-        marker.touch()
+        make_directories(directory)
+        marker.touch(FILE_MODE)
         _take(marker)
     except OSError as error:
         raise CommandError(
@@ -51,9 +52,9 @@ def prepare_directory(directory: Path, command: str) -> None:
 
 def reuse_directory(directory: Path, command: str) -> None:
     """Take the directory with its files for this process alone, as long as it runs. Raises CommandError."""
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directories(directory)
     marker = directory / f".trivet-{command}"
-    marker.touch()
+    marker.touch(FILE_MODE)
     if not _take(marker):
         raise CommandError(f"--dir {directory}: another {command} runs there", USAGE)
 
@@ -72,6 +73,7 @@ def _take(marker: Path) -> bool:
 
 def log_clients_to(path: Path) -> None:
     """Write the warnings of this process's clients (lost connections, mostly, of which a run has many) to a file."""
+    path.touch(FILE_MODE)
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     clients = logging.getLogger("trivet.client")

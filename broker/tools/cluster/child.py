@@ -17,6 +17,7 @@ from pathlib import Path
 import trio
 
 from broker.tools.cluster.parent_death import PARENT_VARIABLE
+from log.private_files import open_file
 
 _FRAMES = " |+-\u2500\u2502\u256d\u256e\u256f\u2570"
 """Characters that draw the frames of tracebacks of exception groups."""
@@ -38,7 +39,7 @@ class Child:
         """True once this side has asked for its end; any other death is reported."""
         self.exited = trio.Event()
         environment = {**os.environ, PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
-        with log_path.open("ab") as log_file:
+        with open_file(log_path, "ab") as log_file:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "trivet", *arguments],
                 stdin=subprocess.DEVNULL,

@@ -24,6 +24,7 @@ from broker.settings.tables import (
 )
 from broker.tools.cluster.child import Child
 from broker.tools.cluster.ports import PortReservations
+from log.private_files import make_directories, write_file
 
 PORTS_BETWEEN_NODES = 10
 """Nodes listen at ``port``, ``port`` + 10, ...: the ports next to each are the reference's for other purposes."""
@@ -93,7 +94,7 @@ class LocalNode:
 
     def write_settings(self) -> None:
         """Write the file with which it is started."""
-        self.settings_path.write_text(to_toml(self.settings), encoding="utf-8")
+        write_file(self.settings_path, to_toml(self.settings).encode())
 
 
 class Layout:
@@ -115,15 +116,15 @@ class Layout:
 
     def _make(self) -> None:
         options = self.options
-        self.directory.mkdir(parents=True, exist_ok=True)
+        make_directories(self.directory)
         if options.trace_directory is not None:
-            options.trace_directory.mkdir(parents=True, exist_ok=True)
+            make_directories(options.trace_directory)
         port = self._ports.reserve(options.name_server_port, "the name server's")
         self.name_server_address = join_address(options.host, port)
         settings = NameServerSettings(
             listen=self.name_server_address, kv_config_path=str(self.directory / "kvConfig.json")
         )
-        self.name_server_settings_path.write_text(to_toml(settings), encoding="utf-8")
+        write_file(self.name_server_settings_path, to_toml(settings).encode())
         # All addresses first: each node's file names the peers of all.
         addresses = {f"n{number}": self._reserve(number) for number in range(options.nodes)}
         peers = {node_id: peer for node_id, (_, peer) in addresses.items()}
@@ -171,7 +172,7 @@ class Layout:
     def _add(self, node_id: str, listen: str, peers: dict[str, str], *, join: bool) -> LocalNode:
         options = self.options
         directory = self.directory / node_id
-        directory.mkdir(exist_ok=True)
+        make_directories(directory)
         traces = options.trace_directory
         settings = Settings(
             node=NodeSettings(

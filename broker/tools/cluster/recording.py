@@ -14,6 +14,7 @@ import trio
 from broker.shell.clock import machine_clock
 from broker.trace import TRACE_SUFFIX, TraceHeader, TraceWriter
 from broker.trace.format import Source
+from log.private_files import make_directories, open_file
 
 _FLUSH_S = 0.25
 
@@ -28,7 +29,7 @@ class Recording:
 
     def __enter__(self) -> Recording:
         """Make the directory."""
-        self.directory.mkdir(parents=True, exist_ok=True)
+        make_directories(self.directory)
         self._driver = self.writer("driver", "driver")
         return self
 
@@ -44,7 +45,7 @@ class Recording:
     def writer(self, process: str, source: Source = "client") -> TraceWriter:
         """A new writer, its file named after ``process``."""
         assert process not in self._writers, f"{process} records already"
-        file = (self.directory / f"{process}{TRACE_SUFFIX}").open("ab", buffering=0)
+        file = open_file(self.directory / f"{process}{TRACE_SUFFIX}", "ab")
         self._files.append(file)
         header = TraceHeader(
             source=source,
