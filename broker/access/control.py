@@ -1,51 +1,54 @@
 """Decides on each request of a client, before any processor sees it (RocketMQ's `PlainPermissionManager`).
 
 In order: an address that the file trusts passes; so does one that the named account trusts; else the signature must be
-the account's, and the account must have what the request needs. The response to a refused request says what is missing.
+the account's (`broker.access.identification`), and the account must have what the request needs. The response to a
+refused request says what is missing.
 Requests that another node of the group forwards were decided on there; peers are believed (broker/peers/handshake.py).
 What only the leader can judge, because the topic stands in a message that a request merely points to, it judges itself
-(`AccessControl.check_publish`): a forwarded request still bears its signature and the address that it came from. So it
-is with requests that ask for lists: who answers them leaves out what the account may not see (`Sight`).
+(`AccessControl.check_publish`): a forwarded request still names its account, whose signature was looked at by the node
+that it came to, and bears the address that it came from. So it is with requests that ask for lists: who answers them
+leaves out what the account may not see (`Sight`).
 """
 
-import hmac
 from collections.abc import Iterable
 from typing import Final
 
 from broker.access.accounts import Account, Accounts
+from broker.access.identification import Identification, refused
 from broker.access.needs import Need, Subject, consuming, needs, publishing, reading, using
-from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand
-from broker.remoting.signature import ACCESS_KEY, SIGNATURE, signature
-from broker.requests.errors import RequestError
+from broker.requests.connection import Greeting
 from broker.state.topic_rules import WAITING_TOPICS
-from log.record import unpack_host
 
 
 class AccessControl:
     """The rules of one file of accounts."""
 
-    def __init__(self, accounts: Accounts) -> None:
-        self._accounts = accounts
+    def __init__(self, accounts: Accounts, *, whole_frames: bool = False) -> None:
+        """With `whole_frames` RocketMQ's signatures do not count."""
+        self._identification = Identification(accounts, whole_frames=whole_frames)
 
-    def check(self, host: bytes, command: RemotingCommand) -> None:
-        """Passes a request of the client at `host` (packed as in a record) or raises RequestError with code 16."""
-        account = self._bound_account(host, command)
+    def check(self, host: bytes, command: RemotingCommand, greeting: Greeting | None = None) -> None:
+        """Passes a request of the client at `host` (packed as in a record) or raises RequestError with code 16.
+
+        `greeting` is that of the client's connection. To be called once for each request.
+        """
+        account = self._identification.account(host, command, greeting)
         if account is not None:
             _check_needs(account, command, needs(command))
 
     def check_again(self, host: bytes, command: RemotingCommand) -> None:
         """Does as `check` for a request that was let in by earlier rules and has waited.
 
-        Its signature was looked at then, and need not hold any more: what waits may have been changed by the broker.
+        Its signature was looked at then, and is good once.
         """
-        account = self._bound_account(host, command, by_signature=False)
+        account = self._identification.named(host, command)
         if account is not None:
             _check_needs(account, command, needs(command))
 
     def check_publish(self, host: bytes, command: RemotingCommand, topic: str) -> None:
-        """Does as `check` for a request that publishes to a topic which it does not name."""
-        account = self._bound_account(host, command)
+        """Does as `check_again` for a request that publishes to a topic which it does not name."""
+        account = self._identification.named(host, command)
         if account is not None:
             _check_needs(account, command, publishing(topic))
 
@@ -54,33 +57,8 @@ class AccessControl:
 
         Raises `RequestError` where that cannot be told: the account is not known here, or not any more.
         """
-        account = self._bound_account(host, command, by_signature=False)
+        account = self._identification.named(host, command)
         return SEES_ALL if account is None else Sight(account)
-
-    def _bound_account(
-        self, host: bytes, command: RemotingCommand, *, by_signature: bool = True
-    ) -> Account | None:
-        """The account that has signed a request; None where the address is trusted. Raises RequestError."""
-        address, _ = unpack_host(host)
-        if self._accounts.trusts(address):
-            return None
-        fields = command.fields
-        access_key = fields.get(ACCESS_KEY)
-        if not access_key:
-            raise _refused("the request names no AccessKey: give the client an access key and a secret key")
-        account = self._accounts.by_access_key.get(access_key)
-        if account is None:
-            raise _refused(f"no account has the AccessKey {access_key!r}")
-        if account.trusts(address):
-            return None
-        if not by_signature:
-            return account
-        expected = signature(account.secret_key, fields, command.body)
-        if not hmac.compare_digest(expected.encode(), fields.get(SIGNATURE, "").encode()):
-            raise _refused(
-                f"the signature is not that of AccessKey {access_key!r}: is the secret key the one the broker knows?"
-            )
-        return account
 
 
 class Sight:
@@ -125,8 +103,8 @@ def _check_needs(account: Account, command: RemotingCommand, wanted: list[Need])
     if need is None:
         return
     if need.subject is Subject.BROKER:
-        raise _refused(f"request {command.code} needs an administrator, and {account.access_key!r} is none")
-    raise _refused(
+        raise refused(f"request {command.code} needs an administrator, and {account.access_key!r} is none")
+    raise refused(
         f"{account.access_key!r} needs {need.permission.name} on {need.subject.value} {need.name!r}"
     )
 
@@ -151,7 +129,3 @@ def _granted(account: Account, need: Need) -> bool:
         return account.admin
     owned = account.group(need.name) if need.subject is Subject.GROUP else account.topic(need.name)
     return bool(owned & need.permission)
-
-
-def _refused(remark: str) -> RequestError:
-    return RequestError(ResponseCode.NO_PERMISSION, remark)

@@ -18,7 +18,8 @@ UNREAD_BYTES_MAX: Final = 16 * 1024 * 1024
 class NameServerSessions:
     """All of one name server. `Surroundings.wake` is to write what `Connection`s hold, at once or soon.
 
-    `answer` stands in for `NameServer.answer`, and has the same arguments: the connection is the id.
+    `nonce` returns the given number of random bytes. `answer` stands in for `NameServer.answer`, and has the same
+    arguments: the connection is the id.
     """
 
     def __init__(
@@ -27,6 +28,7 @@ class NameServerSessions:
         surroundings: Surroundings,
         time: Time,
         idle_ns: int,
+        nonce: Callable[[int], bytes],
         answer: Callable[[Connection, RemotingCommand, int], bytes | None] | None = None,
     ) -> None:
         self._core = core
@@ -37,7 +39,9 @@ class NameServerSessions:
         self._queued_bytes = 0
         """Counts the outbox of the connection whose bytes are being handled. It is empty before them, since `wake`
         writes it behind them."""
-        self.clients = ClientSessions(surroundings, time, self._handle, core.connection_closed, idle_ns)
+        self.clients = ClientSessions(
+            surroundings, time, self._handle, core.connection_closed, idle_ns, nonce
+        )
 
     def accept(self, connection: Connection) -> ClientSession:
         """A client, or a broker, has connected."""

@@ -136,9 +136,9 @@ class Node:
 
     # ------------------------------------------------------------------ clients
 
-    def client_connected(self, name: str, host: bytes) -> Connection:
+    def client_connected(self, name: str, host: bytes, *, is_encrypted: bool = False) -> Connection:
         """Takes in a client (or another server) that has connected from `host`, packed as in a record."""
-        connection = Connection(self.outgoing, name, host)
+        connection = Connection(self.outgoing, name, host, is_encrypted=is_encrypted)
         self._forwarding.client_connected(connection)
         return connection
 
@@ -189,7 +189,7 @@ class Node:
         if isinstance(connection, RelayedConnection):
             return True
         try:
-            access.check(connection.host, command)
+            access.check(connection.host, command, connection.greeting)
         except RequestError as refused:
             reply(connection, command, refused.code, refused.remark)
         except RemotingError as error:

@@ -87,8 +87,8 @@ class Requests(Protocol):
     def sight(self, connection: Connection, command: RemotingCommand, /) -> Sight:
         """What the client of a request may see; raises `RequestError` where its account is not known."""
 
-    def received(self, connection: Connection, command: RemotingCommand, /) -> None:
-        """Begins anew with a request, now that what it needs is there."""
+    def resumed(self, connection: Connection, command: RemotingCommand, /) -> None:
+        """Begins anew with a request that was let in, now that what it needs is there."""
 
     def forward(self, connection: Connection, command: RemotingCommand, /) -> None:
         """Hands a request to the leader, or holds it until there is one."""

@@ -77,6 +77,7 @@ class RunningNode:
             node.received,
             node.client_disconnected,
             settings.limits.idle_seconds * _SECOND,
+            nonce,
         )
         self.registrars = [
             Registrar(
@@ -103,9 +104,9 @@ class RunningNode:
             registrar.line.start()
         self._surroundings.wake()
 
-    def accept_client(self, name: str, host: bytes) -> ClientSession:
+    def accept_client(self, name: str, host: bytes, *, is_encrypted: bool = False) -> ClientSession:
         """Returns the session of a client that has connected. `host` is packed as in a record, `name` for the log."""
-        return self.clients.accept(self.node.client_connected(name, host))
+        return self.clients.accept(self.node.client_connected(name, host, is_encrypted=is_encrypted))
 
     def turn(self, now_ns: int, wall_ms: int) -> int:
         """Does all that has become possible. Returns when the next turn is due at the latest, in nanoseconds."""

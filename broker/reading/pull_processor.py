@@ -165,7 +165,7 @@ class PullProcessor:
         try:
             self._creations.propose(
                 missing,
-                lambda _: self._requests.received(connection, command),
+                lambda _: self._requests.resumed(connection, command),
                 lambda: self._requests.forward(connection, command),
             )
         except TooManyError as error:

@@ -119,6 +119,9 @@ class RequestCode(enum.IntEnum):
     (`broker.administration.group_changes_processor`)."""
     TRIVET_TRANSFER_LEADERSHIP = 90003
     """Trivet's own: has another member lead."""
+    TRIVET_GREETING = 90004
+    """Trivet's own: asks for the nonce with which requests of this connection are signed
+    (`broker.requests.greeting`)."""
 
 
 class ResponseCode(enum.IntEnum):

@@ -11,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from broker.remoting.codes import ResponseCode
+from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.frame import (
     CLIENT_FIELDS_MAX,
@@ -21,11 +21,15 @@ from broker.remoting.frame import (
 )
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
+from broker.requests.errors import RequestError
+from broker.requests.greeting import greet
 from broker.requests.incoming import IncompleteFrames
 from broker.requests.line import Surroundings
 from broker.requests.responses import reply
 
 log = structlog.get_logger("trivet")
+
+_GREETING: Final = int(RequestCode.TRIVET_GREETING)
 
 SWEEP_NS: Final = 5_000_000_000
 """The time between two sweeps for idle clients."""
@@ -54,7 +58,10 @@ class ClientSession:
         held = decoder.pending_size
         try:
             for command in decoder.feed(data):
-                handle(connection, command)
+                if command.code == _GREETING:
+                    self._greet(command)
+                else:
+                    handle(connection, command)
         except BrokenStreamError as error:
             for command in error.commands:
                 handle(connection, command)
@@ -65,6 +72,18 @@ class ClientSession:
         if held or decoder.pending_size:
             sessions.incomplete.holds(connection, decoder.pending_size)
         sessions.wake()
+
+    def _greet(self, command: RemotingCommand) -> None:
+        """Answers a greeting, whoever sends it: it comes before anybody can prove who he is."""
+        connection = self.connection
+        if command.is_response:
+            return
+        try:
+            reply(connection, command, ResponseCode.SUCCESS, fields=greet(connection, self._sessions.nonce))
+        except RequestError as refused:
+            # Once for each connection: then it cannot be made to keep responses that nobody reads.
+            log.warning("connection closed", client=connection.name, reason=refused.remark)
+            connection.close()
 
     def lost(self) -> None:
         """Hears that the connection is closed. To be called once."""
@@ -77,7 +96,8 @@ class ClientSession:
 
 
 class ClientSessions:
-    """The sessions of one server. `handle` is given each request, `closed` each connection that has ended."""
+    """The sessions of one server. `handle` is given each request but greetings, `closed` each connection
+    that has ended, `nonce` returns the given number of random bytes."""
 
     def __init__(
         self,
@@ -86,8 +106,10 @@ class ClientSessions:
         handle: Callable[[Connection, RemotingCommand], None],
         closed: Callable[[Connection], None],
         idle_ns: int,
+        nonce: Callable[[int], bytes],
     ) -> None:
         self.time = time
+        self.nonce = nonce
         self.begin = surroundings.begin
         self.wake = surroundings.wake
         self.handle = handle

@@ -20,6 +20,25 @@ Its node stops reading its requests long before; this much may still come for th
 """
 
 
+NONCE_BYTES: Final = 16
+
+
+class Greeting:
+    """The nonce that a client was told on a connection, and what it has proved with it since (`greeting.py`)."""
+
+    __slots__ = ("nonce", "number", "once", "proven")
+
+    def __init__(self, nonce: bytes, *, once: bool) -> None:
+        assert len(nonce) == NONCE_BYTES, "a fresh one for every connection"
+        self.nonce = nonce
+        self.once = once
+        """One good signature is enough: the connection is encrypted."""
+        self.number = -1
+        """The opaque of the newest request with a good signature; the next one's is higher."""
+        self.proven: tuple[str, str] | None = None
+        """Access key and secret key of the newest good signature."""
+
+
 class Outgoing:
     """The connections that have something to write since the last turn, in the order of their first write."""
 
@@ -41,20 +60,25 @@ class Connection:
     `close_requested` tells the shell to close the socket once the outbox is written, `aborted` to do so at once.
     `unsent_bytes` is how much of what was queued in earlier turns the socket has not taken yet, as the shell last saw
     it. `was_written` says that the socket has taken something; whoever looks for idle connections resets it.
+    `is_encrypted` tells whether it is TLS's; `greeting` is what it was greeted with (broker/requests/greeting.py).
     """
 
     __slots__ = (
         "_outgoing",
         "aborted",
         "close_requested",
+        "greeting",
         "host",
+        "is_encrypted",
         "name",
         "outbox",
         "unsent_bytes",
         "was_written",
     )
 
-    def __init__(self, outgoing: Outgoing, name: str, host: bytes = LOOPBACK_HOST) -> None:
+    def __init__(
+        self, outgoing: Outgoing, name: str, host: bytes = LOOPBACK_HOST, *, is_encrypted: bool = False
+    ) -> None:
         self._outgoing = outgoing
         self.name = name
         self.host = host
@@ -63,6 +87,8 @@ class Connection:
         self.aborted = False
         self.unsent_bytes = 0
         self.was_written = False
+        self.is_encrypted = is_encrypted
+        self.greeting: Greeting | None = None
 
     def send(self, *buffers: Buffer) -> None:
         """Queues bytes for the remote end, to be written when the turn ends."""

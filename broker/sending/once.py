@@ -172,7 +172,7 @@ class OnceSends:
         decision.appended = True
         self._decided = command
         try:
-            self._requests.received(connection, command)
+            self._requests.resumed(connection, command)
         finally:
             self._decided = None
         self._appends.when_applied(decision)
@@ -188,7 +188,7 @@ class OnceSends:
     def _end(self, decision: "_Decision") -> None:
         """Handles the attempts anew that have waited for a decision."""
         for connection, command in self._forget(decision):
-            self._requests.received(connection, command)
+            self._requests.resumed(connection, command)
 
     def _forget(self, decision: "_Decision") -> list[tuple[Connection, RemotingCommand]]:
         """Ends a decision, and returns the attempts that have waited for it."""

@@ -273,6 +273,9 @@ class AclSettings(SettingsTable, frozen=True):
 
     file: str = ""
     """File of accounts (TOML); empty lets everyone do everything."""
+    signatures: Literal["any", "frame"] = "any"
+    """Signatures that count: Trivet's over whole frames only, or RocketMQ 4.x's, too, as its clients and mqadmin make
+    them."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

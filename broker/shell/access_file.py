@@ -12,6 +12,7 @@ import structlog
 from broker.access.accounts import AccountsError, load
 from broker.access.control import AccessControl
 from broker.node.node import Node
+from broker.settings.tables import AclSettings
 
 log = structlog.get_logger("trivet.access")
 
@@ -21,12 +22,13 @@ _Version = tuple[int, int, int]
 class AccessFile:
     """Sets `Node.access` from the file at `path`, now and whenever the file changes."""
 
-    def __init__(self, path: str, node: Node) -> None:
+    def __init__(self, acl: AclSettings, node: Node) -> None:
         """Raises `AccountsError` if the file cannot be used."""
-        self._path = Path(path)
+        self._path = Path(acl.file)
+        self._whole_frames = acl.signatures == "frame"
         self._node = node
         self._version = self._found_version()
-        node.access = AccessControl(load(self._path))
+        node.access = AccessControl(load(self._path), whole_frames=self._whole_frames)
 
     def look(self) -> None:
         """Reads the file if it has changed since it was read last."""
@@ -41,7 +43,7 @@ class AccessFile:
         except AccountsError as error:
             log.warning("accounts not reloaded, those from before hold", reason=str(error))
             return
-        self._node.access = AccessControl(accounts)
+        self._node.access = AccessControl(accounts, whole_frames=self._whole_frames)
         log.info("accounts reloaded", accounts=len(accounts.by_access_key))
 
     def _found_version(self) -> _Version | None:

@@ -121,7 +121,7 @@ class BrokerServer:
         self._flusher = None
         if self._reading is not None:
             self._flusher = JobsBetweenReads("flush", self._reading, self._running.job_done)
-        self._access = AccessFile(settings.acl.file, self.node) if settings.acl.file else None
+        self._access = AccessFile(settings.acl, self.node) if settings.acl.file else None
         if (
             settings.acl.file
             and settings.raft.peers
@@ -224,7 +224,9 @@ class BrokerServer:
         admission = await self._entrance.admit(sock, name)
         if admission is None:
             return
-        session = self._running.accept_client(name, packed_host(address))
+        session = self._running.accept_client(
+            name, packed_host(address), is_encrypted=admission.tls is not None
+        )
         client = self._wires.open[session.connection] = SocketConnection(
             sock,
             session.connection,

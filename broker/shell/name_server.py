@@ -2,6 +2,7 @@
 
 import io
 import os
+import secrets
 import socket
 import time
 from pathlib import Path
@@ -74,7 +75,9 @@ class NameServerProcess:
         self._open: dict[Connection, SocketConnection] = {}
         self._outgoing = Outgoing()
         self._time = Time(time.monotonic_ns(), 0)
-        self._sessions = NameServerSessions(core, self, self._time, settings.idle_seconds * 1_000_000_000)
+        self._sessions = NameServerSessions(
+            core, self, self._time, settings.idle_seconds * 1_000_000_000, secrets.token_bytes
+        )
         self._connections_max = connections_allowed(settings.max_connections, FILES_OF_A_NAME_SERVER)
         self._stop = trio.Event()
 
@@ -119,7 +122,9 @@ class NameServerProcess:
         admission = await self._entrance.admit(sock, name)
         if admission is None:
             return
-        connection = Connection(self._outgoing, name, packed_host(address))
+        connection = Connection(
+            self._outgoing, name, packed_host(address), is_encrypted=admission.tls is not None
+        )
         session = self._sessions.accept(connection)
         open_socket = self._open[connection] = SocketConnection(sock, connection, tls=admission.tls)
         try:

@@ -100,6 +100,7 @@ class NameServerHost:
         self._network = network
         self._journal = journal
         self._watchers = watchers
+        self._random = random
         self._disk = SimulatedDisk(random) if random.random() < _HAS_FILE else None
         self.storage: KeptConfiguration | None = None
         """Of the running process; None without a file."""
@@ -140,7 +141,12 @@ class NameServerHost:
             self._wires = Wires(self._outgoing, self._network.scheduler, self._guarded, UNREAD_BYTES_MAX)
             self._core = NameServer(settings, self.storage)
             self._sessions = NameServerSessions(
-                self._core, self, self._time, settings.idle_seconds * SECOND, self._answer
+                self._core,
+                self,
+                self._time,
+                settings.idle_seconds * SECOND,
+                self._random.randbytes,
+                self._answer,
             )
             for watcher in self._watchers:
                 watcher.name_server_started(self, self._core)

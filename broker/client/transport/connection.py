@@ -19,13 +19,14 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from broker.client.errors import CallTimeout, ConnectionFailed, ConnectionLost
-from broker.client.transport.credentials import Credentials
+from broker.client.errors import CallTimeout, ConnectFailed, ConnectionFailed, ConnectionLost
+from broker.client.transport.credentials import Credentials, Signer
 from broker.client.transport.runtime import Buffer, ByteStream, Event, Runtime
-from broker.remoting.codes import FLAG_RESPONSE, ResponseCode
+from broker.remoting.codes import FLAG_RESPONSE, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode_head, request, response
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import BrokenStreamError, FrameDecoder
+from broker.requests.greeting import GreetingError
 
 CALL_TIMEOUT_S = 3.0
 """Time limit of a call that names none, in seconds."""
@@ -101,7 +102,7 @@ class Connection:
     """A multiplexed connection; `run` serves it until it ends or is closed.
 
     ``handlers`` says, by request code, who handles what the peer asks on this connection;
-    other requests are answered with code 3. With ``credentials`` requests are signed.
+    other requests are answered with code 3. `introduce` has requests signed from then on.
     """
 
     def __init__(
@@ -110,7 +111,6 @@ class Connection:
         address: str,
         stream: ByteStream,
         handlers: Mapping[int, RequestHandler],
-        credentials: Credentials | None = None,
     ) -> None:
         self.address = address
         self.calls: dict[int, PendingCall] = {}
@@ -119,7 +119,7 @@ class Connection:
         self._runtime = runtime
         self._stream = stream
         self._handlers = handlers
-        self._credentials = credentials
+        self._signer: Signer | None = None
         self._last_opaque = 0
         self._backlog: list[Buffer] = []
         """Buffers that wait for the writer, of ``_backlog_bytes`` in all."""
@@ -136,6 +136,18 @@ class Connection:
         """The watcher sleeps until then; no call in the table is due earlier."""
         self._received_ns = runtime.now_ns()
         """When the last bytes of the peer came."""
+
+    async def introduce(self, credentials: Credentials) -> None:
+        """Ask for a greeting, and sign all requests from now on. `run` must be running, and nothing else in flight.
+
+        Raises CallTimeout or ConnectionLost, ConnectFailed for a server that does not greet now.
+        """
+        response = await self.call(RequestCode.TRIVET_GREETING)
+        try:
+            self._signer = Signer(credentials, response)
+        except GreetingError as error:
+            self.close(str(error))
+            raise ConnectFailed(self.address, str(error)) from error
 
     # Calls ---------------------------------------------------------------------------------------------------------
 
@@ -159,10 +171,9 @@ class Connection:
         """
         if self.closed:
             raise ConnectionLost(self.address, self.close_reason, request_left=False)
-        opaque = self._last_opaque = (self._last_opaque + 1) & _OPAQUE_MASK
-        if self._credentials is not None:
-            fields = self._credentials.sign(fields, body)
-        head = encode_head(request(code, fields, opaque=opaque, language="PYTHON"), len(body))
+        command = self._request(code, fields, body, one_way=False)
+        opaque = command.opaque
+        head = encode_head(command, len(body))
         now_ns = self._runtime.now_ns()
         deadline_ns = now_ns + int(timeout_s * 1e9)
         pending = PendingCall(self, self._runtime.event(), opaque, now_ns, deadline_ns, self._queued_bytes)
@@ -178,10 +189,7 @@ class Connection:
         """Send a request that is never answered; nothing tells whether it arrives. Raises ConnectionLost."""
         if self.closed:
             raise ConnectionLost(self.address, self.close_reason, request_left=False)
-        opaque = self._last_opaque = (self._last_opaque + 1) & _OPAQUE_MASK
-        if self._credentials is not None:
-            fields = self._credentials.sign(fields, body)
-        command = request(code, fields, opaque=opaque, one_way=True, language="PYTHON")
+        command = self._request(code, fields, body, one_way=True)
         self._write(encode_head(command, len(body)), body, alone=False)
 
     async def send_one_way_with_room(self, code: int, fields: Fields = None, body: Buffer = b"") -> None:
@@ -192,6 +200,21 @@ class Connection:
         if self._backlog_bytes > BACKLOG_BYTES_MAX:
             await self._wait_for_room(CALL_TIMEOUT_S)
         self.send_one_way(code, fields, body)
+
+    def _request(self, code: int, fields: Fields, body: Buffer, *, one_way: bool) -> RemotingCommand:
+        """Return the next request, signed if need be.
+
+        Raises ConnectionLost where a signed one would have a number twice: it would count as repeated.
+        """
+        opaque = self._last_opaque = (self._last_opaque + 1) & _OPAQUE_MASK
+        view = memoryview(body) if isinstance(body, bytearray) else body
+        command = request(code, fields, view, opaque=opaque, one_way=one_way, language="PYTHON")
+        if self._signer is not None:
+            if opaque == 0:
+                self.close("all numbers of signed requests are used")
+                raise ConnectionLost(self.address, self.close_reason, request_left=False)
+            self._signer.sign(command)
+        return command
 
     def respond(
         self,
@@ -272,6 +295,8 @@ class Connection:
                 commands, damage = error.commands, error
             for command in commands:
                 if command.flag & FLAG_RESPONSE:
+                    if self._signer is not None:
+                        self._signer.answered(command.code)
                     pending = calls.pop(command.opaque, None)
                     if pending is not None:
                         pending.finish(command, None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from broker.client.errors import ConnectFailed
+from broker.client.errors import ConnectFailed, ConnectionFailed
 from broker.client.transport.connection import Connection, Fields, RequestHandler
 from broker.client.transport.credentials import Credentials
 from broker.client.transport.runtime import Buffer, Event, Runtime, TaskGroup
@@ -89,22 +89,31 @@ class ConnectionPool:
         return await connection.call(code, fields, body, max(timeout_s - elapsed_s, 0.001))
 
     async def _open_and_serve(self, address: str, opening: _Opening) -> None:
+        opened: Connection | None = None
         connection: Connection | None = None
         try:
             with self._runtime.move_on_after(CONNECT_TIMEOUT_S):
                 stream = await self._runtime.connect(address)
-                connection = Connection(self._runtime, address, stream, self._handlers, self._credentials)
+                connection = Connection(self._runtime, address, stream, self._handlers)
+                if self._credentials is not None:
+                    self._tasks.start_soon(connection.run)
+                    await connection.introduce(self._credentials)
+                opened = connection
         except OSError as error:
             opening.failure = error.strerror or str(error) or type(error).__name__
+        except ConnectionFailed as error:
+            opening.failure = str(error)
         finally:
             del self._openings[address]
-            if connection is not None:
-                self._connections[address] = connection
-                opening.connection = connection
-                self._on_connected(connection)
+            if opened is not None:
+                self._connections[address] = opened
+                opening.connection = opened
+                self._on_connected(opened)
+            elif connection is not None:
+                connection.close("not introduced in time")
             opening.done.set()
-        if connection is not None:
-            await connection.run()
+        if opened is not None and self._credentials is None:
+            await opened.run()
 
     def close(self) -> None:
         """Close all connections."""

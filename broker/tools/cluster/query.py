@@ -46,10 +46,12 @@ async def ask(
         raise ConnectFailed(address, f"no connection within {timeout_s:g} s") from None
     except OSError as error:
         raise ConnectFailed(address, error.strerror or str(error)) from error
-    connection = Connection(runtime, address, stream, {}, credentials)
+    connection = Connection(runtime, address, stream, {})
     async with runtime.task_group() as group:
         group.start_soon(connection.run)
         try:
+            if credentials is not None:
+                await connection.introduce(credentials)
             # Connecting has used a part of the time.
             remaining_s = max(timeout_s - (trio.current_time() - started_s), 0.001)
             reply = await connection.call(code, fields, timeout_s=remaining_s)
@@ -80,10 +82,20 @@ async def node_status(
 
 
 async def cluster_info(
-    name_server: str, *, timeout_s: float = ASK_TIMEOUT_S, tls: ssl.SSLContext | None = None
+    name_server: str,
+    *,
+    timeout_s: float = ASK_TIMEOUT_S,
+    tls: ssl.SSLContext | None = None,
+    credentials: Credentials | None = None,
 ) -> ClusterInfo:
     """Every registered broker; raises ClientError."""
-    reply = await ask(name_server, RequestCode.GET_BROKER_CLUSTER_INFO, timeout_s=timeout_s, tls=tls)
+    reply = await ask(
+        name_server,
+        RequestCode.GET_BROKER_CLUSTER_INFO,
+        timeout_s=timeout_s,
+        tls=tls,
+        credentials=credentials,
+    )
     try:
         return ClusterInfo.decode(reply.body)
     except RemotingError as error:
@@ -116,7 +128,7 @@ async def registered_brokers(
 
     Raises ClientError if the name server does not answer; a broker that does not is in the list with the reason.
     """
-    info = await cluster_info(name_server, timeout_s=timeout_s, tls=tls)
+    info = await cluster_info(name_server, timeout_s=timeout_s, tls=tls, credentials=credentials)
     registered = [
         (broker.cluster, name, broker_id, address)
         for name, broker in info.broker_table.items()

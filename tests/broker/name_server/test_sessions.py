@@ -18,7 +18,7 @@ class Rig:
     def __init__(self) -> None:
         self.desk = Desk()
         self.core = NameServer(NameServerSettings())
-        self.sessions = NameServerSessions(self.core, self.desk, self.desk.time, 120 * 10**9)
+        self.sessions = NameServerSessions(self.core, self.desk, self.desk.time, 120 * 10**9, bytes)
 
     def connect(self) -> Connection:
         connection = Connection(self.desk.outgoing, "client")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import structlog.testing
 
+from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand, encode, request
 from broker.remoting.frame import FrameDecoder
 from broker.requests import incoming
@@ -26,6 +27,7 @@ class Rig:
             self._handle,
             lambda connection: self.closed.append(connection.name),
             IDLE_S * 10**9,
+            bytes,
         )
 
     def _handle(self, connection: Connection, command: RemotingCommand) -> None:
@@ -171,3 +173,16 @@ def test_whoever_sends_a_frame_beyond_a_bound_is_told_and_sent_away() -> None:
     )
     assert connection.close_requested
     assert not connection.aborted
+
+
+def test_a_client_is_greeted_once() -> None:
+    """Whoever it is: but it cannot have responses made that it never reads."""
+    rig = Rig()
+    session = rig.connect("a")
+    session.received(encode(request(RequestCode.TRIVET_GREETING, opaque=5)))
+    (answer,) = FrameDecoder().feed(b"".join(session.connection.take()))
+    assert (answer.code, answer.opaque, answer.fields) == (0, 5, {"nonce": "0" * 32, "sign": "each"})
+    assert rig.handled == []
+    session.received(encode(request(RequestCode.TRIVET_GREETING, opaque=6)))
+    assert session.connection.close_requested
+    assert session.connection.take() == []

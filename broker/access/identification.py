@@ -1,0 +1,107 @@
+"""Finds out whose request it is: by the address that it comes from, or by a signature.
+
+Two kinds of signatures are known: Trivet's own over the whole frame (`frame_signature`), and RocketMQ 4.x's. The second
+can be forbidden: who has seen a signature of that kind can put other names to its values, and send it again.
+"""
+
+import hmac
+from functools import lru_cache
+from typing import Final
+
+from broker.access.accounts import Account, Accounts
+from broker.access.frame_signature import FRAME_SIGNATURE, frame_signature
+from broker.remoting.codes import ResponseCode
+from broker.remoting.command import RemotingCommand
+from broker.remoting.signature import ACCESS_KEY, SIGNATURE, signature
+from broker.requests.connection import Greeting
+from broker.requests.errors import RequestError
+from log.record import unpack_host
+
+_ADDRESSES_MAX: Final = 4096
+"""So many addresses with ports are remembered, and whether they need sign."""
+
+
+class Identification:
+    """The accounts, and the signatures that count. With `whole_frames` RocketMQ's do not."""
+
+    def __init__(self, accounts: Accounts, *, whole_frames: bool = False) -> None:
+        self._by_access_key = accounts.by_access_key
+        self._whole_frames = whole_frames
+        # A connection asks the same about its one address for every request.
+        self._is_trusted = lru_cache(_ADDRESSES_MAX)(lambda host: accounts.trusts(unpack_host(host)[0]))
+        self._is_trusted_as = lru_cache(_ADDRESSES_MAX)(
+            lambda access_key, host: self._by_access_key[access_key].trusts(unpack_host(host)[0])
+        )
+
+    def account(self, host: bytes, command: RemotingCommand, greeting: Greeting | None) -> Account | None:
+        """Returns the account that makes a request which has just come; None where the address is trusted.
+
+        `host` is packed as in a record, `greeting` that of the connection. Raises `RequestError`. Whoever calls this
+        twice for a request is told that its signature was used.
+        """
+        account = self.named(host, command)
+        if account is not None:
+            self._check_signature(account, command, greeting)
+        return account
+
+    def named(self, host: bytes, command: RemotingCommand) -> Account | None:
+        """Returns the account that a request names which was let in; None where the address is trusted.
+
+        Raises `RequestError`: the accounts may have changed since.
+        """
+        if self._is_trusted(host):
+            return None
+        access_key = command.fields.get(ACCESS_KEY)
+        if not access_key:
+            raise refused("the request names no AccessKey: give the client an access key and a secret key")
+        account = self._by_access_key.get(access_key)
+        if account is None:
+            raise refused(f"no account has the AccessKey {access_key!r}")
+        return None if self._is_trusted_as(access_key, host) else account
+
+    def _check_signature(self, account: Account, command: RemotingCommand, greeting: Greeting | None) -> None:
+        fields = command.fields
+        if FRAME_SIGNATURE in fields:
+            check_frame(account.access_key, account.secret_key, command, greeting)
+        elif SIGNATURE not in fields and _is_proven(account, greeting):
+            pass
+        elif self._whole_frames:
+            raise refused("the request is not signed as a whole, which acl.signatures asks for here")
+        else:
+            expected = signature(account.secret_key, fields, command.body)
+            if not hmac.compare_digest(expected.encode(), fields.get(SIGNATURE, "").encode()):
+                raise _wrong(account.access_key)
+
+
+def check_frame(
+    access_key: str, secret_key: str, command: RemotingCommand, greeting: Greeting | None
+) -> None:
+    """Passes a request whose signature over the whole frame is good, and notes that, or raises `RequestError`."""
+    if greeting is None:
+        raise refused("the request is signed for a connection that was greeted, and this one was not")
+    expected = frame_signature(secret_key, greeting.nonce, command)
+    found = command.fields.get(FRAME_SIGNATURE, "")
+    if not hmac.compare_digest(expected.encode(), found.encode()):
+        raise _wrong(access_key)
+    if command.opaque <= greeting.number:
+        raise refused("the request came again: its signature was used already")
+    greeting.number = command.opaque
+    greeting.proven = access_key, secret_key
+
+
+def _is_proven(account: Account, greeting: Greeting | None) -> bool:
+    """Tells whether requests of an encrypted connection that is greeted are the account's without signatures."""
+    return (
+        greeting is not None and greeting.once and greeting.proven == (account.access_key, account.secret_key)
+    )
+
+
+def refused(remark: str) -> RequestError:
+    """Returns the error for a request that may not be made."""
+    return RequestError(ResponseCode.NO_PERMISSION, remark)
+
+
+def _wrong(access_key: str) -> RequestError:
+    return refused(
+        f"the signature is not that of AccessKey {access_key!r}: is the secret key the one the broker knows?"
+    )
