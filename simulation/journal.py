@@ -12,8 +12,6 @@ from typing import Final
 from broker.trace import TraceWriter
 from simulation.scheduler import SECOND, Scheduler
 
-__all__ = ["Journal", "Violation"]
-
 _TRANSCRIPT_LINES: Final = 400
 
 

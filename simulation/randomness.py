@@ -3,9 +3,7 @@
 No other module of the simulator imports `random`, so that none can draw from a stream that no seed fixes.
 """
 
-from random import Random
-
-__all__ = ["Random", "branch", "draw_range", "stream"]
+from random import Random as Random  # re-exported
 
 
 def stream(text: str) -> Random:

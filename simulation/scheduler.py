@@ -13,8 +13,6 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any, Final
 
-__all__ = ["MICROSECOND", "MILLISECOND", "SECOND", "Scheduler", "Timer"]
-
 MICROSECOND = 1_000
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000

@@ -10,17 +10,6 @@ from simulation.machines.broker_host import BrokerHost
 from simulation.plans.plan import Fault
 from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND
 
-__all__ = [
-    "bit_rot",
-    "flush_failure",
-    "full_disk",
-    "misdirected_write",
-    "quicken",
-    "read_failure",
-    "retention",
-    "slow_disk",
-]
-
 _DISK_PRESSURE: Final = 0.87
 """Above `disk_force_percent`, below `disk_full_percent`: the oldest files go, sends are taken."""
 _RETENTION_LOOKS_NS: Final = 2 * SECOND

@@ -14,8 +14,6 @@ from simulation.faults.stage import Stage
 from simulation.machines.broker_host import BrokerHost
 from simulation.plans.plan import Fault
 
-__all__ = ["heal_everything", "inject"]
-
 _LEADER: Final = 1
 """A bit of a fault's target; set: the leader is meant, while there is one."""
 

@@ -13,19 +13,6 @@ from simulation.machines.network import DELAY_MAX_NS, DELAY_MIN_NS, Link
 from simulation.plans.plan import Fault
 from simulation.scheduler import MILLISECOND
 
-__all__ = [
-    "clog",
-    "cut_one_way",
-    "delay",
-    "depose",
-    "isolate",
-    "link",
-    "loss",
-    "messages",
-    "partition",
-    "reset",
-]
-
 _DEPOSED_NS: Final = 1500 * MILLISECOND
 """Longer than a leader without a majority goes on."""
 _FAR_CLIENTS_NS: Final = 200 * MILLISECOND

@@ -7,8 +7,6 @@ from simulation.faults.stage import Stage
 from simulation.machines.broker_host import BrokerHost
 from simulation.plans.plan import Fault
 
-__all__ = ["hand_over_leadership", "membership", "rivals", "topics", "transfer"]
-
 
 def hand_over_leadership(stage: Stage) -> str | None:
     """The leader, if it runs, hands over to another voter. Returns to whom; None if nobody takes over."""

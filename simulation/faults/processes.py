@@ -11,20 +11,6 @@ from simulation.machines.clock import RATE_MAX_PPM
 from simulation.plans.plan import Fault
 from simulation.scheduler import SECOND
 
-__all__ = [
-    "client_kill",
-    "clock_rate",
-    "kill",
-    "name_server",
-    "new_disk",
-    "pause",
-    "power",
-    "power_inside",
-    "power_of_all",
-    "stop",
-    "wall_jump",
-]
-
 
 def kill(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     """SIGKILL; the process starts again later."""

@@ -16,8 +16,6 @@ from simulation.plans.plan import Fault
 from simulation.scheduler import MILLISECOND, Scheduler
 from simulation.workload.context import Wishes
 
-__all__ = ["Stage"]
-
 _PATIENCE_TRIES: Final = 200
 _PATIENCE_NS: Final = 10 * MILLISECOND
 

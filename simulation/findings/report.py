@@ -5,8 +5,6 @@ from simulation.plans.plan import Plan
 from simulation.scheduler import SECOND
 from simulation.world.running import Result
 
-__all__ = ["describe_finding", "describe_plan", "describe_size", "summary_line"]
-
 
 def summary_line(result: Result, cpu_seconds: float) -> str:
     """Describes a run in one line."""

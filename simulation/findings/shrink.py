@@ -29,8 +29,6 @@ from simulation.world.building import World
 from simulation.world.end_checks import JudgeHistory
 from simulation.world.running import Result, run_world
 
-__all__ = ["Progress", "Shrunk", "cause_of", "run_until", "shrink"]
-
 Run = Callable[[Plan, int], Result | None]
 """Runs a plan up to a virtual time in nanoseconds; None if nothing was found by then."""
 

@@ -22,8 +22,6 @@ from broker.trace import (
 )
 from simulation.scheduler import SECOND
 
-__all__ = ["last_events"]
-
 _COLUMNS = 200
 _VALUES = 2
 

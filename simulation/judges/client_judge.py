@@ -18,8 +18,6 @@ from simulation.judges.group_model import CommittedQueue, GroupModel
 from simulation.judges.stored_offsets import NEVER, OffsetRequest, first_unasked
 from simulation.scheduler import SECOND
 
-__all__ = ["ClientJudge", "ClientWriter", "Question"]
-
 
 @dataclass(slots=True)
 class Question:

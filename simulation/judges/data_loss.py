@@ -14,8 +14,6 @@ from simulation.machines.broker_host import BrokerHost
 from simulation.machines.members import Members
 from simulation.scheduler import Scheduler
 
-__all__ = ["DataLossWatch"]
-
 
 class DataLossWatch:
     """Hears of machines that go dark (`broker_host.PowerWatcher`), and ends the run if that lost something for good."""

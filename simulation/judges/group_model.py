@@ -33,8 +33,6 @@ from log.properties import TAGS, UNIQ_KEY, get_property
 from log.record import Record, decode_record, peek
 from simulation.journal import Violation
 
-__all__ = ["CommittedMessage", "CommittedQueue", "GroupModel"]
-
 _RUN_BYTES_MAX = 1 << 20
 
 

@@ -23,8 +23,6 @@ from simulation.machines.broker_host import BrokerHost
 from simulation.machines.data_files import data_file
 from simulation.randomness import Random
 
-__all__ = ["Monitor", "ReplicaWriter"]
-
 _KEYS_LOOKED_UP = 50
 """So many keys of each queue are looked up among the newest, and as many among all before."""
 

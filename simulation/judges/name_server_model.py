@@ -21,8 +21,6 @@ from broker.remoting.register_body import RegisterBrokerBody
 from broker.remoting.route import MASTER_ID, ClusterInfo, TopicRouteData
 from simulation.scheduler import SECOND
 
-__all__ = ["SAVING", "Answer", "NameServerModel", "Table", "answer_of"]
-
 Table = dict[str, dict[str, str]]
 """Key-value configuration: value by key by namespace, none of them empty."""
 Answer = tuple[int, object]

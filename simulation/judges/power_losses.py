@@ -40,8 +40,6 @@ from simulation.machines.clock import RATE_MAX_PPM
 from simulation.machines.data_files import data_file
 from simulation.scheduler import MILLISECOND, SECOND
 
-__all__ = ["DataLoss", "LostBy", "PowerLosses"]
-
 FAILED_FLUSH: Final = "a failed flush"
 """The fault of a node whose process has ended, and some of what it had not managed to flush with it."""
 

@@ -13,8 +13,6 @@ from simulation.judges.client_judge import ClientJudge, Question
 from simulation.judges.group_model import GroupModel
 from simulation.judges.stored_offsets import NEVER
 
-__all__ = ["RecordedClients", "commit_times"]
-
 
 def commit_times(events: Iterable[TraceEvent], entries: int) -> list[int]:
     """Returns by when each of the first `entries` entries was committed; `NEVER` if no trace tells of it.

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final
 
-__all__ = ["NEVER", "OffsetRequest", "first_unasked"]
-
 NEVER: Final = 1 << 62
 
 

@@ -39,8 +39,6 @@ from simulation.machines.wires import Wires
 from simulation.randomness import Random, branch, draw_range
 from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND, Scheduler, Timer
 
-__all__ = ["BrokerHost", "BrokerProcess", "BrokerWatcher", "PowerWatcher", "Surroundings"]
-
 _TURN_DELAY_NS_MIN = 20 * MICROSECOND
 _TURN_DELAYS_NS = (120 * MICROSECOND, 400 * MICROSECOND, 1500 * MICROSECOND)
 _RESTART_NS = 200 * MILLISECOND

@@ -10,8 +10,6 @@ from simulation.machines.clock import HostClock
 from simulation.machines.network import Network
 from simulation.randomness import Random, branch
 
-__all__ = ["ClientHost"]
-
 
 class ClientHost:
     """A client machine; clock and name outlive the process."""

@@ -14,8 +14,6 @@ from simulation.machines.tasks import Scope, SimulatedEvent, TaskGroup, TaskProc
 from simulation.randomness import Random
 from simulation.scheduler import Scheduler
 
-__all__ = ["ClientRuntime"]
-
 
 class SimulatedStream:
     """`broker.client.transport.runtime.ByteStream` over a simulated connection."""

@@ -6,8 +6,6 @@ host mean anything. Rates stay within `RATE_MAX_PPM`, the bound that the electio
 
 from simulation.scheduler import Scheduler
 
-__all__ = ["RATE_MAX_PPM", "HostClock"]
-
 RATE_MAX_PPM = 50_000
 """A clock gains or loses at most five percent, far more than any quartz does."""
 

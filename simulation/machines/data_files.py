@@ -7,8 +7,6 @@ from log.layout import file_name
 from log.options import StoreOptions
 from simulation.machines.disk import SimulatedDisk
 
-__all__ = ["cached_files", "data_file"]
-
 
 def data_file(options: StoreOptions, start: int) -> str:
     """Returns the path of the data file that begins at that position of the log."""

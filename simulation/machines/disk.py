@@ -30,8 +30,6 @@ from log.disk import DiskUsage, StoreLock
 from log.errors import DiskError, DiskFullError, FlushError, StoreLockedError
 from simulation.randomness import Random
 
-__all__ = ["PAGE_BYTES", "SECTOR_BYTES", "PowerFailure", "SimulatedDisk"]
-
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512
 _TOTAL_BYTES = 1 << 40

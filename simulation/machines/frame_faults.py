@@ -18,8 +18,6 @@ from simulation.journal import Journal
 from simulation.machines.network import Network
 from simulation.scheduler import MICROSECOND, MILLISECOND
 
-__all__ = ["FrameFaults", "PeerFrames"]
-
 
 class _Process(Protocol):
     """The process that frames come to."""

@@ -14,8 +14,6 @@ import msgspec
 
 from simulation.machines.broker_host import BrokerHost
 
-__all__ = ["Committed", "Members"]
-
 
 class Committed(Protocol):
     """The part of the group's committed state that its operator needs."""

@@ -27,8 +27,6 @@ from simulation.machines.wires import Wires
 from simulation.randomness import Random
 from simulation.scheduler import SECOND
 
-__all__ = ["KeptConfiguration", "NameServerHost", "NameServerWatcher"]
-
 _DARK_NS = SECOND
 """A name server whose power failed in the middle of a change is down for so long."""
 _FILE: Final = "kvConfig.json"

@@ -16,8 +16,6 @@ from collections.abc import Callable, Sequence
 from simulation.randomness import Random, draw_range
 from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND, Scheduler, Timer
 
-__all__ = ["Endpoint", "Link", "Network"]
-
 Buffer = bytes | bytearray | memoryview
 
 WINDOW_BYTES = 256 * 1024

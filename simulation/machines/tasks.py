@@ -19,8 +19,6 @@ from typing import Any
 from simulation.machines.clock import HostClock
 from simulation.scheduler import MICROSECOND, Scheduler, Timer
 
-__all__ = ["Cancelled", "ProcessKilled", "TaskProcess"]
-
 _STEP_NS = 5 * MICROSECOND
 
 

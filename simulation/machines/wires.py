@@ -8,8 +8,6 @@ from broker.requests.connection import Connection, Outgoing
 from simulation.machines.network import Endpoint
 from simulation.scheduler import Scheduler
 
-__all__ = ["Wires"]
-
 _CLOSED_HERE = "closed here"
 
 Guard = Callable[[Callable[..., object]], Callable[..., None]]

@@ -10,8 +10,6 @@ from simulation.randomness import stream
 from simulation.scheduler import MILLISECOND, SECOND
 from simulation.workload import ACTORS
 
-__all__ = ["draw_plan", "faults_of_actor"]
-
 _DRAWN_APART: Final = ("stop",)
 """Kinds that are drawn from a stream of their own each: the other faults of a seed are what they were before them."""
 

@@ -13,8 +13,6 @@ import msgspec
 from simulation.scheduler import SECOND
 from simulation.workload import ACTORS
 
-__all__ = ["FAULT_KINDS", "Fault", "Plan", "decode_plan", "encode_plan"]
-
 FAULT_KINDS: Final = (
     "loss",
     "delay",

@@ -15,8 +15,6 @@ from simulation.plans.plan import Fault
 from simulation.randomness import Random
 from simulation.scheduler import MILLISECOND, SECOND
 
-__all__ = ["Rhythm", "draw_fault", "draw_faults", "draw_kinds"]
-
 
 @dataclass(frozen=True, slots=True)
 class Rhythm:

@@ -23,14 +23,13 @@ from simulation.workload.produce import produce
 from simulation.workload.pull import Pulls, pull
 from simulation.workload.receive import Broadcasts, receive
 from simulation.workload.request import Letters, correspond
-from simulation.workload.reset import Resets, reset
+from simulation.workload.reset import reset
+from simulation.workload.reset_rules import Resets
 from simulation.workload.restrict import restrict
 from simulation.workload.restrict_rules import Restrictions
 from simulation.workload.retry import Retries, deliver
 from simulation.workload.timed import Timers, schedule
 from simulation.workload.transact import Transactions, transact
-
-__all__ = ["ACTORS"]
 
 ACTORS: Final[dict[str, Actor]] = {
     "producer": Actor(

@@ -15,8 +15,6 @@ from broker.client.transport.runtime import Runtime
 from broker.trace import TraceWriter
 from simulation.workload.context import Context, Invariant
 
-__all__ = ["Actor", "Main"]
-
 Main = Callable[[Context, Runtime, TraceWriter], Awaitable[None]]
 """A client process: runs until it is killed. A `Violation` that it raises is a finding, and so is any other error."""
 

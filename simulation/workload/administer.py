@@ -11,8 +11,6 @@ from broker.trace import TraceWriter
 from simulation.workload.context import Context
 from simulation.workload.names import TOPIC
 
-__all__ = ["administer"]
-
 
 async def administer(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
     """Makes the topic of all, and others that it deletes and makes again."""

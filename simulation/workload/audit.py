@@ -9,8 +9,6 @@ from broker.trace import TraceWriter
 from simulation.workload.context import Load
 from simulation.workload.names import GROUP, TOPIC
 
-__all__ = ["audit"]
-
 _LANES = 3
 _QUESTION_PAUSE_S = 1.5
 

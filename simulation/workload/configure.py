@@ -28,8 +28,6 @@ from simulation.scheduler import SECOND
 from simulation.workload.configure_rules import NAMESPACES, TOPIC, Configurations
 from simulation.workload.context import Context
 
-__all__ = ["configure"]
-
 _KEYS: Final = 3
 """So many keys are in each namespace."""
 _KEY_PAUSE_S: Final = 0.5

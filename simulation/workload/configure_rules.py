@@ -31,8 +31,6 @@ from simulation.scheduler import SECOND
 from simulation.workload.context import Context, Invariant
 from simulation.workload.time_limits import TimeLimits
 
-__all__ = ["NAMESPACES", "SETTINGS", "TOPIC", "Configurations"]
-
 TOPIC: Final = "postings"
 SETTINGS: Final = "TRIVET_NAMESRV_CONFIG"
 NAMESPACES: Final = ("NAMES", "COLORS", ORDER_TOPIC_NAMESPACE)

@@ -9,8 +9,6 @@ from broker.trace import TraceWriter
 from simulation.workload.context import Load
 from simulation.workload.names import GROUP, TOPIC
 
-__all__ = ["consume"]
-
 
 async def consume(load: Load, runtime: Runtime, writer: TraceWriter) -> None:
     """Reads as a member of the group, and stores what it has read now and then."""

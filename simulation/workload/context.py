@@ -22,8 +22,6 @@ from simulation.machines.members import Members
 from simulation.machines.name_server_host import NameServerWatcher
 from simulation.scheduler import Scheduler
 
-__all__ = ["Context", "Invariant", "Load", "Wishes"]
-
 
 class Load(Protocol):
     """The settings of the common load, and the listener for what it does."""

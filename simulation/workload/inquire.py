@@ -28,8 +28,6 @@ from simulation.workload.context import Context, Invariant
 from simulation.workload.names import TOPIC as EVENTS
 from simulation.workload.sending import send_now_and_then
 
-__all__ = ["TOPIC", "Extent", "Inquiries", "extent_of", "inquire", "is_found_by_time"]
-
 TOPIC: Final = "ledger"
 _KEYS: Final = 12
 _QUESTION_PAUSE_S: Final = 0.8

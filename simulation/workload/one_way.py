@@ -29,8 +29,6 @@ from simulation.journal import Violation
 from simulation.judges.group_model import CommittedMessage
 from simulation.workload.context import Context, Invariant
 
-__all__ = ["Notes", "post"]
-
 TOPIC: Final = "notes"
 _OUTBOX_MAX: Final = 12
 """One outbox gets so many messages at most."""

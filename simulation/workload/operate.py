@@ -16,8 +16,6 @@ from broker.trace import TraceWriter
 from simulation.randomness import Random
 from simulation.workload.context import Context
 
-__all__ = ["operate"]
-
 _CATCHING_UP_S = 3.0
 
 

@@ -21,8 +21,6 @@ from simulation.judges.group_model import CommittedMessage
 from simulation.workload.context import Context, Invariant
 from simulation.workload.sending import send_now_and_then
 
-__all__ = ["LOCK_TTL_MS", "Orders", "handle_in_order"]
-
 TOPIC: Final = "orders"
 GROUP: Final = "clerks"
 LOCK_TTL_MS: Final = 8_000

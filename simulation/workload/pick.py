@@ -20,8 +20,6 @@ from simulation.randomness import stream
 from simulation.workload.context import Context, Invariant
 from simulation.workload.sending import send_now_and_then
 
-__all__ = ["Picks", "pick"]
-
 TOPIC: Final = "offers"
 GROUP: Final = "pickers"
 

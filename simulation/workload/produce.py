@@ -10,8 +10,6 @@ from broker.trace import TraceWriter
 from simulation.workload.context import Load
 from simulation.workload.names import TOPIC
 
-__all__ = ["produce"]
-
 _LANES = 3
 _RESUME_AFTER_S = 5.0
 

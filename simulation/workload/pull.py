@@ -21,8 +21,6 @@ from simulation.randomness import Random
 from simulation.workload.context import Context, Invariant
 from simulation.workload.names import TOPIC
 
-__all__ = ["Pulls", "pull"]
-
 _LIMITS: Final = FetchLimits(batch=32)
 _PAUSE_S: Final = 1.0
 _COMMITS: Final = 0.2

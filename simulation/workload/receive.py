@@ -20,8 +20,6 @@ from simulation.randomness import stream
 from simulation.workload.context import Context, Invariant
 from simulation.workload.names import TOPIC
 
-__all__ = ["Broadcasts", "receive"]
-
 GROUP: Final = "receivers"
 
 _LIMITS: Final = FetchLimits(suspend_s=5.0)

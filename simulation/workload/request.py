@@ -36,8 +36,6 @@ from simulation.workload.context import Context, Invariant
 from simulation.workload.time_limits import TimeLimits
 from simulation.workload.watched_pool import Attempt, WatchedPool
 
-__all__ = ["Letters", "correspond"]
-
 TOPIC: Final = "letters"
 _REPLIES: Final = "_REPLY_TOPIC"
 """The end of the reply topic's name, behind the cluster's name."""

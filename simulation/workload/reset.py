@@ -34,8 +34,6 @@ from simulation.workload.reset_rules import TOPIC, Member, Report, ResetRequest,
 from simulation.workload.sending import send_now_and_then
 from simulation.workload.watched_pool import Attempt, WatchedPool
 
-__all__ = ["Resets", "reset"]
-
 GROUP: Final = "listeners"
 
 _ASKED: Final = (

@@ -37,8 +37,6 @@ from simulation.workload.context import Context, Invariant
 from simulation.workload.inquire import extent_of, is_found_by_time
 from simulation.workload.watched_pool import Attempt
 
-__all__ = ["TOPIC", "Member", "Report", "ResetRequest", "Resets"]
-
 TOPIC: Final = "chapters"
 
 _LOOKS_NS: Final = SECOND // 4

@@ -27,8 +27,6 @@ from simulation.workload.restrict_rules import GROUP, NOTE, TOPIC, Order, Restri
 from simulation.workload.sending import send_now_and_then
 from simulation.workload.watched_pool import WatchedPool
 
-__all__ = ["restrict"]
-
 _ORDER_PAUSE_S: Final = 3.0
 _QUESTION_PAUSE_S: Final = 1.0
 _LANES: Final = 3

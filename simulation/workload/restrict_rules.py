@@ -26,8 +26,6 @@ from simulation.machines.broker_host import BrokerHost, BrokerProcess
 from simulation.workload.context import Context, Invariant
 from simulation.workload.watched_pool import Attempt
 
-__all__ = ["GROUP", "NOTE", "TOPIC", "Order", "Restrictions"]
-
 TOPIC: Final = "rooms"
 GROUP: Final = "guests"
 NOTE: Final = "order"

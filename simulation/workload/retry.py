@@ -52,8 +52,6 @@ from simulation.workload.context import Context, Invariant
 from simulation.workload.sending import send_now_and_then
 from simulation.workload.watched_pool import Attempt, WatchedPool
 
-__all__ = ["DELAY_LEVELS_S", "Retries", "Stage", "deliver"]
-
 TOPIC: Final = "parcels"
 GROUP: Final = "couriers"
 RETRIES_MAX: Final = 3

@@ -11,8 +11,6 @@ from broker.client.producing.producer import Producer
 from broker.client.transport.runtime import Runtime
 from simulation.workload.context import Context
 
-__all__ = ["send_now_and_then"]
-
 _AFTER_FAILURE_S: Final = 0.05
 
 

@@ -10,8 +10,6 @@ from broker.client.transport.runtime import Runtime
 from simulation.journal import Violation
 from simulation.scheduler import MILLISECOND, SECOND, Scheduler
 
-__all__ = ["TimeLimits"]
-
 _LATE_NS: Final = 100 * MILLISECOND
 """A call may take so much longer than its limit, by the client's own clock."""
 

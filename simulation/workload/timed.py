@@ -20,8 +20,6 @@ from simulation.machines.broker_host import BrokerHost
 from simulation.workload.context import Context, Invariant
 from simulation.workload.sending import send_now_and_then
 
-__all__ = ["Timers", "schedule"]
-
 TOPIC: Final = "appointments"
 
 _LANES: Final = 2

@@ -23,8 +23,6 @@ from simulation.judges.group_model import CommittedMessage
 from simulation.machines.broker_host import BrokerHost
 from simulation.workload.context import Context, Invariant
 
-__all__ = ["Transactions", "transact"]
-
 TOPIC: Final = "transfers"
 CHECKS_MAX: Final = 15
 """The setting of the simulated brokers: so many questions before a transaction is given up."""

@@ -17,8 +17,6 @@ from broker.client.transport.runtime import Buffer
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand
 
-__all__ = ["Attempt", "Watch", "WatchedPool"]
-
 
 @dataclass(slots=True)
 class Attempt:

@@ -43,8 +43,6 @@ from simulation.workload.retry import DELAY_LEVELS_S
 from simulation.workload.transact import CHECKS_MAX
 from simulation.world.traces import Traces
 
-__all__ = ["World"]
-
 AnyInvariant = TypeVar("AnyInvariant", bound=Invariant)
 
 _SPARE_MACHINES: Final = 1

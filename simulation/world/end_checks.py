@@ -12,8 +12,6 @@ from simulation.machines.broker_host import BrokerHost
 from simulation.workload.names import TOPIC
 from simulation.world.building import World
 
-__all__ = ["JudgeHistory", "check_end", "members_at_end"]
-
 JudgeHistory = Callable[[Mapping[str, bytes]], str]
 """A checker that this room may not import: from clients' traces by name to what is wrong, "" for nothing."""
 

@@ -26,8 +26,6 @@ from simulation.scheduler import SECOND
 from simulation.world.building import World
 from simulation.world.end_checks import JudgeHistory, check_end, members_at_end
 
-__all__ = ["Result", "run_plan", "run_world"]
-
 _SENDERS: Final = ("producer", "repeater", "careful")
 """Actors whose sends `ClientJudge` counts."""
 _FLUSH_TRACES_NS: Final = SECOND

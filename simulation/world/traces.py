@@ -9,8 +9,6 @@ from typing import Any
 from broker.trace import TraceHeader, TraceWriter
 from broker.trace.format import Source
 
-__all__ = ["Traces"]
-
 
 class Traces:
     """All traces of one run, in the order in which their processes began."""

@@ -28,8 +28,6 @@ from broker.tools.cluster.local import LocalCluster
 from broker.tools.cluster.recording import Recording
 from simulation.plans.plan import Fault
 
-__all__ = ["Faults"]
-
 _OPERATION_S = 30.0
 _ASK_AGAIN_S = 0.2
 _START_S = 15.0

@@ -15,8 +15,6 @@ from broker.trace import TRACE_SUFFIX, Damage, TraceEvent, TraceHeader, read_tra
 from simulation.judges.group_model import GroupModel
 from simulation.judges.recorded import RecordedClients, commit_times
 
-__all__ = ["judge_clients"]
-
 _ENTRIES_MAX: Final = 500_000
 """The model of a log is in memory, about a kilobyte an entry: the traces of longer runs Spark judges alone."""
 

@@ -22,8 +22,6 @@ import trio
 from broker.peers.handshake import HANDSHAKE_FRAME_BYTES_MAX
 from broker.peers.protocol import Hello, PeerProtocolError, take_frame
 
-__all__ = ["CLIENTS", "Network", "open_network"]
-
 CLIENTS: Final = "clients"
 """The name of all clients as one end of a link."""
 

@@ -32,8 +32,6 @@ from simulation.randomness import stream
 from simulation.scheduler import SECOND
 from simulation.workload.names import TOPIC
 
-__all__ = ["ChaosFinding", "ChaosRun", "Summary"]
-
 RECOVERY_S = 60.0
 """Within this time after the last fault the group must serve, and again each replica and reader be up to date."""
 

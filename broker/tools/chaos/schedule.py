@@ -14,8 +14,6 @@ from simulation.plans.swarm import Rhythm, draw_faults, draw_kinds
 from simulation.randomness import stream
 from simulation.scheduler import MILLISECOND, SECOND
 
-__all__ = ["FAULT_KINDS", "delay_of", "draw_schedule", "pick"]
-
 FAULT_KINDS: Final = (
     "kill",
     "kill all",

@@ -26,8 +26,6 @@ from simulation.workload.consume import consume
 from simulation.workload.context import Load
 from simulation.workload.produce import produce
 
-__all__ = ["AT_MOST_ONCE", "QUEUES", "Counters", "Workload"]
-
 QUEUES: Final = 4
 
 _ACTORS: Final[dict[str, Callable[[Load, Runtime, TraceWriter], Awaitable[None]]]] = {
