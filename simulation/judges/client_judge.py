@@ -10,9 +10,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from broker.client.message import SendResult
 from broker.trace import TraceHeader, TraceWriter
+from broker.trace.format import FAIL, FUNCTION_NAMES, OK
 from simulation.journal import Violation
 from simulation.judges.group_model import CommittedQueue, GroupModel
 from simulation.judges.stored_offsets import NEVER, OffsetRequest, first_unasked
@@ -265,10 +267,63 @@ class ClientJudge:
                 )
 
 
-class ClientWriter(TraceWriter):
-    """A client's trace, judged as it is written. Times are true ones: one axis for all hosts."""
+class OpenRequests:
+    """The requests of one client that are under way, told to the judge as the client's trace tells of them."""
 
-    __slots__ = ("_asked", "_at_most_once", "_judge", "_name", "_now_ns")
+    def __init__(self, judge: ClientJudge, process: str, *, at_most_once: bool) -> None:
+        """`at_most_once`: the client's messages are stored once at most."""
+        self._judge = judge
+        self._process = process
+        self._at_most_once = at_most_once
+        self._asked: dict[int, tuple[str, Question]] = {}
+        """By operation: its function and its question."""
+
+    def began(self, operation: int, function: str, key: str, argument: Any, group: str | None) -> None:
+        """Notes an invocation, `argument` as the trace format has it."""
+        judge = self._judge
+        values: tuple[str, ...] = ()
+        offset = 0
+        match function:
+            case "append":
+                values = tuple(argument)
+                if self._at_most_once:
+                    judge.at_most_once.update(dict.fromkeys(values))
+            case "read":
+                offset = argument[0]
+            case "commit_offset":
+                offset = argument
+        question = judge.asked(self._process, key, group, values, offset)
+        if function == "commit_offset":
+            judge.asked_to_store(question)
+        self._asked[operation] = function, question
+
+    def answered(self, operation: int, result: Any) -> None:
+        """Judges a completion, `result` as the trace format has it. Raises Violation."""
+        function, question = self._asked.pop(operation)
+        match function:
+            case "append":
+                self._judge.stored(question, result)
+            case "read":
+                next_offset, offsets, values, _ = result
+                self._judge.was_read(question, next_offset, offsets, values)
+            case "tail":
+                self._judge.ended_at(question, result)
+            case "commit_offset":
+                self._judge.offset_stored(question)
+            case "fetch_offset":
+                self._judge.offset_was(question, result)
+
+    def failed(self, operation: int, outcome: str) -> None:
+        """Notes that a request failed, certainly ("fail") or of unknown outcome ("info")."""
+        _, question = self._asked.pop(operation)
+        self._judge.failed(question, outcome)
+
+
+class ClientWriter(TraceWriter):
+    """A client's trace, judged as it is written: what completes may raise Violation. Times are true ones: one axis for
+    all hosts."""
+
+    __slots__ = ("_now_ns", "_requests")
 
     def __init__(
         self,
@@ -281,96 +336,19 @@ class ClientWriter(TraceWriter):
     ) -> None:
         super().__init__(write, header)
         self._now_ns = now_ns
-        self._judge = judge
-        self._name = header.process
-        self._asked: dict[int, Question] = {}
-        self._at_most_once = at_most_once
+        self._requests = OpenRequests(judge, header.process, at_most_once=at_most_once)
 
-    def _add(self, record: tuple[object, ...]) -> None:
+    def _add(self, record: tuple[Any, ...]) -> None:
         super()._add((record[0], self._now_ns(), *record[2:]))
+        kind, _, operation, result, *_ = record
+        if kind == OK:
+            self._requests.answered(operation, result)
+        else:
+            self._requests.failed(operation, "fail" if kind == FAIL else "info")
 
     def _invoke(
         self, time_ns: int, process: str, function: int, key: str, argument: object, group: str | None
     ) -> int:
-        return super()._invoke(self._now_ns(), process, function, key, argument, group)
-
-    def _begin(self, operation: int, key: str, group: str | None, values: Sequence[str], offset: int) -> int:
-        self._asked[operation] = self._judge.asked(self._name, key, group, values, offset)
+        operation = super()._invoke(self._now_ns(), process, function, key, argument, group)
+        self._requests.began(operation, FUNCTION_NAMES[function], key, argument, group)
         return operation
-
-    def invoke_append(self, time_ns: int, process: str, key: str, values: Sequence[str]) -> int:
-        """Records the event, and notes it."""
-        if self._at_most_once:
-            self._judge.at_most_once.update(dict.fromkeys(values))
-        operation = super().invoke_append(time_ns, process, key, values)
-        return self._begin(operation, key, None, values, 0)
-
-    def invoke_read(
-        self, time_ns: int, process: str, key: str, offset: int, *, filtered: bool = False
-    ) -> int:
-        """Records the event, and notes it."""
-        operation = super().invoke_read(time_ns, process, key, offset, filtered=filtered)
-        return self._begin(operation, key, None, (), offset)
-
-    def invoke_tail(self, time_ns: int, process: str, key: str) -> int:
-        """Records the event, and notes it."""
-        return self._begin(super().invoke_tail(time_ns, process, key), key, None, (), 0)
-
-    def invoke_commit_offset(self, time_ns: int, process: str, key: str, group: str, offset: int) -> int:
-        """Records the event, and notes it."""
-        operation = super().invoke_commit_offset(time_ns, process, key, group, offset)
-        self._begin(operation, key, group, (), offset)
-        self._judge.asked_to_store(self._asked[operation])
-        return operation
-
-    def invoke_fetch_offset(self, time_ns: int, process: str, key: str, group: str) -> int:
-        """Records the event, and notes it."""
-        operation = super().invoke_fetch_offset(time_ns, process, key, group)
-        return self._begin(operation, key, group, (), 0)
-
-    def ok_append(self, time_ns: int, operation: int, base_offset: int, key: str | None = None) -> None:
-        """Records the event, and judges it. Raises Violation."""
-        super().ok_append(time_ns, operation, base_offset, key)
-        self._judge.stored(self._asked.pop(operation), base_offset)
-
-    def ok_read(
-        self,
-        time_ns: int,
-        operation: int,
-        next_offset: int,
-        offsets: int | Sequence[int],
-        values: Sequence[str],
-        end: int | None = None,
-    ) -> None:
-        """Records the event, and judges it. Raises Violation."""
-        super().ok_read(time_ns, operation, next_offset, offsets, values, end)
-        self._judge.was_read(self._asked.pop(operation), next_offset, offsets, values)
-
-    def ok_tail(self, time_ns: int, operation: int, offset: int) -> None:
-        """Records the event, and judges it. Raises Violation."""
-        super().ok_tail(time_ns, operation, offset)
-        self._judge.ended_at(self._asked.pop(operation), offset)
-
-    def ok_commit_offset(self, time_ns: int, operation: int) -> None:
-        """Records the event, and judges it. Raises Violation."""
-        super().ok_commit_offset(time_ns, operation)
-        self._judge.offset_stored(self._asked.pop(operation))
-
-    def ok_fetch_offset(self, time_ns: int, operation: int, offset: int | None) -> None:
-        """Records the event, and judges it. Raises Violation."""
-        super().ok_fetch_offset(time_ns, operation, offset)
-        self._judge.offset_was(self._asked.pop(operation), offset)
-
-    def fail(self, time_ns: int, operation: int, reason: str | None = None) -> None:
-        """Records the event, and notes it."""
-        super().fail(time_ns, operation, reason)
-        asked = self._asked.pop(operation, None)
-        if asked is not None:
-            self._judge.failed(asked, "fail")
-
-    def info(self, time_ns: int, operation: int, reason: str | None = None) -> None:
-        """Records the event, and notes it."""
-        super().info(time_ns, operation, reason)
-        asked = self._asked.pop(operation, None)
-        if asked is not None:
-            self._judge.failed(asked, "info")

@@ -11,6 +11,7 @@ from typing import Any
 
 from broker.node.node import Node
 from broker.trace import TraceHeader, TraceWriter
+from broker.trace.format import APPEND, COMMIT, RESET, ROLE, TRUNCATE
 from log.dispatch import Arrival
 from log.entry_log import EntryLog
 from log.hard_state import HardState, HardStateFile
@@ -44,7 +45,8 @@ class _Watched:
 
 
 class ReplicaWriter(TraceWriter):
-    """A replica's trace, which the monitor reads as it is written. Times are true ones: one axis for all hosts."""
+    """A replica's trace, judged as it is written: each event may raise Violation. Times are true ones: one axis for all
+    hosts."""
 
     __slots__ = ("_host", "_monitor", "_now_ns")
 
@@ -61,37 +63,21 @@ class ReplicaWriter(TraceWriter):
         self._host = host
         self._now_ns = now_ns
 
-    def _add(self, record: tuple[object, ...]) -> None:
+    def _add(self, record: tuple[Any, ...]) -> None:
         super()._add((record[0], self._now_ns(), *record[2:]))
-
-    def role(
-        self, time_ns: int, role: str, term: int, leader: str | None, last_index: int, last_term: int
-    ) -> None:
-        """Records the event, and checks it if a leader's role begins. Raises Violation."""
-        super().role(time_ns, role, term, leader, last_index, last_term)
-        self._monitor.role(self._host, role, term, leader)
-
-    def append(
-        self, time_ns: int, first_index: int, last_index: int, term: int, digest: int | None = None
-    ) -> None:
-        """Records the event, and checks it. Raises Violation."""
-        super().append(time_ns, first_index, last_index, term, digest)
-        self._monitor.appended(self._host, first_index, last_index, term)
-
-    def truncate(self, time_ns: int, last_index: int) -> None:
-        """Records the event, and checks it. Raises Violation."""
-        super().truncate(time_ns, last_index)
-        self._monitor.truncated(self._host, last_index)
-
-    def commit(self, time_ns: int, index: int, term: int) -> None:
-        """Records the event, and checks it. Raises Violation."""
-        super().commit(time_ns, index, term)
-        self._monitor.committed(self._host, index, term)
-
-    def reset(self, time_ns: int, first_index: int) -> None:
-        """Records the event, and checks it. Raises Violation."""
-        super().reset(time_ns, first_index)
-        self._monitor.reset(self._host, first_index)
+        kind, _, *fields = record
+        if kind == ROLE:
+            role, term, leader, _, _ = fields
+            self._monitor.role(self._host, role, term, leader)
+        elif kind == APPEND:
+            first_index, last_index, term, _ = fields
+            self._monitor.appended(self._host, first_index, last_index, term)
+        elif kind == TRUNCATE:
+            self._monitor.truncated(self._host, *fields)
+        elif kind == COMMIT:
+            self._monitor.committed(self._host, *fields)
+        elif kind == RESET:
+            self._monitor.reset(self._host, *fields)
 
 
 class Monitor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from broker.client.admin import AdminClient
 from broker.client.consuming.consumer import Consumer
@@ -26,6 +26,7 @@ from broker.remoting.codes import PullSysFlag, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.requests.processing import OUTCOME_UNKNOWN
 from broker.trace import TraceHeader, TraceWriter
+from broker.trace.format import FAIL, OK
 from simulation.journal import Violation
 from simulation.judges.client_judge import ClientWriter
 from simulation.randomness import Random
@@ -76,30 +77,14 @@ class _Reports(ClientWriter):
             self._open[operation] = self._member.reports(int(queue.rpartition(":")[2]), offset)
         return operation
 
-    def ok_commit_offset(self, time_ns: int, operation: int) -> None:
-        """Judges a report that has counted."""
-        with self._found_at_once():
-            super().ok_commit_offset(time_ns, operation)
-        self.taken(operation)
-
-    def ok_fetch_offset(self, time_ns: int, operation: int, offset: int | None) -> None:
-        """Judges where the group stands."""
-        with self._found_at_once():
-            super().ok_fetch_offset(time_ns, operation, offset)
-
-    def fail(self, time_ns: int, operation: int, reason: str | None = None) -> None:
-        """Notes that a report does not count."""
-        super().fail(time_ns, operation, reason)
-        self.taken(operation)
-
-    @contextmanager
-    def _found_at_once(self) -> Iterator[None]:
-        """Notes a violation at once: the client's tasks take a while to end."""
+    def _add(self, record: tuple[Any, ...]) -> None:
         try:
-            yield
+            super()._add(record)
         except Violation as violation:
-            self._context.journal.found(violation)
+            self._context.journal.found(violation)  # at once: the client's tasks take a while to end
             raise
+        if record[0] in (OK, FAIL):
+            self.taken(record[2])
 
     def taken(self, operation: int) -> None:
         """Notes that a broker has had a report: if it counts, it comes before all that is asked from now on."""
