@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from broker.trace import TraceHeader, TraceWriter
 from spark_analysis.importing import schema
-from spark_analysis.importing.trace_reader import ARROW_TYPES
+from spark_analysis.importing.arrow import ARROW_TYPES
 
 APPEND, READ, TAIL, COMMIT, FETCH = range(5)
 NAMES: Final = ("append", "read", "tail", "commit_offset", "fetch_offset")

@@ -216,7 +216,7 @@ def _check_columns(records: Path) -> None:
     import pyarrow.dataset as ds
 
     from spark_analysis.importing import schema
-    from spark_analysis.importing.trace_reader import ARROW_TYPES
+    from spark_analysis.importing.arrow import ARROW_TYPES
 
     try:
         rows = ds.dataset(records, format="parquet", partitioning="hive")

@@ -7,11 +7,11 @@ operations that prove them, and some numbers.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
 
+from spark_analysis.checking.columns import found_in, together
 from spark_analysis.checking.examples import examples
 from spark_analysis.checking.kafka.catalogue import backward_sends, check_catalogue, overwritten
 from spark_analysis.checking.kafka.transactions import find_cycles
@@ -81,7 +81,7 @@ def check_distributed(history: History, *, drained: bool = False, sparse: bool =
     if log.disputed is not None:
         found.append(overwritten(history.operations, log.disputed))
     if found:
-        findings = kept(reduce(lambda one, other: one.unionByName(other), found))
+        findings = kept(together(found))
         counts.update({row["kind"]: row["count"] for row in findings.groupBy("kind").count().collect()})
         # A client's sends can go backwards only where the order of appends is wrong at all.
         if counts["append-order"] or counts["unexplained-value"]:
@@ -114,19 +114,8 @@ def _rows_of(ops: Sequence[int], operations: DataFrame) -> list[dict[str, Any]]:
 
 def _unseen(log: LogFindings, operations: DataFrame) -> list[Anomaly]:
     """The first acknowledged values that no reader returned."""
-    nothing = sf.lit(None).cast("bigint")
-    findings = (
-        log.positions.where("acks > 0 AND reads = 0")
-        .orderBy("key", "position")
-        .limit(EXAMPLES_OF_EACH_KIND)
-        .select(
-            "key",
-            sf.lit("unseen").alias("kind"),
-            "position",
-            nothing.alias("lower"),
-            nothing.alias("upper"),
-        )
-    )
+    rows = log.positions.where("acks > 0 AND reads = 0").orderBy("key", "position")
+    findings = found_in(rows.limit(EXAMPLES_OF_EACH_KIND), "unseen")
     return examples(findings, operations, ["unseen"])
 
 

@@ -20,6 +20,7 @@ from spark_analysis.checking.models import MODELS, Model
 from spark_analysis.checking.proofs import damage_facts
 from spark_analysis.checking.search import Budget
 from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED, Anomaly, Verdict
+from spark_analysis.importing.arrow import Row, arrow_batches, arrow_table
 from spark_analysis.importing.calls import Call, KeyedCall, calls
 from spark_analysis.importing.formats import parse
 from spark_analysis.importing.frozen import as_json, freeze
@@ -42,19 +43,6 @@ _CALLS: Final = (
     "path STRING, key STRING, op BIGINT, client STRING, function STRING, argument STRING, result STRING, "
     "invoke_ns BIGINT, complete_ns BIGINT, bad STRING, cut BOOLEAN"
 )
-_CALL_FIELDS: Final = (
-    "path",
-    "key",
-    "op",
-    "client",
-    "function",
-    "argument",
-    "result",
-    "invoke_ns",
-    "complete_ns",
-    "bad",
-    "cut",
-)
 _JUDGED: Final = (
     "path STRING, key STRING, verdict STRING, operations BIGINT, answered BIGINT, configurations BIGINT, "
     "linearized BIGINT, stuck STRING, bound STRING"
@@ -74,7 +62,7 @@ def judge_files(
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from _read_file(files[number], format, model)
+                yield from arrow_batches(_read_file(files[number], format, model), _CALLS)
 
     def judge(table: pa.Table) -> pa.Table:
         return _judge_key(table, model, within)
@@ -111,8 +99,8 @@ def judge_files(
     return [_verdict(path, judged, bad, bad_count.get(path, {}), model_name) for path in paths]
 
 
-def _read_file(path: str, format: str, model: Model) -> Iterator[pa.RecordBatch]:
-    rows: list[tuple[Any, ...]] = []
+def _read_file(path: str, format: str, model: Model) -> Iterator[Row]:
+    """Rows of ``_CALLS`` from the lines of one file."""
     with Path(path).open(encoding="utf-8", errors="replace") as text:
         for one in calls(format, parse(format, text)):
             if isinstance(one, KeyedCall):
@@ -120,27 +108,14 @@ def _read_file(path: str, format: str, model: Model) -> Iterator[pa.RecordBatch]
                 if problem is not None:
                     one = BadLine(one.number, problem)
             if isinstance(one, BadLine):
-                rows.append((path, *[None] * 8, f"line {one.number}: {one.reason}", one.is_cut))
+                yield (path, *[None] * 8, f"line {one.number}: {one.reason}", one.is_cut)
             else:
                 call = one.call
-                rows.append(
-                    (
-                        *(path, one.key if model.by_key else "", call.op, one.process, call.function),
-                        *(
-                            as_json(call.argument),
-                            as_json(call.result),
-                            call.invoke_ns,
-                            call.complete_ns,
-                            None,
-                            None,
-                        ),
-                    )
+                yield (
+                    *(path, one.key if model.by_key else "", call.op, one.process, call.function),
+                    *(as_json(call.argument), as_json(call.result), call.invoke_ns, call.complete_ns),
+                    *(None, None),
                 )
-            if len(rows) >= 8192:
-                yield _batch(rows)
-                rows = []
-    if rows:
-        yield _batch(rows)
 
 
 def _complaint(model: Model, call: Call) -> str | None:
@@ -167,15 +142,6 @@ def _unjudged(path: str, key: str, operations: int) -> dict[str, Any]:
         "stuck": None,
         "bound": "operations",
     }
-
-
-def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
-    whole = {"op", "invoke_ns", "complete_ns"}
-    kinds = [
-        pa.int64() if name in whole else pa.bool_() if name == "cut" else pa.string() for name in _CALL_FIELDS
-    ]
-    arrays = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, names=list(_CALL_FIELDS))
 
 
 def _judge_key(table: pa.Table, model: Model, budget: Budget) -> pa.Table:
@@ -205,19 +171,12 @@ def _judge_key(table: pa.Table, model: Model, budget: Budget) -> pa.Table:
         if result.verdict == VIOLATED
         else None
     )
-    return pa.table(
-        {
-            "path": pa.array([rows[0]["path"]], pa.string()),
-            "key": pa.array([rows[0]["key"]], pa.string()),
-            "verdict": pa.array([result.verdict], pa.string()),
-            "operations": pa.array([len(rows)], pa.int64()),
-            "answered": pa.array([sum(call.complete_ns is not None for call in listed)], pa.int64()),
-            "configurations": pa.array([result.configurations], pa.int64()),
-            "linearized": pa.array([len(result.prefix)], pa.int64()),
-            "stuck": pa.array([stuck], pa.string()),
-            "bound": pa.array([result.bound], pa.string()),
-        }
+    answered = sum(call.complete_ns is not None for call in listed)
+    row = (
+        *(rows[0]["path"], rows[0]["key"], result.verdict, len(rows), answered),
+        *(result.configurations, len(result.prefix), stuck, result.bound),
     )
+    return arrow_table([row], _JUDGED)
 
 
 def _verdict(

@@ -20,17 +20,18 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark import StorageLevel
 
+from spark_analysis.checking.columns import found_in, together
 from spark_analysis.checking.queues.unknown import Finding
 from spark_analysis.checking.register_names import register_column
 from spark_analysis.checking.search import search
 from spark_analysis.checking.sweep import Running, by_quantiles, running
 from spark_analysis.checking.verdict import UNDECIDED, VIOLATED
+from spark_analysis.importing.arrow import arrow_table
 from spark_analysis.importing.calls import Call
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ def check_offsets(operations: DataFrame) -> RegisterFindings:
         _named(_excluded(plain, census["values"]), "stale-offset"),
         *searched,
     ]
-    return RegisterFindings(reduce(lambda one, other: one.unionByName(other), found), (values,))
+    return RegisterFindings(together(found), (values,))
 
 
 def _values(accesses: DataFrame) -> DataFrame:
@@ -245,15 +246,7 @@ def _excluded(values: DataFrame, count: int) -> DataFrame:
 def _named(rows: DataFrame, kind: str) -> DataFrame:
     from pyspark.sql import functions as sf
 
-    nothing = sf.lit(None).cast("bigint")
-    return rows.select(
-        "key",
-        sf.lit(kind).alias("kind"),
-        sf.col("value").alias("position"),
-        nothing.alias("lower"),
-        nothing.alias("upper"),
-        sf.lit(False).alias("unsure"),
-    )
+    return found_in(rows, kind, "value", unsure=sf.lit(False))
 
 
 def _check_one(table: pa.Table) -> pa.Table:
@@ -262,19 +255,6 @@ def _check_one(table: pa.Table) -> pa.Table:
         for row in table.to_pylist()
     ]
     findings, unsure = check_register(accesses)
-    return findings_table(table["key"][0].as_py(), findings, unsure)
-
-
-def findings_table(key: str, findings: list[Finding], unsure: list[Finding]) -> pa.Table:
-    """Findings of one key as rows of (key, kind, position, lower, upper, unsure)."""
     rows = [(one, False) for one in findings] + [(one, True) for one in unsure]
-    return pa.table(
-        {
-            "key": pa.array([key] * len(rows), pa.string()),
-            "kind": pa.array([one.kind for one, _ in rows], pa.string()),
-            "position": pa.array([one.position for one, _ in rows], pa.int64()),
-            "lower": pa.nulls(len(rows), pa.int64()),
-            "upper": pa.nulls(len(rows), pa.int64()),
-            "unsure": pa.array([is_unsure for _, is_unsure in rows], pa.bool_()),
-        }
-    )
+    key = table["key"][0].as_py()
+    return arrow_table([(key, one.kind, one.position, None, None, doubt) for one, doubt in rows], _FOUND)

@@ -10,13 +10,12 @@ finding and proof by proof.
 
 from __future__ import annotations
 
-import json
 import os
+import pickle
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,8 +28,9 @@ from spark_analysis.checking.queues.reference import Operation, QueueFindings, c
 from spark_analysis.checking.queues.unknown import Finding
 from spark_analysis.checking.registers import INITIAL, Access, check_register
 from spark_analysis.checking.replicas.reference import NO_INDEX, ReplicaEvent, replica_findings
-from spark_analysis.checking.verdict import Anomaly, Verdict
+from spark_analysis.checking.verdict import Verdict
 from spark_analysis.importing import schema
+from spark_analysis.importing.arrow import arrow_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,6 +42,7 @@ MOST_VALUES: Final = 500_000
 """The same for values appended and read, of which a row may have many."""
 MOST_ROWS_SETTING: Final = "TRIVET_ONE_TASK_ROWS"
 """Variable of the environment that is used in place of :data:`MOST_ROWS`; 0 spreads every history."""
+_ANSWER: Final = "verdict BINARY"
 
 
 def check_in_one_task(history: History, *, drained: bool = False, sparse: bool = False) -> Verdict | None:
@@ -67,12 +68,12 @@ def check_in_one_task(history: History, *, drained: bool = False, sparse: bool =
         answer = None
         if rows <= rows_max and values <= values_max:
             listed = [row for batch in kept for row in batch.to_pylist()]
-            answer = _encoded(check_rows(path, listed, drained=drained, sparse=sparse))
-        yield pa.RecordBatch.from_arrays([pa.array([answer], pa.string())], names=["verdict"])
+            answer = pickle.dumps(check_rows(path, listed, drained=drained, sparse=sparse))
+        yield from arrow_batches([(answer,)], _ANSWER)
 
     rows = _together(history).coalesce(1).limit(rows_max + 1)
-    (answer,) = rows.mapInArrow(judge, "verdict STRING").collect()
-    return None if answer["verdict"] is None else _decoded(answer["verdict"])
+    (answer,) = rows.mapInArrow(judge, _ANSWER).collect()
+    return None if answer["verdict"] is None else cast("Verdict", pickle.loads(answer["verdict"]))
 
 
 def _together(history: History) -> DataFrame:
@@ -87,18 +88,6 @@ def _together(history: History) -> DataFrame:
         lambda one, other: one.unionByName(other, allowMissingColumns=True),
         (frame.withColumn("record", sf.lit(record)) for record, frame in frames.items()),
     )
-
-
-def _encoded(verdict: Verdict) -> str:
-    return json.dumps(asdict(verdict))
-
-
-def _decoded(text: str) -> Verdict:
-    fields = json.loads(text)
-    fields["anomalies"] = tuple(
-        Anomaly(**one | {"proof": tuple(one["proof"])}) for one in fields["anomalies"]
-    )
-    return Verdict(**fields | {name: tuple(fields[name]) for name in ("undecided", "damage")})
 
 
 def check_rows(path: str, rows: Sequence[Row], *, drained: bool = False, sparse: bool = False) -> Verdict:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from spark_analysis.importing import schema
+from spark_analysis.importing.arrow import Row, arrow_batches, arrow_table
 from spark_analysis.importing.formats import parse
-from spark_analysis.importing.json_rows import Row, log_rows
+from spark_analysis.importing.json_rows import log_rows
 from spark_analysis.importing.lines import (
     CUT,
     CUT_LINE,
@@ -38,7 +39,6 @@ from spark_analysis.importing.lines import (
 )
 from spark_analysis.importing.moments import SAMPLE, Period, middle, period_around
 from spark_analysis.importing.storage import pattern_of
-from spark_analysis.importing.trace_reader import ARROW_TYPES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,10 +48,9 @@ PART_BYTES: Final = 32 << 20
 PART_SHIFT: Final = 40
 _NO_OPERATION: Final = (None,) * len(schema.OPERATION_NAMES)
 # ``half``: begun, ended, or first (the first invocation of a process in its part); lines: how many the part has.
-_PARTS: Final = (
+PARTS: Final = (
     f"{schema.OPERATIONS}, bad STRING, number BIGINT, part INT, half STRING, process STRING, text STRING"
 )
-PART_NAMES: Final = (*schema.OPERATION_NAMES, "bad", "number", "part", "half", "process", "text")
 _JOINED: Final = f"{schema.OPERATIONS}, bad STRING, number BIGINT, part INT"
 
 
@@ -72,8 +71,8 @@ def load_json_lines(
         "path STRING, part INT, start BIGINT, stop BIGINT, low_ns BIGINT, high_ns BIGINT",
     ).repartition(len(starts), "part")
     # Each part is read once and kept: its lines are counted, its halves joined and its rows used.
-    parts.mapInArrow(_read_parts, _PARTS).write.mode("overwrite").parquet(f"{directory}/parts")
-    rows = spark.read.schema(_PARTS).parquet(pattern_of(f"{directory}/parts"))
+    parts.mapInArrow(_read_parts, PARTS).write.mode("overwrite").parquet(f"{directory}/parts")
+    rows = spark.read.schema(PARTS).parquet(pattern_of(f"{directory}/parts"))
     # Lines are numbered within their part; what all parts before have makes numbers of the file of them.
     counted = rows.where("half = 'lines'").select("part", "number", "text").orderBy("part").collect()
     lost = {row["part"]: int(row["text"]) for row in counted if row["text"] != "0"}
@@ -104,34 +103,12 @@ def load_json_lines(
     return whole.where("bad IS NULL").select(*schema.OPERATION_NAMES), damage
 
 
-def operations_table(rows: list[Row]) -> pa.Table:
-    """Rows of schema.OPERATIONS as Arrow has them."""
-    return _table(rows, schema.OPERATIONS)
-
-
-def parts_table(rows: list[Row]) -> pa.Table:
-    """Rows of :func:`read_part` as Arrow has them."""
-    return _table(rows, _PARTS)
-
-
-def _table(rows: list[Row], ddl: str) -> pa.Table:
-    fields = [(name.strip("`"), ARROW_TYPES[kind]) for name, kind in (one.split() for one in ddl.split(", "))]
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(fields)
-    arrays = [pa.array(column, kind) for column, (_, kind) in zip(columns, fields, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
-
-
 def _read_parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for part in batch.to_pylist():
-            rows: list[Row] = []
             period = Period(part["low_ns"], part["high_ns"])
-            for row in read_part(part["path"], part["part"], part["start"], part["stop"], period):
-                rows.append(row)
-                if len(rows) >= 8192:
-                    yield from parts_table(rows).to_batches()
-                    rows = []
-            yield from parts_table(rows).to_batches()
+            rows = read_part(part["path"], part["part"], part["start"], part["stop"], period)
+            yield from arrow_batches(rows, PARTS)
 
 
 def _period_of(path: str) -> Period:
@@ -149,7 +126,7 @@ def credible(lines: Iterable[Line | BadLine], period: Period) -> Iterator[Line |
 
 
 def read_part(path: str, part: int, start: int, stop: int, period: Period) -> Iterator[Row]:
-    """Rows of ``_PARTS`` from the lines that begin in the bytes from ``start`` to before ``stop``."""
+    """Rows of ``PARTS`` from the lines that begin in the bytes from ``start`` to before ``stop``."""
     count = 0
 
     def lines() -> Iterator[str]:
@@ -218,7 +195,7 @@ def join_process(table: pa.Table, lost_in: Mapping[int, int]) -> pa.Table:
     """Join the halves of one process in the order of the file: an invocation that is open meets the completion in a
     later part.
 
-    ``table``: rows of :func:`read_part`, as :func:`parts_table` has them; the result has the columns of ``_JOINED``.
+    ``table``: rows of :func:`read_part`, as a table; the result has the columns of ``_JOINED``.
     ``lost_in``: for each part, how many records in it could not be read; a part that is not mentioned lost none.
     """
     rows: list[Row] = []
@@ -260,7 +237,7 @@ def join_process(table: pa.Table, lost_in: Mapping[int, int]) -> pa.Table:
                 close(None)
                 opened = row["part"], line, lost
     close(None)
-    return _table(rows, _JOINED)
+    return arrow_table(rows, _JOINED)
 
 
 def log_operations(lines: Iterable[Line | BadLine], period: Period | None = None) -> Iterator[Row | BadLine]:

@@ -17,9 +17,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from spark_analysis.importing import schema
+from spark_analysis.importing.arrow import Row
 from spark_analysis.importing.lines import LARGEST, BadLine, Line
 
-Row = tuple[Any, ...]
 Pairs = list[tuple[int, str]]
 
 MICRO_OPERATIONS: Final = ("txn", "send", "poll")

@@ -29,11 +29,11 @@ from broker.trace import TraceFormatError, TraceHeader, read_items
 from broker.trace.events import MAX_INTEGER, MIN_TIME_NS
 from broker.trace.format import FIRST_FOREIGN_KIND, TRACE_SUFFIX
 from spark_analysis.importing import schema
+from spark_analysis.importing.arrow import arrow_batches
 from spark_analysis.importing.moments import SAMPLE, Period, middle, period_around
-from spark_analysis.importing.trace_rows import Axis, Row, TraceSplit, read_rows
+from spark_analysis.importing.trace_rows import Axis, TraceSplit, read_rows
 
 SPLIT_BYTES: Final = 32 << 20
-BATCH_ROWS: Final = 8192
 
 
 def trace_files(path: str) -> list[str]:
@@ -82,14 +82,7 @@ class TraceReader(DataSourceReader):
 
 def read_batches(split: TraceSplit) -> Iterator[pa.RecordBatch]:
     """The rows of one split in batches, with the columns of schema.RECORDS."""
-    rows: list[Row] = []
-    for row in read_rows(split):
-        rows.append(row)
-        if len(rows) >= BATCH_ROWS:
-            yield arrow_batch(rows)
-            rows = []
-    if rows:
-        yield arrow_batch(rows)
+    return arrow_batches(read_rows(split), schema.RECORDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,22 +145,3 @@ def _axes(files: Sequence[_File]) -> list[Axis | str]:
             else f"nothing of this file was read: by the clock of its header its {problem}"
         )
     return axes
-
-
-ARROW_TYPES: Final = {
-    "BIGINT": pa.int64(),
-    "INT": pa.int32(),
-    "STRING": pa.string(),
-    "BOOLEAN": pa.bool_(),
-    "ARRAY<BIGINT>": pa.list_(pa.int64()),
-    "ARRAY<STRING>": pa.list_(pa.string()),
-}
-_COLUMNS: Final = schema.RECORD_COLUMNS
-_ARROW_SCHEMA: Final = pa.schema([(name, ARROW_TYPES[kind]) for name, kind, _ in _COLUMNS])
-
-
-def arrow_batch(rows: list[Row]) -> pa.RecordBatch:
-    """Rows of schema.RECORDS as Arrow has them; at least one."""
-    columns = zip(*rows, strict=True)
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, _ARROW_SCHEMA.types, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)

@@ -37,14 +37,13 @@ from broker.trace.format import (
     OK,
 )
 from spark_analysis.importing import schema
+from spark_analysis.importing.arrow import Row
 from spark_analysis.importing.moments import Period
 
 FILE_SHIFT: Final = 40
 """Places and operation numbers begin at 0 in every file; its own number in the upper bits makes them a history's."""
 LOST_BETWEEN: Final = 2
 """Two missing records are enough for an operation's completion and another invocation under its number."""
-
-Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)

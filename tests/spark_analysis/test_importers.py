@@ -27,22 +27,21 @@ from spark_analysis.checking.verdict import (
     Verdict,
     of_what_was_read,
 )
+from spark_analysis.importing.arrow import arrow_table
 from spark_analysis.importing.calls import Call, KeyedCall, calls
 from spark_analysis.importing.edn import EdnError, read_all
 from spark_analysis.importing.formats import parse
 from spark_analysis.importing.history import History, no_events
 from spark_analysis.importing.json_lines import (
-    PART_NAMES,
+    PARTS,
     join_process,
     load_json_lines,
     log_operations,
-    operations_table,
-    parts_table,
     read_part,
 )
 from spark_analysis.importing.lines import OVERLAPPING_LINE, STRAY_LINE, BadLine, Line
 from spark_analysis.importing.moments import Period
-from spark_analysis.importing.schema import OPERATION_NAMES
+from spark_analysis.importing.schema import OPERATION_NAMES, OPERATIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -489,8 +488,9 @@ def test_parts_of_a_file_are_the_same_history(
     path = tmp_path_factory.getbasetemp() / "parts.jsonl"
     path.write_text("".join(lines))
     size = path.stat().st_size
+    names = arrow_table([], PARTS).column_names
     rows = [
-        (dict(zip(PART_NAMES, row, strict=True)), row)
+        (dict(zip(names, row, strict=True)), row)
         for part, start in enumerate(range(0, size, part_bytes))
         for row in read_part(str(path), part, start, min(size, start + part_bytes), Period())
     ]
@@ -499,7 +499,7 @@ def test_parts_of_a_file_are_the_same_history(
         if named["half"] in ("begun", "ended", "first"):
             halves[named["process"]].append(row)
     lost = {named["part"]: int(named["text"]) for named, _ in rows if named["half"] == "lines"}
-    joined = [one for of in halves.values() for one in join_process(parts_table(of), lost).to_pylist()]
+    joined = [one for of in halves.values() for one in join_process(arrow_table(of, PARTS), lost).to_pylist()]
     together = [named for named, _ in rows if named["half"] is None] + joined
     counts = {named["part"]: named["number"] for named, _ in rows if named["half"] == "lines"}
     before = {part: sum(count for other, count in counts.items() if other < part) for part in counts}
@@ -832,7 +832,7 @@ def test_any_lines_become_rows_or_are_located(forms: list[Any], last: str) -> No
             assert 1 <= row.number <= len(lines)
             assert row.reason
         else:
-            table = operations_table([row])
+            table = arrow_table([row], OPERATIONS)
             assert table.num_rows == 1
             begun, ended = (row[OPERATION_NAMES.index(name)] for name in ("invoke_ns", "complete_ns"))
             assert ended is None or begun <= ended

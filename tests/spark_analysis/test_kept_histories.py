@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.checker_histories import good_history, write_parquet
 from spark_analysis.importing import schema
-from spark_analysis.importing.trace_reader import ARROW_TYPES
+from spark_analysis.importing.arrow import ARROW_TYPES
 from spark_analysis.main import WRONG_USAGE, _check_usage, analyze
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from broker.trace import TraceHeader, TraceWriter
 from broker.trace.format import FAIL, FAULT, INFO, INVOKE, OK, ROLE
 from spark_analysis.checking.queues.log_model import LONGEST_NS
 from spark_analysis.importing import schema
+from spark_analysis.importing.arrow import arrow_table
 from spark_analysis.importing.history import doubtful_completions, join_halves
-from spark_analysis.importing.trace_reader import TraceReader, arrow_batch, trace_files
+from spark_analysis.importing.trace_reader import TraceReader, trace_files
 from spark_analysis.importing.trace_rows import TraceSplit, read_rows
 
 if TYPE_CHECKING:
@@ -481,7 +482,7 @@ def test_any_records_become_rows_or_are_located(
     written(directory / "a.trace")
     written(directory / "b.trace", *records, header=TraceHeader("client", "b", "other", zero), ordinary=False)
     rows = [row for part in rows_of(directory, 1 << 30) for row in part]
-    assert arrow_batch(rows).num_rows == len(rows)
+    assert arrow_table(rows, schema.RECORDS).num_rows == len(rows)
     times = []
     for row in map(named, rows):
         if row["record"] == "operation" and row["complete_ns"] is not None:

@@ -23,12 +23,12 @@ Each client and queue is swept in ranges of time or position, never by one task 
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
+from spark_analysis.checking.columns import found_in, nothing, together
 from spark_analysis.checking.kept import kept
 from spark_analysis.checking.sweep import Running, by_quantiles, running
 
@@ -68,8 +68,7 @@ def check_catalogue(
     if has_transactions:
         pairs.append(_inside(operations.where("function = 'append' AND outcome = 'ok'"), "send"))
         others.append(precommitted(operations))
-    distances = _by_distance(reduce(lambda one, other: one.unionByName(other), pairs), positions)
-    return reduce(lambda one, other: one.unionByName(other), others, distances)
+    return together([_by_distance(together(pairs), positions), *others])
 
 
 _PAIR: Final = ("key", "earlier", "later", "lower", "upper", "allowed")
@@ -83,7 +82,8 @@ def _between_polls(polls: DataFrame, operations: DataFrame) -> DataFrame:
         .distinct()
         .join(changes.select("op", "client", "function", "invoke_ns", "values"), "client")
         .where("array_contains(coalesce(values, array()), key) = (function = 'seek')")
-        .select("op", "client", "key", "invoke_ns", *_nothing("complete_ns", "first_offset", "last_offset"))
+        .select("op", "client", "key", "invoke_ns")
+        .withColumns(dict.fromkeys(("complete_ns", "first_offset", "last_offset"), nothing()))
     )
     steps = polls.drop("offsets").unionByName(resets)
     stands = sf.struct("invoke_ns", "op", "last_offset", "complete_ns")
@@ -98,10 +98,6 @@ def _between_polls(polls: DataFrame, operations: DataFrame) -> DataFrame:
         sf.col("invoke_ns").alias("lower"),
         sf.col("before.complete_ns").alias("upper"),
     )
-
-
-def _nothing(*names: str) -> list[Column]:
-    return [sf.lit(None).cast("bigint").alias(name) for name in names]
 
 
 def _inside(rows: DataFrame, noun: str) -> DataFrame:
@@ -144,14 +140,9 @@ def _by_distance(pairs: DataFrame, positions: DataFrame) -> DataFrame:
         .withColumn("what", sf.concat("noun", sf.lit("-skip")))
     )
     kind = sf.concat("prefix", "what")
-    return backwards.unionByName(skips.select(*backwards.columns)).select(
-        "key",
-        kind.alias("kind"),
-        sf.col("later").alias("position"),
-        "lower",
-        "upper",
-        (sf.coalesce("allowed", sf.lit(False)) | kind.isin(*ALLOWED_FOR_ALL)).alias("allowed"),
-    )
+    wrong = backwards.unionByName(skips.select(*backwards.columns))
+    allowed = sf.coalesce("allowed", sf.lit(False)) | kind.isin(*ALLOWED_FOR_ALL)
+    return found_in(wrong, kind, "later", sf.col("lower"), sf.col("upper"), allowed=allowed)
 
 
 def precommitted(operations: DataFrame) -> DataFrame:
@@ -183,19 +174,13 @@ def precommitted(operations: DataFrame) -> DataFrame:
         .agg(sf.min("op").alias("first_sender"), sf.max("op").alias("last_sender"))
     )
     own = sent.select("op", "key", "value", "position").distinct().withColumn("is_own", sf.lit(True))
-    return (
+    wrong = (
         polled.join(senders, ["key", "value"], "left")
         .join(own, ["op", "key", "value", "position"], "left")
         .where("is_own OR first_sender IS NULL OR (first_sender = op AND last_sender = op)")
-        .select(
-            "key",
-            sf.lit("precommitted-read").alias("kind"),
-            "position",
-            sf.col("invoke_ns").alias("lower"),
-            sf.col("complete_ns").alias("upper"),
-            sf.lit(False).alias("allowed"),
-        )
     )
+    lower, upper = sf.col("invoke_ns"), sf.col("complete_ns")
+    return found_in(wrong, "precommitted-read", lower=lower, upper=upper, allowed=sf.lit(False))
 
 
 def _place_of_value() -> Column:
@@ -208,18 +193,9 @@ def _unpolled(polls: DataFrame, positions: DataFrame) -> DataFrame:
         sf.min(sf.least("first_offset", sf.array_min("offsets"))).alias("first_polled"),
         sf.max(sf.greatest("last_offset", sf.array_max("offsets"))).alias("last_polled"),
     )
-    return (
-        positions.where("acks > 0 AND reads = 0")
-        .join(spans, "key")
-        .where("position BETWEEN first_polled AND last_polled")
-        .select(
-            "key",
-            sf.lit("lost-write").alias("kind"),
-            "position",
-            *_nothing("lower", "upper"),
-            sf.lit(False).alias("allowed"),
-        )
-    )
+    passed = positions.where("acks > 0 AND reads = 0").join(spans, "key")
+    lost = passed.where("position BETWEEN first_polled AND last_polled")
+    return found_in(lost, "lost-write", allowed=sf.lit(False))
 
 
 def overwritten(operations: DataFrame, disputed: DataFrame) -> DataFrame:
@@ -236,11 +212,7 @@ def overwritten(operations: DataFrame, disputed: DataFrame) -> DataFrame:
         .select("key", sf.explode("values").alias("text"))
         .select("key", sf.xxhash64("text").alias("value"))
     )
-    return (
-        acknowledged.join(returned, ["key", "value"], "left_anti")
-        .select("key", sf.lit("lost-write").alias("kind"), "position", *_nothing("lower", "upper"))
-        .distinct()
-    )
+    return found_in(acknowledged.join(returned, ["key", "value"], "left_anti"), "lost-write").distinct()
 
 
 def backward_sends(operations: DataFrame, positions: DataFrame) -> DataFrame:
@@ -260,7 +232,7 @@ def backward_sends(operations: DataFrame, positions: DataFrame) -> DataFrame:
             ),
             "complete_ns",
         ).alias("reached"),
-        *_nothing("position"),
+        nothing().alias("position"),
     )
     seen = positions.where("acks = 0 AND value IS NOT NULL").select("key", "position", "value")
     attempts = appends.where("outcome = 'info'").select(
@@ -293,10 +265,6 @@ def backward_sends(operations: DataFrame, positions: DataFrame) -> DataFrame:
     swept = running(
         steps, ["client", "key"], ["bucket"], ["time_ns", "is_end"], highest=Running("max", "reached")
     )
-    return swept.where("is_end = 0 AND position < highest.offset").select(
-        "key",
-        sf.lit("nonmonotonic-send").alias("kind"),
-        "position",
-        sf.col("time_ns").alias("lower"),
-        sf.col("highest.complete_ns").alias("upper"),
-    )
+    backward = swept.where("is_end = 0 AND position < highest.offset")
+    lower, upper = sf.col("time_ns"), sf.col("highest.complete_ns")
+    return found_in(backward, "nonmonotonic-send", lower=lower, upper=upper)

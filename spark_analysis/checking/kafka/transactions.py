@@ -23,6 +23,7 @@ import pyarrow as pa
 from pyspark.sql import functions as sf
 
 from spark_analysis.checking.kept import kept
+from spark_analysis.importing.arrow import arrow_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -171,10 +172,4 @@ def _cycles_of(table: pa.Table) -> pa.Table:
             spans[op] = Span(lower["at_ns"], lower["by"], upper["at_ns"], upper["by"])
         else:
             edges.append((sender, op))
-    found = cycles(spans, edges)
-    return pa.table(
-        {
-            "kind": pa.array([one.kind for one in found], pa.string()),
-            "ops": pa.array([list(one.ops) for one in found], pa.list_(pa.int64())),
-        }
-    )
+    return arrow_table([(one.kind, list(one.ops)) for one in cycles(spans, edges)], _FOUND)

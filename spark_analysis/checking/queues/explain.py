@@ -8,18 +8,19 @@ one task for a queue, are at most twice the number of its attempts.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql import functions as sf
 
+from spark_analysis.checking.columns import found_in, together
 from spark_analysis.checking.kept import kept
-from spark_analysis.checking.queues.placed import SETTLED, Settled, placed, read_tagged, settled_table, tagged
+from spark_analysis.checking.queues.placed import SETTLED, Settled, placed, read_tagged, tagged
 from spark_analysis.checking.queues.unknown import settle
+from spark_analysis.importing.arrow import arrow_table
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 _UNMATCHED: Final = "unmatched"
 
@@ -43,7 +44,7 @@ def explain(operations: DataFrame, flagged: DataFrame, positions: DataFrame, zer
     )
     attempts = placed(operations, seen, holes)
     tables = [tagged(seen, "seen"), tagged(holes, "hole"), *attempts.rows]
-    rows = kept(reduce(lambda one, other: one.unionByName(other), tables))
+    rows = kept(together(tables))
     totals = kept(
         rows.groupBy("key")
         .agg(
@@ -74,33 +75,22 @@ def explain(operations: DataFrame, flagged: DataFrame, positions: DataFrame, zer
     ).collect()[0]
     if asked["hopeless"]:
         found.append(
-            _findings(
+            found_in(
                 totals.where("lacking > attempted"),
-                sf.lit("unexplained-offset"),
-                sf.col("first_hole"),
-                sf.col("deadline"),  # of what proves that the queue was longer
+                "unexplained-offset",
+                "first_hole",
+                upper=sf.col("deadline"),  # of what proves that the queue was longer
             )
         )
     if outcome["all"] > outcome["unsure"] + outcome[_UNMATCHED]:
         certain = settled.where("NOT unsure").where(sf.col("kind") != _UNMATCHED)
-        found.append(_findings(certain, sf.col("kind"), sf.col("position")))
+        found.append(found_in(certain, sf.col("kind")))
     if outcome[_UNMATCHED]:
         found.append(_classified(settled.where(sf.col("kind") == _UNMATCHED), seen, operations, positions))
     doubtful = settled.where("unsure") if outcome["unsure"] else None
     return Explained(
-        reduce(lambda one, other: one.unionByName(other), found) if found else None,
-        _findings(doubtful, sf.col("kind"), sf.col("position")) if doubtful is not None else None,
-    )
-
-
-def _findings(rows: DataFrame, kind: Column, position: Column, upper: Column | None = None) -> DataFrame:
-    nothing = sf.lit(None).cast("bigint")
-    return rows.select(
-        "key",
-        kind.alias("kind"),
-        position.alias("position"),
-        nothing.alias("lower"),
-        (nothing if upper is None else upper).alias("upper"),
+        together(found) if found else None,
+        found_in(doubtful, sf.col("kind")) if doubtful is not None else None,
     )
 
 
@@ -136,7 +126,7 @@ def _settle_key(table: pa.Table) -> pa.Table:
     attempted = {one.value for one in attempts}
     explicable = [one for one in rows.seen[key] if one.value in attempted]
     findings, unsure = settle(attempts, explicable, rows.holes[key], rows.shared[key])
-    return settled_table(
+    return arrow_table(
         [
             *(Settled(key, one.kind, one.position, None, False) for one in findings),
             *(Settled(key, one.kind, one.position, None, True) for one in unsure),
@@ -145,7 +135,8 @@ def _settle_key(table: pa.Table) -> pa.Table:
                 for one in rows.seen[key]
                 if one.value not in attempted
             ),
-        ]
+        ],
+        SETTLED,
     )
 
 
@@ -176,4 +167,4 @@ def _classified(
         .otherwise(sf.lit("phantom-value"))
     )
     named = places.join(failed, "value", "left").join(acknowledged, "value", "left")
-    return _findings(named, kind, sf.col("position"), sf.col("time_ns"))
+    return found_in(named, kind, upper=sf.col("time_ns"))

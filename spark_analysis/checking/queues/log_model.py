@@ -26,12 +26,12 @@ have the same hash is checked.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from pyspark import StorageLevel
 from pyspark.sql import functions as sf
 
+from spark_analysis.checking.columns import found_in, nothing, together
 from spark_analysis.checking.kept import kept
 from spark_analysis.checking.queues.explain import explain
 from spark_analysis.checking.queues.reference import FUNCTIONS
@@ -45,7 +45,6 @@ BUCKET_BITS: Final = 16
 LOG_AXIS, HEAD_AXIS = 0, 1
 JUDGED: Final = (*FUNCTIONS, "poll")  # a poll is a read that does not say where
 LONGEST_NS: Final = 1 << 60
-NOTHING: Final = "CAST(NULL AS BIGINT)"
 QUEUES_BROADCAST: Final = 1_000_000
 """Names of so many queues, some 100 MB, go to every executor."""
 
@@ -123,10 +122,10 @@ def check_log(operations: DataFrame, *, sparse: bool = False) -> LogFindings:
         if explained.findings is not None:
             findings.append(explained.findings)
         unsure = explained.unsure
-    together = reduce(lambda one, other: one.unionByName(other), findings) if findings else None
     disputed = flagged.where("different AND reads > 0") if found["disputed"] else None
     named = positions.join(names.where(sf.col("axis") == LOG_AXIS).select("queue", "key"), "queue")
-    return LogFindings(together, unsure, unseen, named, disputed, (queues, positions))
+    all_found = together(findings) if findings else None
+    return LogFindings(all_found, unsure, unseen, named, disputed, (queues, positions))
 
 
 def without_gaps(operations: DataFrame) -> DataFrame:
@@ -206,13 +205,8 @@ def _wrong(flagged: DataFrame, zero_ns: int) -> DataFrame:
         sf.when(sf.col("different"), sf.lit("inconsistent-offset")),
         sf.when(sf.col("lower_ns") > sf.col("latest_ns"), order),
     )
-    return flagged.select(
-        "key",
-        sf.explode(sf.array_compact(kinds)).alias("kind"),
-        "position",
-        (sf.col("lower_ns") + zero_ns).alias("lower"),
-        (sf.col("latest_ns") + zero_ns).alias("upper"),
-    )
+    lower, upper = sf.col("lower_ns") + zero_ns, sf.col("latest_ns") + zero_ns
+    return found_in(flagged, sf.explode(sf.array_compact(kinds)), lower=lower, upper=upper)
 
 
 def _is_torn() -> Column:
@@ -239,17 +233,9 @@ def _is_torn() -> Column:
 
 
 def _torn_reads(acknowledged: DataFrame) -> DataFrame:
-    return (
-        acknowledged.where(sf.col("function") == "read")
-        .where(_is_torn())
-        .select(
-            "key",
-            sf.lit("torn-read").alias("kind"),
-            sf.coalesce("first_offset", "offset").alias("position"),
-            sf.col("invoke_ns").alias("lower"),
-            sf.col("complete_ns").alias("upper"),
-        )
-    )
+    torn = acknowledged.where(sf.col("function") == "read").where(_is_torn())
+    position = sf.coalesce("first_offset", "offset")
+    return found_in(torn, "torn-read", position, sf.col("invoke_ns"), sf.col("complete_ns"))
 
 
 def _positions(acknowledged: DataFrame, zero_ns: int) -> DataFrame:
@@ -261,7 +247,6 @@ def _positions(acknowledged: DataFrame, zero_ns: int) -> DataFrame:
     begin = sf.shiftleft(sf.col("invoke_ns") - zero_ns, 2) + kind
     end = sf.shiftleft(sf.col("complete_ns") - zero_ns, 2) + kind
     queue = _queue_of("key", LOG_AXIS)
-    nothing = sf.expr(NOTHING)
     is_append = sf.col("function") == "append"
     # Values: an append cannot have come before it began (lower) and has come when it ended (upper); a read
     # says only that it had come when the read ended.
@@ -294,7 +279,7 @@ def _positions(acknowledged: DataFrame, zero_ns: int) -> DataFrame:
     def states(position: Column, *, begins: bool, of: Column = queue) -> Column:
         """The row that says: the list ended at ``position`` or before when the operation began (``begins``), or
         ``position`` was there when it ended."""
-        lower, upper = (begin, nothing) if begins else (nothing, end)
+        lower, upper = (begin, nothing()) if begins else (nothing(), end)
         return sf.struct(
             of.alias("queue"), position.alias("position"), lower.alias("lower"), upper.alias("upper")
         )
@@ -328,7 +313,7 @@ def _positions(acknowledged: DataFrame, zero_ns: int) -> DataFrame:
         )
         .select(sf.inline(observed))
         .where(sf.col("position") >= 0)
-        .withColumns({"value": nothing, "acks": sf.lit(0), "reads": sf.lit(0)})
+        .withColumns({"value": nothing(), "acks": sf.lit(0), "reads": sf.lit(0)})
     )
     return (
         valued.unionByName(stated)

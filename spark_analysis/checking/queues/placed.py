@@ -8,7 +8,6 @@ leave the queue to the broker"); where none does, it may have filled a hole anyw
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -17,6 +16,7 @@ from pyspark.sql import functions as sf
 
 from spark_analysis.checking.kept import kept
 from spark_analysis.checking.queues.unknown import Attempt, Hole, Seen, contested
+from spark_analysis.importing.arrow import arrow_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -121,9 +121,8 @@ def _dispute_topic(table: pa.Table) -> pa.Table:
     rows = read_tagged(table)
     key: str = table["key"][0].as_py()
     found = contested(key[: key.rfind("/") + 1], rows.attempts, rows.seen, rows.holes)
-    return settled_table(
-        Settled(queue, one.kind, one.position, None, is_unsure) for queue, one, is_unsure in found
-    )
+    disputed = [Settled(queue, one.kind, one.position, None, is_unsure) for queue, one, is_unsure in found]
+    return arrow_table(disputed, SETTLED)
 
 
 # ---- rows ----------------------------------------------------------------------------------------------------------
@@ -180,13 +179,3 @@ class Settled(NamedTuple):
     position: int
     value: object
     unsure: bool
-
-
-def settled_table(rows: Iterable[Settled]) -> pa.Table:
-    """Rows of ``SETTLED`` as Arrow has them."""
-    kinds = (pa.string(), pa.string(), pa.int64(), pa.int64(), pa.bool_())
-    columns = zip(*rows, strict=True)
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=False)]
-    if not arrays:
-        arrays = [pa.array([], kind) for kind in kinds]
-    return pa.Table.from_arrays(arrays, names=list(Settled._fields))

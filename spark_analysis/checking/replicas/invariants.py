@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sf
 
+from spark_analysis.checking.columns import together
 from spark_analysis.checking.sweep import Running, running
 
 if TYPE_CHECKING:
@@ -23,15 +24,11 @@ RANGE_BITS: Final = 22
 
 def check_replicas(events: DataFrame) -> DataFrame:
     """Every violated invariant in ``events`` (schema.EVENTS with file and position)."""
-    return (
-        _two_leaders(events)
-        .unionByName(_backward_terms(events))
-        .unionByName(_backward_commits(events))
-        .unionByName(_truncated_commits(events))
-        .unionByName(_incomplete_leaders(events))
-        .unionByName(_mismatched_runs(events))
-        .unionByName(_mismatched_prefixes(events))
+    rules = (
+        *(_two_leaders, _backward_terms, _backward_commits, _truncated_commits, _incomplete_leaders),
+        *(_mismatched_runs, _mismatched_prefixes),
     )
+    return together(rule(events) for rule in rules)
 
 
 def _two_leaders(events: DataFrame) -> DataFrame:
@@ -167,29 +164,23 @@ def _incomplete_leaders(events: DataFrame) -> DataFrame:
 
 def _mismatched_runs(events: DataFrame) -> DataFrame:
     """Log matching: entries of one index and term are the same entries wherever they are (runs with digests)."""
-    return (
-        events.where("kind = 'append' AND digest IS NOT NULL")
-        .groupBy("term", "first_index", "last_index")
-        .agg(
-            sf.min("digest").alias("least"),
-            sf.max("digest").alias("greatest"),
-            sf.array_sort(sf.collect_set("node")).alias("nodes"),
-        )
-        .where("least <> greatest")
-        .select(
-            sf.lit("log-mismatch").alias("kind"),
-            sf.concat_ws(" and ", "nodes").alias("key"),
-            sf.col("first_index").alias("position"),
-            sf.concat(sf.lit("entries of term "), sf.col("term").cast("string")).alias("detail"),
-        )
-    )
+    runs = events.where("kind = 'append' AND digest IS NOT NULL")
+    words = sf.concat(sf.lit("entries of term "), sf.col("term").cast("string"))
+    return _mismatched(runs, ("term", "first_index", "last_index"), "log-mismatch", "first_index", words)
 
 
 def _mismatched_prefixes(events: DataFrame) -> DataFrame:
     """State machine safety: committed prefixes of equal length are equal bytes."""
+    prefixes, words = events.where("kind = 'digest'"), sf.lit("CRC-32 of the committed bytes differ")
+    return _mismatched(prefixes, ("last_index",), "prefix-mismatch", "last_index", words)
+
+
+def _mismatched(
+    stated: DataFrame, thing: tuple[str, ...], kind: str, position: str, detail: Column
+) -> DataFrame:
+    """Things, each known by these columns, of which several digests were stated."""
     return (
-        events.where("kind = 'digest'")
-        .groupBy("last_index")
+        stated.groupBy(*thing)
         .agg(
             sf.min("digest").alias("least"),
             sf.max("digest").alias("greatest"),
@@ -197,9 +188,9 @@ def _mismatched_prefixes(events: DataFrame) -> DataFrame:
         )
         .where("least <> greatest")
         .select(
-            sf.lit("prefix-mismatch").alias("kind"),
+            sf.lit(kind).alias("kind"),
             sf.concat_ws(" and ", "nodes").alias("key"),
-            sf.col("last_index").alias("position"),
-            sf.lit("CRC-32 of the committed bytes differ").alias("detail"),
+            sf.col(position).alias("position"),
+            detail.alias("detail"),
         )
     )
