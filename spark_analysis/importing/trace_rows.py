@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from pyspark.sql.datasource import InputPartition
 
@@ -86,25 +86,30 @@ def read_rows(split: TraceSplit) -> Iterator[Row]:
     if split.problem is not None:
         yield _damage_row(Damage(split.file, 0, split.problem))
         return
-    rows = _Rows(split)
     with Path(split.file).open("rb") as stream:
-        items = read_items(stream, split.file, start=split.start, stop=split.stop)
-        while True:
-            try:
-                position, item = next(items)
-            except StopIteration:
-                break
-            except TraceFormatError as error:
-                yield _damage_row(Damage(split.file, 0, str(error).removeprefix(f"{split.file}: ")))
-                return
-            if type(item) is list:
-                yield from rows.of(position, item)
-            elif isinstance(item, TraceHeader):
-                rows.recorder = item.process
-            else:
-                assert isinstance(item, Damage)
-                rows.lost += 0 if item.cut else LOST_BETWEEN
-                yield _damage_row(item)
+        yield from rows_in(stream, split)
+
+
+def rows_in(stream: IO[bytes], split: TraceSplit) -> Iterator[Row]:
+    """The rows of one split of a trace that can be used, read from ``stream``."""
+    rows = _Rows(split)
+    items = read_items(stream, split.file, start=split.start, stop=split.stop)
+    while True:
+        try:
+            position, item = next(items)
+        except StopIteration:
+            break
+        except TraceFormatError as error:
+            yield _damage_row(Damage(split.file, 0, str(error).removeprefix(f"{split.file}: ")))
+            return
+        if type(item) is list:
+            yield from rows.of(position, item)
+        elif isinstance(item, TraceHeader):
+            rows.recorder = item.process
+        else:
+            assert isinstance(item, Damage)
+            rows.lost += 0 if item.cut else LOST_BETWEEN
+            yield _damage_row(item)
     yield from rows.open_halves()
 
 

@@ -9,12 +9,8 @@ from simulation.judges.client_judge import ClientJudge
 from simulation.plans.draw import draw_plan
 from simulation.world.building import World
 from simulation.world.running import run_plan, run_world
-from spark_analysis.checking.plain import PlainVerdict, check_traces
+from spark_analysis.checking.plain import check_traces
 from tests.simulation.planted_bugs import PLANTED
-
-
-def check(traces: Mapping[str, bytes]) -> PlainVerdict:
-    return check_traces(traces)
 
 
 @pytest.mark.parametrize("seed", [5, 9, 21])
@@ -22,13 +18,13 @@ def test_what_clients_were_told_is_linearizable(seed: int) -> None:
     verdicts = []
 
     def judge(traces: Mapping[str, bytes]) -> str:
-        verdicts.append(check(traces))
+        verdicts.append(check_traces(traces))
         return ""
 
     result = run_plan(draw_plan(seed, seconds=30), judge_history=judge)
     assert result.violation is None
     assert verdicts[0].verdict == "linearizable"
-    assert verdicts[0].findings == ()
+    assert (verdicts[0].anomalies, verdicts[0].damage) == ((), ())
     assert verdicts[0].operations > result.acknowledged // 2 > 0
 
 
@@ -49,6 +45,6 @@ def test_it_finds_what_the_judge_within_the_run_would(monkeypatch: pytest.Monkey
         world = World(draw_plan(seed, seconds=30), keep_traces=True)
         result = run_world(world)
         traces = {name: data for name, data in result.traces.items() if name in world.traces.histories}
-        if check(traces).verdict == "violated":
+        if check_traces(traces).verdict == "violated":
             return
     pytest.fail("not found")

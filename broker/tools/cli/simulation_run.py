@@ -41,10 +41,11 @@ def judge_history(traces: Mapping[str, bytes]) -> str:
     """Judge the clients' operations, which the simulator itself may not do; returns what is wrong, "" for nothing."""
     try:
         from spark_analysis.checking.plain import check_traces
+        from spark_analysis.checking.verdict import unsure_place
     except ImportError:
         return ""  # the extra "analysis" is not installed; `ClientJudge` has looked at every response already
     verdict = check_traces(traces)
-    return "; ".join(verdict.findings) if verdict.verdict == "violated" else ""
+    return "; ".join((*map(unsure_place, verdict.anomalies), *verdict.damage))
 
 
 def run_and_time(plan: Plan, *, keep_traces: bool = False) -> tuple[Result, float]:
