@@ -57,106 +57,80 @@ async def configure(context: Context, runtime: Runtime, writer: TraceWriter) -> 
         group.start_soon(_stay, context, runtime, rules)
 
 
-async def _keep(context: Context, runtime: Runtime, rules: Configurations, admin: AdminClient) -> None:
-    """Puts, deletes and asks for keys and values."""
-    random = runtime.random
-    while True:
-        await runtime.sleep(random.expovariate(1 / _KEY_PAUSE_S))
-        if context.load_stopped:
-            continue
-        address = random.choice(context.name_servers)
+class _Keeper:
+    """Puts, deletes and asks for keys and values, each time at the name server of an address."""
+
+    def __init__(self, context: Context, random: Random, rules: Configurations, admin: AdminClient) -> None:
+        self._context = context
+        self._random = random
+        self._rules = rules
+        self._call = admin.call
+
+    async def act(self) -> None:
+        """Does one of these. Raises ConnectionFailed."""
+        random = self._random
+        address = random.choice(self._context.name_servers)
         namespace = random.choice(NAMESPACES)
         key = TOPIC if namespace == NAMESPACES[-1] else f"key{random.randrange(_KEYS)}"
+        put, get = self._put, self._get
+        act = random.choice((put, put, put, self._delete, get, get, self._list, self._order))
+        await act(address, namespace, key)
+
+    def _now_ns(self) -> int:
+        return self._context.scheduler.now_ns
+
+    async def _put(self, address: str, namespace: str, key: str) -> None:
+        queues = self._context.queues
+        value = f"broker-a:{queues}" if key == TOPIC else f"{self._random.getrandbits(40):x}"
+        since_ns = self._now_ns()
+        fields = {"namespace": namespace, "key": key, "value": value}
+        answer = await self._call(address, RequestCode.PUT_KV_CONFIG, fields)
+        if answer.code == ResponseCode.SUCCESS:
+            self._rules.changed(address, since_ns, namespace, key, value)
+
+    async def _delete(self, address: str, namespace: str, key: str) -> None:
+        since_ns = self._now_ns()
+        fields = {"namespace": namespace, "key": key}
+        answer = await self._call(address, RequestCode.DELETE_KV_CONFIG, fields)
+        if answer.code == ResponseCode.SUCCESS:
+            self._rules.changed(address, since_ns, namespace, key, None)
+
+    async def _get(self, address: str, namespace: str, key: str) -> None:
+        since_ns = self._now_ns()
+        answer = await self._call(address, RequestCode.GET_KV_CONFIG, {"namespace": namespace, "key": key})
+        said: str | None = None
+        if answer.code != ResponseCode.QUERY_NOT_FOUND:
+            said = answer.decode_fields(KeyValueResponseHeader).value
+
+        def fits(table: Table) -> bool:
+            return table.get(namespace, {}).get(key) == said
+
+        self._rules.told(address, since_ns, f"{namespace}/{key}", fits, said)
+
+    async def _list(self, address: str, namespace: str, key: str) -> None:
+        since_ns = self._now_ns()
+        answer = await self._call(address, RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": namespace})
+        _, said = answer_of(RequestCode.GET_KVLIST_BY_NAMESPACE, answer)
+        self._rules.told(address, since_ns, namespace, lambda table: table.get(namespace) == said, said)
+
+    async def _order(self, address: str, namespace: str, key: str) -> None:
+        """Tells it whether routes shall carry the order configuration, which is kept with keys and values."""
+        value = self._random.choice(("true", "false", "false", "false"))
+        body = f"orderMessageEnable={value}\n".encode()
+        await self._call(address, RequestCode.UPDATE_NAMESRV_CONFIG, None, body)
+
+
+async def _keep(context: Context, runtime: Runtime, rules: Configurations, admin: AdminClient) -> None:
+    """Puts, deletes and asks for keys and values."""
+    keeper = _Keeper(context, runtime.random, rules, admin)
+    while True:
+        await runtime.sleep(runtime.random.expovariate(1 / _KEY_PAUSE_S))
+        if context.load_stopped:
+            continue
         try:
-            await random.choice((_put, _put, _put, _delete, _get, _get, _list, _order))(
-                context, random, rules, admin, address, namespace, key
-            )
+            await keeper.act()
         except ConnectionFailed:
             pass
-
-
-async def _put(
-    context: Context,
-    random: Random,
-    rules: Configurations,
-    admin: AdminClient,
-    address: str,
-    namespace: str,
-    key: str,
-) -> None:
-    value = f"broker-a:{context.queues}" if key == TOPIC else f"{random.getrandbits(40):x}"
-    since_ns = context.scheduler.now_ns
-    fields = {"namespace": namespace, "key": key, "value": value}
-    answer = await admin.call(address, RequestCode.PUT_KV_CONFIG, fields)
-    if answer.code == ResponseCode.SUCCESS:
-        rules.changed(address, since_ns, namespace, key, value)
-
-
-async def _delete(
-    context: Context,
-    random: Random,
-    rules: Configurations,
-    admin: AdminClient,
-    address: str,
-    namespace: str,
-    key: str,
-) -> None:
-    since_ns = context.scheduler.now_ns
-    answer = await admin.call(address, RequestCode.DELETE_KV_CONFIG, {"namespace": namespace, "key": key})
-    if answer.code == ResponseCode.SUCCESS:
-        rules.changed(address, since_ns, namespace, key, None)
-
-
-async def _get(
-    context: Context,
-    random: Random,
-    rules: Configurations,
-    admin: AdminClient,
-    address: str,
-    namespace: str,
-    key: str,
-) -> None:
-    since_ns = context.scheduler.now_ns
-    answer = await admin.call(address, RequestCode.GET_KV_CONFIG, {"namespace": namespace, "key": key})
-    value = (
-        None if answer.code == ResponseCode.QUERY_NOT_FOUND else answer.decode_fields(KeyValueResponseHeader)
-    )
-    said = None if value is None else value.value
-
-    def fits(table: Table) -> bool:
-        return table.get(namespace, {}).get(key) == said
-
-    rules.told(address, since_ns, f"{namespace}/{key}", fits, said)
-
-
-async def _list(
-    context: Context,
-    random: Random,
-    rules: Configurations,
-    admin: AdminClient,
-    address: str,
-    namespace: str,
-    key: str,
-) -> None:
-    since_ns = context.scheduler.now_ns
-    answer = await admin.call(address, RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": namespace})
-    _, said = answer_of(RequestCode.GET_KVLIST_BY_NAMESPACE, answer)
-    rules.told(address, since_ns, namespace, lambda table: table.get(namespace) == said, said)
-
-
-async def _order(
-    context: Context,
-    random: Random,
-    rules: Configurations,
-    admin: AdminClient,
-    address: str,
-    namespace: str,
-    key: str,
-) -> None:
-    """Tells a name server whether routes shall carry the order configuration, which is kept with keys and values."""
-    value = random.choice(("true", "false", "false", "false"))
-    body = f"orderMessageEnable={value}\n".encode()
-    await admin.call(address, RequestCode.UPDATE_NAMESRV_CONFIG, None, body)
 
 
 async def _route(context: Context, runtime: Runtime, rules: Configurations, admin: AdminClient) -> None:

@@ -15,7 +15,6 @@ from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.consuming.queue_calls import SearchBoundary
 from broker.client.errors import ClientError
 from broker.client.message import Message, MessageQueue, MessageView
-from broker.client.producing.producer import Producer
 from broker.client.transport.runtime import Runtime
 from broker.node.node import Node
 from broker.trace import TraceWriter
@@ -258,6 +257,10 @@ async def inquire(context: Context, runtime: Runtime, writer: TraceWriter) -> No
     def now_ns() -> int:
         return context.scheduler.now_ns
 
+    def entry() -> Message:
+        keys = list(dict.fromkeys(_key(random) for _ in range(random.choice((1, 1, 2, 3)))))
+        return Message(TOPIC, random.randbytes(random.choice((10, 300))), keys=keys)
+
     def some_time(message: CommittedMessage) -> int:
         return message.record.store_timestamp + random.choice((-1, 0, 0, 1, random.randrange(-3000, 3000)))
 
@@ -329,21 +332,10 @@ async def inquire(context: Context, runtime: Runtime, writer: TraceWriter) -> No
                     pass
 
         async with runtime.task_group() as group:
-            group.start_soon(_send, context, runtime)
+            group.start_soon(send_now_and_then, context, runtime, "accountants", _SEND_PAUSE_S, entry)
             for _ in range(_LANES):
                 group.start_soon(lane)
 
 
 def _key(random: Random) -> str:
     return f"account{random.randrange(_KEYS)}"
-
-
-async def _send(context: Context, runtime: Runtime) -> None:
-    random = runtime.random
-
-    def entry() -> Message:
-        keys = list(dict.fromkeys(_key(random) for _ in range(random.choice((1, 1, 2, 3)))))
-        return Message(TOPIC, random.randbytes(random.choice((10, 300))), keys=keys)
-
-    async with Producer(context.name_servers, group="accountants", runtime=runtime) as producer:
-        await send_now_and_then(context, runtime, producer, _SEND_PAUSE_S, entry)

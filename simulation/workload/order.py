@@ -11,7 +11,6 @@ from broker.client.consuming.listening import Handled
 from broker.client.consuming.order_locks import LockTimes
 from broker.client.consuming.ordered_listening import listen_orderly
 from broker.client.message import Message, MessageQueue, MessageView
-from broker.client.producing.producer import Producer
 from broker.client.transport.runtime import Runtime
 from broker.state.commands import Command, CommitOffsets, LockQueues, Several, UnlockQueues
 from broker.state.metadata import Metadata
@@ -151,12 +150,8 @@ async def handle_in_order(context: Context, runtime: Runtime, writer: TraceWrite
     def order() -> Message:
         return Message(TOPIC, random.randbytes(random.choice((10, 300))))
 
-    async def send() -> None:
-        async with Producer(context.name_servers, group="customers", runtime=runtime) as producer:
-            await send_now_and_then(context, runtime, producer, 0.5, order)
-
     async with runtime.task_group() as group:
-        group.start_soon(send)
+        group.start_soon(send_now_and_then, context, runtime, "customers", 0.5, order)
         while True:
             async with Consumer(
                 context.name_servers,

@@ -11,7 +11,6 @@ from typing import Final
 from broker.client.consuming.consumer import Consumer
 from broker.client.consuming.subscription import SqlFilter
 from broker.client.message import Message
-from broker.client.producing.producer import Producer
 from broker.client.transport.runtime import Runtime
 from broker.trace import TraceWriter
 from simulation.journal import Violation
@@ -97,12 +96,8 @@ async def pick(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
             properties["region"] = region
         return Message(TOPIC, random.randbytes(40), properties=properties)
 
-    async def send() -> None:
-        async with Producer(context.name_servers, group="sellers", runtime=runtime) as producer:
-            await send_now_and_then(context, runtime, producer, 0.3, offer)
-
     async with runtime.task_group() as group:
-        group.start_soon(send)
+        group.start_soon(send_now_and_then, context, runtime, "sellers", 0.3, offer)
         while True:
             async with Consumer(
                 context.name_servers,

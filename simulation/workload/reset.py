@@ -17,7 +17,6 @@ from broker.client.consuming.intake import FetchLimits
 from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.errors import ClientError, ConnectionFailed
 from broker.client.message import Message, MessageQueue, trace_key
-from broker.client.producing.producer import Producer
 from broker.client.transport.connection import Connection, Fields
 from broker.client.transport.core import BUSY_CODES
 from broker.client.transport.runtime import Buffer, Runtime
@@ -96,27 +95,20 @@ class _Reports(ClientWriter):
 async def reset(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
     """Sends, reads as a member and as a plain reader, and has groups reset."""
     rules = context.invariant(Resets)
+    random = runtime.random
+
+    def chapter() -> Message:
+        return Message(TOPIC, random.randbytes(random.choice((10, 200))))
+
     reader_group = f"listener-{runtime.local_address().replace('.', '-')}"
     async with runtime.task_group() as group:
-        group.start_soon(_send, context, runtime)
+        group.start_soon(send_now_and_then, context, runtime, "authors", _SEND_PAUSE_S, chapter)
         group.start_soon(_administer, context, runtime, rules, (GROUP, reader_group))
         group.start_soon(_read, context, runtime, rules, reader_group)
         while True:
             await _consume(context, runtime, rules)
             longest_s = 1.0 if context.is_calm() else 6.0
-            await runtime.sleep(longest_s * runtime.random.random())
-
-
-async def _send(context: Context, runtime: Runtime) -> None:
-    random = runtime.random
-    async with Producer(context.name_servers, group="authors", runtime=runtime) as producer:
-        await send_now_and_then(
-            context,
-            runtime,
-            producer,
-            _SEND_PAUSE_S,
-            lambda: Message(TOPIC, random.randbytes(random.choice((10, 200)))),
-        )
+            await runtime.sleep(longest_s * random.random())
 
 
 # ---- readers -------------------------------------------------------------------------------------------------

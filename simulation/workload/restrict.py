@@ -14,7 +14,6 @@ from broker.client.consuming.consumer import Consumer
 from broker.client.consuming.intake import FetchLimits
 from broker.client.errors import ClientError, ConnectionFailed
 from broker.client.message import Message
-from broker.client.producing.producer import Producer
 from broker.client.transport.core import BUSY_CODES
 from broker.client.transport.runtime import Runtime
 from broker.remoting.bodies import SubscriptionGroupConfig, TopicConfig
@@ -43,6 +42,10 @@ async def restrict(context: Context, runtime: Runtime, writer: TraceWriter) -> N
     """Changes settings, asks for them, sends and reads."""
     rules = context.invariant(Restrictions)
     random = runtime.random
+
+    def note() -> Message:
+        return Message(TOPIC, random.randbytes(30))
+
     async with (
         AdminClient(context.name_servers, runtime=runtime) as admin,
         runtime.task_group() as group,
@@ -50,7 +53,7 @@ async def restrict(context: Context, runtime: Runtime, writer: TraceWriter) -> N
         for _ in range(_LANES):
             group.start_soon(_administer, context, runtime, rules, admin)
             group.start_soon(_ask, context, runtime, rules, admin)
-        group.start_soon(_send, context, runtime)
+        group.start_soon(send_now_and_then, context, runtime, "hosts", _SEND_PAUSE_S, note)
         while True:
             consumer = Consumer(
                 context.name_servers,
@@ -179,11 +182,3 @@ async def _ask(context: Context, runtime: Runtime, rules: Restrictions, admin: A
             rules.told(since_ns, decode_body(answer.body, kind), is_topic=is_topic)
         elif answer.code in (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
             rules.told(since_ns, None, is_topic=is_topic)
-
-
-async def _send(context: Context, runtime: Runtime) -> None:
-    random = runtime.random
-    async with Producer(context.name_servers, group="hosts", runtime=runtime) as producer:
-        await send_now_and_then(
-            context, runtime, producer, _SEND_PAUSE_S, lambda: Message(TOPIC, random.randbytes(30))
-        )

@@ -30,7 +30,6 @@ from broker.client.consuming.intake import FetchLimits
 from broker.client.consuming.listening import Handled, listen
 from broker.client.errors import ClientError
 from broker.client.message import Message, MessageView
-from broker.client.producing.producer import Producer
 from broker.client.transport.connection import Fields
 from broker.client.transport.runtime import Buffer, Runtime
 from broker.node.node import Node
@@ -407,10 +406,7 @@ async def deliver(context: Context, runtime: Runtime, writer: TraceWriter) -> No
         )
 
     async def send() -> None:
-        async with Producer(
-            context.name_servers, group="shippers", compress_above=64, trace=writer, runtime=runtime
-        ) as producer:
-            await send_now_and_then(context, runtime, producer, 1.0, pack)
+        await send_now_and_then(context, runtime, "shippers", 1.0, pack, compress_above=64, trace=writer)
 
     async with runtime.task_group() as group:
         group.start_soon(send)

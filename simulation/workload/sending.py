@@ -9,21 +9,45 @@ from broker.client.errors import ClientError
 from broker.client.message import Message
 from broker.client.producing.producer import Producer
 from broker.client.transport.runtime import Runtime
+from broker.trace import TraceWriter
 from simulation.workload.context import Context
 
 _AFTER_FAILURE_S: Final = 0.05
 
 
 async def send_now_and_then(
-    context: Context, runtime: Runtime, producer: Producer, pause_s: float, message: Callable[[], Message]
+    context: Context,
+    runtime: Runtime,
+    group: str,
+    pause_s: float,
+    message: Callable[[], Message],
+    *,
+    lanes: int = 1,
+    compress_above: int | None = None,
+    trace: TraceWriter | None = None,
 ) -> None:
-    """Sends for ever, a new message every `pause_s` seconds on average; a send that fails is given up."""
-    while True:
-        await runtime.sleep(runtime.random.expovariate(1 / pause_s))
-        if context.load_stopped:
-            continue
-        made = message()
-        try:
-            await producer.send(made)
-        except ClientError:
-            await runtime.sleep(_AFTER_FAILURE_S)
+    """Sends for ever as a producer of `group`; the options are those of `Producer`.
+
+    Each lane sends a new message every `pause_s` seconds on average. A send that fails is given up.
+    """
+
+    async def lane() -> None:
+        while True:
+            await runtime.sleep(runtime.random.expovariate(1 / pause_s))
+            if context.load_stopped:
+                continue
+            made = message()
+            try:
+                await producer.send(made)
+            except ClientError:
+                await runtime.sleep(_AFTER_FAILURE_S)
+
+    async with Producer(
+        context.name_servers, group=group, compress_above=compress_above, trace=trace, runtime=runtime
+    ) as producer:
+        if lanes == 1:
+            await lane()
+        else:
+            async with runtime.task_group() as tasks:
+                for _ in range(lanes):
+                    tasks.start_soon(lane)

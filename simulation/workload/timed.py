@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Final
 
 from broker.client.message import Message
-from broker.client.producing.producer import Producer
 from broker.client.transport.runtime import Runtime
 from broker.node.node import Node
 from broker.state.topic_rules import TIMER_TOPIC
@@ -90,9 +89,4 @@ async def schedule(context: Context, runtime: Runtime, writer: TraceWriter) -> N
         body = random.randbytes(random.choice((10, 700)))
         return Message(TOPIC, body, keys=[f"appointment{invariant.number}"], delay_ms=delay_ms)
 
-    async with (
-        Producer(context.name_servers, group="schedulers", runtime=runtime) as producer,
-        runtime.task_group() as group,
-    ):
-        for _ in range(_LANES):
-            group.start_soon(send_now_and_then, context, runtime, producer, 0.6, appointment)
+    await send_now_and_then(context, runtime, "schedulers", 0.6, appointment, lanes=_LANES)
