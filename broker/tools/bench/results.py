@@ -27,9 +27,9 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """One workload with one flush mode. Figures that a workload does not give are None."""
 
-    workload: str
-    flush: Flush
-    description: str
+    workload: str = ""
+    flush: Flush = "async"
+    description: str = ""
     messages: int = 0
     msgs_per_s: float | None = None
     p50_ms: float | None = None

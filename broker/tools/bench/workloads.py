@@ -72,17 +72,18 @@ async def run_workload(name: str, flush: Flush, directory: Path, scale: Scale) -
         await cluster.wait_ready()
         async with AdminClient(cluster.name_server_address) as admin:
             await admin.create_topic(TOPIC, queues=1)
-        return await WORKLOADS[name](cluster, flush, scale)
+        measured = await WORKLOADS[name](cluster, scale)
+    return [msgspec.structs.replace(one, workload=name, flush=flush) for one in measured]
 
 
-async def _one_in_flight(cluster: LocalCluster, flush: Flush, scale: Scale) -> list[Measurement]:
+async def _one_in_flight(cluster: LocalCluster, scale: Scale) -> list[Measurement]:
     async with _producer(cluster) as producer:
         await _send_all(producer, scale.warm_up, 1)
         measured = await _measured(cluster, producer, scale.one_in_flight, 1)
-    return [msgspec.structs.replace(measured, workload="A", flush=flush, description="1 in flight, 1 KiB")]
+    return [msgspec.structs.replace(measured, description="1 in flight, 1 KiB")]
 
 
-async def _many_in_flight(cluster: LocalCluster, flush: Flush, scale: Scale) -> list[Measurement]:
+async def _many_in_flight(cluster: LocalCluster, scale: Scale) -> list[Measurement]:
     async with _producer(cluster) as producer:
         await _send_all(producer, scale.warm_up, 64)
         measured = await _measured(cluster, producer, scale.many_in_flight, 64)
@@ -90,8 +91,6 @@ async def _many_in_flight(cluster: LocalCluster, flush: Flush, scale: Scale) -> 
     return [
         msgspec.structs.replace(
             measured,
-            workload="B",
-            flush=flush,
             description="64 in flight, 1 KiB",
             memory_mib=resident,
             memory_beside_mappings_mib=beside,
@@ -99,7 +98,7 @@ async def _many_in_flight(cluster: LocalCluster, flush: Flush, scale: Scale) -> 
     ]
 
 
-async def _batches(cluster: LocalCluster, flush: Flush, scale: Scale) -> list[Measurement]:
+async def _batches(cluster: LocalCluster, scale: Scale) -> list[Measurement]:
     found = []
     async with _producer(cluster) as producer:
         for body_bytes, settings in ((KIB, _BATCH_SETTINGS), (100, _SMALL_BATCH_SETTINGS)):
@@ -114,8 +113,6 @@ async def _batches(cluster: LocalCluster, flush: Flush, scale: Scale) -> list[Me
             best = max(tried, key=lambda setting: setting.msgs_per_s)
             found.append(
                 Measurement(
-                    workload="C",
-                    flush=flush,
                     description=f"batches of {best.batch}, {best.in_flight} in flight, {body_bytes} B",
                     messages=scale.batched,
                     msgs_per_s=best.msgs_per_s,
@@ -125,7 +122,7 @@ async def _batches(cluster: LocalCluster, flush: Flush, scale: Scale) -> list[Me
     return found
 
 
-async def _read_back(cluster: LocalCluster, flush: Flush, scale: Scale) -> list[Measurement]:
+async def _read_back(cluster: LocalCluster, scale: Scale) -> list[Measurement]:
     async with _producer(cluster) as producer:
         await _send_batches(producer, os.urandom(KIB), 256, 2, scale.read_back)
     pids = _broker_pids(cluster)
@@ -145,8 +142,6 @@ async def _read_back(cluster: LocalCluster, flush: Flush, scale: Scale) -> list[
         seconds = time.perf_counter() - begin
     return [
         Measurement(
-            workload="D",
-            flush=flush,
             description="read back, 1 KiB",
             messages=read,
             msgs_per_s=read / seconds,
@@ -155,7 +150,7 @@ async def _read_back(cluster: LocalCluster, flush: Flush, scale: Scale) -> list[
     ]
 
 
-async def _failover(cluster: LocalCluster, flush: Flush, scale: Scale) -> list[Measurement]:
+async def _failover(cluster: LocalCluster, scale: Scale) -> list[Measurement]:
     taken = []
     async with _producer(cluster, attempt_timeout_s=ATTEMPT_TIMEOUT_S) as producer:
         await _send_all(producer, scale.warm_up, 1)
@@ -168,8 +163,6 @@ async def _failover(cluster: LocalCluster, flush: Flush, scale: Scale) -> list[M
             await cluster.wait_caught_up()
     return [
         Measurement(
-            workload="E",
-            flush=flush,
             description="leader killed to first acknowledgement",
             failover_ms=tuple(taken),
             p50_ms=quantile(taken, 0.5),
@@ -197,7 +190,7 @@ async def _kill_under_load(cluster: LocalCluster, producer: Producer, leader: st
     return taken_ms
 
 
-async def _idle(cluster: LocalCluster, flush: Flush, scale: Scale) -> list[Measurement]:
+async def _idle(cluster: LocalCluster, scale: Scale) -> list[Measurement]:
     await cluster.wait_caught_up()
     pids = [child.pid for child in cluster.children()]
     used = cpu_s(pids)
@@ -206,8 +199,6 @@ async def _idle(cluster: LocalCluster, flush: Flush, scale: Scale) -> list[Measu
     resident, beside = _memory(cluster)
     return [
         Measurement(
-            workload="I",
-            flush=flush,
             description=f"idle for {IDLE_S:g} s, four processes",
             idle_cpu_percent=percent,
             memory_mib=resident,
@@ -216,7 +207,7 @@ async def _idle(cluster: LocalCluster, flush: Flush, scale: Scale) -> list[Measu
     ]
 
 
-WORKLOADS: dict[str, Callable[[LocalCluster, Flush, Scale], Awaitable[list[Measurement]]]] = {
+WORKLOADS: dict[str, Callable[[LocalCluster, Scale], Awaitable[list[Measurement]]]] = {
     "A": _one_in_flight,
     "B": _many_in_flight,
     "C": _batches,
@@ -261,9 +252,6 @@ async def _measured(cluster: LocalCluster, producer: Producer, count: int, in_fl
     latencies = await _send_all(producer, count, in_flight)
     seconds = time.perf_counter() - begin
     return Measurement(
-        workload="",
-        flush="async",
-        description="",
         messages=count,
         msgs_per_s=count / seconds,
         p50_ms=quantile(latencies, 0.5),

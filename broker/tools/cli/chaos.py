@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -122,33 +123,31 @@ async def _run_with_progress(run: ChaosRun, display: Progress) -> bool:
 
     with stop_signals() as stopped:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_show_progress, run, display)
+            nursery.start_soon(display.keep_showing, _state_of(run, display.pause_s))
             nursery.start_soon(interrupt)
             await run.run()
             nursery.cancel_scope.cancel()
     return interrupted
 
 
-async def _show_progress(run: ChaosRun, display: Progress) -> None:
-    """Show the present faults and rates, until it is cancelled."""
-    import trio
-
+def _state_of(run: ChaosRun, pause_s: float) -> Callable[[], str]:
+    """Return a function that tells of present faults and rates, to be called every ``pause_s`` seconds."""
     acknowledged = 0
-    try:
-        while True:
-            await trio.sleep(display.pause_s)
-            counters = run.counters
-            rate = (counters.acknowledged - acknowledged) / display.pause_s
-            acknowledged = counters.acknowledged
-            phase = run.phase if run.phase != "faults" else f"faults: {'; '.join(run.current) or 'none now'}"
-            display.show(f"{acknowledged:,} acknowledged ({rate:,.0f}/s), {counters.read:,} read; {phase}")
-    finally:
-        display.clear()
+
+    def state() -> str:
+        nonlocal acknowledged
+        counters = run.counters
+        rate = (counters.acknowledged - acknowledged) / pause_s
+        acknowledged = counters.acknowledged
+        phase = run.phase if run.phase != "faults" else f"faults: {'; '.join(run.current) or 'none now'}"
+        return f"{acknowledged:,} acknowledged ({rate:,.0f}/s), {counters.read:,} read; {phase}"
+
+    return state
 
 
 def _print_summary(summary: Summary, code: int) -> None:
     from broker.tools.chaos.run import kinds_in_order
-    from broker.tools.cli.output import print_table
+    from broker.tools.cli.output import print_facts, print_table
 
     print()
     print_table(["fault", "fired"], kinds_in_order(summary.fired))
@@ -174,5 +173,4 @@ def _print_summary(summary: Summary, code: int) -> None:
             ("again", f"trivet analyze {summary.traces}"),
         ]
     rows += [("repeat", repeat), ("time", f"{summary.seconds:.0f} s"), ("result", _RESULTS[code])]
-    for name, text in rows:
-        print(f"{name:>9}  {text}")
+    print_facts(rows)

@@ -51,7 +51,10 @@ def demo(
     demonstration = Demonstration(directory, lines, progress.tell)
     trio.run(_run_with_progress, demonstration, progress)
     summary = demonstration.summary
-    code = _judge(summary, directory, progress) if analysis else 0
+    code = 0
+    if analysis:
+        progress.tell("Spark judges the traces")
+        code, summary.verdict, summary.report = judge_traces(directory)
     summary.seconds = time.monotonic() - begin
     if json:
         from broker.tools.cli.output import print_json
@@ -65,35 +68,20 @@ def demo(
 async def _run_with_progress(demonstration: Demonstration, progress: Progress) -> None:
     import trio
 
+    counters = demonstration.counters
+
+    def state() -> str:
+        return f"{counters.acknowledged:,} of {counters.total:,} acknowledged, {counters.read:,} read"
+
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_show_progress, demonstration, progress)
+        nursery.start_soon(progress.keep_showing, state)
         await demonstration.run()
         nursery.cancel_scope.cancel()
 
 
-async def _show_progress(demonstration: Demonstration, progress: Progress) -> None:
-    """Show how far sending and reading are, until it is cancelled."""
-    import trio
-
-    counters = demonstration.counters
-    try:
-        while True:
-            await trio.sleep(progress.pause_s)
-            progress.show(
-                f"{counters.acknowledged:,} of {counters.total:,} acknowledged, {counters.read:,} read"
-            )
-    finally:
-        progress.clear()
-
-
-def _judge(summary: Summary, directory: Path, progress: Progress) -> int:
-    """Ask Spark; fills in the verdict and returns the exit code."""
-    progress.tell("Spark judges the traces")
-    code, summary.verdict, summary.report = judge_traces(directory)
-    return code
-
-
 def _print_summary(summary: Summary) -> None:
+    from broker.tools.cli.output import print_facts
+
     rows = [
         (
             "messages",
@@ -112,5 +100,4 @@ def _print_summary(summary: Summary) -> None:
     if summary.messages_of_unknown_outcome:
         rows.insert(1, ("unknown", f"{summary.messages_of_unknown_outcome:,} sends of unknown outcome"))
     print()
-    for name, text in rows:
-        print(f"{name:>9}  {text}")
+    print_facts(rows)

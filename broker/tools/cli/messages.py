@@ -83,11 +83,7 @@ async def produce(
             print(json_text.dumps(_result_fields(result)), flush=in_flight == 1)
 
     async with Producer(
-        servers.addresses(),
-        group=PRODUCER_GROUP,
-        send_timeout_s=timeout_s,
-        tls=servers.tls_context(),
-        credentials=servers.credentials(),
+        servers.addresses(), group=PRODUCER_GROUP, send_timeout_s=timeout_s, **servers.identity()
     ) as producer:
         bodies = _bodies(messages, file)
         # The next body is read only when a send may begin: input of any length is never held in memory.
@@ -161,8 +157,7 @@ async def consume(
                 topics={topic: tags},
                 start=start,
                 broadcast=broadcast,
-                tls=servers.tls_context(),
-                credentials=servers.credentials(),
+                **servers.identity(),
             ) as consumer,
             trio.open_nursery() as nursery,
         ):

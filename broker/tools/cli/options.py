@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from broker.client.admin import AdminClient
     from broker.client.transport.credentials import Credentials
+    from broker.tools.cluster.query import Identity
 
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON instead of a table.")]
 
@@ -104,11 +105,15 @@ class Servers:
             raise CommandError(f"{missing}: an access key and a secret key go together", USAGE)
         return Credentials(self.access_key, self.secret_key)
 
+    def identity(self) -> Identity:
+        """The options of clients that say who asks. Raises CommandError."""
+        return {"tls": self.tls_context(), "credentials": self.credentials()}
+
     def admin(self) -> AdminClient:
         """A client for administration, to be entered. Raises CommandError."""
         from broker.client.admin import AdminClient
 
-        return AdminClient(self.addresses(), tls=self.tls_context(), credentials=self.credentials())
+        return AdminClient(self.addresses(), **self.identity())
 
 
 DEFAULT_SERVERS = Servers()

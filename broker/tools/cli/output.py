@@ -60,6 +60,12 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
         )
 
 
+def print_facts(facts: Iterable[tuple[str, str]]) -> None:
+    """Names and what there is to say of each, line by line."""
+    for name, text in facts:
+        print(f"{name:>9}  {text}")
+
+
 def console(*, stderr: bool = False) -> Any:
     """A rich console; without a terminal, wide enough that no value is cut or wrapped."""
     from rich.console import Console

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from collections.abc import Callable
 
 _REWRITTEN_EVERY_S = 0.5
 
@@ -40,6 +41,17 @@ class Progress:
             self._width = len(line)
         else:
             print(self._timed(state), file=sys.stderr, flush=True)
+
+    async def keep_showing(self, state: Callable[[], str]) -> None:
+        """Show what ``state`` returns again and again, until cancelled."""
+        import trio
+
+        try:
+            while True:
+                await trio.sleep(self.pause_s)
+                self.show(state())
+        finally:
+            self.clear()
 
     def clear(self) -> None:
         """Take the state away."""

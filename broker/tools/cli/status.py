@@ -35,18 +35,7 @@ _COLUMNS = (
     "error",
 )
 """Fields of each node in the output of --json."""
-_SHOWN = (
-    "group",
-    "node",
-    "address",
-    "role",
-    "term",
-    "leader",
-    "commit",
-    "applied",
-    "last",
-    "lag",
-)
+_SHOWN = ("group", "node", "address", "role", "term", "leader", "commit", "applied", "last", "lag")
 """Columns of the table; "recovering" is added if a node is."""
 
 
@@ -97,7 +86,7 @@ async def _named(addresses: tuple[str, ...], servers: Servers) -> list[AskedBrok
 
     for address in addresses:
         check_address(address, address)
-    return await brokers_at(addresses, tls=servers.tls_context(), credentials=servers.credentials())
+    return await brokers_at(addresses, **servers.identity())
 
 
 async def _registered(servers: Servers) -> list[AskedBroker]:
@@ -105,11 +94,11 @@ async def _registered(servers: Servers) -> list[AskedBroker]:
     from broker.client.errors import ClientError
     from broker.tools.cluster.query import registered_brokers
 
-    tls, credentials = servers.tls_context(), servers.credentials()
+    options = servers.identity()
     failure: ClientError | None = None
     for address in servers.addresses():
         try:
-            return await registered_brokers(address, tls=tls, credentials=credentials)
+            return await registered_brokers(address, **options)
         except ClientError as error:
             failure = error
     assert failure is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterable, Mapping
+from typing import TypedDict, Unpack
 
 import msgspec
 import trio
@@ -64,38 +65,31 @@ async def ask(
     return reply
 
 
-async def node_status(
-    address: str,
-    *,
-    timeout_s: float = ASK_TIMEOUT_S,
-    tls: ssl.SSLContext | None = None,
-    credentials: Credentials | None = None,
-) -> NodeStatus:
+class Identity(TypedDict, total=False):
+    """How a client shows who it is: the options ``tls`` and ``credentials`` of all clients."""
+
+    tls: ssl.SSLContext | None
+    credentials: Credentials | None
+
+
+class Asking(Identity, total=False):
+    """The options of `ask`, which all questions have."""
+
+    timeout_s: float
+
+
+async def node_status(address: str, **options: Unpack[Asking]) -> NodeStatus:
     """One broker's status; raises ClientError."""
-    reply = await ask(
-        address, RequestCode.TRIVET_NODE_STATUS, timeout_s=timeout_s, tls=tls, credentials=credentials
-    )
+    reply = await ask(address, RequestCode.TRIVET_NODE_STATUS, **options)
     try:
         return decode_node_status(reply.body)
     except msgspec.MsgspecError as error:
         raise BrokerError(reply.code, f"its status is not understood: {error}", address) from error
 
 
-async def cluster_info(
-    name_server: str,
-    *,
-    timeout_s: float = ASK_TIMEOUT_S,
-    tls: ssl.SSLContext | None = None,
-    credentials: Credentials | None = None,
-) -> ClusterInfo:
+async def cluster_info(name_server: str, **options: Unpack[Asking]) -> ClusterInfo:
     """Every registered broker; raises ClientError."""
-    reply = await ask(
-        name_server,
-        RequestCode.GET_BROKER_CLUSTER_INFO,
-        timeout_s=timeout_s,
-        tls=tls,
-        credentials=credentials,
-    )
+    reply = await ask(name_server, RequestCode.GET_BROKER_CLUSTER_INFO, **options)
     try:
         return ClusterInfo.decode(reply.body)
     except RemotingError as error:
@@ -117,26 +111,18 @@ class AskedBroker(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None
 
 
-async def registered_brokers(
-    name_server: str,
-    *,
-    timeout_s: float = ASK_TIMEOUT_S,
-    tls: ssl.SSLContext | None = None,
-    credentials: Credentials | None = None,
-) -> list[AskedBroker]:
+async def registered_brokers(name_server: str, **options: Unpack[Asking]) -> list[AskedBroker]:
     """Every broker that the name server knows, each asked for its status at the same time; sorted by group and address.
 
     Raises ClientError if the name server does not answer; a broker that does not is in the list with the reason.
     """
-    info = await cluster_info(name_server, timeout_s=timeout_s, tls=tls, credentials=credentials)
+    info = await cluster_info(name_server, **options)
     registered = [
         (broker.cluster, name, broker_id, address)
         for name, broker in info.broker_table.items()
         for broker_id, address in broker.broker_addresses.items()
     ]
-    asked = await brokers_at(
-        (address for *_, address in registered), timeout_s=timeout_s, tls=tls, credentials=credentials
-    )
+    asked = await brokers_at((address for *_, address in registered), **options)
     answers = {broker.address: broker for broker in asked}
     return sorted(
         (
@@ -147,13 +133,7 @@ async def registered_brokers(
     )
 
 
-async def brokers_at(
-    addresses: Iterable[str],
-    *,
-    timeout_s: float = ASK_TIMEOUT_S,
-    tls: ssl.SSLContext | None = None,
-    credentials: Credentials | None = None,
-) -> list[AskedBroker]:
+async def brokers_at(addresses: Iterable[str], **options: Unpack[Asking]) -> list[AskedBroker]:
     """These brokers, each asked for its status at the same time; sorted as `registered_brokers`.
 
     Nobody else is asked, so that this works while a group has no leader and is registered nowhere.
@@ -162,7 +142,7 @@ async def brokers_at(
 
     async def inquire(address: str) -> None:
         try:
-            status = await node_status(address, timeout_s=timeout_s, tls=tls, credentials=credentials)
+            status = await node_status(address, **options)
         except ClientError as failure:
             found.append(AskedBroker(address=address, status=None, error=str(failure)))
         else:
