@@ -366,6 +366,10 @@ class Replica:
         self.check_may_append(despite_full_disk=True)
         waiter = CallbackWaiter(done, lost)
         index = self._append_internal(COMMAND, encode_command(command))
+        for topic in _deleted_topics(command):
+            # Wherever it is applied, the queues are gone then: what comes behind it in the log begins them anew.
+            for key in [key for key in self._queue_ends if key[0] == topic]:
+                del self._queue_ends[key]
         self.raft.propose(1, self.now_ns)
         self._waiting.append((index, waiter))
         self._command_waiters[index] = waiter
@@ -675,9 +679,8 @@ class Replica:
         command = decode_command(body)
         result = self.metadata.apply(command) if is_new else None
         # Also for those that the snapshot reflects: dispatch began before them, and made the topic's queues again.
-        for single in command.commands if isinstance(command, Several) else (command,):
-            if isinstance(single, DeleteTopic):
-                self.store.remove_topic(single.topic)
+        for topic in _deleted_topics(command):
+            self.store.remove_topic(topic)
         if not is_new:
             return
         waiter = self._command_waiters.pop(index, None)
@@ -740,3 +743,9 @@ class Replica:
             self.store.abandon()
             raise
         self.store.close(self._committed_index)
+
+
+def _deleted_topics(command: Command) -> list[str]:
+    """Returns the topics that a command deletes."""
+    singles = command.commands if isinstance(command, Several) else (command,)
+    return [single.topic for single in singles if isinstance(single, DeleteTopic)]

@@ -16,6 +16,7 @@ from broker.remoting.bodies import (
     TopicList,
 )
 from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.headers import SendMessageResponseHeader
 from broker.remoting.json_body import decode_body, encode_body
 from tests.broker.harness import Client, Group
 
@@ -98,6 +99,43 @@ def test_deleted_topic_that_is_made_again_is_empty(client: Client) -> None:
     client.group.converge()
     queues = [member.alive.replica.store.queues.get("T", 0) for member in client.group.alive()]
     assert len({(queue.min_offset, queue.max_offset) for queue in queues if queue is not None}) == 1
+
+
+@pytest.mark.parametrize("between", ["nothing", "a restart", "a failover"])
+def test_a_topic_that_is_made_again_says_where_its_next_message_goes(group: Group, between: str) -> None:
+    client = group.connect()
+    client.create_topic("T")
+    for number in range(3):
+        client.send("T", b"old %d" % number)
+    client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    client.create_topic("T")
+    if between == "a failover":
+        group.transfer_leadership(group.follower)
+    elif between == "a restart":
+        for node in list(group.members):
+            group.kill(node)
+        for node in list(group.members):
+            group.restart(node)
+        group.elect()
+    client = group.connect()
+    assert client.offset_of(RequestCode.GET_MAX_OFFSET, "T") == 0
+    assert client.send("T", b"new").queue_offset == 0
+    assert client.offset_of(RequestCode.GET_MAX_OFFSET, "T") == 1
+
+
+def test_a_message_right_behind_the_deletion_begins_the_queue_anew(group: Group) -> None:
+    """It is in the log before the deletion is applied, while the topic is still there for who sends."""
+    client = group.connect()
+    client.create_topic("T")
+    client.send("T", b"old")
+    deletion = client.start_call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    sending = client.start_send("T", b"behind")
+    client.wait(deletion)
+    answer = client.wait(sending)
+    client.create_topic("T")
+    assert answer.decode_fields(SendMessageResponseHeader).queue_offset == 0
+    assert client.offset_of(RequestCode.GET_MAX_OFFSET, "T") == 1
+    assert client.send("T", b"next").queue_offset == 1
 
 
 def test_acknowledged_topics_are_not_forgotten(group: Group) -> None:
