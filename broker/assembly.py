@@ -15,6 +15,7 @@ from broker.consumer_groups.heartbeats_processor import HeartbeatsProcessor
 from broker.consumer_groups.locks_processor import LocksProcessor
 from broker.delayed.delays import DelayService
 from broker.delayed.timers import TimerService
+from broker.node.format_gate import FormatGate
 from broker.node.listeners import Listeners
 from broker.node.node import Node
 from broker.offsets.commits import OffsetCommits
@@ -42,6 +43,7 @@ from broker.settings.tables import (
     ImpossibleSettingError,
     Settings,
 )
+from broker.state.release import THIS_RELEASE, Release
 from broker.statistics.events import Events
 from broker.statistics.stats import Stats
 from broker.topics.creation import Creations
@@ -86,6 +88,7 @@ def build_node(
     process_id: Callable[[], int] = os.getpid,
     memory_bytes: int = 0,
     boot: str = "",
+    release: Release = THIS_RELEASE,
 ) -> Node:
     """Builds a node over what `disk` holds, recovered and ready to be connected.
 
@@ -93,13 +96,16 @@ def build_node(
     numeric address. `store_options` replaces what follows from `settings`. `boot` names the time since the machine was
     started, "" if that is unknown: pages that were not flushed do not outlive it (broker/replica/recovering.py).
     `hour_of_day` tells the hour at a time in milliseconds. `memory_bytes` is what the machine has, 0 if unknown.
+    `release` is another one than this where releases are tried together.
 
     Raises `log.errors.LogFault` when the store cannot be used (locked, damaged, disk), `log.errors.RecordError` when
     the advertised host is a name.
     """
     address = advertised or settings.advertised_address(split_address(settings.node.listen)[1])
     store_host = pack_host(*split_address(address))
-    store, recovery = Store.open(disk, store_options or store_options_of(settings, memory_bytes), wall_ms)
+    store, recovery = Store.open(
+        disk, store_options or store_options_of(settings, memory_bytes), wall_ms, release.newest_format
+    )
     for sentence in recovery.damage:
         log.warning("recovered", damage=sentence)
 
@@ -116,6 +122,7 @@ def build_node(
             flush_interval_ns=settings.storage.flush_interval_ms * _MS,
             uncommitted_bytes_max=settings.limits.max_pending_proposal_bytes,
             store_host=store_host,
+            release=release,
         ),
         store,
         recovery,
@@ -147,6 +154,7 @@ def build_node(
     )
     retention = Retention(replica, live, disk, time, hour_of_day)
     DeadOffsets(replica, node.registry, time, listeners)
+    FormatGate(replica, live, time, listeners)
     node.start(
         [
             *_processors(node, address, store_host, random),

@@ -12,6 +12,7 @@ assertion and not in this list.
     │   ├── DamagedLogError      the entry log (repair it from the group)
     │   └── DamagedStateError    term and vote, snapshot (never guessed: that breaks Raft)
     ├── DamagedRangeError    bytes from a peer fail their checks: ask again
+    ├── StoreTooNewError     a newer release wrote this store; start it with that one, nothing was touched
     ├── RecordError          bytes are no valid message record; the sender's fault
     ├── EntryTooLargeError   an entry that no file can hold; the sender's fault, no retry
     ├── OutOfRangeError      not in this store: deleted, or not written yet
@@ -70,6 +71,16 @@ class DamagedRangeError(LogFault):
         super().__init__(f"entries received are damaged at byte {offset}: {reason}")
         self.offset = offset
         self.reason = reason
+
+
+class StoreTooNewError(LogFault):
+    """The store has a format that this release does not read."""
+
+    def __init__(self, number: int, written_by: str, newest: int) -> None:
+        super().__init__(
+            f"the store has format {number}, written by release {written_by} of Trivet; this release reads formats "
+            f"up to {newest}: start the node with that release or a later one (nothing was changed)"
+        )
 
 
 class RecordError(LogFault):

@@ -5,6 +5,7 @@
     <root>/index/          key to offset              } and again whenever they are missing or damaged
     <root>/timer/          timed messages by time, made from their queue at each start
     <root>/snapshot        replicated metadata, covering the log up to its applied index
+    <root>/format          which releases can read all this (`log.store_format`)
     <root>/recovery-notes-<epoch>, checkpoint, abort, lock    see `log.checkpoint`
 
 The order in which a node uses it: `open`; `hard_state.read`; append and truncate through `log`, whose `flush_job` and
@@ -37,6 +38,7 @@ from log.options import StoreOptions
 from log.record import peek
 from log.retention import DataFile, RetentionPolicy, files_to_delete, may_delete
 from log.snapshot import Snapshot, read_snapshot, write_snapshot
+from log.store_format import FIRST_FORMAT, check_format, write_format
 from log.timer_index import TimerIndex
 
 
@@ -77,6 +79,7 @@ class Store:
         "_lock",
         "checkpoint_waits",
         "dispatched_index",
+        "format",
         "hard_state",
         "index",
         "log",
@@ -99,6 +102,8 @@ class Store:
         self.dispatched_index = log.first_index - 1
         self.snapshot_index = -1
         """Applied index of the snapshot on disk, -1 if there is none."""
+        self.format = FIRST_FORMAT
+        """See `log.store_format`."""
         self._dispatcher = Dispatcher(log, self.queues, self.index, options)
         self._built_index = log.first_index - 1
         self._checkpoint_index = log.first_index - 1
@@ -107,18 +112,23 @@ class Store:
         """A checkpoint is drawn up; `checkpoint_job` returns it once the entries that it notes are durable."""
 
     @classmethod
-    def open(cls, disk: Disk, options: StoreOptions, wall_ms: int) -> tuple["Store", RecoveryReport]:
-        """Opens or makes the store in `disk`.
+    def open(
+        cls, disk: Disk, options: StoreOptions, wall_ms: int, newest_format: int = FIRST_FORMAT
+    ) -> tuple["Store", RecoveryReport]:
+        """Opens or makes the store in `disk`, which may be of any format up to `newest_format`.
 
-        Raises StoreLockedError, DiskError, DamagedStateError (term and vote, snapshot or the log's beginning
-        cannot be read: nothing may be guessed).
+        Raises StoreLockedError, StoreTooNewError, DiskError, DamagedStateError (term and vote, snapshot, format or the
+        log's beginning cannot be read: nothing may be guessed).
         """
+        number = check_format(disk, newest_format)
         lock = disk.lock()
         try:
-            return cls._open(disk, options, wall_ms, lock)
+            store, report = cls._open(disk, options, wall_ms, lock)
         except BaseException:
             lock.release()
             raise
+        store.format = number
+        return store, report
 
     @classmethod
     def _open(
@@ -399,6 +409,12 @@ class Store:
         if job is not None:
             job.run()
             self.log.flushed(job)
+
+    def raise_format(self, number: int, written_by: str) -> None:
+        """Notes a newer format, durably. Raises DiskFullError, FlushError, DiskError."""
+        assert number > self.format, "a format never falls"
+        write_format(self._disk, number, written_by)
+        self.format = number
 
     def close(self, commit_index: int) -> None:
         """Stops cleanly: flushes and notes everything. No job may be running.

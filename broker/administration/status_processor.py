@@ -116,6 +116,8 @@ class StatusProcessor:
                 for member in raft.configuration.members
                 if member in replica.membership.addresses
             },
+            release=replica.release.name,
+            format=replica.metadata.format,
             recovered=self._recovered,
         )
 

@@ -17,7 +17,6 @@ import structlog
 from broker.node.node import Node
 from broker.peers.handshake import HANDSHAKE_FRAME_BYTES_MAX, NONCE_BYTES, Accepting, Dialling
 from broker.peers.protocol import (
-    PROTOCOL_VERSION,
     Frame,
     Hello,
     PeerDecoder,
@@ -74,9 +73,19 @@ class _DialledLink:
         links = self._links
         replica = links.node.replica
         own_address = replica.membership.addresses.get(replica.node_id, "")
-        nonce = links.nonce(NONCE_BYTES)
-        hello = Hello(PROTOCOL_VERSION, links.node.group, replica.node_id, self._peer, own_address, nonce)
-        self._handshake = Dialling(hello, links.secret)
+        release = replica.release
+        hello = Hello(
+            release.newest_protocol,
+            links.node.group,
+            replica.node_id,
+            self._peer,
+            own_address,
+            links.nonce(NONCE_BYTES),
+            release.oldest_protocol,
+            release.newest_format,
+            release.name,
+        )
+        self._handshake = Dialling(hello, links.secret, release, replica.metadata.format)
         self._pending = b""
         self.line.connection.send(*encode_frame(hello))
         self.line.awaits()
@@ -142,7 +151,10 @@ class AcceptedLink:
         """A stranger is sent away at this time."""
         self._links = links
         self._address = address
-        self._accepting = Accepting(node.group, node.replica.node_id, links.secret, links.nonce)
+        replica = node.replica
+        self._accepting = Accepting(
+            node.group, replica.node_id, links.secret, links.nonce, replica.release, replica.metadata.format
+        )
         self._pending = b""
         self._decoder = PeerDecoder()
         self._state = LineState.AWAITS
@@ -221,7 +233,7 @@ class AcceptedLink:
                 self._links.wake()
         self._become(LineState.UP)
         self._source = accepting.source
-        self._links.accepted_link_up(self, accepting.source, accepting.hello.address)
+        self._links.accepted_link_up(self, accepting.source, accepting.hello)
         rest, self._pending = self._pending, b""
         return rest
 
@@ -303,7 +315,7 @@ class PeerLinks:
         self.wake()
         return link
 
-    def accepted_link_up(self, link: AcceptedLink, source: str, address: str) -> None:
+    def accepted_link_up(self, link: AcceptedLink, source: str, hello: Hello) -> None:
         """Believes a peer that has proved itself. A peer that dials again has lost its earlier link."""
         del self.strangers[link]
         earlier = self.accepted.pop(source, None)
@@ -311,7 +323,7 @@ class PeerLinks:
         if earlier is not None:
             earlier.end()
             self.node.peer_lost(source)
-        self.node.replica.members.met(source, address)
+        self.node.replica.members.met(source, hello.address, hello.newest_format)
 
     def accepted_link_lost(self, source: str, link: AcceptedLink) -> None:
         """Tells the node that the newest link of a peer has ended."""

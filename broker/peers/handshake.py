@@ -1,13 +1,16 @@
 """The handshake with which a link between two nodes begins: each learns that the other knows the group's secret.
 
     dialling side                                   accepting side
-    Hello(versions, group, names, address, nonce)->
-                                                 <- Challenge(nonce, proof, version)
+    Hello(versions, group, names, address,
+          format, nonce)                         ->
+                                                 <- Challenge(nonce, proof, version, format)
     Proof(proof)                                 ->
     the link's frames                            ->
 
-A proof is HMAC-SHA-256, keyed with the secret, of who proves (its role), the hello, both nonces, and the version that
-the accepting side has chosen: whoever changes what is said of versions on its way is found out. The secret itself
+A proof is HMAC-SHA-256, keyed with the secret, of who proves (its role), the hello, both nonces, the version that the
+accepting side has chosen, and from version 8 on the formats that both ends read: whoever changes what is said of these
+on its way is found out. (Of version 7 the formats are no part: there the first one is all that an end can read, and it
+is taken for no more.) The secret itself
 never leaves a node; a recorded proof is good for no other link, because each side chose one of the nonces; and neither
 side's proof can be played back as the other's, because the roles differ. Both sides prove before either believes
 anything: a stranger who poses as the leader's target learns no more than one who dials.
@@ -21,6 +24,7 @@ Pure: bytes of a random nonce come from the caller.
 
 import hmac
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from broker.peers.protocol import (
@@ -31,45 +35,69 @@ from broker.peers.protocol import (
     Proof,
     common_version,
 )
+from broker.state.release import FIRST_FORMAT, Release
 
 NONCE_BYTES: Final = 16
+
+_FORMATS_SINCE: Final = 8
+"""The version of the protocol since which the ends tell the formats that they read."""
 
 HANDSHAKE_FRAME_BYTES_MAX: Final = 4096
 """No frame of a handshake is longer. A stranger can make a node keep no more than that."""
 
 
 class Dialling:
-    """The dialling side. It sends `hello`, gives what comes back to `answered`, and sends what that returns."""
+    """The dialling side. It sends `hello`, gives what comes back to `answered`, and sends what that returns.
 
-    def __init__(self, hello: Hello, secret: str) -> None:
+    `group_format` is the format that its group has.
+    """
+
+    def __init__(self, hello: Hello, secret: str, release: Release, group_format: int) -> None:
         assert len(hello.nonce) == NONCE_BYTES, "a fresh one for every link"
         self.hello = hello
         self._secret = secret
+        self._release = release
+        self._group_format = group_format
 
     def answered(self, frame: HandshakeFrame) -> Proof:
-        """Returns the proof to send. Raises `PeerProtocolError` if the other side does not know the secret."""
+        """Returns the proof to send.
+
+        Raises `PeerProtocolError` if the other side does not know the secret, or does not read what the group writes.
+        """
         if not isinstance(frame, Challenge):
             raise PeerProtocolError("the answer to the hello is no challenge")
         if len(frame.nonce) != NONCE_BYTES:
             raise PeerProtocolError(f"a nonce of {len(frame.nonce)} bytes")
-        expected = _proof(self._secret, "accepting", self.hello, frame.nonce, frame.version)
+        expected = _proof(self._secret, "accepting", self.hello, frame)
         if not hmac.compare_digest(expected, frame.proof):
             raise PeerProtocolError("its peer_secret is another than this node's")
-        common_version(frame.version, frame.version)
-        return Proof(_proof(self._secret, "dialling", self.hello, frame.nonce, frame.version))
+        common_version(self._release, frame.version, frame.version)
+        _check_format(frame.version, frame.newest_format, self._group_format)
+        return Proof(_proof(self._secret, "dialling", self.hello, frame))
 
 
 class Accepting:
     """The accepting side. It gives each frame that comes to `received`, and sends what that returns, until the peer is
     known."""
 
-    def __init__(self, group: str, node_id: str, secret: str, nonce: Callable[[int], bytes]) -> None:
+    def __init__(
+        self,
+        group: str,
+        node_id: str,
+        secret: str,
+        nonce: Callable[[int], bytes],
+        release: Release,
+        group_format: int,
+    ) -> None:
         self._group = group
         self._node_id = node_id
         self._secret = secret
         self._nonce = nonce(NONCE_BYTES)
+        self._release = release
+        self._group_format = group_format
         self._hello: Hello | None = None
-        self._version = 0
+        self._challenge: Challenge
+        """The answer to `_hello`, once that has come."""
         self.source: str | None = None
         """The peer, once it has proved that it is one. Then `_hello` is set, too."""
 
@@ -84,12 +112,15 @@ class Accepting:
         assert self.source is None, "the handshake is over"
         if self._hello is None:
             hello = self._hello = self._checked(frame)
-            self._version = common_version(hello.oldest_version, hello.version)
-            proof = _proof(self._secret, "accepting", hello, self._nonce, self._version)
-            return Challenge(self._nonce, proof, self._version)
+            version = common_version(self._release, hello.oldest_version, hello.version)
+            _check_format(version, hello.newest_format, self._group_format)
+            challenge = Challenge(self._nonce, b"", version, self._release.newest_format)
+            proof = _proof(self._secret, "accepting", hello, challenge)
+            self._challenge = replace(challenge, proof=proof)
+            return self._challenge
         if not isinstance(frame, Proof):
             raise PeerProtocolError("the challenge is not answered by a proof")
-        expected = _proof(self._secret, "dialling", self._hello, self._nonce, self._version)
+        expected = _proof(self._secret, "dialling", self._hello, self._challenge)
         if not hmac.compare_digest(expected, frame.proof):
             raise PeerProtocolError("its peer_secret is another than this node's")
         self.source = self._hello.source
@@ -109,17 +140,31 @@ class Accepting:
         return frame
 
 
-def _proof(secret: str, role: str, hello: Hello, nonce: bytes, version: int) -> bytes:
+def _check_format(version: int, newest_format: int, group_format: int) -> None:
+    """Raises `PeerProtocolError` for a node that could not read what this node's group writes."""
+    if version < _FORMATS_SINCE:
+        newest_format = FIRST_FORMAT
+    if newest_format < group_format:
+        raise PeerProtocolError(
+            f"its release of Trivet reads what groups write up to format {newest_format}, this group writes "
+            f"format {group_format}: run the release there that the other nodes run"
+        )
+
+
+def _proof(secret: str, role: str, hello: Hello, challenge: Challenge) -> bytes:
+    numbers = f"{hello.oldest_version} {hello.version} {challenge.version}"
+    if challenge.version >= _FORMATS_SINCE:
+        numbers += f" {hello.newest_format} {challenge.newest_format} {hello.release}"
     # Each part with its length: no two different hellos have the same text.
     parts = (
         role.encode(),
-        f"{hello.oldest_version} {hello.version} {version}".encode(),
+        numbers.encode(),
         hello.group.encode(),
         hello.source.encode(),
         hello.target.encode(),
         hello.address.encode(),
         hello.nonce,
-        nonce,
+        challenge.nonce,
     )
     text = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
     return hmac.digest(secret.encode(), text, "sha256")

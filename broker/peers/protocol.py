@@ -19,6 +19,8 @@ those of broker/peers/headers.py:
 - if there is none it closes the link, and writes both ranges to its log. As each of two nodes dials the other, each
   of them says so.
 
+The versions that this release speaks, and what is new in each, are in broker/state/release.py.
+
 All input is checked here: a frame that is too long, cut, of unknown kind or with a field of the wrong type raises
 `PeerProtocolError`, and the link is closed.
 """
@@ -45,22 +47,8 @@ from broker.peers.headers import (
     encode_raft_header,
 )
 from broker.requests.connection import Buffer
+from broker.state.release import FIRST_FORMAT, Release
 from raft.messages import AppendRequest, Message, RecoveryResponse, SnapshotRequest
-
-PROTOCOL_VERSION: Final = 7
-"""The newest version that this release speaks.
-
-7: headers are MessagePack, and a hello says a range of versions.
-
-6: what is forwarded says of which term's leader it is asked, and comes back if that is over (`NotDone`).
-
-5: long bodies come in pieces.
-
-3: the hello is answered, and both ends prove that they know the group's secret (broker/peers/handshake.py).
-"""
-
-OLDEST_VERSION: Final = 7
-"""The oldest version that this release speaks."""
 
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
 """The longest frame; the longest bodies, those of snapshots, go in pieces."""
@@ -91,7 +79,7 @@ class PeerProtocolError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The dialling side's first frame: the versions that it speaks, its group and its node id.
+    """The dialling side's first frame: the versions that it speaks, its group and its node id, and its release.
 
     `target` is the node that it means to reach. The source listens for peers at `address`: a receiver that does not
     know it as a member answers there. The nonce is the frame's body.
@@ -103,7 +91,11 @@ class Hello:
     target: str
     address: str = ""
     nonce: bytes = b""
-    oldest_version: int = OLDEST_VERSION
+    oldest_version: int = 0
+    newest_format: int = FIRST_FORMAT
+    """The newest format of a group that its release reads (broker/state/release.py)."""
+    release: str = ""
+    """The name of its release, "" where it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +105,8 @@ class Challenge:
     nonce: bytes
     proof: bytes
     version: int
+    newest_format: int = FIRST_FORMAT
+    """The newest format of a group that its release reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,16 +182,16 @@ Frame = RaftFrame | Forward | NotDone | Relay | ClientGone | NotAMember
 """A frame of a link whose handshake is over."""
 
 
-def common_version(oldest: int, newest: int) -> int:
-    """Returns the newest version that both this node and one with the versions `oldest` to `newest` speak.
+def common_version(release: Release, oldest: int, newest: int) -> int:
+    """Returns the newest version that both `release` and one with the versions `oldest` to `newest` speak.
 
     Raises `PeerProtocolError`, which names both ranges, if there is none.
     """
-    version = min(newest, PROTOCOL_VERSION)
-    if version < max(oldest, OLDEST_VERSION):
+    version = min(newest, release.newest_protocol)
+    if version < max(oldest, release.oldest_protocol):
         raise PeerProtocolError(
             f"it speaks {_versions(oldest, newest)} of the protocol of peers, "
-            f"this node {_versions(OLDEST_VERSION, PROTOCOL_VERSION)}: "
+            f"this node {_versions(release.oldest_protocol, release.newest_protocol)}: "
             "run the same release of Trivet on all nodes of the group, or releases that follow each other"
         )
     return version
@@ -228,10 +222,11 @@ def encode_frame(frame: Frame | HandshakeFrame) -> tuple[Buffer, ...]:
             header = encode_header(ClientGoneHeader(connection))
         case NotAMember(index):
             header = encode_header(NotAMemberHeader(index))
-        case Hello(version, group, source, target, address, body, oldest):
-            header = cbor2.dumps(("hello", version, group, source, target, address, oldest))
-        case Challenge(nonce, proof, version):
-            header = cbor2.dumps(("challenge", nonce, proof, version))
+        case Hello(version, group, source, target, address, body, oldest, newest_format, release):
+            fields = ("hello", version, group, source, target, address, oldest, newest_format, release)
+            header = cbor2.dumps(fields)
+        case Challenge(nonce, proof, version, newest_format):
+            header = cbor2.dumps(("challenge", nonce, proof, version, newest_format))
         case Proof(proof):
             header = cbor2.dumps(("proof", proof))
     if len(body) > WHOLE_BODY_BYTES_MAX:
@@ -364,12 +359,15 @@ class _Hello(Struct, array_like=True, tag="hello"):
     address: str = ""
     oldest_version: Annotated[int, Meta(ge=0)] | None = None
     """None in a hello of a release that speaks one version only."""
+    newest_format: Annotated[int, Meta(ge=FIRST_FORMAT)] = FIRST_FORMAT
+    release: str = ""
 
 
 class _Challenge(Struct, array_like=True, tag="challenge"):
     nonce: bytes
     proof: bytes
     version: int
+    newest_format: Annotated[int, Meta(ge=FIRST_FORMAT)] = FIRST_FORMAT
 
 
 class _Proof(Struct, array_like=True, tag="proof"):
@@ -379,7 +377,7 @@ class _Proof(Struct, array_like=True, tag="proof"):
 def take_frame(data: bytes, frame_bytes_max: int) -> tuple[HandshakeFrame, bytes] | None:
     """Returns the frame of a handshake with which `data` begins, and what follows it; None while it is not whole.
 
-    Raises `PeerProtocolError` on anything else, and on a hello without a version that this node speaks.
+    Raises `PeerProtocolError` on anything else.
     """
     if len(data) < _FRAME.size:
         return None
@@ -397,10 +395,10 @@ def take_frame(data: bytes, frame_bytes_max: int) -> tuple[HandshakeFrame, bytes
     except (cbor2.CBORError, ValueError, TypeError) as error:
         raise PeerProtocolError(f"a handshake's header cannot be read: {error}") from error
     match fields:
-        case _Hello(version, group, source, target, address, oldest):
+        case _Hello(version, group, source, target, address, oldest, newest_format, release):
             oldest = version if oldest is None else oldest
-            common_version(oldest, version)
-            return Hello(version, group, source, target, address, body, oldest), rest
-        case _Challenge(nonce, proof, version):
-            return Challenge(nonce, proof, version), rest
+            hello = Hello(version, group, source, target, address, body, oldest, newest_format, release)
+            return hello, rest
+        case _Challenge(nonce, proof, version, newest_format):
+            return Challenge(nonce, proof, version, newest_format), rest
     return Proof(fields.proof), rest

@@ -62,6 +62,10 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The entry that made these the members; -1 of a group's first ones."""
     peer_addresses: dict[str, str] = {}
     """The addresses at which the members listen for each other."""
+    release: str = ""
+    """The release of Trivet that the node runs."""
+    format: int = 1
+    """The format of what its group writes, as far as it has applied (docs/upgrading.md)."""
     recovered: tuple[str, ...] = ()
     """Damage that was found in the files at start and what was done about it, one sentence each."""
 

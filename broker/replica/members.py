@@ -27,8 +27,9 @@ class Members:
         membership: Membership,
         links: dict[str, Connection],
         observer: Observer,
+        newest_format: int,
     ) -> None:
-        """`links` are the replica's, which come and go."""
+        """`links` are the replica's, which come and go; this node reads up to `newest_format`."""
         self.peers: dict[str, str] = {}
         """The nodes to keep a link to, by id, with their addresses; replaced, never changed."""
         self._node_id = node_id
@@ -36,6 +37,9 @@ class Members:
         self._membership = membership
         self._links = links
         self._observer = observer
+        self._newest_format = newest_format
+        self._formats: dict[str, int] = {}
+        """The newest format that each node reads which has a link to this one."""
         self._dismissed_index = -1
         """The newest configuration of which another node has said that this node is not in it."""
         self._change: tuple[int, Waiter] | None = None
@@ -49,15 +53,24 @@ class Members:
 
     # ------------------------------------------------------------------ peers
 
-    def met(self, node: str, address: str) -> None:
-        """`node` has dialled this one, and listens for peers at `address`."""
+    def met(self, node: str, address: str, newest_format: int) -> None:
+        """`node` has dialled this one; it listens for peers at `address`, and reads that format and all before."""
+        self._formats[node] = newest_format
         self._membership.met(node, address)
         self._update_peers()
 
     def parted(self, node: str) -> None:
         """The link that `node` had dialled is gone."""
+        del self._formats[node]
         self._membership.parted(node)
         self._update_peers()
+
+    def common_format(self) -> int | None:
+        """Returns the newest format that all members read; None while one of them is not linked, and may be changed."""
+        others = [node for node in self._raft.configuration.members if node != self._node_id]
+        if not all(node in self._formats for node in others):
+            return None
+        return min([self._newest_format, *(self._formats[node] for node in others)])
 
     def linked(self, node: str) -> None:
         """The link to `node` is up; if the node was away when it was removed, it hears of that now."""

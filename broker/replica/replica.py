@@ -50,7 +50,16 @@ from broker.replica.upkeep import Upkeep
 from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER
 from broker.requests.errors import NotServingError, OverloadedError
-from broker.state.commands import Command, DeleteTopic, Several, decode_command, encode_command
+from broker.state.commands import (
+    Command,
+    DeleteTopic,
+    RaiseFormat,
+    Several,
+    decode_command,
+    encode_command,
+    format_of,
+)
+from broker.state.release import THIS_RELEASE, Release
 from broker.state.snapshot import decode_state, encode_state
 from broker.statistics.events import Event, Events
 from broker.trace import TraceWriter
@@ -99,6 +108,8 @@ class ReplicaOptions:
     """A leader whose entries without a majority have more bytes together takes nothing new."""
     store_host: bytes
     """This node's address, packed as in a record."""
+    release: Release = THIS_RELEASE
+    """The release that runs; another one only where two of them are tried together."""
 
 
 class Replica:
@@ -128,6 +139,7 @@ class Replica:
         start = start_from_disk(node_id, store, recovery, membership, recovering)
         entry_log = store.log
         self.node_id = node_id
+        self.release = options.release
         self.membership = membership
         self.store = store
         self.now_ns = now_ns
@@ -189,8 +201,11 @@ class Replica:
             interval_ns=options.flush_interval_ns,
             now_ns=now_ns,
         )
-        self.upkeep = Upkeep(store, self.raft, now_ns)
-        self.members = Members(node_id, self.raft, membership, self.links, observer)
+        self.upkeep = Upkeep(store, self.raft, now_ns, self.release)
+        self.upkeep.note_format(self.metadata.format, now_ns)
+        self.members = Members(
+            node_id, self.raft, membership, self.links, observer, options.release.newest_format
+        )
         self._handlers: dict[type, Callable[[Any], None]] = {
             fx.Send: self._on_send,
             fx.Committed: self._on_committed,
@@ -363,6 +378,9 @@ class Replica:
 
         Raises as `check_may_append`.
         """
+        assert isinstance(command, RaiseFormat) or format_of(command) <= self.metadata.format, (
+            "no member may meet a command that it cannot read"
+        )
         self.check_may_append(despite_full_disk=True)
         waiter = CallbackWaiter(done, lost)
         index = self._append_internal(COMMAND, encode_command(command))
@@ -588,6 +606,7 @@ class Replica:
         self.upkeep.waiting_snapshot = None
         self.store.reset(effect.first_index, frame.position, effect.base_term, state.queue_ends, snapshot)
         self.metadata = state.metadata
+        self.upkeep.note_format(self.metadata.format, self.now_ns)
         self._metadata_index = snapshot.applied_index
         self.applied_index = self._committed_index = effect.first_index - 1
         self.members.save()
@@ -676,11 +695,12 @@ class Replica:
         tag, body = internal
         if tag != COMMAND:
             return
-        command = decode_command(body)
+        command = decode_command(body, self.release.newest_format)
         result = self.metadata.apply(command) if is_new else None
         # Also for those that the snapshot reflects: dispatch began before them, and made the topic's queues again.
         for topic in _deleted_topics(command):
             self.store.remove_topic(topic)
+        self.upkeep.note_format(self.metadata.format, self.now_ns)
         if not is_new:
             return
         waiter = self._command_waiters.pop(index, None)

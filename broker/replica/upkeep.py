@@ -17,6 +17,7 @@ from typing import Final
 
 import structlog
 
+from broker.state.release import Release
 from log.checkpoint import CheckpointJob
 from log.errors import DiskFullError
 from log.snapshot import Snapshot
@@ -40,14 +41,16 @@ class Upkeep:
         "_no_space_until_ns",
         "_preparing",
         "_raft",
+        "_release",
         "_store",
         "checkpoint_due_ns",
         "checkpointed_index",
         "waiting_snapshot",
     )
 
-    def __init__(self, store: Store, raft: Raft, now_ns: int) -> None:
+    def __init__(self, store: Store, raft: Raft, now_ns: int, release: Release) -> None:
         self._store = store
+        self._release = release
         self._raft = raft
         self._preparing = False
         self.checkpoint_due_ns = now_ns + CHECKPOINT_INTERVAL_NS
@@ -116,6 +119,20 @@ class Upkeep:
                 self._lacks_space(error, now_ns)
             else:
                 self.waiting_snapshot = None
+
+    def note_format(self, number: int, now_ns: int) -> None:
+        """Notes the group's format beside the store, for the next start, which may be that of an older release.
+
+        Without space the next start notes it: by then an older release would stop at the first snapshot or command
+        that it cannot read. Raises `log.errors.DiskError`.
+        """
+        if number > self._store.format:
+            try:
+                self._store.raise_format(number, self._release.name)
+            except DiskFullError as error:
+                self._lacks_space(error, now_ns)
+            else:
+                log.info("format raised", format=number)
 
     def stopping(self) -> None:
         """Prepares the stop: what waits for space is tried once more, and the last snapshot is to be a new one."""

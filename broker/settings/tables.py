@@ -86,6 +86,9 @@ class RaftSettings(SettingsTable, frozen=True):
     peer_secret: str = ""
     """Secret that a node must know to be a peer, the same on all; never sent (docs/security.md). Empty admits
     everyone."""
+    hold_format: Annotated[int, Meta(ge=0)] = 0
+    """The group's format is raised no further by this node (docs/upgrading.md), so that the way back to an earlier
+    release stays open; 0: to the newest that all members read."""
 
 
 class StorageSettings(SettingsTable, frozen=True):

@@ -5,10 +5,13 @@ group runs reads committed commands, so a kind or a field that a version does no
 it diverge. A field may be added at the end, with a default that means what its absence meant.
 """
 
+from typing import Final
+
 import cbor2
 import msgspec
 
 from broker.remoting.bodies import SubscriptionGroupConfig, TopicConfig
+from broker.state.release import FIRST_FORMAT, THIS_RELEASE
 
 
 class _Command(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -158,6 +161,12 @@ class SettleTimed(_Command, frozen=True, tag="settle_timed"):
     steps: tuple[tuple[int, int, int], ...]
 
 
+class RaiseFormat(_Command, frozen=True, tag="raise_format"):
+    """Says that from here on the group writes `format`, which all members read (broker/state/release.py)."""
+
+    format: int
+
+
 class Several(_Command, frozen=True, tag="several"):
     """Commands that are applied together, in order; the result is the tuple of theirs."""
 
@@ -181,6 +190,7 @@ SingleCommand = (
     | SettleTimed
     | CheckTransactions
     | ResumeTransaction
+    | RaiseFormat
 )
 Command = SingleCommand | Several
 
@@ -191,8 +201,20 @@ class _AnyCommand(msgspec.Struct, frozen=True, array_like=True):
     command: Command
 
 
+FORMAT_OF_COMMANDS: Final[dict[type[Command], int]] = {RaiseFormat: 2}
+"""The format of a group since which a command is written; those that are not named are of the first one."""
+
+
 class UnknownCommandError(Exception):
     """A committed command that this version cannot read: the node must not go on and diverge from its group."""
+
+
+def format_of(command: Command) -> int:
+    """Returns the format of a group in which the command may be written first."""
+    singles = command.commands if isinstance(command, Several) else (command,)
+    return max(
+        (FORMAT_OF_COMMANDS.get(type(single), FIRST_FORMAT) for single in singles), default=FIRST_FORMAT
+    )
 
 
 def encode_command(command: Command) -> bytes:
@@ -200,11 +222,19 @@ def encode_command(command: Command) -> bytes:
     return cbor2.dumps(msgspec.to_builtins(command, builtin_types=(bytes,)))
 
 
-def decode_command(body: bytes | memoryview) -> Command:
-    """The command in a record's body; `UnknownCommandError` when a newer version wrote it."""
+def decode_command(body: bytes | memoryview, newest_format: int = THIS_RELEASE.newest_format) -> Command:
+    """Returns the command in a record's body.
+
+    Raises `UnknownCommandError` where a newer release wrote it: one that is of a format above `newest_format`.
+    """
     fields = cbor2.loads(bytes(body))
+    kind = fields[0] if isinstance(fields, list) and fields else fields
     try:
-        return msgspec.convert((fields,), _AnyCommand).command
+        command = msgspec.convert((fields,), _AnyCommand).command
     except msgspec.ValidationError as error:
-        kind = fields[0] if isinstance(fields, list) and fields else fields
-        raise UnknownCommandError(f"command {kind!r} is not known to this version: {error}") from error
+        raise UnknownCommandError(f"command {kind!r} is not known to this release: {error}") from error
+    if format_of(command) > newest_format:
+        raise UnknownCommandError(
+            f"command {kind!r} is of format {format_of(command)}, this release reads formats up to {newest_format}"
+        )
+    return command

@@ -31,6 +31,7 @@ from broker.state.commands import (
     LockQueues,
     PutGroup,
     PutTopic,
+    RaiseFormat,
     ResetOffsets,
     ResumeTransaction,
     SettleDelayed,
@@ -41,6 +42,7 @@ from broker.state.commands import (
 )
 from broker.state.open_transactions import Transactions
 from broker.state.parked_offsets import ParkedFields, ParkedOffsets
+from broker.state.release import FIRST_FORMAT
 from broker.state.timer_progress import TimerProgress
 
 SNAPSHOT_VERSION = 2
@@ -89,6 +91,8 @@ class Metadata:
     """The open ones. Decisions are messages and no commands: the replica hands them over (`apply_record`)."""
     topics_version: DataVersion = field(default_factory=DataVersion)
     groups_version: DataVersion = field(default_factory=DataVersion)
+    format: int = FIRST_FORMAT
+    """What the group writes has this format, snapshots of this state too (broker/state/release.py). It never falls."""
 
     def apply(self, command: Command) -> Any:
         """Carries out one committed command; the result is for the leader, which answers its client with it."""
@@ -158,6 +162,8 @@ class Metadata:
                 self.transactions.checked(half_offsets)
             case ResumeTransaction(half_offset):
                 self.transactions.resumed(half_offset)
+            case RaiseFormat(version):
+                self.format = max(self.format, version)  # two leaders may have said so, one behind the other
             case Several(commands):
                 return tuple(self.apply(single) for single in commands)
         return None
@@ -219,6 +225,7 @@ class Metadata:
             transactions=self.transactions.to_fields(),
             topics_version=self.topics_version,
             groups_version=self.groups_version,
+            format=self.format,
         )
         return cbor2.dumps({"version": SNAPSHOT_VERSION, "tables": msgspec.msgpack.encode(tables)})
 
@@ -250,11 +257,16 @@ class Metadata:
             transactions=Transactions.from_fields(tables.transactions),
             topics_version=tables.topics_version,
             groups_version=tables.groups_version,
+            format=tables.format,
         )
 
 
-class _Tables(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
-    """The content of a snapshot. A field may be added, with a default that means what its absence meant."""
+class _Tables(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True, gc=False):
+    """The content of a snapshot.
+
+    A field may be added, with a default that means what its absence meant. It is left out while it has that value, as
+    it must have until the group's format is the one that brought the field: so older releases can read the snapshot.
+    """
 
     topics: list[TopicConfig]
     groups: list[SubscriptionGroupConfig]
@@ -266,6 +278,8 @@ class _Tables(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=False
     transactions: list[Any] | None = None
     topics_version: DataVersion
     groups_version: DataVersion
+    format: int = FIRST_FORMAT
+    """Since format 2."""
 
 
 def _next_version(version: DataVersion, wall_ms: int) -> DataVersion:

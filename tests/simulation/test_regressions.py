@@ -16,6 +16,7 @@ from broker.replica.replica import Replica
 from broker.replica.trace import ReplicaTrace
 from broker.replica.upkeep import Upkeep
 from broker.state.metadata import Metadata
+from broker.state.release import THIS_RELEASE
 from broker.state.snapshot import encode_state
 from broker.state.waiting_messages import addressed_properties, without_address
 from broker.trace import CommitAdvanced, TraceHeader, TraceWriter, read_trace
@@ -347,7 +348,7 @@ def test_a_snapshot_does_not_say_that_it_reflects_less_than_it_does() -> None:
         metadata=Metadata(),
         membership=SimpleNamespace(addresses={}),
         store=store,
-        upkeep=Upkeep(cast("Store", store), cast("Raft", None), 0),
+        upkeep=Upkeep(cast("Store", store), cast("Raft", None), 0, THIS_RELEASE),
         _metadata_index=9,
     )
     Replica.save_snapshot(cast("Replica", replica))

@@ -62,9 +62,6 @@ def build_app(called: str = "") -> App:
 
 
 def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # 3 MiB, in every process, for one command
+    from broker.state.release import THIS_RELEASE
 
-    try:
-        return version("trivet")
-    except PackageNotFoundError:
-        return "not installed"
+    return THIS_RELEASE.name

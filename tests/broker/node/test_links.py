@@ -10,7 +10,6 @@ from broker.node import links as links_module
 from broker.node.links import AcceptedLink, PeerLinks
 from broker.peers.handshake import NONCE_BYTES, Accepting, Dialling
 from broker.peers.protocol import (
-    PROTOCOL_VERSION,
     Challenge,
     ClientGone,
     Frame,
@@ -22,6 +21,7 @@ from broker.peers.protocol import (
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from broker.requests.line import Line
+from broker.state.release import FIRST_FORMAT, THIS_RELEASE
 from tests.broker.harness import SECOND, Group
 
 SECRET = "a secret of the group"
@@ -84,8 +84,9 @@ class Rig:
 
     def prove(self, link: AcceptedLink, connection: Connection, source: str, behind: bytes = b"") -> None:
         """As the node `source` does it, byte by byte. `behind` comes with the last byte of the proof."""
-        hello = Hello(PROTOCOL_VERSION, self.node.group, source, "n0", f"{source}:1", bytes(NONCE_BYTES))
-        dialling = Dialling(hello, SECRET)
+        newest, oldest = THIS_RELEASE.newest_protocol, THIS_RELEASE.oldest_protocol
+        hello = Hello(newest, self.node.group, source, "n0", f"{source}:1", bytes(NONCE_BYTES), oldest)
+        dialling = Dialling(hello, SECRET, THIS_RELEASE, FIRST_FORMAT)
         for byte in b"".join(encode_frame(hello)):
             link.received(bytes([byte]))
         challenge = sent(connection)
@@ -187,7 +188,9 @@ def answer(line: Line, secret: str = SECRET) -> None:
     """As the peer at the other end does it."""
     hello = sent(line.connection)
     assert isinstance(hello, Hello)
-    accepting = Accepting(hello.group, hello.target, secret, lambda size: b"\x07" * size)
+    accepting = Accepting(
+        hello.group, hello.target, secret, lambda size: b"\x07" * size, THIS_RELEASE, FIRST_FORMAT
+    )
     challenge = accepting.received(hello)
     assert isinstance(challenge, Challenge)
     line.received(b"".join(encode_frame(challenge)))

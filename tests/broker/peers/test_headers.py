@@ -3,7 +3,6 @@
 import pytest
 
 from broker.peers.protocol import (
-    PROTOCOL_VERSION,
     ClientGone,
     Forward,
     Frame,
@@ -14,6 +13,7 @@ from broker.peers.protocol import (
     Relay,
     encode_frame,
 )
+from broker.state.release import THIS_RELEASE
 from raft.configuration import Configuration
 from raft.messages import (
     AppendRequest,
@@ -32,7 +32,7 @@ GROWN = Configuration(("n0", "n1"), ("n2",))
 
 
 def test_the_version_is_the_one_that_these_bytes_belong_to() -> None:
-    assert PROTOCOL_VERSION == 7
+    assert (THIS_RELEASE.oldest_protocol, THIS_RELEASE.newest_protocol) == (7, 8)
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.peers import protocol
 from broker.peers.handshake import HANDSHAKE_FRAME_BYTES_MAX, NONCE_BYTES, Accepting, Dialling
 from broker.peers.protocol import (
-    PROTOCOL_VERSION,
     Challenge,
     ClientGone,
     HandshakeFrame,
@@ -24,19 +22,40 @@ from broker.peers.protocol import (
     encode_frame,
     take_frame,
 )
+from broker.state.release import FIRST_FORMAT, THIS_RELEASE, Release
 
 SECRET = "correct horse battery staple"
 OTHER = "wrong horse battery staple"
 
 
 class Ends:
-    """Both ends of one link from n0 to n1."""
+    """Both ends of one link from n0 to n1, the dialling and the accepting one."""
 
-    def __init__(self, dialling_secret: str = SECRET, accepting_secret: str = SECRET, seed: int = 1) -> None:
+    def __init__(
+        self,
+        dialling_secret: str = SECRET,
+        accepting_secret: str = SECRET,
+        seed: int = 1,
+        releases: tuple[Release, Release] = (THIS_RELEASE, THIS_RELEASE),
+        group_formats: tuple[int, int] = (FIRST_FORMAT, FIRST_FORMAT),
+    ) -> None:
         source = random.Random(seed)
-        hello = Hello(PROTOCOL_VERSION, "g", "n0", "n1", "127.0.0.1:1", source.randbytes(NONCE_BYTES))
-        self.dialling = Dialling(hello, dialling_secret)
-        self.accepting = Accepting("g", "n1", accepting_secret, source.randbytes)
+        release = releases[0]
+        hello = Hello(
+            release.newest_protocol,
+            "g",
+            "n0",
+            "n1",
+            "127.0.0.1:1",
+            source.randbytes(NONCE_BYTES),
+            release.oldest_protocol,
+            release.newest_format,
+            release.name,
+        )
+        self.dialling = Dialling(hello, dialling_secret, release, group_formats[0])
+        self.accepting = Accepting(
+            "g", "n1", accepting_secret, source.randbytes, releases[1], group_formats[1]
+        )
 
     def challenge(self) -> Challenge:
         challenge = self.accepting.received(self.dialling.hello)
@@ -61,8 +80,8 @@ def test_each_side_refuses_another_secret(secrets: tuple[str, str]) -> None:
     challenge = ends.challenge()
     with pytest.raises(PeerProtocolError, match="peer_secret is another"):
         ends.dialling.answered(challenge)
-    proof_of_its_own = Dialling(ends.dialling.hello, secrets[0])
-    forged = Accepting("g", "n1", secrets[0], lambda _: challenge.nonce)
+    proof_of_its_own = Dialling(ends.dialling.hello, secrets[0], THIS_RELEASE, FIRST_FORMAT)
+    forged = Accepting("g", "n1", secrets[0], lambda _: challenge.nonce, THIS_RELEASE, FIRST_FORMAT)
     answer = forged.received(ends.dialling.hello)
     assert answer is not None
     with pytest.raises(PeerProtocolError, match="peer_secret is another"):
@@ -133,30 +152,26 @@ def _hello_frame(*fields: object, nonce: bytes = b"") -> bytes:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ((2, "g", "n0", "n1"), "version 2"),
+        ((2, "g", "n0", "n1", ""), "version 2"),
         ((6, "g", "n0", "n1", "127.0.0.1:1"), "version 6"),
         ((6, "g", "n0", "n1", "127.0.0.1:1", 4), "versions 4 to 6"),
-        ((99, "g", "n0", "n1", "127.0.0.1:1", 98, "a field of that release"), "versions 98 to 99"),
+        ((99, "g", "n0", "n1", "127.0.0.1:1", 98, 7, "9.9", "a field of that release"), "versions 98 to 99"),
         ((5, "g", "n0", "n1", "127.0.0.1:1", 9), "versions 9 to 5"),
     ],
 )
 def test_hello_without_a_common_version_is_refused_and_both_ranges_are_named(
     fields: tuple[object, ...], said: str
 ) -> None:
-    frame = _hello_frame(*fields, nonce=bytes(NONCE_BYTES))
-    with pytest.raises(PeerProtocolError, match=f"{said} .* this node version {PROTOCOL_VERSION}"):
-        take_frame(frame, HANDSHAKE_FRAME_BYTES_MAX)
+    taken = take_frame(_hello_frame(*fields, nonce=bytes(NONCE_BYTES)), HANDSHAKE_FRAME_BYTES_MAX)
+    assert taken is not None
+    with pytest.raises(PeerProtocolError, match=f"{said} .* this node versions 7 to 8"):
+        Ends().accepting.received(taken[0])
 
 
 def test_hello_of_a_later_release_is_read_whatever_it_adds() -> None:
-    frame = _hello_frame(
-        PROTOCOL_VERSION + 3, "g", "n0", "n1", "a:1", PROTOCOL_VERSION - 1, "more", nonce=b"n"
-    )
+    frame = _hello_frame(11, "g", "n0", "n1", "a:1", 7, 4, "0.5", "more", nonce=b"n")
     taken = take_frame(frame, HANDSHAKE_FRAME_BYTES_MAX)
-    assert taken == (
-        Hello(PROTOCOL_VERSION + 3, "g", "n0", "n1", "a:1", b"n", PROTOCOL_VERSION - 1),
-        b"",
-    )
+    assert taken == (Hello(11, "g", "n0", "n1", "a:1", b"n", 7, 4, "0.5"), b"")
 
 
 @pytest.mark.parametrize(
@@ -164,12 +179,9 @@ def test_hello_of_a_later_release_is_read_whatever_it_adds() -> None:
     [((7, 7), (7, 7), 7), ((5, 8), (7, 9), 8), ((7, 9), (5, 8), 8), ((4, 9), (5, 6), 6), ((5, 6), (6, 9), 6)],
 )
 def test_both_ends_take_the_newest_version_that_both_speak(
-    monkeypatch: pytest.MonkeyPatch, own: tuple[int, int], other: tuple[int, int], common: int
+    own: tuple[int, int], other: tuple[int, int], common: int
 ) -> None:
-    monkeypatch.setattr(protocol, "OLDEST_VERSION", own[0])
-    monkeypatch.setattr(protocol, "PROTOCOL_VERSION", own[1])
-    ends = Ends()
-    ends.dialling.hello = dataclasses.replace(ends.dialling.hello, oldest_version=other[0], version=other[1])
+    ends = Ends(releases=(Release("other", *other, FIRST_FORMAT), Release("own", *own, FIRST_FORMAT)))
     challenge = ends.challenge()
     assert challenge.version == common
     assert ends.accepting.received(ends.dialling.answered(challenge)) is None
@@ -181,7 +193,7 @@ def test_version_that_was_changed_on_its_way_is_found_out() -> None:
     challenge = ends.challenge()
     with pytest.raises(PeerProtocolError, match="peer_secret is another"):
         ends.dialling.answered(dataclasses.replace(challenge, version=challenge.version - 1))
-    changed = dataclasses.replace(ends.dialling.hello, oldest_version=PROTOCOL_VERSION - 1)
+    changed = dataclasses.replace(ends.dialling.hello, oldest_version=6)
     ends = Ends()
     answer = ends.accepting.received(changed)
     assert answer is not None
@@ -193,14 +205,69 @@ def test_frames_of_a_handshake_have_these_bytes() -> None:
     """Every release reads those of every other: they may only grow at their ends."""
     golden: dict[HandshakeFrame, str] = {
         Hello(
-            7, "g", "n0", "n1", "h:1", b"nonce", 6
-        ): "0000001c0015876568656c6c6f076167626e30626e3163683a31066e6f6e6365",
-        Challenge(b"nonce", b"proof", 7): "0000001a00188469 6368616c6c656e6765456e6f6e63654570726f6f6607",
+            7, "g", "n0", "n1", "h:1", b"nonce", 6, 3, "r"
+        ): "0000001f0018896568656c6c6f076167626e30626e3163683a31060361726e6f6e6365",
+        Challenge(
+            b"nonce", b"proof", 7, 3
+        ): "0000001b00198569 6368616c6c656e6765456e6f6e63654570726f6f660703",
         Proof(b"proof"): "0000000f000d826570726f6f664570726f6f66",
     }
     for frame, data in golden.items():
         assert b"".join(encode_frame(frame)) == bytes.fromhex(data)
         assert take_frame(bytes.fromhex(data), HANDSHAKE_FRAME_BYTES_MAX) == (frame, b"")
+
+
+def test_frames_of_the_first_release_are_read() -> None:
+    """They say nothing of formats: it reads the first one."""
+    hello = bytes.fromhex("0000001c0015876568656c6c6f076167626e30626e3163683a31066e6f6e6365")
+    assert take_frame(hello, HANDSHAKE_FRAME_BYTES_MAX) == (
+        Hello(7, "g", "n0", "n1", "h:1", b"nonce", 6),
+        b"",
+    )
+    challenge = bytes.fromhex("0000001a001884696368616c6c656e6765456e6f6e63654570726f6f6607")
+    assert take_frame(challenge, HANDSHAKE_FRAME_BYTES_MAX) == (Challenge(b"nonce", b"proof", 7), b"")
+
+
+FIRST_RELEASE = Release("0.1.0", 7, 7, FIRST_FORMAT)
+
+
+@pytest.mark.parametrize("releases", [(FIRST_RELEASE, THIS_RELEASE), (THIS_RELEASE, FIRST_RELEASE)])
+def test_the_first_release_and_this_one_speak_while_their_group_writes_the_first_format(
+    releases: tuple[Release, Release],
+) -> None:
+    ends = Ends(releases=releases)
+    challenge = ends.challenge()
+    assert challenge.version == 7
+    assert ends.accepting.received(ends.dialling.answered(challenge)) is None
+    assert ends.accepting.source == "n0"
+
+
+def test_who_could_not_read_what_the_group_writes_is_refused_by_both_ends() -> None:
+    words = "reads what groups write up to format 1, this group writes format 2"
+    with pytest.raises(PeerProtocolError, match=words):
+        Ends(releases=(FIRST_RELEASE, THIS_RELEASE), group_formats=(1, 2)).challenge()
+    ends = Ends(releases=(THIS_RELEASE, FIRST_RELEASE), group_formats=(2, 1))
+    with pytest.raises(PeerProtocolError, match=words):
+        ends.dialling.answered(ends.challenge())
+
+
+def test_formats_are_part_of_the_proof() -> None:
+    ends = Ends()
+    challenge = ends.challenge()
+    with pytest.raises(PeerProtocolError, match="peer_secret is another"):
+        ends.dialling.answered(dataclasses.replace(challenge, newest_format=9))
+    ends = Ends()
+    answer = ends.accepting.received(dataclasses.replace(ends.dialling.hello, newest_format=9))
+    assert answer is not None
+    with pytest.raises(PeerProtocolError, match="peer_secret is another"):
+        ends.dialling.answered(answer)
+
+
+def test_formats_that_nothing_proves_are_not_believed() -> None:
+    """A link of version 7 has proofs that say nothing of formats: who adds them on the way gains nothing."""
+    ends = Ends(releases=(FIRST_RELEASE, THIS_RELEASE), group_formats=(1, 2))
+    with pytest.raises(PeerProtocolError, match="up to format 1"):
+        ends.accepting.received(dataclasses.replace(ends.dialling.hello, newest_format=2))
 
 
 @given(st.binary(max_size=200), st.binary(max_size=20))

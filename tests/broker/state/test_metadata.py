@@ -1,6 +1,7 @@
 """The replicated state: a function of its commands, equal after a snapshot, the same from every encoding."""
 
 import cbor2
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from broker.state.commands import (
     LockQueues,
     PutGroup,
     PutTopic,
+    RaiseFormat,
     ResetOffsets,
     ResumeTransaction,
     SettleDelayed,
@@ -74,6 +76,7 @@ single_commands = st.one_of(
     st.builds(SettleTimed, st.lists(step, max_size=2).map(tuple)),
     st.builds(CheckTransactions, st.lists(st.integers(0, 50), max_size=3).map(tuple)),
     st.builds(ResumeTransaction, st.integers(0, 50)),
+    st.builds(RaiseFormat, st.integers(1, 3)),
 )
 commands = st.one_of(single_commands, st.builds(Several, st.lists(single_commands, max_size=3).map(tuple)))
 
@@ -131,6 +134,31 @@ def test_a_snapshot_of_a_newer_version_stops_the_node() -> None:
 def test_a_command_of_a_newer_version_stops_the_node() -> None:
     with pytest.raises(UnknownCommandError, match="paint_topic"):
         decode_command(cbor2.dumps(["paint_topic", "T1", "red"]))
+
+
+def test_a_command_of_a_later_format_stops_an_older_release() -> None:
+    body = encode_command(Several((DeleteTopic("T", 1), RaiseFormat(2))))
+    assert decode_command(body, newest_format=2)
+    with pytest.raises(
+        UnknownCommandError, match="'several' is of format 2, this release reads formats up to 1"
+    ):
+        decode_command(body, newest_format=1)
+
+
+def test_a_snapshot_of_the_first_format_has_no_field_that_the_first_release_does_not_know() -> None:
+    """The first release refuses a field that it does not know: a group that it may be in must not write one."""
+    metadata = Metadata()
+    first = msgspec.msgpack.decode(cbor2.loads(metadata.snapshot())["tables"])
+    assert "format" not in first
+    metadata.apply(RaiseFormat(2))
+    assert msgspec.msgpack.decode(cbor2.loads(metadata.snapshot())["tables"])["format"] == 2
+
+
+def test_the_format_never_falls() -> None:
+    metadata = Metadata()
+    metadata.apply(RaiseFormat(2))
+    metadata.apply(RaiseFormat(1))
+    assert metadata.format == 2
 
 
 def test_order_locks_are_granted_refreshed_taken_over_and_released() -> None:

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from broker.peers.handshake import NONCE_BYTES
-from broker.peers.protocol import PROTOCOL_VERSION, Hello, encode_frame
+from broker.peers.protocol import Hello, encode_frame
 from broker.tools.chaos.proxy import CLIENTS, Network, open_network
 
 LIMIT_S = 240.0
@@ -19,7 +19,7 @@ LIMIT_S = 240.0
 
 
 def hello(source: str) -> bytes:
-    frame = Hello(PROTOCOL_VERSION, "broker-a", source, "n1", "127.0.0.1:1", bytes(NONCE_BYTES))
+    frame = Hello(7, "broker-a", source, "n1", "127.0.0.1:1", bytes(NONCE_BYTES))
     return b"".join(encode_frame(frame))
 
 

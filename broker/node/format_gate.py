@@ -1,0 +1,71 @@
+"""The gate that new behaviour of a release passes: the leader raises the group's format when all members read it.
+
+While a group is upgraded, node by node, some members read less than others (broker/state/release.py). The leader looks
+when it begins to serve, and then every second until the format is the newest that its own release reads, or the one at
+which its settings hold it (`raft.hold_format`): that keeps the way back to the earlier release open.
+
+A member that comes back with an older release in between, or behind the raise, is refused by those who know of the
+raise (broker/peers/handshake.py), or stops when it meets the command, which it cannot read. It has lost nothing.
+"""
+
+from typing import Final
+
+import structlog
+
+from broker.node.listeners import Listeners
+from broker.replica.replica import Replica
+from broker.requests.deadline import NEVER, Time
+from broker.requests.errors import ReplicaError
+from broker.settings.live import LiveSettings
+from broker.state.commands import RaiseFormat
+from log.errors import DiskFullError
+
+log = structlog.get_logger("trivet.formats")
+
+LOOK_NS: Final = 1_000_000_000
+"""The time between two looks, while there is something to raise."""
+
+
+class FormatGate:
+    """Raises the group's format, while this node serves."""
+
+    def __init__(self, replica: Replica, settings: LiveSettings, time: Time, listeners: Listeners) -> None:
+        self._replica = replica
+        self._settings = settings
+        self._time = time
+        self._is_proposed = False
+        """A raise is in the log, and not applied yet."""
+        self._deadline = time.add_deadline(self._look)
+        listeners.role_changes.append(self._role_changed)
+
+    def _role_changed(self) -> None:
+        if not self._replica.serving:
+            self._deadline.due_ns = NEVER
+            self._is_proposed = False
+        elif self._deadline.due_ns == NEVER and self._wanted() > self._replica.metadata.format:
+            self._deadline.due_ns = self._time.now_ns
+
+    def _wanted(self) -> int:
+        newest, hold = self._replica.release.newest_format, self._settings.current.raft.hold_format
+        return min(newest, hold) if hold else newest
+
+    def _look(self) -> None:
+        replica = self._replica
+        if replica.metadata.format >= self._wanted():
+            self._deadline.due_ns = NEVER
+            return
+        self._deadline.due_ns = self._time.now_ns + LOOK_NS
+        common = replica.members.common_format()
+        if self._is_proposed or common is None:
+            return
+        version = min(common, self._wanted())
+        if version <= replica.metadata.format:
+            return
+        try:
+            replica.propose_command(RaiseFormat(version), self._settled, self._settled)
+        except (ReplicaError, DiskFullError):
+            return  # the next look tries again
+        self._is_proposed = True
+
+    def _settled(self, _: object = None) -> None:
+        self._is_proposed = False
