@@ -286,6 +286,47 @@ def test_a_leader_drops_what_retention_took_before_its_index_knew_all(group: Gro
     assert last == 4
 
 
+def test_a_leader_delivers_once_what_an_earlier_one_passed_with_its_deleted_head(group: Group) -> None:
+    """Seed 234: the floor, which is replicated, lay behind a message that only another node had deleted."""
+    client = group.connect()
+    client.send("T", b"waits", 0, at(group, DAY_MS))
+    group.advance(1)
+    keeper = group.leader
+    assert group.node(keeper).replica.store.timers.end == 1, "it knows what waits"
+    group.transfer_leadership(group.follower)
+    client = group.connect()
+    for _ in range(30):
+        client.send("T", bytes(100_000), 1)
+    group.advance(1)
+    deleter = group.node(group.leader).replica
+    flush = deleter.store.log.flush_job()
+    if flush is not None:
+        flush.run()
+        deleter.store.log.flushed(flush)
+    full = RetentionPolicy(reserved_ms=1 << 60, force_ratio=-1.0)
+    assert delete_expired(deleter, full, is_delete_hour=True) >= 2
+    client.send("T", b"soon", 0, at(group, 100))
+    group.advance(1)
+    assert bodies(client) == [b"soon"]
+    assert deleter.metadata.timers.floor == 1, "what it has deleted it cannot wait for"
+
+    group.transfer_leadership(keeper)
+    _set_clock(group, group.wall_ms + DAY_MS)
+    group.advance(2)
+    assert bodies(group.connect()) == [b"soon", b"waits"]
+    progress = group.node(keeper).replica.metadata.timers
+    assert progress.batch is not None
+    assert (progress.batch.offsets, progress.batch.floor) == ((0,), 2), "the floor never goes back"
+    for _ in range(2):
+        group.transfer_leadership(group.follower)
+        group.advance(2)
+        client = group.connect()
+        assert bodies(client) == [b"soon", b"waits"], "no leader delivers it again"
+        client.send("T", b"later", 1, at(group, 100))
+        group.advance(1)
+    assert bodies(client, 1).count(b"later") == 2
+
+
 def test_a_clock_that_is_set_back_makes_nothing_early_and_nothing_wait(group: Group) -> None:
     client = group.connect()
     client.send("T", b"first", 0, at(group, 100))
