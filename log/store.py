@@ -467,6 +467,8 @@ class Store:
         damage += [f"{QUEUE_DIRECTORY}/{topic}/{queue_id} was built again" for topic, queue_id in queues]
         if index_from is not None and len(self.index) == 0 and dispatched < log.first_index:
             index_from = None  # there was nothing to index
+        if index_from is not None and index_from >= bound + HEADER_BYTES:
+            index_from = None  # the file that is missing held only records behind the log's end, which damage cut short
         if index_from is not None:
             damage.append(f"{INDEX_DIRECTORY} was built again from offset {index_from}")
         if dispatched >= log.first_index and (queues or index_from is not None):

@@ -19,6 +19,14 @@ class _File:
         self.named = False
 
 
+NAME = -1
+"""In place of a page, where `crash` asks for a file's creation or removal."""
+
+
+def _directory_of(path: str) -> str:
+    return path.rpartition("/")[0] or "."
+
+
 class MemoryMapped:
     def __init__(self, disk: "MemoryDisk", path: str, file: _File, *, buffered: bool = False) -> None:
         self._disk = disk
@@ -54,8 +62,8 @@ class MemoryMapped:
         self._disk.flush_file(self.path, self._file)
 
     def erase(self, begin: int) -> None:
-        self.buffer[begin:] = bytes(self.size - begin)
-        self._file.durable[begin:] = bytes(self.size - begin)
+        self._file.seen[begin:] = self.buffer[begin:] = bytes(self.size - begin)
+        self._disk.flush_file(self.path, self._file)
 
     def close(self) -> None:
         self.buffer = memoryview(b"")
@@ -74,6 +82,9 @@ class MemoryDisk:
 
     def __init__(self) -> None:
         self.files: dict[str, _File] = {}
+        self._removed: dict[str, _File] = {}
+        """Files whose removal is not durable."""
+        self._removed_trees: list[str] = []
         self.flush_fails = False
         self.free_pages: int | None = None
         self.locked = False
@@ -81,12 +92,18 @@ class MemoryDisk:
         self.total_bytes = 1 << 40
         self.free_bytes = 1 << 39
 
+    def step(self) -> None:
+        """Comes right before something becomes durable: a test that ends the world there overrides it."""
+
     def crash(self, keep: Callable[[str, int], bool]) -> "MemoryDisk":
-        """The disk after a power failure. `keep(path, page)` says which unflushed pages arrived; files whose
-        creation was not made durable are asked for with page -1."""
+        """Returns the disk after a power failure. `keep(path, page)` says which unflushed pages arrived; it is asked
+        with `NAME` for a file whose creation or removal was not made durable."""
         after = MemoryDisk()
-        for path, file in self.files.items():
-            if not file.named and not keep(path, -1):
+        for path in sorted(self.files.keys() | self._removed.keys()):
+            file = self.files.get(path)
+            if (file is None or not file.named) and not keep(path, NAME):
+                file = self._removed.get(path)
+            if file is None:
                 continue
             survivor = after.files[path] = _File(len(file.seen))
             survivor.durable[: len(file.durable)] = file.durable[: len(file.seen)]
@@ -140,6 +157,8 @@ class MemoryDisk:
             raise FlushError(path, "flush", "input/output error")
         if self.free_pages == 0:
             raise DiskFullError(path, "writing", "no space left on the device")
+        self.step()
+        self._removed.pop(path, None)
         file = self.files[path] = _File(len(data))
         file.seen[:] = data
         file.durable[:] = data
@@ -148,22 +167,33 @@ class MemoryDisk:
     def flush_file(self, path: str, file: _File | None = None) -> None:
         if self.flush_fails:
             raise FlushError(path, "flush", "input/output error")
+        self.step()
         file = file or self.files.get(path)
         if file is not None:
             file.durable[:] = file.seen
 
     def remove(self, path: str) -> None:
-        self.files.pop(path, None)
+        file = self.files.pop(path, None)
+        if file is not None and file.named:
+            self._removed[path] = file
 
     def remove_tree(self, directory: str) -> None:
         for path in [path for path in self.files if path.startswith(directory + "/")]:
-            del self.files[path]
+            self.remove(path)
+        self._removed_trees.append(directory)
 
     def sync_directory(self, directory: str) -> None:
         if self.flush_fails:
             raise FlushError(directory, "flush", "input/output error")
+        self.step()
+        trees = [tree for tree in self._removed_trees if _directory_of(tree) == directory]
+        for path in [*self._removed]:
+            gone_with_tree = any(path.startswith(f"{tree}/") for tree in trees)
+            if gone_with_tree or _directory_of(path) == directory:
+                del self._removed[path]
+        self._removed_trees = [tree for tree in self._removed_trees if tree not in trees]
         for path, file in self.files.items():
-            if path.rpartition("/")[0] == directory or directory == ".":
+            if _directory_of(path) == directory:
                 file.named = True
 
     def usage(self) -> DiskUsage:

@@ -456,6 +456,26 @@ def test_a_log_damaged_below_the_checkpoint_shortens_queues_and_index() -> None:
     assert open_store(disk)[1].log.kind is RecoveryKind.CLEAN
 
 
+@pytest.mark.parametrize("arrives", ["", "index/", "consumequeue/"])
+def test_a_start_on_damage_can_be_repeated(arrives: str) -> None:
+    """The first start shortens queues and index, and power fails before the damage is cut: some of it is on the disk.
+
+    Where the damage begins with the first record of a noted index file, and that file was gone while the queues were as
+    noted, the next start fell: it looked in the log for the first record to be indexed, which is behind the log's end.
+    """
+    sound, _ = open_store(_stopped(clean=True))
+    for index in range(60, 100):
+        disk = _stopped(clean=False)
+        position = sound.log.position_of(index)
+        start = position - position % TINY.data_file_bytes
+        _flip(disk, f"{TINY.dledger_directory}/data/{start:020d}", position - start + 60)
+        store, first_report = open_store(disk)
+        found = derived(store)
+        store, report = open_store(disk.crash(lambda path, page: path.startswith(arrives)))
+        assert report.log == replace(first_report.log, rebuilt_units=report.log.rebuilt_units)
+        assert derived(store) == found
+
+
 def test_damaged_term_vote_and_snapshot_are_errors() -> None:
     for path in (f"{TINY.dledger_directory}/currterm", "snapshot"):
         size = len(_stopped(clean=True).read(path))
