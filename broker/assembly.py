@@ -46,6 +46,7 @@ from broker.settings.tables import (
 from broker.state.release import THIS_RELEASE, Release
 from broker.statistics.events import Events
 from broker.statistics.stats import Stats
+from broker.statistics.timings import Timings
 from broker.topics.creation import Creations
 from broker.topics.topics_processor import TopicsProcessor
 from broker.trace import TraceWriter
@@ -89,6 +90,7 @@ def build_node(
     memory_bytes: int = 0,
     boot: str = "",
     release: Release = THIS_RELEASE,
+    stopwatch: Callable[[], int] = lambda: 0,
 ) -> Node:
     """Builds a node over what `disk` holds, recovered and ready to be connected.
 
@@ -97,6 +99,7 @@ def build_node(
     started, "" if that is unknown: pages that were not flushed do not outlive it (broker/replica/recovering.py).
     `hour_of_day` tells the hour at a time in milliseconds. `memory_bytes` is what the machine has, 0 if unknown.
     `release` is another one than this where releases are tried together.
+    `stopwatch` returns nanoseconds, for the figures on how long the node's work takes.
 
     Raises `log.errors.LogFault` when the store cannot be used (locked, damaged, disk), `log.errors.RecordError` when
     the advertised host is a name.
@@ -112,7 +115,8 @@ def build_node(
     # The settings in force may differ from the file's: changes that were made at run time are in the store.
     live = LiveSettings(settings, disk)
     settings = live.current
-    time, listeners, stats = Time(now_ns, wall_ms), Listeners(), Stats(now_ns, wall_ms)
+    time, listeners, timings = Time(now_ns, wall_ms), Listeners(), Timings(stopwatch)
+    stats = Stats(now_ns, wall_ms, timings, series_max=settings.observe.metrics_series_max)
     events = Events()
     replica = Replica(
         ReplicaOptions(
@@ -138,6 +142,7 @@ def build_node(
         observer=listeners,
         events=events,
         trace=trace_writer,
+        timings=timings,
     )
     node = Node(replica, outgoing, live, time, listeners, stats, events)
     about_the_node = StatusProcessor(

@@ -343,6 +343,11 @@ class ConsumeQueue:
         return [self._path(start) for start in self._starts if start >= begin]
 
     @property
+    def file_count(self) -> int:
+        """The number of its files."""
+        return len(self._starts)
+
+    @property
     def directory(self) -> str:
         return self._directory
 

@@ -316,6 +316,14 @@ class EntryLog:
             return self.first_position
         return self._end_of(index)
 
+    def bytes_after(self, index: int) -> int:
+        """Returns how many bytes the log holds behind an entry, which may be one that it does not have any more."""
+        if index >= self.last_index:
+            return 0
+        if index < self.first_index:
+            return self.end_position - self.first_position
+        return self.end_position - self.position_of(index + 1)
+
     def file_starts(self) -> list[int]:
         """Returns the positions at which the data files with entries begin, oldest first."""
         return [start for start in self._data.starts if start < max(self.end_position, 1)]

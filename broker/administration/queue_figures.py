@@ -8,6 +8,7 @@ from broker.remoting.bodies import MessageQueue, TopicConfig
 from broker.remoting.codes import ResponseCode
 from broker.requests.errors import RequestError
 from log.consume_queue import ConsumeQueue
+from log.store import Store
 
 QUEUES_TOLD_MAX: Final = 100_000
 """One response tells the progress in at most so many queues; of more it would be no frame, after seconds of work."""
@@ -20,6 +21,12 @@ def check_number_told(queues: int, instead: str) -> None:
             ResponseCode.SYSTEM_ERROR,
             f"these are {queues} queues, an answer tells of at most {QUEUES_TOLD_MAX}: {instead}",
         )
+
+
+def store_time(store: Store, queue: ConsumeQueue, offset: int) -> int:
+    """Returns when the message at an offset was stored (ms), 0 if it is not there."""
+    unit = queue.unit(offset)
+    return 0 if unit is None else store.store_time_of(unit[0], unit[1])
 
 
 class QueueFigures:
@@ -43,8 +50,7 @@ class QueueFigures:
 
     def store_time(self, queue: ConsumeQueue, offset: int) -> int:
         """Returns when the message at an offset was stored (ms), 0 if it is not there."""
-        unit = queue.unit(offset)
-        return 0 if unit is None else self._replica.store.store_time_of(unit[0], unit[1])
+        return store_time(self._replica.store, queue, offset)
 
     def progress(self, group: str, topic: str, queue_count: int) -> dict[MessageQueue, ConsumeOffset]:
         """Returns a consumer group's progress in the first queues of a topic; where it has no offset, it is 0."""

@@ -18,6 +18,7 @@ from broker.requests.deadline import Time
 from broker.requests.processing import Place, Route
 from broker.requests.responses import reply
 from broker.settings.live import LiveSettings
+from broker.state.commands import Command, DeleteGroup, DeleteTopic, Several
 from broker.state.metadata import DelayProgress
 from broker.state.topic_rules import SCHEDULE_TOPIC, TIMER_TOPIC
 from broker.statistics.stats import Stats
@@ -63,6 +64,21 @@ class StatusProcessor:
         self._hour_of_day = hour_of_day
         self._next_sample = time.add_deadline(self._sample, stats.next_sample_ns)
         listeners.arrivals.append(stats.stored.arrived)
+        listeners.role_changes.append(self._role_changed)
+        listeners.commands.append(self._command_applied)
+
+    def _role_changed(self) -> None:
+        self._stats.leader_known(self._replica.leader)
+        now_s = self._time.now_ns // 1_000_000_000
+        self._stats.stored.role_changed(self._replica.serving, self._replica.store.queues, now_s)
+
+    def _command_applied(self, command: Command) -> None:
+        """Forgets the totals of topics and groups that are gone."""
+        for single in command.commands if isinstance(command, Several) else (command,):
+            if isinstance(single, DeleteTopic):
+                self._stats.forget_topic(single.topic)
+            elif isinstance(single, DeleteGroup):
+                self._stats.forget_group(single.group)
 
     def _sample(self) -> None:
         hour = self._hour_of_day(self._time.wall_ms)
@@ -181,8 +197,8 @@ class StatusProcessor:
             "commitLogDirCapacity": f"Total : {_size(usage.total_bytes)}, Free : {_size(usage.free_bytes)}.",
             "dispatchMaxBuffer": "0",  # what is committed is dispatched in the same turn
             "remainTransientStoreBufferNumbs": "2147483647",  # no pool of them that could be used up, as in 5.x without
-            "dispatchBehindBytes": str(self._bytes_after(replica.applied_index)),
-            "remainHowManyDataToFlush": _size(self._bytes_after(log.durable_index)),
+            "dispatchBehindBytes": str(log.bytes_after(replica.applied_index)),
+            "remainHowManyDataToFlush": _size(log.bytes_after(log.durable_index)),
             "bootTimestamp": str(stats.started_wall_ms),
             "startAcceptSendRequestTimeStamp": str(self._settings.current.broker.accept_sends_from_ms),
             "runtime": f"[ {run_s // 86_400} days, {run_s // 3600 % 24} hours, {run_s // 60 % 60} minutes, "
@@ -240,15 +256,6 @@ class StatusProcessor:
             "timerEnqueueTps": f"{enqueued:.3f}",
             "timerDequeueTps": f"{self._stats.timed_delivered.total(now_s, MINUTE).per_second:.3f}",
         }
-
-    def _bytes_after(self, index: int) -> int:
-        """Returns how many bytes the log holds behind an entry."""
-        log = self._replica.store.log
-        if index >= log.last_index:
-            return 0
-        if index < log.first_index:
-            return log.end_position - log.first_position
-        return log.end_position - log.position_of(index + 1)
 
     def _earliest_store_time(self) -> int:
         store = self._replica.store

@@ -73,6 +73,11 @@ class KeyValues:
         """The value, None if there is none."""
         return self._table.get(namespace, {}).get(key)
 
+    @property
+    def count(self) -> int:
+        """The number of keys, in all namespaces."""
+        return sum(map(len, self._table.values()))
+
     def namespace(self, namespace: str) -> dict[str, str] | None:
         """Every key and value of a namespace, None if it has none."""
         table = self._table.get(namespace)

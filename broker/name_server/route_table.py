@@ -193,6 +193,10 @@ class RouteTable:
         """The addresses of a broker name, None if it is unknown."""
         return self._brokers.get(broker_name)
 
+    def counts(self) -> tuple[int, int, int]:
+        """Returns the numbers of addresses, of broker names and of topics."""
+        return len(self._live), len(self._brokers), len(self._queues)
+
     def topics(self) -> list[str]:
         """Every topic, in order of registration."""
         return list(self._queues)

@@ -6,6 +6,7 @@ monotonic time, tells it of closed connections, and wakes it at `deadline_ns`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -67,6 +68,10 @@ class NameServer:
     def __init__(self, settings: NameServerSettings, storage: KeyValueStorage | None = None) -> None:
         """``storage`` keeps the key-value configuration, None keeps it in memory; raises as `KeyValues` does."""
         self._settings = settings
+        self.requests: Counter[int] = Counter()
+        """The requests that were handled, by code; those of unknown codes under -1."""
+        self.refused = 0
+        """The requests that were answered with another code than success."""
         self._expiry_ns = settings.broker_expiry_seconds * 1_000_000_000
         self._routes = RouteTable()
         self._key_values = KeyValues(storage, settings.max_key_values)
@@ -123,6 +128,7 @@ class NameServer:
         if command.is_response:
             return None
         handler = self._handlers.get(command.code)
+        self.requests[-1 if handler is None else command.code] += 1
         if handler is None:
             answer = response(
                 command,
@@ -139,7 +145,12 @@ class NameServer:
                 # its brokers.
                 log.exception("request failed", code=command.code, client=str(connection_id))
                 answer = response(command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+        self.refused += answer.code != ResponseCode.SUCCESS
         return None if command.is_one_way else answer
+
+    def figures(self) -> tuple[int, int, int, int]:
+        """Returns the numbers of brokers, of broker names, of topics, and of keys of the key-value configuration."""
+        return (*self._routes.counts(), self._key_values.count)
 
     def connection_closed(self, connection_id: ConnectionId) -> None:
         """A connection ended, however it did: the brokers on it are gone at once."""

@@ -55,6 +55,8 @@ class Registrar:
         self._has_news = False
         """There is more to say than the registration that is under way says."""
         self._complaint = ""
+        self.is_registered = False
+        """The name server has taken a registration, over a connection that lasts."""
         self.line = Line(
             f"name server {address}",
             address,
@@ -104,6 +106,7 @@ class Registrar:
 
     def lost(self, was: LineState, reason: str) -> None:
         """Logs the reason, once however often it is met."""
+        self.is_registered = False
         if reason != self._complaint and self.line.state is LineState.RESTS:
             self._complaint = reason
             event = "no connection to a name server" if was is LineState.CONNECTS else "name server lost"
@@ -125,6 +128,7 @@ class Registrar:
             self.line.refuse(f"the registration cannot be sent: {error}")
 
     def _answered(self, command: RemotingCommand) -> None:
+        self.is_registered = command.code == 0
         if command.code != 0:
             log.warning(
                 "registration refused", address=self.line.address, code=command.code, remark=command.remark

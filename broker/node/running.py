@@ -94,6 +94,8 @@ class RunningNode:
         ]
         self._told_version = node.registration_version
         """The `Node.registration_version` that the registrars have heard of."""
+        self.due_ns = node.time.now_ns
+        """The time at which the next turn is due at the latest."""
         self._stop: OrderlyStop | None = None
         self._sweep = node.time.add_deadline(self._sweep_clients, node.time.now_ns + SWEEP_NS)
 
@@ -120,6 +122,7 @@ class RunningNode:
                 registrar.changed()
         if self._stop is not None:
             self._stop.turned()
+        self.due_ns = deadline_ns
         return deadline_ns  # what has set another one since has asked for another turn
 
     def end_turn(self) -> None:
@@ -142,6 +145,11 @@ class RunningNode:
             self._surroundings.wake()
 
     # ------------------------------------------------------------------ the end
+
+    @property
+    def is_stopping(self) -> bool:
+        """The orderly stop has begun."""
+        return self._stop is not None
 
     def stop(self, stopped: Callable[[], None]) -> None:
         """Stops in order, once; `stopped` is called at the end of a turn when nothing is left to wait for."""

@@ -123,6 +123,7 @@ class HeldPulls:
         self._deadlines: list[tuple[int, int, HeldPull]] = []
         """A heap of (when its time is over in ns, number, pull); its first is not done."""
         self._count = 0
+        stats.pulls_held = lambda: self._count
         self._sequence = 0
         self._deadline = time.add_deadline(self._expire)
         listeners.arrivals.append(self._arrived)

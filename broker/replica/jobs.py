@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from broker.replica.replica import Replica
+from broker.statistics.histogram import Histogram
 
 
 class Job(NamedTuple):
@@ -31,6 +32,7 @@ class Jobs:
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
+        self._timings = replica.timings
         self.out = 0
         """The number of jobs that were taken and have not come back."""
         self.is_closed = False
@@ -45,7 +47,8 @@ class Jobs:
         if self.is_closed or (flush := replica.durability.flush_job(replica.now_ns)) is None:
             return None
         self.out += 1
-        return Job(
+        return self._timed(
+            self._timings.flush,
             flush.run,
             lambda: replica.flushed(flush, replica.now_ns),
             failure_stops_node=True,
@@ -61,7 +64,8 @@ class Jobs:
         # Each of the three parts gives a job only when something is due and its last job has come back.
         if (preparation := replica.upkeep.prepare_job()) is not None:
             jobs.append(
-                Job(
+                self._timed(
+                    self._timings.prepare,
                     preparation.run,
                     lambda: replica.upkeep.prepared(preparation),
                     failure_stops_node=False,
@@ -70,7 +74,8 @@ class Jobs:
             )
         if (checkpoint := replica.upkeep.checkpoint_job(replica.now_ns)) is not None:
             jobs.append(
-                Job(
+                self._timed(
+                    self._timings.checkpoint,
                     checkpoint.run,
                     lambda: replica.upkeep.checkpointed(checkpoint, replica.now_ns),
                     failure_stops_node=True,
@@ -79,7 +84,8 @@ class Jobs:
             )
         if replica.loads.wanted and (load := replica.loads.job()) is not None:
             jobs.append(
-                Job(
+                self._timed(
+                    self._timings.load,
                     load.run,
                     lambda: replica.loads.loaded(load, replica.now_ns),
                     failure_stops_node=True,
@@ -88,6 +94,33 @@ class Jobs:
             )
         self.out += len(jobs)
         return jobs
+
+    def _timed(
+        self,
+        histogram: Histogram,
+        run: Callable[[], None],
+        done: Callable[[], None],
+        *,
+        failure_stops_node: bool,
+        wants_turn: bool,
+    ) -> Job:
+        """Returns a job whose time in its thread is counted when it comes back."""
+        stopwatch = self._timings.stopwatch
+        took_ns = 0
+
+        def run_timed() -> None:
+            nonlocal took_ns
+            began_ns = stopwatch()
+            run()
+            took_ns = stopwatch() - began_ns
+
+        def count_and_take_over() -> None:
+            histogram.observe(took_ns)
+            done()
+
+        return Job(
+            run_timed, count_and_take_over, failure_stops_node=failure_stops_node, wants_turn=wants_turn
+        )
 
     def done(self, job: Job) -> None:
         """The job has run, without an error or with one that stops no node."""

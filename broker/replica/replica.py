@@ -62,6 +62,7 @@ from broker.state.commands import (
 from broker.state.release import THIS_RELEASE, Release
 from broker.state.snapshot import decode_state, encode_state
 from broker.statistics.events import Event, Events
+from broker.statistics.timings import Timings
 from broker.trace import TraceWriter
 from log import cuts
 from log.cold_reads import ColdReads
@@ -133,6 +134,7 @@ class Replica:
         observer: Observer,
         events: Events,
         trace: TraceWriter | None,
+        timings: Timings,
     ) -> None:
         """Begins over what `Store.open` found, of which `recovery` tells. Raises as `start_from_disk`."""
         node_id = options.node_id
@@ -144,6 +146,7 @@ class Replica:
         self.store = store
         self.now_ns = now_ns
         self.wall_ms = wall_ms
+        self.timings = timings
         self.links: dict[str, Connection] = {}
         self.loads = Loads(ColdReads(entry_log, store.options.hot_bytes))
         self._log = entry_log
@@ -178,6 +181,8 @@ class Replica:
         self._waiting_for_commit: deque[tuple[int, Waiter]] = deque()
         """Those who need not wait until the entry is dispatched and applied, too."""
         self._command_waiters: dict[int, CallbackWaiter] = {}
+        self._has_timed_append = False
+        """An append was timed since the last turn: one of each turn is, for two clocks a message would be felt."""
         self._reads = ReadBarriers()
         self._serving_from: int | None = None
         self.serving = False
@@ -201,7 +206,7 @@ class Replica:
             interval_ns=options.flush_interval_ns,
             now_ns=now_ns,
         )
-        self.upkeep = Upkeep(store, self.raft, now_ns, self.release)
+        self.upkeep = Upkeep(store, self.raft, now_ns, self.release, timings)
         self.upkeep.note_format(self.metadata.format, now_ns)
         self.members = Members(
             node_id, self.raft, membership, self.links, observer, options.release.newest_format
@@ -305,7 +310,13 @@ class Replica:
         )
         assert len(record) == size, "the record is where its own offset says"
         # The entry first: its write may fail, and raft must not count what is not there.
-        index = entry_log.append(self.raft.term, record)
+        if self._has_timed_append:
+            index = entry_log.append(self.raft.term, record)
+        else:
+            began_ns = self.timings.stopwatch()
+            index = entry_log.append(self.raft.term, record)
+            self.timings.append.observe(self.timings.stopwatch() - began_ns)
+            self._has_timed_append = True
         self.raft.propose(1, self.now_ns)
         self._queue_ends[key] = queue_offset + 1
         self._uncommitted.append((index, size))
@@ -532,7 +543,9 @@ class Replica:
                 entries, [index for index, _ in configurations if index >= effect.first_index]
             )
             self.members.save()
+        began_ns = self.timings.stopwatch()
         self._log.append_range(entries, effect.skip)
+        self.timings.append.observe(self.timings.stopwatch() - began_ns)
 
     def _on_append_noop(self, effect: fx.AppendNoop) -> None:
         index = self._append_internal(NO_OP, b"")
@@ -624,6 +637,7 @@ class Replica:
         """
         self.now_ns, self.wall_ms = now_ns, wall_ms
         assert self.applied_index <= self._committed_index, "only what is committed is applied"
+        self._has_timed_append = False
         raft = self.raft
         reads = self._reads
         durability = self.durability
@@ -673,6 +687,10 @@ class Replica:
             self._uncommitted_bytes -= uncommitted.popleft()[1]
         serving_from = self._serving_from
         if serving_from is not None and not self.serving and upto >= serving_from:
+            # What earlier leaders took arrives while this one does not serve yet: it is not counted as its own.
+            if arrivals:
+                self._observer.arrived(arrivals)
+                arrivals = []
             self._start_serving()
         waiting = self._waiting
         while waiting and waiting[0][0] <= upto:
@@ -740,8 +758,11 @@ class Replica:
         stays. Raises `log.errors.DiskError`.
         """
         if self.upkeep.waiting_snapshot is None and self.applied_index >= self._metadata_index:
+            began_ns = self.timings.stopwatch()
             state = encode_state(self.metadata, self.membership.addresses, self.store.queues)
-            self.upkeep.waiting_snapshot = Snapshot(self.applied_index, state)
+            self.upkeep.keep_snapshot(
+                Snapshot(self.applied_index, state), self.timings.stopwatch() - began_ns
+            )
         self.upkeep.write_snapshot(self.now_ns)
 
     def head_deleted(self) -> None:

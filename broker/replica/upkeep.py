@@ -18,6 +18,7 @@ from typing import Final
 import structlog
 
 from broker.state.release import Release
+from broker.statistics.timings import Timings
 from log.checkpoint import CheckpointJob
 from log.errors import DiskFullError
 from log.snapshot import Snapshot
@@ -38,17 +39,20 @@ class Upkeep:
     """Preparation, checkpoints and snapshots of one replica."""
 
     __slots__ = (
+        "_encoded_ns",
         "_no_space_until_ns",
         "_preparing",
         "_raft",
         "_release",
         "_store",
+        "_timings",
         "checkpoint_due_ns",
         "checkpointed_index",
         "waiting_snapshot",
     )
 
-    def __init__(self, store: Store, raft: Raft, now_ns: int, release: Release) -> None:
+    def __init__(self, store: Store, raft: Raft, now_ns: int, release: Release, timings: Timings) -> None:
+        self._timings = timings
         self._store = store
         self._release = release
         self._raft = raft
@@ -58,6 +62,8 @@ class Upkeep:
         """The dispatched index that the last checkpoint noted; while it is the newest, no checkpoint is due."""
         self.waiting_snapshot: Snapshot | None = None
         """A snapshot that is written when all that it reflects is durable here."""
+        self._encoded_ns = 0
+        """The time that it took to encode `waiting_snapshot`."""
         self._no_space_until_ns = 0
 
     def prepare_job(self) -> PrepareJob | None:
@@ -102,6 +108,11 @@ class Upkeep:
         if job.refused is not None:
             self._lacks_space(job.refused, now_ns)
 
+    def keep_snapshot(self, snapshot: Snapshot, took_ns: int) -> None:
+        """Keeps a snapshot, which took so long to encode, until `write_snapshot` can write it."""
+        self.waiting_snapshot = snapshot
+        self._encoded_ns = took_ns
+
     def write_snapshot(self, now_ns: int) -> None:
         """Writes `waiting_snapshot` durably if all that it reflects is durable; to be called after each flush.
 
@@ -113,12 +124,15 @@ class Upkeep:
             and snapshot.applied_index <= self._store.log.durable_index
             and now_ns >= self._no_space_until_ns
         ):
+            began_ns = self._timings.stopwatch()
             try:
                 self._store.save_snapshot(snapshot.applied_index, snapshot.data)
             except DiskFullError as error:
                 self._lacks_space(error, now_ns)
             else:
                 self.waiting_snapshot = None
+                written_ns = self._timings.stopwatch() - began_ns
+                self._timings.snapshot.observe(self._encoded_ns + written_ns)
 
     def note_format(self, number: int, now_ns: int) -> None:
         """Notes the group's format beside the store, for the next start, which may be that of an older release.

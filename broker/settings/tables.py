@@ -244,7 +244,9 @@ class ObserveSettings(SettingsTable, frozen=True):
     trace: str = ""
     """File to which the replica's events are written (docs/trace-format.md); empty writes none."""
     metrics: str = ""
-    """``host:port`` that serves Prometheus metrics; empty serves none."""
+    """``host:port`` that serves ``/metrics`` for Prometheus, ``/livez`` and ``/readyz``; empty serves none."""
+    metrics_series_max: Positive = 1000
+    """Topics, consumer groups or queues that a metric tells of; the others are summed up under ``(others)``."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least important event that is logged."""
 
@@ -339,6 +341,8 @@ class NameServerSettings(SettingsTable, frozen=True):
     max_key_values: Positive = 20_000
     """Keys of the key-value configuration, in all namespaces."""
     idle_seconds: Positive = 120
+    metrics: str = ""
+    """``host:port`` that serves ``/metrics`` for Prometheus, ``/livez`` and ``/readyz``; empty serves none."""
     tls_mode: Literal["disabled", "permissive", "enforcing"] = "permissive"
     """tls.server.mode: clients may encrypt (permissive), must (enforcing) or cannot; without a certificate they
     cannot."""
@@ -449,6 +453,10 @@ def check_broker(settings: Settings) -> None:
 def check_name_server(settings: NameServerSettings) -> None:
     """Raise :class:`ImpossibleSettingError` for the first setting that cannot hold."""
     _check_address("listen", settings.listen, port_zero=True)
+    if settings.metrics:
+        _, metrics_port = _check_address("metrics", settings.metrics, port_zero=True)
+        if metrics_port and settings.metrics == settings.listen:
+            raise ImpossibleSettingError("metrics", f"{settings.listen} is already listen")
     _check_tls(settings.tls, "tls_")
 
 
@@ -498,8 +506,8 @@ def _check_addresses(settings: Settings) -> None:
     for address in node.name_servers:
         _check_address("node.name_servers", address, port_zero=False)
     if settings.observe.metrics:
-        _check_address("observe.metrics", settings.observe.metrics, port_zero=True)
-        if settings.observe.metrics == node.listen:
+        _, metrics_port = _check_address("observe.metrics", settings.observe.metrics, port_zero=True)
+        if metrics_port and settings.observe.metrics == node.listen:
             raise ImpossibleSettingError("observe.metrics", f"{node.listen} is already node.listen")
 
 

@@ -4,7 +4,6 @@ All that a node does happens in calls of `broker.node.running.RunningNode`. This
 carries out what a turn leaves behind: bytes to write, and jobs for threads.
 """
 
-import contextlib
 import gc
 import random
 import secrets
@@ -12,11 +11,13 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 import trio
 
+from broker.administration.health import Health
+from broker.administration.metrics import NodeMetrics
 from broker.assembly import build_node
 from broker.node.running import RunningNode
 from broker.remoting.addresses import join_address, split_address
@@ -43,6 +44,9 @@ from broker.shell.wires import Wires
 from broker.shell.worker import JobsBetweenReads
 from log.errors import DiskError
 from log.mmap_disk import MmapDisk
+
+if TYPE_CHECKING:
+    from broker.shell.http import HttpServer
 
 log = structlog.get_logger("trivet.broker")
 
@@ -76,6 +80,7 @@ class BrokerServer:
             self._vip_listener = listen(join_address(host, vip_port))
         peer_address = settings.raft.peer_listen or settings.raft.peers.get(settings.node.id)
         self._peer_listener = None if peer_address is None else listen(peer_address)
+        self._operators_listener = listen(settings.observe.metrics) if settings.observe.metrics else None
         self._clients_max = connections_allowed(settings.limits.max_connections, FILES_OF_A_STORE)
         self._outgoing = Outgoing()
         self._trace = None
@@ -95,6 +100,7 @@ class BrokerServer:
             advertised=settings.advertised_address(bound_port),
             boot=machine_clock(),
             memory_bytes=machine_memory_bytes(),
+            stopwatch=time.perf_counter_ns,
         )
         self.address = settings.advertised_address(bound_port)
         self._turns = Turns(self._turn, time.monotonic_ns)
@@ -131,6 +137,10 @@ class BrokerServer:
                 "accounts bind nobody who reaches the port of the peers",
                 settings="raft.peer_secret, tls.peer_ca",
             )
+        self.operators = None
+        if self._operators_listener is not None:
+            self.operators = self._operators_server(self._operators_listener)
+        """Serves metrics and health checks."""
         self._stop = trio.Event()
 
     def stop(self) -> None:
@@ -151,17 +161,24 @@ class BrokerServer:
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
-        metrics = self._settings.observe.metrics
         try:
-            with self._metrics(metrics) if metrics else contextlib.nullcontext():
-                await self._serve_until_stopped()
+            await self._serve_until_stopped()
         finally:
             self._close()
 
-    def _metrics(self, address: str) -> contextlib.AbstractContextManager[object]:
-        from broker.shell.metrics import MetricsServer  # a tenth of a start, for those who ask for it
+    def _operators_server(self, listener: socket.socket) -> "HttpServer":
+        from broker.shell.metrics import operators_server  # a tenth of a start, for those who ask for it
 
-        return MetricsServer(self.node, address, lambda: self._certificate_expires_s)
+        health = Health(self._running)
+        metrics = NodeMetrics(self._running, health, self._disk, lambda: self._certificate_expires_s)
+        return operators_server(
+            listener,
+            begin=self._begin,
+            told=metrics.told,
+            labels=lambda: metrics.labels,
+            live=health.live,
+            ready=health.ready,
+        )
 
     async def _serve_until_stopped(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -179,6 +196,8 @@ class BrokerServer:
                 start(accept_forever, listener, self._accept_client(nursery))
             if self._peer_listener is not None:
                 start(accept_forever, self._peer_listener, self._accept_peer(nursery))
+            if self.operators is not None:
+                start(self.operators.run)
             self._running.start()
             await self._stop.wait()
             stopped = trio.Event()
@@ -193,8 +212,12 @@ class BrokerServer:
 
     def _turn(self) -> int:
         now_ns = time.monotonic_ns()
+        timings = self.node.stats.timings
+        if now_ns > self._running.due_ns:
+            timings.lag.observe(now_ns - self._running.due_ns)
         deadline_ns = self._running.turn(now_ns, _wall_ms())
         self._running.end_turn()
+        timings.turn.observe(time.monotonic_ns() - now_ns)
         if self._trace is not None:
             self._trace.flush_if_due(now_ns)
         return deadline_ns
@@ -274,7 +297,12 @@ class BrokerServer:
 
     def _close(self) -> None:
         self._wires.close()
-        for listener in (self._client_listener, self._vip_listener, self._peer_listener):
+        for listener in (
+            self._client_listener,
+            self._vip_listener,
+            self._peer_listener,
+            self._operators_listener,
+        ):
             if listener is not None:
                 listener.close()
         try:

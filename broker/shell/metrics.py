@@ -1,91 +1,160 @@
-"""A node's figures for Prometheus, at ``observe.metrics``.
+"""The pages that a server has for Prometheus and for probes: ``/metrics``, ``/livez`` and ``/readyz``.
 
-The thread of the metrics server reads them from the node at each request. They are plain numbers, and each is read in
-one step, so that no lock is needed and the node does nothing for them between requests.
+All run in the loop of the node, whose parts may be read there without a lock. What is long is made in pieces, between
+which the node has its turns; and it is made once a second at most, however many ask for it.
 """
 
-from collections.abc import Callable, Iterator
-from types import TracebackType
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from time import perf_counter
+from typing import Final, TypeVar
 
-from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+import trio
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from broker.node.node import Node
-from broker.remoting.addresses import split_address
+from broker.administration.health import Check
+from broker.shell.http import HttpServer, Page, Query
+from broker.statistics.families import COMMON_LABELS, ROCKETMQ_LABELS, ROCKETMQ_PREFIX, Told
+from broker.statistics.histogram import BOUNDS_S, Histogram
+
+T = TypeVar("T")
+
+PIECE_S: Final = 0.002
+"""The time, in seconds, after which the rest of the metrics waits for the node's next turn."""
+
+FRESH_S: Final = 1.0
+"""Metrics of the last second are given to whoever asks."""
 
 
-class NodeCollector(Collector):
-    """Reads one node. Every metric has the labels ``group`` and ``node``."""
+class _Families(CollectorRegistry):
+    """A registry with some metrics in it, for the exposition of the library."""
 
-    def __init__(self, node: Node, certificate_expires_s: Callable[[], float | None]) -> None:
-        """`certificate_expires_s` returns a Unix time, or None where no certificate is shown."""
-        self._node = node
-        self._certificate_expires_s = certificate_expires_s
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        super().__init__()
+        self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        """Yields the figures that the node has now."""
-        node = self._node
-        replica = node.replica
-        labels = [node.group, replica.node_id]
-
-        def gauge(name: str, text: str, value: float) -> Metric:
-            family = GaugeMetricFamily(f"trivet_{name}", text, labels=["group", "node"])
-            family.add_metric(labels, value)
-            return family
-
-        def counter(name: str, text: str, value: float) -> Metric:
-            family = CounterMetricFamily(f"trivet_{name}", text, labels=["group", "node"])
-            family.add_metric(labels, value)
-            return family
-
-        yield gauge("serving", "1 on the leader that takes requests, else 0", float(replica.serving))
-        yield gauge("term", "Raft term", replica.term)
-        yield gauge("last_index", "index of the last entry of the log", replica.store.log.last_index)
-        yield gauge("commit_index", "index up to which entries are committed", replica.raft.commit_index)
-        yield gauge("applied_index", "index up to which entries are dispatched", replica.applied_index)
-        yield gauge("log_end_position_bytes", "where the log ends", replica.store.log.end_position)
-        yield gauge("log_first_position_bytes", "where the log begins", replica.store.log.first_position)
-        yield gauge(
-            "disk_full", "1 while sends are refused because the disk is full", float(replica.disk_full)
-        )
-        yield gauge("client_connections", "clients connected to this node", node.client_count)
-        yield gauge("held_requests", "requests that wait for a leader", node.held_count)
-        yield counter("messages_put", "messages appended for clients", node.stats.put)
-        expires_s = self._certificate_expires_s()
-        if expires_s is not None:
-            yield gauge(
-                "certificate_expires_seconds",
-                "when the first of the certificates that are shown expires, Unix time",
-                expires_s,
-            )
-        yield counter("messages_got", "messages given to clients", node.stats.got)
+        return iter(self._metrics)
 
 
-class MetricsServer:
-    """Serves ``/metrics`` at `address` while the context is open. Raises OSError when it cannot listen."""
+class MetricsPage:
+    """``/metrics``. `told` begins to tell all metrics; `labels` returns the values of the common labels."""
 
     def __init__(
-        self, node: Node, address: str, certificate_expires_s: Callable[[], float | None] = lambda: None
+        self, told: Callable[[], Iterator[Told | None]], labels: Callable[[], tuple[str, str, str]]
     ) -> None:
-        self._node = node
-        self._certificate_expires_s = certificate_expires_s
-        self._address = address
-        self.port = 0
-        """The port in use, once the context is entered: `address` may say 0."""
+        self._told = told
+        self._labels = labels
+        self._process: Collector = ProcessCollector(registry=None)
+        self._lock = trio.Lock()
+        self._made_s = float("-inf")
+        self._text = b""
 
-    def __enter__(self) -> "MetricsServer":
-        registry = CollectorRegistry()
-        registry.register(NodeCollector(self._node, self._certificate_expires_s))
-        host, port = split_address(self._address)
-        self._server, self._thread = start_http_server(port, host, registry)
-        self.port = self._server.server_port
-        return self
+    async def __call__(self, _: Query) -> Page:
+        """Returns the page, made now or within the last second."""
+        async with self._lock:
+            if trio.current_time() - self._made_s >= FRESH_S:
+                self._text = await self._make()
+                self._made_s = trio.current_time()
+        return Page(200, self._text, CONTENT_TYPE_LATEST)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    async def _make(self) -> bytes:
+        pieces: list[bytes] = []
+        began = perf_counter()
+        for told in self._told():
+            if told is not None:
+                pieces.append(generate_latest(_Families([self._family(told)])))
+            if perf_counter() - began > PIECE_S:
+                await trio.lowlevel.checkpoint()
+                began = perf_counter()
+        pieces.append(generate_latest(_Families(self._process.collect())))
+        return b"".join(pieces)
+
+    def _family(self, told: Told) -> Metric:
+        """Returns a metric as the library has it."""
+        metric, samples = told
+        names: tuple[str, ...] = COMMON_LABELS
+        values: tuple[str, ...] = self._labels()
+        if metric.name.startswith(ROCKETMQ_PREFIX):
+            names, values = names + ROCKETMQ_LABELS, (*values, "broker", values[1])
+        names += metric.labels
+        if metric.kind == "histogram":
+            histogram = HistogramMetricFamily(metric.name, metric.text, labels=names)
+            for labels, sample in samples:
+                assert isinstance(sample, Histogram)
+                histogram.add_metric([*values, *labels], _buckets(sample), sample.sum_ns / 1e9)
+            return histogram
+        plain = (CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily)(
+            metric.name, metric.text, labels=names
+        )
+        for labels, sample in samples:
+            assert not isinstance(sample, Histogram)
+            plain.add_metric([*values, *labels], float(sample))
+        return plain
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    """Returns the counts up to each bound."""
+    found: list[tuple[str, float]] = []
+    total = 0
+    for bound, count in zip((*BOUNDS_S, None), histogram.counts, strict=True):
+        total += count
+        found.append(("+Inf" if bound is None else repr(bound), total))
+    return found
+
+
+class HealthPage:
+    """``/livez`` or ``/readyz``, in etcd's form: ``ok``, or each check on a line of its own where one fails.
+
+    With ``?verbose`` each is told in any case; ``?exclude=NAME`` leaves one out, and may be given several times.
+    """
+
+    def __init__(self, name: str, checks: Callable[[], list[Check]]) -> None:
+        self._name = name
+        self._checks = checks
+
+    async def __call__(self, query: Query) -> Page:
+        """Answers 200 where all checks pass, else 503."""
+        excluded = set(query.get("exclude", ()))
+        checks = [check for check in self._checks() if check.name not in excluded]
+        is_ok = not any(check.problem for check in checks)
+        lines = [
+            f"[-]{check.name} failed: {check.problem}" if check.problem else f"[+]{check.name} ok"
+            for check in checks
+        ]
+        if is_ok and "verbose" not in query:
+            lines = []
+        lines.append("ok" if is_ok else f"{self._name} check failed")
+        return Page(200 if is_ok else 503, "\n".join([*lines, ""]).encode())
+
+
+def operators_server(
+    listener: socket.socket,
+    *,
+    begin: Callable[[], None],
+    told: Callable[[], Iterator[Told | None]],
+    labels: Callable[[], tuple[str, str, str]],
+    live: Callable[[], list[Check]],
+    ready: Callable[[], list[Check]],
+) -> HttpServer:
+    """Returns the server of the three pages. `begin` sets the time of the parts that are then asked."""
+
+    def after_begin(ask: Callable[[], T]) -> Callable[[], T]:
+        def asked() -> T:
+            begin()
+            return ask()
+
+        return asked
+
+    return HttpServer(
+        trio.SocketListener(trio.socket.from_stdlib_socket(listener)),
+        {
+            "/metrics": MetricsPage(after_begin(told), labels),
+            "/livez": HealthPage("livez", after_begin(live)),
+            "/readyz": HealthPage("readyz", after_begin(ready)),
+        },
+    )

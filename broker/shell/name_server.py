@@ -6,11 +6,14 @@ import secrets
 import socket
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 import trio
 
+from broker.administration.health import Check
 from broker.name_server import NameServer
+from broker.name_server.metrics import NameServerMetrics
 from broker.name_server.sessions import NameServerSessions
 from broker.remoting.addresses import join_address
 from broker.requests.client_sessions import SWEEP_NS
@@ -24,6 +27,9 @@ from broker.shell.sockets import SocketConnection, accept_forever, listen, packe
 from broker.shell.tls import Entrance
 from broker.shell.tls_contexts import reload_certificates, server_context
 from log.private_files import make_directories, open_file
+
+if TYPE_CHECKING:
+    from broker.shell.http import HttpServer
 
 log = structlog.get_logger("trivet.namesrv")
 
@@ -72,6 +78,11 @@ class NameServerProcess:
             first_byte_s=settings.idle_seconds,
         )
         self._listener = listen(settings.listen)
+        self._operators_listener = listen(settings.metrics) if settings.metrics else None
+        self.operators = None
+        """Serves metrics and health checks."""
+        if self._operators_listener is not None:
+            self.operators = self._operators_server(core, self._operators_listener)
         self._open: dict[Connection, SocketConnection] = {}
         self._outgoing = Outgoing()
         self._time = Time(time.monotonic_ns(), 0)
@@ -110,12 +121,34 @@ class NameServerProcess:
 
                 nursery.start_soon(accept_forever, self._listener, accepted)
                 nursery.start_soon(self._sweep)
+                if self.operators is not None:
+                    nursery.start_soon(self.operators.run)
                 await self._stop.wait()
                 nursery.cancel_scope.cancel()
         finally:
             for connection in list(self._open.values()):
                 connection.close()
             self._listener.close()
+            if self._operators_listener is not None:
+                self._operators_listener.close()
+
+    def _operators_server(self, core: NameServer, listener: socket.socket) -> "HttpServer":
+        from broker.shell.metrics import operators_server  # much of a start, for those who ask for it
+
+        metrics = NameServerMetrics(core)
+
+        def begin() -> None:
+            metrics.connections = len(self._open)
+
+        # Who is answered has found the loop going round, and there is nothing to wait for.
+        return operators_server(
+            listener,
+            begin=begin,
+            told=metrics.told,
+            labels=lambda: ("", "", self.address),
+            live=lambda: [Check("loop", "")],
+            ready=lambda: [Check("loop", "")],
+        )
 
     async def _serve_connection(self, sock: socket.socket, address: tuple[str, int]) -> None:
         name = f"{address[0]}:{address[1]}"

@@ -35,6 +35,10 @@ class Transactions:
         """The open half messages before `end`, as they are at the call, whatever happens while they are read."""
         return chain(tuple(self.times_checked), range(self.horizon, end))
 
+    def count_before(self, end: int) -> int:
+        """The number of open half messages before `end`, which is not before the horizon."""
+        return len(self.times_checked) + max(0, end - self.horizon)
+
     def times(self, half_offset: int) -> int:
         """The number of times that a producer was asked about an open half message."""
         return self.times_checked.get(half_offset, 0)

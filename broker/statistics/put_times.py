@@ -8,6 +8,8 @@ from bisect import bisect_left
 from collections import deque
 from typing import Final
 
+from broker.statistics.histogram import Histogram
+
 _LIMITS_MS: Final = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
 _NAMES: Final = (
     "[<=0ms]",
@@ -30,11 +32,15 @@ _MS: Final = 1_000_000
 
 
 class PutTimes:
-    """Entries by the time that they took, since the node started; `longest_ms` of all."""
+    """Entries by the time that they took, since the node started; `longest_ms` of all.
 
-    __slots__ = ("_counts", "_last_index", "_under_way", "longest_ms")
+    `histogram` gets the same times, in finer classes.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_counts", "_histogram", "_last_index", "_under_way", "longest_ms")
+
+    def __init__(self, histogram: Histogram) -> None:
+        self._histogram = histogram
         self._counts = [0] * len(_NAMES)
         self._under_way: deque[tuple[int, int, int]] = deque()
         """Last index, number of entries, and when they were appended (ns)."""
@@ -56,7 +62,9 @@ class PutTimes:
             self._last_index = last_index
         while under_way and under_way[0][0] <= applied_index:
             _, count, appended_ns = under_way.popleft()
-            took_ms = (now_ns - appended_ns) // _MS
+            took_ns = now_ns - appended_ns
+            self._histogram.observe(took_ns, count)
+            took_ms = took_ns // _MS
             self._counts[bisect_left(_LIMITS_MS, took_ms)] += count
             if took_ms > self.longest_ms:
                 self.longest_ms = took_ms

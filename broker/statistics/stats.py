@@ -10,6 +10,8 @@ from typing import Final, TypeVar
 
 from broker.statistics.put_times import PutTimes
 from broker.statistics.stored_bytes import StoredBytes
+from broker.statistics.timings import Timings
+from broker.statistics.totals import Totals
 from broker.statistics.windows import MINUTE, Windows
 from log.consume_queues import ConsumeQueues
 
@@ -38,16 +40,20 @@ class Stats:
 
     __slots__ = (
         "_hour",
+        "_leader",
         "_samples",
         "get_ms_longest",
         "gets_found",
         "gets_missed",
         "given_back_by_group",
+        "given_totals",
         "got",
         "got_by_group",
         "got_windows",
+        "leader_changes",
         "mornings",
         "next_sample_ns",
+        "pulls_held",
         "put",
         "put_times",
         "put_windows",
@@ -56,21 +62,30 @@ class Stats:
         "started_wall_ms",
         "stored",
         "timed_delivered",
+        "timings",
     )
 
-    def __init__(self, now_ns: int, wall_ms: int) -> None:
+    def __init__(
+        self, now_ns: int, wall_ms: int, timings: Timings | None = None, *, series_max: int = 1000
+    ) -> None:
+        """`series_max` bounds the topics, and the pairs of topic and group, that have totals of their own."""
+        self.timings = Timings() if timings is None else timings
         self.put = 0
         """Messages that were appended to the log for clients."""
         self.puts_failed = 0
         """Sends that were refused by the store, or lost."""
-        self.put_times = PutTimes()
+        self.put_times = PutTimes(self.timings.send)
         self.got = 0
         """Messages that clients were given."""
         self.gets_found = 0
         self.gets_missed = 0
         """Reads for clients that found messages, and those that found none."""
         self.get_ms_longest = 0
-        self.stored = StoredBytes()
+        self.pulls_held: Callable[[], int] = lambda: 0
+        """Tells how many pulls wait now. Who holds them sets it."""
+        self.stored = StoredBytes(series_max)
+        self.given_totals = Totals(series_max)
+        """By topic and group, since the start."""
         self.timed_delivered = Windows()
         """Messages for a time of their own that this node delivered."""
         self.put_windows = Windows()
@@ -82,6 +97,9 @@ class Stats:
         self.started_ns = now_ns
         self.started_wall_ms = wall_ms
         self.next_sample_ns = now_ns + SAMPLE_NS
+        self._leader: str | None = None
+        """The leader that was known last."""
+        self.leader_changes = 0
         self.mornings = ((0, 0), (0, 0))
         """Messages put and got up to the beginning of yesterday, and of today."""
         self._hour = 0
@@ -109,6 +127,8 @@ class Stats:
         self.got += count
         self.gets_found += 1
         self.get_ms_longest = max(self.get_ms_longest, took_ns // 1_000_000)
+        self.timings.pull.observe(took_ns)
+        self.given_totals.add((topic, group), count, record_bytes)
         given = _counted(self.got_by_group, f"{topic}@{group}", Given)
         now_s = now_ns // 1_000_000_000
         given.messages.add(now_s, count)
@@ -118,6 +138,21 @@ class Stats:
     def given_back(self, topic: str, group: str, now_ns: int) -> None:
         """A group gave a message of a topic back, to be retried or as a dead letter."""
         _counted(self.given_back_by_group, f"{topic}@{group}", Windows).add(now_ns // 1_000_000_000, 1)
+
+    def leader_known(self, leader: str | None) -> None:
+        """Counts each leader that is another than the one before; to lose one is no change yet."""
+        if leader is not None and leader != self._leader:
+            self._leader = leader
+            self.leader_changes += 1
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic was deleted: its totals give their places to others."""
+        self.stored.led.forget(lambda labels: labels[0] == topic)
+        self.given_totals.forget(lambda labels: labels[0] == topic)
+
+    def forget_group(self, group: str) -> None:
+        """The consumer group was deleted."""
+        self.given_totals.forget(lambda labels: labels[1] == group)
 
     def got_per_second(self, topic: str, group: str, now_ns: int) -> float:
         """Returns how many messages of a topic a group was given per second in the last minute."""

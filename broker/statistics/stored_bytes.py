@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from broker.statistics.totals import Totals
 from broker.statistics.windows import Windows
 from log.consume_queue import NO_RECORD_BYTES, UNIT_BYTES
 from log.consume_queues import ConsumeQueues
@@ -24,11 +25,14 @@ assert _UNIT.itemsize == UNIT_BYTES
 
 
 class StoredBytes:
-    """Record bytes by topic, and of all of them since the start."""
+    """Record bytes by topic, and of all of them since the start; in `led` of what came while this node led."""
 
-    __slots__ = ("_grown", "by_topic", "messages", "record_bytes")
+    __slots__ = ("_grown", "_leads", "by_topic", "led", "messages", "record_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, series_max: int) -> None:
+        self._leads = False
+        self.led = Totals(series_max)
+        """By topic. Only one node counts a message here, so that a sum over all nodes is what the group took."""
         self._grown: dict[tuple[str, int], int] = {}
         """By topic and queue, the first offset that is not counted."""
         self.by_topic: dict[str, Windows] = {}
@@ -55,6 +59,8 @@ class StoredBytes:
                 record_bytes += int(sizes[sizes != NO_RECORD_BYTES].sum(dtype=np.int64))
                 messages += len(sizes)
                 offset += len(sizes)
+            if self._leads:
+                self.led.add((topic,), messages, record_bytes)
             self.messages += messages
             self.record_bytes += record_bytes
             windows = self.by_topic.get(topic)
@@ -63,3 +69,9 @@ class StoredBytes:
                     del self.by_topic[next(iter(self.by_topic))]
                 windows = self.by_topic[topic] = Windows()
             windows.add(now_s, record_bytes, messages)
+
+    def role_changed(self, leads: bool, queues: ConsumeQueues, now_s: int) -> None:
+        """What comes from now on counts as taken by this node, or does not; what came before, as until now."""
+        if leads != self._leads:
+            self.count(queues, now_s)
+            self._leads = leads

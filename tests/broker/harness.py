@@ -52,6 +52,7 @@ from broker.settings.tables import (
     BrokerSettings,
     LimitSettings,
     NodeSettings,
+    ObserveSettings,
     RaftSettings,
     RetentionSettings,
     Settings,
@@ -157,7 +158,7 @@ class _Pipe:
 
 
 class Group:
-    """`size` nodes n0, n1, ... in one group. `node`, `broker`, `limits`, `retention`: settings other than the defaults.
+    """`size` nodes n0, n1, ... in one group. `node`, `broker`, `limits`, ...: settings other than the defaults.
 
     Clients find the nodes at 127.0.0.1 and the ports from `first_port` on. `dial_name_server` connects a line of a
     member with a name server, or reports that this failed.
@@ -172,6 +173,7 @@ class Group:
         broker: Mapping[str, Any] | None = None,
         limits: Mapping[str, Any] | None = None,
         retention: Mapping[str, Any] | None = None,
+        observe: Mapping[str, Any] | None = None,
         flush: str = "async",
         options: StoreOptions = SMALL_STORE,
         start: bool = True,
@@ -190,6 +192,7 @@ class Group:
         self._broker = dict(broker or {})
         self._limits = dict(limits or {})
         self._retention = dict(retention or {})
+        self._observe = dict(observe or {})
         self._pipes: dict[Connection, _Pipe] = {}
         """Between nodes, by the connection that bytes are sent on."""
         self._lines: dict[Connection, Line] = {}
@@ -221,6 +224,7 @@ class Group:
             broker=BrokerSettings(**self._broker),
             limits=LimitSettings(**{"idle_seconds": 10**9, **self._limits}),
             retention=RetentionSettings(**self._retention),
+            observe=ObserveSettings(**self._observe),
         )
 
     # ------------------------------------------------------------------ nodes

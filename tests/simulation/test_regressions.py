@@ -19,6 +19,7 @@ from broker.state.metadata import Metadata
 from broker.state.release import THIS_RELEASE
 from broker.state.snapshot import encode_state
 from broker.state.waiting_messages import addressed_properties, without_address
+from broker.statistics.timings import Timings
 from broker.trace import CommitAdvanced, TraceHeader, TraceWriter, read_trace
 from log import cuts
 from log.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
@@ -348,7 +349,8 @@ def test_a_snapshot_does_not_say_that_it_reflects_less_than_it_does() -> None:
         metadata=Metadata(),
         membership=SimpleNamespace(addresses={}),
         store=store,
-        upkeep=Upkeep(cast("Store", store), cast("Raft", None), 0, THIS_RELEASE),
+        timings=Timings(),
+        upkeep=Upkeep(cast("Store", store), cast("Raft", None), 0, THIS_RELEASE, Timings()),
         _metadata_index=9,
     )
     Replica.save_snapshot(cast("Replica", replica))

@@ -1,0 +1,53 @@
+"""Whether a node lives, and whether it is ready: what ``/livez`` and ``/readyz`` answer.
+
+A node that does not live should be started anew; one that is not ready should be sent nobody, and left to become so.
+"""
+
+from typing import Final, NamedTuple
+
+from broker.node.running import RunningNode
+
+OVERDUE_NS: Final = 5_000_000_000
+"""A turn that is so late does not come any more: a node that is merely busy has them many times a second."""
+
+
+class Check(NamedTuple):
+    """One thing that must hold; `problem` says why it does not, and is empty where it does."""
+
+    name: str
+    problem: str
+
+
+class Health:
+    """The checks of one node."""
+
+    def __init__(self, running: RunningNode) -> None:
+        self._running = running
+
+    def live(self) -> list[Check]:
+        """The loop answers this itself, and so goes round; it must have its turns, too."""
+        overdue_ns = self._running.node.time.now_ns - self._running.due_ns
+        return [Check("turns", f"{overdue_ns / 1e9:.1f} s overdue" if overdue_ns > OVERDUE_NS else "")]
+
+    def ready(self) -> list[Check]:
+        """What clients need of a node, whether it leads or follows."""
+        running, replica = self._running, self._running.node.replica
+        raft = replica.raft.status(running.node.time.now_ns)
+        leader = "" if replica.serving else "none is known"
+        if raft.leader == raft.node:
+            leader = "" if replica.serving else "it leads, and does not serve yet"
+        elif raft.leader is not None:
+            leader = "" if raft.leader in replica.links else f"no link to {raft.leader}"
+        registrars = running.registrars
+        silent = [registrar.line.address for registrar in registrars if not registrar.is_registered]
+        unregistered = (
+            "" if not registrars or len(silent) < len(registrars) else f"not at {', '.join(silent)}"
+        )
+        return [
+            Check("member", "it is no member of its group" if running.node.is_outside else ""),
+            Check("leader", leader),
+            Check("recovered", f"it lacks {raft.recovering}" if raft.recovering is not None else ""),
+            Check("disk", "it is full: sends are refused" if replica.disk_full else ""),
+            Check("registered", unregistered),
+            Check("running", "it stops" if running.is_stopping else ""),
+        ]

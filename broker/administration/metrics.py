@@ -1,0 +1,519 @@
+"""What a node tells Prometheus, read from its parts when it is asked.
+
+Nothing is kept here, and between two questions the node does nothing for them. What grows with topics and consumer
+groups is told of `observe.metrics_series_max` of them; the rest is summed up under `OTHERS`. Reading through many
+thousand consumer offsets takes long for a node that has others to serve: `None` among what is told is a place where the
+reader may let them go first.
+
+Figures of the group (consumer lag, messages that wait, members) are the leader's: a sum over all nodes counts nothing
+twice.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from broker.administration.health import Health
+from broker.administration.queue_figures import store_time
+from broker.node.node import Node
+from broker.node.running import RunningNode
+from broker.requests.line import LineState
+from broker.state.metadata import DelayProgress
+from broker.state.topic_rules import (
+    DEAD_LETTER_PREFIX,
+    HALF_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    SYSTEM_TOPICS,
+)
+from broker.statistics.events import Event
+from broker.statistics.families import Told, family, many, one
+from broker.statistics.totals import OTHERS
+from log.disk import Disk
+from log.errors import LogFault
+from log.layout import HEADER_BYTES
+
+QUEUES_AT_ONCE: Final = 200
+"""Queues whose lag is read before others have their turn: a millisecond's work."""
+
+_NS: Final = 1e9
+
+# ------------------------------------------------------------------ the group
+
+HAS_LEADER = family(
+    "trivet_server_has_leader", "gauge", "1 where the node knows a leader.", like="etcd_server_has_leader"
+)
+IS_LEADER = family(
+    "trivet_server_is_leader", "gauge", "1 on the node that leads its term.", like="etcd_server_is_leader"
+)
+IS_LEARNER = family(
+    "trivet_server_is_learner", "gauge", "1 on a member without a vote.", like="etcd_server_is_learner"
+)
+SERVING = family("trivet_server_serving", "gauge", "1 on the leader once it answers for the group.")
+RECOVERING = family(
+    "trivet_server_recovering", "gauge", "1 while the node may lack what it acknowledged, and does not vote."
+)
+TERM = family("trivet_server_term", "gauge", "Raft's term.")
+COMMITTED = family(
+    "trivet_server_proposals_committed_total",
+    "counter",
+    "Index up to which entries are committed.",
+    like="etcd_server_proposals_committed_total",
+)
+APPLIED = family(
+    "trivet_server_proposals_applied_total",
+    "counter",
+    "Index up to which entries are dispatched and applied.",
+    like="etcd_server_proposals_applied_total",
+)
+PENDING = family(
+    "trivet_server_proposals_pending",
+    "gauge",
+    "Entries of the log that are not known to be committed.",
+    like="etcd_server_proposals_pending",
+)
+HEALTH = family(
+    "trivet_server_healthcheck",
+    "gauge",
+    "1 where a check of /livez or /readyz passes.",
+    "type",
+    "name",
+    like="etcd_server_healthcheck",
+)
+ACTIVE_PEERS = family(
+    "trivet_network_active_peers",
+    "gauge",
+    "1 while there is a link to the peer.",
+    "peer",
+    like="etcd_network_active_peers",
+)
+PEER_LAG = family(
+    "trivet_peer_lag_entries", "gauge", "Leader: entries that the peer has not acknowledged.", "peer"
+)
+PEER_CONTACT = family(
+    "trivet_peer_last_contact_seconds", "gauge", "Leader: time since the peer answered last.", "peer"
+)
+PEER_RECOVERING = family(
+    "trivet_peer_recovering", "gauge", "Leader: 1 while the peer says that it is recovering.", "peer"
+)
+
+LEADER_CHANGES = family(
+    "trivet_server_leader_changes_seen_total",
+    "counter",
+    "How often the node has heard of another leader than before.",
+    like="etcd_server_leader_changes_seen_total",
+)
+EVENTS = family(
+    "trivet_events_total",
+    "counter",
+    "What whoever is on call is told of: roles, lost leaders, slow flushes, stalled turns, refused connections, ...",
+    "event",
+)
+REASONS = family("trivet_event_reasons_total", "counter", "The same by reason.", "event", "reason")
+
+# ------------------------------------------------------------------ log and disk
+
+FLUSH = family(
+    "trivet_disk_wal_fsync_duration_seconds",
+    "histogram",
+    "Flushes of the log.",
+    like="etcd_disk_wal_fsync_duration_seconds",
+)
+APPEND = family(
+    "trivet_disk_wal_write_duration_seconds",
+    "histogram",
+    "Appends to the log, into the page cache: on a follower each, on a leader the first of a turn.",
+    like="etcd_disk_wal_write_duration_seconds",
+)
+CHECKPOINT = family(
+    "trivet_checkpoint_duration_seconds", "histogram", "Flushes of queues and index files, every few seconds."
+)
+PREPARE = family(
+    "trivet_prepare_duration_seconds", "histogram", "Files and pages made ready ahead of the writer."
+)
+LOAD = family(
+    "trivet_cold_read_duration_seconds", "histogram", "Old entries brought into memory for readers."
+)
+SNAPSHOT = family(
+    "trivet_disk_backend_snapshot_duration_seconds",
+    "histogram",
+    "Snapshots of the applied state, encoded and written.",
+    like="etcd_disk_backend_snapshot_duration_seconds",
+)
+STORAGE = family("rocketmq_storage_size", "gauge", "Bytes of the log.", "storage_type", "storage_medium")
+FLUSH_BEHIND = family(
+    "rocketmq_storage_flush_behind_bytes",
+    "gauge",
+    "Bytes of the log that are not flushed.",
+    "storage_type",
+    "storage_medium",
+)
+DISPATCH_BEHIND = family(
+    "rocketmq_storage_dispatch_behind_bytes",
+    "gauge",
+    "Bytes of the log that are not dispatched.",
+    "storage_type",
+    "storage_medium",
+)
+RESERVE_TIME = family(
+    "rocketmq_storage_message_reserve_time",
+    "gauge",
+    "Age of the first message of the log, in milliseconds.",
+    "storage_type",
+    "storage_medium",
+)
+LOG_END = family("trivet_log_end_position_bytes", "gauge", "Where the log ends.")
+DISK_TOTAL = family("trivet_disk_total_bytes", "gauge", "Size of the disk that the store is on.")
+DISK_FREE = family("trivet_disk_free_bytes", "gauge", "Bytes of it that the node may still use.")
+DISK_FULL = family("trivet_disk_full", "gauge", "1 while sends are refused because the disk is full.")
+FILES = family("trivet_store_files", "gauge", "Files of the store: log, consume_queue, index.", "kind")
+
+# ------------------------------------------------------------------ turns
+
+TURN = family(
+    "trivet_turn_duration_seconds",
+    "histogram",
+    "Turns, from their beginning until what they send is written.",
+)
+LAG = family(
+    "trivet_loop_lag_seconds",
+    "histogram",
+    "How late turns began that a timer had wanted: who held up the loop?",
+)
+
+# ------------------------------------------------------------------ messages
+
+MESSAGES_IN = family(
+    "rocketmq_messages_in_total",
+    "counter",
+    "Messages that this node took as the leader, of each topic.",
+    "topic",
+    "is_system",
+)
+BYTES_IN = family("rocketmq_throughput_in_total", "counter", "Bytes of their records.", "topic", "is_system")
+MESSAGES_OUT = family(
+    "rocketmq_messages_out_total",
+    "counter",
+    "Messages that this node gave to consumer groups.",
+    "topic",
+    "consumer_group",
+    "is_retry",
+    "is_system",
+)
+BYTES_OUT = family(
+    "rocketmq_throughput_out_total",
+    "counter",
+    "Bytes of their records.",
+    "topic",
+    "consumer_group",
+    "is_retry",
+    "is_system",
+)
+DEAD_LETTERS = family(
+    "rocketmq_send_to_dlq_messages_total",
+    "counter",
+    "Messages that this node made dead letters as the leader.",
+    "consumer_group",
+)
+PUTS_FAILED = family("trivet_sends_failed_total", "counter", "Sends that were refused by the store, or lost.")
+SEND = family(
+    "trivet_send_duration_seconds",
+    "histogram",
+    "Messages on the leader, from being appended to being committed and applied.",
+)
+PULL = family(
+    "trivet_pull_duration_seconds",
+    "histogram",
+    "Pulls that found messages, from being read or woken to being answered: how long old entries took to load.",
+)
+HELD_PULLS = family("trivet_held_pulls", "gauge", "Pulls that wait for messages.")
+HELD_REQUESTS = family("trivet_held_requests", "gauge", "Requests that wait for a leader.")
+LAG_MESSAGES = family(
+    "rocketmq_consumer_lag_messages",
+    "gauge",
+    "Leader: messages of a queue that a consumer group has not consumed.",
+    "consumer_group",
+    "topic",
+    "queue_id",
+    "is_retry",
+    "is_system",
+)
+LAG_LATENCY = family(
+    "rocketmq_consumer_lag_latency",
+    "gauge",
+    "Leader: age of the first of them in milliseconds; 0 if there is none.",
+    "consumer_group",
+    "topic",
+    "queue_id",
+    "is_retry",
+    "is_system",
+)
+DELAYED = family(
+    "trivet_delay_level_messages", "gauge", "Leader: messages that wait at a delay level.", "level"
+)
+TIMED = family("rocketmq_timing_messages", "gauge", "Leader: messages that wait for a time of their own.")
+HALF = family("rocketmq_half_messages", "gauge", "Leader: transactions that are not decided.")
+
+# ------------------------------------------------------------------ connections
+
+CONNECTIONS = family(
+    "trivet_connections", "gauge", "Connections: of clients, links to peers, to name servers.", "kind"
+)
+CERTIFICATE = family(
+    "trivet_certificate_expires_seconds",
+    "gauge",
+    "When the first of the certificates that are shown expires, Unix time.",
+)
+PRODUCERS = family("rocketmq_producer_connections", "gauge", "Leader: producers that are known.")
+CONSUMERS = family(
+    "rocketmq_consumer_connections", "gauge", "Leader: consumers that are known.", "consumer_group"
+)
+TOPICS = family("rocketmq_topic_number", "gauge", "Topics.")
+GROUPS = family("rocketmq_consumer_group_number", "gauge", "Consumer groups.")
+SUMMED_UP = family(
+    "trivet_metrics_summed_up",
+    "gauge",
+    "1 for metrics of which not every topic or group is told (observe.metrics_series_max).",
+    "metric",
+)
+
+_STORAGE_LABELS: Final = ("local", "disk")
+
+
+class NodeMetrics:
+    """The metrics of one node that runs. `now_ns` is the node's own time."""
+
+    def __init__(
+        self,
+        running: RunningNode,
+        health: Health,
+        disk: Disk,
+        certificate_expires_s: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        """`certificate_expires_s` returns a Unix time, or None where no certificate is shown."""
+        self._certificate_expires_s = certificate_expires_s
+        self._running = running
+        self._node: Node = running.node
+        self._health = health
+        self._disk = disk
+
+    @property
+    def labels(self) -> tuple[str, str, str]:
+        """The values of the common labels."""
+        names = self._node.settings.current.node
+        return names.cluster, names.group, self._node.replica.node_id
+
+    def told(self) -> Iterator[Told | None]:
+        """Yields every metric once; None where the reader may let others go first."""
+        yield from self._group()
+        yield from self._storage()
+        yield from self._turns()
+        yield None
+        yield from self._messages()
+        yield None
+        yield from self._connections()
+        if self._node.replica.serving:
+            yield from self._waiting()
+            yield from self._consumer_lag()
+
+    # ------------------------------------------------------------------ the group, the log
+
+    def _group(self) -> Iterator[Told]:
+        replica = self._node.replica
+        raft = replica.raft.status(self._node.time.now_ns)
+        yield one(HAS_LEADER, raft.leader is not None)
+        yield one(IS_LEADER, raft.leader == raft.node)
+        yield one(IS_LEARNER, raft.node in raft.configuration.learners)
+        yield one(SERVING, replica.serving)
+        yield one(RECOVERING, raft.recovering is not None)
+        yield one(TERM, raft.term)
+        yield one(COMMITTED, raft.commit_index + 1)
+        yield one(APPLIED, replica.applied_index + 1)
+        yield one(PENDING, max(0, raft.last_index - raft.commit_index))
+        yield many(
+            HEALTH,
+            (
+                ((kind, check.name), not check.problem)
+                for kind, checks in (("livez", self._health.live()), ("readyz", self._health.ready()))
+                for check in checks
+            ),
+        )
+        yield one(LEADER_CHANGES, self._node.stats.leader_changes)
+        events = self._node.events
+        yield many(EVENTS, (((event.label,), events.count(event)) for event in Event))
+        yield many(
+            REASONS, (((event.label, reason), count) for (event, reason), count in events.counts.items())
+        )
+        others = [member for member in raft.configuration.members if member != raft.node]
+        yield many(ACTIVE_PEERS, (((peer,), peer in replica.links) for peer in others))
+        peers = raft.peers
+        yield many(PEER_LAG, (((peer.node,), raft.last_index - peer.match_index) for peer in peers))
+        yield many(PEER_CONTACT, (((peer.node,), peer.silence_ns / _NS) for peer in peers))
+        yield many(PEER_RECOVERING, (((peer.node,), peer.recovering) for peer in peers))
+
+    def _storage(self) -> Iterator[Told]:
+        replica, timings = self._node.replica, self._node.stats.timings
+        store, log = replica.store, replica.store.log
+        yield one(FLUSH, timings.flush)
+        yield one(APPEND, timings.append)
+        yield one(CHECKPOINT, timings.checkpoint)
+        yield one(PREPARE, timings.prepare)
+        yield one(LOAD, timings.load)
+        yield one(SNAPSHOT, timings.snapshot)
+        yield STORAGE, [(_STORAGE_LABELS, log.end_position - log.first_position)]
+        yield FLUSH_BEHIND, [(_STORAGE_LABELS, log.bytes_after(log.durable_index))]
+        yield DISPATCH_BEHIND, [(_STORAGE_LABELS, log.bytes_after(replica.applied_index))]
+        try:
+            first_ms = store.store_time_of(log.first_position + HEADER_BYTES)
+        except LogFault:
+            pass  # an empty log
+        else:
+            yield RESERVE_TIME, [(_STORAGE_LABELS, max(0, self._node.time.wall_ms - first_ms))]
+        yield one(LOG_END, log.end_position)
+        usage = self._disk.usage()
+        yield one(DISK_TOTAL, usage.total_bytes)
+        yield one(DISK_FREE, usage.free_bytes)
+        yield one(DISK_FULL, replica.disk_full)
+        yield many(
+            FILES,
+            (
+                (("log",), len(log.file_starts())),
+                (("consume_queue",), sum(queue.file_count for queue in store.queues)),
+                (("index",), len(store.index)),
+            ),
+        )
+
+    def _turns(self) -> Iterator[Told]:
+        timings = self._node.stats.timings
+        yield one(TURN, timings.turn)
+        yield one(LAG, timings.lag)
+
+    # ------------------------------------------------------------------ messages
+
+    def _messages(self) -> Iterator[Told]:
+        node, stats = self._node, self._node.stats
+        stats.stored.count(node.replica.store.queues, node.time.now_ns // 1_000_000_000)
+        taken = [
+            (labels or (OTHERS,), messages, record_bytes)
+            for labels, messages, record_bytes in stats.stored.led
+        ]
+        given = [
+            (labels or (OTHERS, OTHERS), messages, record_bytes)
+            for labels, messages, record_bytes in stats.given_totals
+        ]
+        yield many(MESSAGES_IN, (((topic, _is_system(topic)), messages) for (topic,), messages, _ in taken))
+        yield many(BYTES_IN, (((topic, _is_system(topic)), size) for (topic,), _, size in taken))
+        yield many(
+            MESSAGES_OUT, (((topic, group, *_kind(topic)), messages) for (topic, group), messages, _ in given)
+        )
+        yield many(BYTES_OUT, (((topic, group, *_kind(topic)), size) for (topic, group), _, size in given))
+        yield many(
+            DEAD_LETTERS,
+            (
+                ((topic.removeprefix(DEAD_LETTER_PREFIX),), messages)
+                for (topic,), messages, _ in taken
+                if topic.startswith(DEAD_LETTER_PREFIX)
+            ),
+        )
+        yield one(PUTS_FAILED, stats.puts_failed)
+        yield one(SEND, stats.timings.send)
+        yield one(PULL, stats.timings.pull)
+        yield one(HELD_PULLS, stats.pulls_held())
+        yield one(HELD_REQUESTS, node.held_count)
+        yield many(
+            SUMMED_UP,
+            (
+                ((metric.name,), totals.is_over)
+                for metric, totals in ((MESSAGES_IN, stats.stored.led), (MESSAGES_OUT, stats.given_totals))
+            ),
+        )
+
+    def _waiting(self) -> Iterator[Told]:
+        replica = self._node.replica
+        metadata, queues = replica.metadata, replica.store.queues
+        levels = range(1, len(self._node.settings.current.broker.delay_level_ms) + 1)
+
+        def waiting(level: int) -> int:
+            queue = queues.get(SCHEDULE_TOPIC, level - 1)
+            return (
+                0 if queue is None else queue.max_offset - metadata.delays.get(level, DelayProgress()).offset
+            )
+
+        yield many(DELAYED, (((str(level),), waiting(level)) for level in levels))
+        timers = replica.store.timers
+        timers.catch_up(metadata.timers.floor, metadata.timers.steps)
+        yield one(TIMED, timers.waiting(metadata.timers.steps))
+        half = queues.get(HALF_TOPIC, 0)
+        yield one(HALF, 0 if half is None else metadata.transactions.count_before(half.max_offset))
+
+    def _consumer_lag(self) -> Iterator[Told | None]:
+        """Reads the offsets of every queue, in the order in which they were first committed: that never changes."""
+        node, replica = self._node, self._node.replica
+        series_max = node.settings.current.observe.metrics_series_max
+        behind: list[tuple[tuple[str, ...], float]] = []
+        ages: list[tuple[tuple[str, ...], float]] = []
+        others = read = 0
+        for group, topic in list(replica.metadata.offsets):
+            if not node.registry.may_consume(group, topic) and topic != RETRY_PREFIX + group:
+                continue  # read once, and not subscribed to any more
+            for queue_id, offset in list(replica.metadata.offsets.get((group, topic), {}).items()):
+                read += 1
+                if not read % QUEUES_AT_ONCE:
+                    yield None
+                queue = replica.store.queues.get(topic, queue_id)
+                if queue is None:
+                    continue
+                first = max(offset, queue.min_offset)
+                count = max(0, queue.max_offset - first)
+                if len(behind) >= series_max:
+                    others += count
+                    continue
+                labels = (group, topic, str(queue_id), *_kind(topic))
+                behind.append((labels, count))
+                stored_ms = store_time(replica.store, queue, first) if count else 0
+                ages.append((labels, max(0, node.time.wall_ms - stored_ms) if stored_ms else 0))
+        if read > series_max:
+            behind.append(((OTHERS, OTHERS, OTHERS, "false", "false"), others))
+            yield SUMMED_UP, [((LAG_MESSAGES.name,), True)]
+        yield LAG_MESSAGES, [*behind]
+        yield LAG_LATENCY, [*ages]
+
+    # ------------------------------------------------------------------ connections
+
+    def _connections(self) -> Iterator[Told]:
+        node = self._node
+        metadata, registry = node.replica.metadata, node.registry
+        registrars = self._running.registrars
+        connected = (LineState.AWAITS, LineState.UP)
+        yield many(
+            CONNECTIONS,
+            (
+                (("client",), node.client_count),
+                (("peer",), len(node.replica.links)),
+                (("name_server",), sum(one.line.state in connected for one in registrars)),
+            ),
+        )
+        expires_s = self._certificate_expires_s()
+        if expires_s is not None:
+            yield one(CERTIFICATE, expires_s)
+        yield one(TOPICS, len(metadata.topics))
+        yield one(GROUPS, len(metadata.groups))
+        if not node.replica.serving:
+            return
+        yield one(
+            PRODUCERS, len({c for group in registry.producer_groups() for c in registry.producers(group)})
+        )
+        groups = registry.consumer_groups()
+        series_max = node.settings.current.observe.metrics_series_max
+        counted = [((group,), len(registry.members(group))) for group in groups[:series_max]]
+        if len(groups) > series_max:
+            counted.append(((OTHERS,), sum(len(registry.members(group)) for group in groups[series_max:])))
+        yield CONSUMERS, [*counted]
+
+
+def _is_system(topic: str) -> str:
+    return "true" if topic in SYSTEM_TOPICS else "false"
+
+
+def _kind(topic: str) -> tuple[str, str]:
+    """Returns RocketMQ's labels is_retry and is_system."""
+    return "true" if topic.startswith(RETRY_PREFIX) else "false", _is_system(topic)

@@ -1,0 +1,70 @@
+"""The metrics that Trivet exports, and how the parts of it tell theirs.
+
+Names are those of the systems that operators know, so that what they have learnt and written goes on to hold:
+
+- what a RocketMQ 5 broker exports has its name, labels and unit here, too (``rocketmq_...``): for its clients this is a
+  RocketMQ broker, and dashboards of RocketMQ show it as it is;
+- what etcd exports has its name with ``trivet_`` in place of ``etcd_``: the same question about another system, and a
+  Prometheus that watches both must not add them up;
+- all else begins with ``trivet_``.
+
+Every metric has the labels of `COMMON_LABELS`, and those of RocketMQ the two of `ROCKETMQ_LABELS` besides.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from broker.statistics.histogram import Histogram
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+COMMON_LABELS: Final = ("cluster", "group", "node")
+ROCKETMQ_LABELS: Final = ("node_type", "node_id")
+ROCKETMQ_PREFIX: Final = "rocketmq_"
+
+ALL: Final[dict[str, "Family"]] = {}
+"""The metrics of brokers and name servers by name, in the order in which the documentation lists them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric. `labels` are those beside the common ones; `like` is the name in etcd, if it has one."""
+
+    name: str
+    kind: Kind
+    text: str
+    labels: tuple[str, ...] = ()
+    like: str = ""
+    of_name_server: bool = False
+
+
+Samples = list[tuple[tuple[str, ...], "float | Histogram"]]
+"""Values of a family's own labels, and the sample."""
+
+Told = tuple[Family, Samples]
+
+
+def family(
+    name: str,
+    kind: Kind,
+    text: str,
+    *labels: str,
+    like: str = "",
+    of_name_server: bool = False,
+) -> Family:
+    """Returns a new metric, which is in `ALL` from then on."""
+    assert name not in ALL, f"two metrics are called {name}"
+    assert (kind == "counter") <= name.endswith("_total"), f"{name} is a counter"
+    made = ALL[name] = Family(name, kind, text, labels, like, of_name_server)
+    return made
+
+
+def one(metric: Family, value: "float | Histogram") -> Told:
+    """What is to be told of a metric without labels of its own."""
+    return metric, [((), value)]
+
+
+def many(metric: Family, samples: Iterable[tuple[tuple[str, ...], "float | Histogram"]]) -> Told:
+    """What is to be told of a metric with labels of its own."""
+    return metric, list(samples)

@@ -1,0 +1,49 @@
+"""Counts that only rise, by labels, of which there may be any number: those beyond a limit are summed up."""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+OTHERS: Final = "(others)"
+"""Stands for the labels that have no place of their own. No topic or group may be called so."""
+
+Labels = tuple[str, ...]
+
+
+class Totals:
+    """Messages and bytes by labels, the first `series_max` of them; the sum of all others is kept in one place.
+
+    A place, once given, is kept until its labels are forgotten, so that what is read falls only then.
+    """
+
+    __slots__ = ("_others", "_series_max", "_table", "is_over")
+
+    def __init__(self, series_max: int) -> None:
+        self._series_max = series_max
+        self._table: dict[Labels, list[int]] = {}
+        self._others = [0, 0]
+        self.is_over = False
+        """Something was summed up for lack of a place."""
+
+    def add(self, labels: Labels, messages: int, record_bytes: int) -> None:
+        """Counts messages whose records have so many bytes together."""
+        counts = self._table.get(labels)
+        if counts is None:
+            if len(self._table) < self._series_max:
+                counts = self._table[labels] = [0, 0]
+            else:
+                counts = self._others
+                self.is_over = True
+        counts[0] += messages
+        counts[1] += record_bytes
+
+    def forget(self, is_gone: Callable[[Labels], bool]) -> None:
+        """Gives the places of labels free that there are no more."""
+        for labels in [labels for labels in self._table if is_gone(labels)]:
+            del self._table[labels]
+
+    def __iter__(self) -> Iterator[tuple[Labels | None, int, int]]:
+        """Yields labels, messages and bytes; None for the others, if there are any."""
+        for labels, (messages, record_bytes) in list(self._table.items()):
+            yield labels, messages, record_bytes
+        if self.is_over:
+            yield None, self._others[0], self._others[1]

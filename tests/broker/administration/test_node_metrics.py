@@ -1,0 +1,225 @@
+"""The metrics of nodes of a group, without servers."""
+
+from __future__ import annotations
+
+from broker.administration.health import Health
+from broker.administration.metrics import QUEUES_AT_ONCE, NodeMetrics
+from broker.remoting.codes import RequestCode
+from broker.statistics.families import ALL, ROCKETMQ_PREFIX
+from broker.statistics.histogram import BOUNDS_NS, Histogram
+from broker.statistics.totals import OTHERS, Totals
+from tests.broker.harness import SECOND, Client, Group
+
+
+class Told:
+    """What a node tells now, by metric and labels."""
+
+    def __init__(self, group: Group, node_id: str) -> None:
+        member = group.members[node_id]
+        running = member.process
+        metrics = NodeMetrics(running, Health(running), member.disk)
+        self.samples: dict[str, dict[tuple[str, ...], float | Histogram]] = {}
+        self.pauses = 0
+        for told in metrics.told():
+            if told is None:
+                self.pauses += 1
+                continue
+            metric, samples = told
+            assert ALL[metric.name] is metric
+            table = self.samples.setdefault(metric.name, {})
+            for labels, sample in samples:
+                assert len(labels) == len(metric.labels), metric.name
+                assert labels not in table, f"{metric.name}{labels} is told twice"
+                assert isinstance(sample, Histogram) == (metric.kind == "histogram")
+                table[labels] = sample
+
+    def value(self, name: str, *labels: str) -> float:
+        sample = self.samples[name][labels]
+        assert not isinstance(sample, Histogram)
+        return sample
+
+    def count(self, name: str) -> int:
+        sample = self.samples[name][()]
+        assert isinstance(sample, Histogram)
+        return sample.count
+
+
+def test_what_the_group_took_is_told_once_by_the_leader_of_the_time() -> None:
+    """Before and after a failover: the sum over all nodes is what clients sent."""
+    group = Group(3)
+    group.elect()
+    client = group.connect()
+    client.create_topic("T")
+    client.send("T", b"one")
+    first = group.leader
+    group.kill(first)
+    group.elect()
+    client = group.connect(group.leader)
+    client.send("T", b"two")
+    client.send("T", b"three")
+    group.advance(1)
+    told = {node: Told(group, node) for node in group.members if node != first}
+    taken = [one.samples["rocketmq_messages_in_total"].get(("T", "false"), 0) for one in told.values()]
+    assert taken in ([0, 2], [2, 0])
+    leader = told[group.leader]
+    assert leader.value("trivet_server_leader_changes_seen_total") == 2
+    assert leader.value("trivet_events_total", "leader_lost") == 1
+    assert leader.value("trivet_event_reasons_total", "leader_lost", "connection lost") == 1
+    assert leader.count("trivet_send_duration_seconds") >= 2
+    other = next(node for node in told if node != group.leader)
+    assert leader.value("trivet_peer_lag_entries", other) == 0
+    assert leader.value("trivet_network_active_peers", other) == 1
+    assert leader.value("trivet_network_active_peers", first) == 0
+    assert leader.value("trivet_peer_last_contact_seconds", first) >= 1
+    assert "rocketmq_consumer_lag_messages" not in told[other].samples
+
+
+def commit(client: Client, group: str, topic: str, offset: int, queue_id: int = 0) -> None:
+    fields = {"consumerGroup": group, "topic": topic, "queueId": queue_id, "commitOffset": offset}
+    client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+
+
+def test_a_consumer_that_lags_is_told_in_messages_and_milliseconds() -> None:
+    group = Group(1)
+    group.elect()
+    client = group.connect()
+    client.create_topic("T")
+    for _ in range(3):
+        client.send("T", b"body")
+    assert len(client.pull("T", "G", 0).bodies) == 3
+    commit(client, "G", "T", 1)
+    group.advance(5)
+    told = Told(group, group.leader)
+    labels = ("G", "T", "0", "false", "false")
+    assert told.value("rocketmq_consumer_lag_messages", *labels) == 2
+    assert 5_000 <= told.value("rocketmq_consumer_lag_latency", *labels) <= 7_000
+    assert told.value("rocketmq_messages_out_total", "T", "G", "false", "false") == 3
+    assert told.count("trivet_pull_duration_seconds") == 1
+    commit(client, "G", "T", 3)
+    group.advance(5)
+    told = Told(group, group.leader)
+    assert told.value("rocketmq_consumer_lag_messages", *labels) == 0
+    assert told.value("rocketmq_consumer_lag_latency", *labels) == 0
+
+
+def test_beyond_the_limit_the_rest_is_summed_up_and_that_is_said() -> None:
+    group = Group(1, observe={"metrics_series_max": 3})
+    group.elect()
+    client = group.connect()
+    topics = [f"T{number}" for number in range(6)]
+    for topic in topics:
+        client.create_topic(topic)
+        for _ in range(2):
+            client.send(topic, b"body")
+        client.pull(topic, "G", 0)
+        commit(client, "G", topic, 1)
+    group.advance(1)
+    told = Told(group, group.leader)
+    for name, others in (
+        ("rocketmq_messages_in_total", (OTHERS, "false")),
+        ("rocketmq_messages_out_total", (OTHERS, OTHERS, "false", "false")),
+        ("rocketmq_consumer_lag_messages", (OTHERS, OTHERS, OTHERS, "false", "false")),
+    ):
+        samples = told.samples[name]
+        assert len(samples) == 4, name
+        each = 1 if name == "rocketmq_consumer_lag_messages" else 2
+        assert told.value(name, *others) == 3 * each, name
+        assert told.value("trivet_metrics_summed_up", name) == 1
+    assert len(told.samples["rocketmq_consumer_lag_latency"]) == 3
+    # A topic that is deleted gives its place to the next one that something is counted of.
+    client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T0"})
+    client.send("T5", b"body")
+    group.advance(1)
+    taken = Told(group, group.leader).samples["rocketmq_messages_in_total"]
+    assert taken[("T5", "false")] == 1
+    assert ("T0", "false") not in taken
+
+
+def test_messages_that_wait_are_told_by_what_they_wait_for() -> None:
+    group = Group(1)
+    group.elect()
+    client = group.connect()
+    client.create_topic("T")
+    client.send("T", b"delayed", properties={"DELAY": "5"})
+    client.send("T", b"timed", properties={"TIMER_DELAY_SEC": "3600"})
+    client.send("T", b"half", properties={"TRAN_MSG": "true", "PGROUP": "p"}, sys_flag=4)
+    told = Told(group, group.leader)
+    assert told.value("trivet_delay_level_messages", "5") == 1
+    assert told.value("trivet_delay_level_messages", "4") == 0
+    assert told.value("rocketmq_timing_messages") == 1
+    assert told.value("rocketmq_half_messages") == 1
+    assert told.value("rocketmq_messages_in_total", "SCHEDULE_TOPIC_XXXX", "true") == 1
+
+
+def test_many_offsets_are_read_in_pieces() -> None:
+    group = Group(1)
+    group.elect()
+    client = group.connect()
+    client.create_topic("T", queues=QUEUES_AT_ONCE)
+    client.pull("T", "G", 0)
+    before = Told(group, group.leader).pauses
+    for queue_id in range(QUEUES_AT_ONCE):
+        client.send("T", b"x", queue_id=queue_id)
+        commit(client, "G", "T", 0, queue_id)
+    group.advance(10)
+    assert Told(group, group.leader).pauses == before + 1
+
+
+def test_a_node_is_ready_when_clients_can_use_it() -> None:
+    group = Group(3)
+    group.elect()
+    group.converge()
+
+    def problems(node_id: str) -> dict[str, str]:
+        health = Health(group.members[node_id].process)
+        assert not [check for check in health.live() if check.problem]
+        return {check.name: check.problem for check in health.ready() if check.problem}
+
+    leader, follower = group.leader, group.follower
+    assert problems(leader) == problems(follower) == {}
+    group.node(leader).replica.disk_full = True
+    assert problems(leader) == {"disk": "it is full: sends are refused"}
+    for node_id in group.members:
+        if node_id != follower:
+            group.kill(node_id)
+    group.advance(5)
+    assert problems(follower) == {"leader": "none is known"}
+
+
+def test_a_node_without_turns_does_not_live() -> None:
+    group = Group(1)
+    group.elect()
+    running = group.members["n0"].process
+    running.node.begin(running.due_ns + 4 * SECOND, group.wall_ms)
+    assert [check.problem for check in Health(running).live()] == [""]
+    running.node.begin(running.due_ns + 6 * SECOND, group.wall_ms)
+    assert [check.problem for check in Health(running).live()] == ["6.0 s overdue"]
+
+
+def test_a_time_falls_into_the_class_of_the_first_bound_that_it_does_not_pass() -> None:
+    histogram = Histogram()
+    for took_ns in (0, BOUNDS_NS[0], BOUNDS_NS[0] + 1, BOUNDS_NS[-1], BOUNDS_NS[-1] + 1):
+        histogram.observe(took_ns)
+    histogram.observe(BOUNDS_NS[1], 3)
+    assert histogram.counts[:2] == [2, 4]
+    assert histogram.counts[-2:] == [1, 1]
+    assert histogram.count == 8
+
+
+def test_totals_keep_their_places() -> None:
+    totals = Totals(2)
+    for labels in (("a",), ("b",), ("c",), ("a",), ("d",)):
+        totals.add(labels, 1, 10)
+    assert list(totals) == [(("a",), 2, 20), (("b",), 1, 10), (None, 2, 20)]
+    totals.forget(lambda labels: labels == ("a",))
+    totals.add(("c",), 1, 10)
+    assert list(totals) == [(("b",), 1, 10), (("c",), 1, 10), (None, 2, 20)]
+
+
+def test_metrics_that_etcd_has_are_called_as_there() -> None:
+    for metric in ALL.values():
+        assert metric.name.startswith((ROCKETMQ_PREFIX, "trivet_"))
+        if metric.like:
+            assert metric.name == metric.like.replace("etcd_", "trivet_", 1)
+        if metric.kind == "histogram":
+            assert metric.name.endswith("_seconds")

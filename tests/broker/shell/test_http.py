@@ -1,0 +1,143 @@
+"""The HTTP server for operators' tools: its pages, and what it bears."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+import trio.testing
+
+from broker.shell import http
+from broker.shell.http import HttpServer, Page, Query
+from broker.shell.sockets import listen
+
+LIMIT_S = 600.0
+
+
+async def page(query: Query) -> Page:
+    return Page(200, b"verbose" if "verbose" in query else b"short")
+
+
+@contextlib.asynccontextmanager
+async def serving() -> AsyncIterator[HttpServer]:
+    server = HttpServer(
+        trio.SocketListener(trio.socket.from_stdlib_socket(listen("127.0.0.1:0"))), {"/page": page}
+    )
+    with trio.fail_after(LIMIT_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.run)
+            yield server
+            nursery.cancel_scope.cancel()
+
+
+async def connected(server: HttpServer) -> trio.SocketStream:
+    return await trio.open_tcp_stream("127.0.0.1", server.port)
+
+
+async def until_closed(stream: trio.SocketStream) -> bytes:
+    answer = b""
+    with contextlib.suppress(trio.BrokenResourceError):
+        while data := await stream.receive_some():
+            answer += data
+    return answer
+
+
+async def asked(server: HttpServer, request: bytes) -> tuple[int, str]:
+    """Sends a request, or what it takes for one, and returns status and body of the answer to a connection's end."""
+    async with await connected(server) as stream:
+        with contextlib.suppress(trio.BrokenResourceError):
+            await stream.send_all(request)
+        head, _, body = (await until_closed(stream)).partition(b"\r\n\r\n")
+    return int(head.split()[1]) if head else 0, body.decode()
+
+
+def request(line: str, *headers: str) -> bytes:
+    return "\r\n".join([f"{line} HTTP/1.1", "Host: x", "Connection: close", *headers, "", ""]).encode()
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "body"),
+    [
+        ("GET /page", 200, "short"),
+        ("GET /page?verbose", 200, "verbose"),
+        ("GET /page?verbose=1&x=%00", 200, "verbose"),
+        ("GET /", 404, "not found\n"),
+        ("GET /page/", 404, "not found\n"),
+        ("GET /metrics/../page", 404, "not found\n"),
+        ("POST /nothing", 404, "not found\n"),
+        ("POST /page", 405, "method not allowed\n"),
+        ("DELETE /page", 405, "method not allowed\n"),
+        ("OPTIONS /page", 405, "method not allowed\n"),
+        ("HEAD /page", 405, ""),
+    ],
+)
+async def test_a_page_is_read_and_nothing_else(line: str, status: int, body: str) -> None:
+    async with serving() as server:
+        assert await asked(server, request(line)) == (status, body)
+
+
+async def test_a_connection_is_used_again() -> None:
+    async with serving() as server, await connected(server) as stream:
+        for _ in range(3):
+            await stream.send_all(b"GET /page HTTP/1.1\r\nHost: x\r\n\r\n")
+            answer = b""
+            while not answer.endswith(b"short"):
+                answer += await stream.receive_some()
+            assert answer.startswith(b"HTTP/1.1 200")
+
+
+async def test_requests_that_come_together_are_answered_one_after_the_other() -> None:
+    async with serving() as server, await connected(server) as stream:
+        await stream.send_all(b"GET /page HTTP/1.1\r\nHost: x\r\n\r\n" + request("GET /nothing"))
+        answer = await until_closed(stream)
+    assert answer.count(b"HTTP/1.1 200") == answer.count(b"HTTP/1.1 404") == 1
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"\x00\x01\x02\x03 garbage\r\n\r\n", 400),
+        (b"GET /page HTTP/1.1\r\n\r\n", 400),  # no Host
+        (b"GET /page HTTP/1.1\r\nHost: x\r\nX: " + b"y" * (http.HEAD_BYTES_MAX + 1), 431),
+        (b"GET /" + b"y" * (http.HEAD_BYTES_MAX + 1), 431),
+        (b"\r\n" * http.HEAD_BYTES_MAX, 400),
+        (b"PUT /page HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n" + b"z" * 100_000, 405),
+        (b"GET /page HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nfffffff\r\n", 200),
+        (b"GET /page HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", 400),
+    ],
+)
+async def test_what_is_no_request_is_refused_and_the_connection_ends(sent: bytes, status: int) -> None:
+    async with serving() as server:
+        found, _ = await asked(server, sent)
+        assert found in {
+            status,
+            0,
+        }  # 0: the close overtook the answer, for not all that was sent had been read
+        assert await asked(server, request("GET /page")) == (200, "short")
+
+
+async def test_silent_connections_keep_nobody_out() -> None:
+    """For a new one that is closed which has waited longest; a byte now and then does not count."""
+    async with serving() as server, contextlib.AsyncExitStack() as stack:
+        silent = [
+            await stack.enter_async_context(await connected(server)) for _ in range(http.CONNECTIONS_MAX)
+        ]
+        for stream in silent:
+            await stream.send_all(b"GET /page HTT")
+        for _ in range(3):
+            assert await asked(server, request("GET /page")) == (200, "short")
+        assert await until_closed(silent[0]) == b""
+        await silent[-1].send_all(b"P/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert (await until_closed(silent[-1])).endswith(b"short")
+
+
+async def test_a_request_that_does_not_end_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
+    async with serving() as server:
+        began = trio.current_time()
+        with trio.move_on_after(2 * http.REQUEST_S):
+            async with await connected(server) as stream:
+                await stream.send_all(b"GET /page HTTP/1.1\r\nHost")
+                assert await until_closed(stream) == b""
+        assert trio.current_time() - began == pytest.approx(http.REQUEST_S, abs=1)
