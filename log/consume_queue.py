@@ -42,8 +42,6 @@ class Boundary(Enum):
     """The earliest not before it (the default of 5.x)."""
     UPPER = "upper"
     """The latest not after it."""
-    NEAREST = "nearest"
-    """The nearer neighbour (4.9)."""
 
 
 class MappingPool:
@@ -263,21 +261,14 @@ class ConsumeQueue:
     ) -> int:
         """Returns the offset of the message stored at `timestamp` (ms), or of the neighbour that `boundary` names.
 
-        Of several that were stored in that millisecond UPPER gives the last one, the others the first.
+        Of several that were stored in that millisecond UPPER gives the last one, LOWER the first.
         `store_time_of(physical offset, size)` reads a record's time. With no message on that side: LOWER
-        gives `max_offset`, UPPER and NEAREST the closest there is, an empty queue its `max_offset`.
+        gives `max_offset`, UPPER the closest there is, an empty queue its `max_offset`.
         """
         if boundary is Boundary.UPPER:
             after = self._first(self.min_offset, lambda unit: store_time_of(unit[0], unit[1]) > timestamp)
             return max(after - 1, self.min_offset)
-        low = self._first(self.min_offset, lambda unit: store_time_of(unit[0], unit[1]) >= timestamp)
-        if boundary is Boundary.LOWER or low == self.min_offset:
-            return low
-        if low < self.max_offset:
-            at_low = self._time(low, store_time_of)
-            before = self._time(low - 1, store_time_of)
-            return low if at_low - timestamp < timestamp - before else low - 1
-        return low - 1
+        return self._first(self.min_offset, lambda unit: store_time_of(unit[0], unit[1]) >= timestamp)
 
     # ---- recovery and checkpoints --------------------------------------------------------------------
 
@@ -430,11 +421,6 @@ class ConsumeQueue:
             else:
                 low = middle + 1
         return low
-
-    def _time(self, offset: int, store_time_of: Callable[[int, int], int]) -> int:
-        unit = self.unit(offset)
-        assert unit is not None, "the offset is within the queue"
-        return store_time_of(unit[0], unit[1])
 
     def _contiguous_starts(self) -> list[int]:
         """Returns the files that follow each other without a hole up to the last one; removes all others."""

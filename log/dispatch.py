@@ -94,7 +94,7 @@ class _Topic:
 class Dispatcher:
     """Builds the queues and index files of one store from its log."""
 
-    __slots__ = ("_delays", "_index", "_log", "_queues", "_tags", "_topics", "_touched", "unreadable_entries")
+    __slots__ = ("_delays", "_index", "_log", "_queues", "_tags", "_topics", "_touched")
 
     def __init__(
         self, log: EntryLog, queues: ConsumeQueues, index: IndexFiles, options: StoreOptions
@@ -107,11 +107,6 @@ class Dispatcher:
         self._tags: dict[bytes | None, int] = {}
         # Kept from a call that failed to the next, so that no arrival is forgotten.
         self._touched: dict[ConsumeQueue, int] = {}
-        self.unreadable_entries = 0
-        """The number of entries whose body is no record, or whose topic cannot name a queue.
-
-        Every replica skips the same ones.
-        """
 
     def forget_topics(self) -> None:
         """Forgets all that it remembers of topics, because queues were removed."""
@@ -184,12 +179,12 @@ class Dispatcher:
             entry_at, entry_index = at, index
             at, index = end, index + 1
             # The checks of entries cover the bytes, not their sense: a record that is none has no topic to go on with.
+            # Every replica skips the same ones.
             if (
                 total != size - HEADER_BYTES
                 or not 0 < topic_at < end
                 or physical_offset != start + entry_at + HEADER_BYTES
             ):
-                self.unreadable_entries += 1
                 continue
 
             # One copy of what follows the body: topic and properties, in which `find` is fastest on bytes.
@@ -219,9 +214,7 @@ class Dispatcher:
                 queue = topic.queues.get(queue_id)
                 if queue is None:
                     queue = self._queue(topic, queue_id)
-                if queue is None:
-                    self.unreadable_entries += 1
-                else:
+                if queue is not None:  # else its topic cannot name a directory
                     if topic.waits:
                         code = store_time + self._delay(queue_id) if topic.scheduled else _due_ms(properties)
                     else:

@@ -160,10 +160,6 @@ class RouteTable:
             self._remove(address)
         return list(dict.fromkeys(live.connection_id for _, live in expired))
 
-    def deadline_ns(self) -> int | None:
-        """When `expire` has something to do next, None while no broker is known."""
-        return min((live.deadline_ns for live in self._live.values()), default=None)
-
     def heard(self, cluster: str, address: str, now_ns: int) -> None:
         """Put off the deadline of a broker, if it is known."""
         live = self._live.get(address)

@@ -1,7 +1,7 @@
 """NameServer: each request in a few lines between its header and the tables (`DefaultRequestProcessor`).
 
 It has no clock, sockets or files: a shell hands it every command with the connection it came on and the
-monotonic time, tells it of closed connections, and wakes it at `deadline_ns`.
+monotonic time, tells it of closed connections, and has it look for silent brokers now and then (`expire`).
 """
 
 from __future__ import annotations
@@ -159,10 +159,6 @@ class NameServer:
     def expire(self, now_ns: int) -> list[ConnectionId]:
         """Drop brokers not heard of for too long; returns the connections that the shell must close."""
         return self._routes.expire(now_ns)
-
-    def deadline_ns(self) -> int | None:
-        """When to call `expire` next; None while there is nothing to wait for."""
-        return self._routes.deadline_ns()
 
     def _get_route(self, request: _Request) -> RemotingCommand:
         header = request.command.decode_fields(GetRouteHeader)

@@ -19,7 +19,6 @@ from msgspec import Meta
 
 from broker.remoting.addresses import join_address, split_address
 
-Port = Annotated[int, Meta(ge=0, le=65535)]
 Text = Annotated[str, Meta(min_length=1)]
 Positive = Annotated[int, Meta(ge=1)]
 NodeId = Annotated[str, Meta(pattern=r"^n[0-9]{1,4}$", examples=["n0"])]

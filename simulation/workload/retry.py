@@ -111,7 +111,7 @@ class Retries(Invariant):
         self._parcels: dict[str, _Parcel] = {}
         self._origins: dict[str, CommittedMessage] = {}
         """Parcels as they were committed first, by message id."""
-        self._stages: dict[tuple[str, int], Stage] = {}
+        self.stages: dict[tuple[str, int], Stage] = {}
         """Stages by origin and number of times given back."""
         self._places: dict[int, _Place] = {}
         """Places by physical offset."""
@@ -178,7 +178,7 @@ class Retries(Invariant):
         """Finds the place of a message that a member sends itself because retention has taken it, or one like it."""
         assert isinstance(fields, SendMessageHeaderV2), "the header of 310"
         origin = parse_properties((fields.properties or "").encode()).get("ORIGIN_MESSAGE_ID", "")
-        stage = self._stages.get((origin, (fields.reconsume_times or 0) - 1))
+        stage = self.stages.get((origin, (fields.reconsume_times or 0) - 1))
         for place in self._places.values():
             if place.stage is stage and place.has_failed and self._is_deleted(place.message):
                 self._again[origin] = None
@@ -226,7 +226,7 @@ class Retries(Invariant):
         level = 0 if is_dead else FIRST_RETRY_LEVEL + times - 1
         if not is_dead and (record.queue_id != level - 1 or message.property(b"DELAY") != str(level)):
             raise Violation("delays grow", "group", f"{origin}, retry {times}: queue {record.queue_id}")
-        stage = self._stages.get((origin, times - 1))
+        stage = self.stages.get((origin, times - 1))
         if stage is None or stage.copies >= stage.requests:
             raise Violation("retries follow failures", "group", f"{origin}, retry {times}: {stage} before it")
         return stage
@@ -280,7 +280,7 @@ class Retries(Invariant):
 
     def _offer(self, message: CommittedMessage, origin: str) -> None:
         record = message.record
-        stage = self._stages.setdefault((origin, record.reconsume_times), Stage())
+        stage = self.stages.setdefault((origin, record.reconsume_times), Stage())
         place = self._places[record.physical_offset] = _Place(message, origin, stage)
         queue = self._queues.setdefault((record.topic, record.queue_id), [])
         assert record.queue_offset == len(queue), "queues are learned from their first message on"
@@ -301,10 +301,6 @@ class Retries(Invariant):
                 if not place.is_settled and not self._is_deleted(place.message):
                     raise self._violation("positions pass what is settled", place, f"{offset} is stored")
             self._settled[topic, queue_id] = max(begin, min(offset, len(queue)))
-
-    def stages(self) -> list[Stage]:
-        """Returns what became of each message after each number of retries."""
-        return list(self._stages.values())
 
     # ---- at the end ----------------------------------------------------------------------------------
 

@@ -238,16 +238,3 @@ def join_process(table: pa.Table, lost_in: Mapping[int, int]) -> pa.Table:
                 opened = row["part"], line, lost
     close(None)
     return arrow_table(rows, _JOINED)
-
-
-def log_operations(lines: Iterable[Line | BadLine], period: Period | None = None) -> Iterator[Row | BadLine]:
-    """Rows of schema.OPERATIONS from JSON lines; see docs/importing.md for the values of each function."""
-    for one in matched(credible(lines, period or Period())):
-        if isinstance(one, BadLine):
-            yield one
-        elif isinstance(one, Orphan):
-            yield one.bad_line()
-        elif isinstance(one, Open):
-            yield from log_rows(one.line.number, one.line, None)
-        else:
-            yield from log_rows(one[0].number, *one)

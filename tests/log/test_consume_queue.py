@@ -124,8 +124,6 @@ def test_offsets_by_time(stored: list[int], wanted: int, deleted: int) -> None:
     assert lower == (after[0] if after else queue.max_offset)
     upper = queue.offset_at_time(wanted, time_of, Boundary.UPPER)
     assert upper == (before[-1] if before else begin), "the last of several of that millisecond, too"
-    nearest = queue.offset_at_time(wanted, time_of, Boundary.NEAREST)
-    assert abs(stored[nearest] - wanted) == min(abs(stored[offset] - wanted) for offset in kept)
 
 
 @pytest.mark.parametrize("end", range(21))

@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
 from spark_analysis.checking.queues.reference import Operation
+from spark_analysis.importing.arrow import Row
 from spark_analysis.importing.formats import parse
-from spark_analysis.importing.json_lines import log_operations
-from spark_analysis.importing.lines import BadLine
+from spark_analysis.importing.json_lines import credible
+from spark_analysis.importing.json_rows import log_rows
+from spark_analysis.importing.lines import BadLine, Line, Open, Orphan, matched
+from spark_analysis.importing.moments import Period
 from spark_analysis.importing.schema import OPERATION_NAMES
 
 STEP_NS = 10
@@ -143,6 +147,19 @@ def json_lines(text: str, name: str = "") -> list[str]:
     writer = _Writer(name)
     writer.sequence(text, 0)
     return [line for _, line in sorted(writer.lines, key=lambda line: line[0])]
+
+
+def log_operations(lines: Iterable[Line | BadLine], period: Period | None = None) -> Iterator[Row | BadLine]:
+    """Rows of schema.OPERATIONS from JSON lines in one piece, without Spark."""
+    for one in matched(credible(lines, period or Period())):
+        if isinstance(one, BadLine):
+            yield one
+        elif isinstance(one, Orphan):
+            yield one.bad_line()
+        elif isinstance(one, Open):
+            yield from log_rows(one.line.number, one.line, None)
+        else:
+            yield from log_rows(one[0].number, *one)
 
 
 def rows(text: str, name: str = "", first_op: int = 0) -> list[tuple[Any, ...]]:

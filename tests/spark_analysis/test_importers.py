@@ -36,12 +36,12 @@ from spark_analysis.importing.json_lines import (
     PARTS,
     join_process,
     load_json_lines,
-    log_operations,
     read_part,
 )
 from spark_analysis.importing.lines import OVERLAPPING_LINE, STRAY_LINE, BadLine, Line
 from spark_analysis.importing.moments import Period
 from spark_analysis.importing.schema import OPERATION_NAMES, OPERATIONS
+from tests.spark_analysis.notation import log_operations
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

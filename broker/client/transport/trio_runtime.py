@@ -162,11 +162,6 @@ async def _task_group(shielded: bool) -> AsyncIterator[TaskGroup]:
         raise
 
 
-def mock_clock_ns() -> int:
-    """Return the time of Trio's own clock, which a test can rule, in nanoseconds."""
-    return int(trio.current_time() * 1e9)
-
-
 async def _host_shielded(task_status: trio.TaskStatus[trio.Nursery]) -> None:
     try:
         with trio.CancelScope(shield=True):
@@ -208,7 +203,7 @@ class TrioRuntime:
     """Real time, real sockets, Trio's tasks.
 
     ``clock_ns`` is the monotonic clock, by default the system's, which all processes of a machine share: times of
-    traces are compared across them. A test under Trio's mock clock gives `mock_clock_ns`. With ``tls`` every
+    traces are compared across them. With ``tls`` every
     connection is encrypted (broker.shell.tls_contexts.client_context).
     """
 

@@ -34,18 +34,13 @@ from broker.settings.tables import NameServerSettings
 from broker.state.metadata import Metadata
 from log.properties import parse_properties
 from log.record import decode_record
-from tests.broker.client.links import Link, Server, Step, World
+from tests.broker.client.links import Link, Server, Step, World, now_ns
 from tests.broker.harness import Client, Group, Member
 
 NAME_SERVER = "ns:9876"
 HOUR_MS = 3_600_000
 NEVER_NS = 1 << 62
 RETENTION = {"interval_ms": 1000, "reserved_hours": 1, "delete_hours": tuple(range(24))}
-
-
-def now_ns() -> int:
-    """Trio's time, in nanoseconds."""
-    return round(trio.current_time() * 1e9)
 
 
 class Cluster:

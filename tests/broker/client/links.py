@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import trio
 
 from broker.client.transport.runtime import Buffer, ByteStream
-from broker.client.transport.trio_runtime import TrioRuntime, mock_clock_ns
+from broker.client.transport.trio_runtime import TrioRuntime
 from broker.remoting.command import RemotingCommand, encode, response
 from broker.remoting.frame import FrameDecoder
 
@@ -214,11 +214,16 @@ class World:
         return MemoryStream(link.from_client, link.to_client)
 
 
+def now_ns() -> int:
+    """Trio's time, which a test can rule, in nanoseconds."""
+    return round(trio.current_time() * 1e9)
+
+
 class ClientRuntime(TrioRuntime):
     """Trio's tasks and mock clock, a seed, and the world's network."""
 
     def __init__(self, world: World, seed: int = 1) -> None:
-        super().__init__(random.Random(seed), mock_clock_ns)
+        super().__init__(random.Random(seed), now_ns)
         self._world = world
 
     def wall_ms(self) -> int:
