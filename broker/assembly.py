@@ -16,6 +16,7 @@ from broker.consumer_groups.locks_processor import LocksProcessor
 from broker.delayed.delays import DelayService
 from broker.delayed.timers import TimerService
 from broker.node.format_gate import FormatGate
+from broker.node.group_room import GroupRoom
 from broker.node.listeners import Listeners
 from broker.node.node import Node
 from broker.offsets.commits import OffsetCommits
@@ -177,9 +178,10 @@ def _processors(node: Node, address: str, store_host: bytes, random: RandomSourc
     settings, time, listeners, stats = node.settings, node.time, node.listeners, node.stats
     names = settings.current.node
 
-    offsets = OffsetCommits(replica, settings, time, listeners)
+    group_room = GroupRoom(replica, settings)
+    offsets = OffsetCommits(replica, settings, group_room, time, listeners)
     resets = OffsetResets(replica, offsets, listeners)
-    creations = Creations(replica, settings)
+    creations = Creations(replica, settings, group_room)
     decisions = Decisions(replica, requests, settings, time, listeners, store_host)
     return (
         SendProcessor(

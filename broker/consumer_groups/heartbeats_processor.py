@@ -35,13 +35,13 @@ from broker.remoting.json_body import decode_request, encode_body
 from broker.replica.proposals import ignore
 from broker.requests.connection import Connection, RelayedConnection
 from broker.requests.deadline import NEVER, Time
-from broker.requests.errors import ReplicaError, RequestError
+from broker.requests.errors import ReplicaError, RequestError, TooManyError
 from broker.requests.processing import Place, Route
 from broker.requests.responses import reply
 from broker.settings.live import LiveSettings
 from broker.state.commands import SingleCommand
 from broker.state.topic_rules import CLIENT_ID_LENGTH_MAX, RETRY_PREFIX, InvalidNameError, check_group_name
-from broker.topics.creation import Creations, TooManyError, missing_for_consumers
+from broker.topics.creation import Creations, missing_for_consumers
 from log.errors import DiskFullError
 
 GROUPS_PER_CLIENT_MAX: Final = 1_000

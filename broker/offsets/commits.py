@@ -7,15 +7,16 @@ once, and so does whatever else sets or deletes offsets: it goes behind what was
 and lost with the leader is reported again by its consumer.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from broker.node.group_room import GroupRoom
 from broker.node.listeners import Listeners
 from broker.node.ports import Proposals
 from broker.remoting.codes import ResponseCode
 from broker.replica.proposals import ignore
 from broker.requests.deadline import NEVER, Time
-from broker.requests.errors import OverloadedError, ReplicaError, RequestError
+from broker.requests.errors import OverloadedError, ReplicaError, RequestError, TooManyError
 from broker.settings.live import LiveSettings
 from broker.state.commands import CommitOffsets, ResetOffsets
 from log.errors import DiskFullError
@@ -53,14 +54,24 @@ class _UnderWay:
 class OffsetCommits:
     """Staged consumer offsets of the leader."""
 
-    def __init__(self, replica: Proposals, settings: LiveSettings, time: Time, listeners: Listeners) -> None:
+    def __init__(
+        self,
+        replica: Proposals,
+        settings: LiveSettings,
+        group_room: GroupRoom,
+        time: Time,
+        listeners: Listeners,
+    ) -> None:
         self._replica = replica
+        self._group_room = group_room
         self._settings = settings
         self._time = time
         self._staged: dict[_Key, int] = {}
         self._under_way: list[_UnderWay] = []
         self._staged_new = self._under_way_new = 0
         """The numbers of staged offsets, and of those under way, that are a group's first in a queue."""
+        self._staged_claims: list[Callable[[], None]] = []
+        """For staged offsets of groups that are not known otherwise: give back the room that they take."""
         self._waiting: list[_Waiter] = []
         self._deadline = time.add_deadline(self.propose)
         listeners.role_changes.append(self._role_changed)
@@ -72,8 +83,11 @@ class OffsetCommits:
             known = self._replica.metadata.offsets.get((group, topic))
             if known is not None and known.get(queue_id) == offset:
                 return  # nothing new: an idle consumer must not grow the log
-        if key not in self._staged and not self._has_room(key):
-            return  # whoever asks for a response is told
+        if key not in self._staged:
+            try:
+                self._take_room(key)
+            except RequestError:
+                return  # whoever asks for a response is told
         self._deadline.due_ns = min(self._deadline.due_ns, self._time.now_ns + COALESCE_NS)
         self._staged[key] = offset
 
@@ -91,11 +105,11 @@ class OffsetCommits:
 
         `done` is told where the group is sent if the report does not count, else None.
 
-        Raises `RequestError` when the group would get one offset too many.
+        Raises `RequestError` when there would be one offset, or one group, too many.
         """
         key = (group, topic, queue_id)
-        if key not in self._staged and not self._has_room(key):
-            raise _too_many(self._settings.current.limits.max_stored_offsets)
+        if key not in self._staged:
+            self._take_room(key)
         self._staged[key] = offset
         self._waiting.append((lambda uncounted: done(uncounted.get(key)), lost))
         self._deadline.due_ns = self._time.now_ns
@@ -119,11 +133,24 @@ class OffsetCommits:
         if new and metadata.offset_count + self._staged_new + self._under_way_new + new > most:
             raise _too_many(most)
         self.propose()  # what was reported before may not come after it
+        give_back = self._claim(group for group, *_ in offsets)
+
+        def settled(uncounted: Uncounted) -> None:
+            give_back()
+            done(uncounted)
+
+        def not_known() -> None:
+            give_back()
+            lost()
 
         def order(some: tuple[StoredOffset, ...]) -> CommitOffsets | ResetOffsets:
             return ResetOffsets(some) if until_followed else CommitOffsets(some, is_order=True)
 
-        self._propose_all(offsets, order, done, lost)
+        try:
+            self._propose_all(offsets, order, settled, not_known)
+        except (ReplicaError, DiskFullError):
+            give_back()
+            raise
 
     def _propose_all(
         self,
@@ -188,19 +215,31 @@ class OffsetCommits:
         coming = [under_way.keys[key] for under_way in self._under_way if key in under_way.keys]
         return min([stored, *coming, self._staged.get(key, stored)])
 
-    def _has_room(self, key: _Key) -> bool:
-        """Tells whether there is room for an offset that is not staged; counts it if it is the group's first in a
-        queue.
+    def _take_room(self, key: _Key) -> None:
+        """Counts an offset that is not staged if it is the group's first in a queue. Raises `RequestError` where there
+        is no room for it, or for its group.
         """
         metadata = self._replica.metadata
         group, topic, queue_id = key
         if queue_id in metadata.offsets.get((group, topic), ()):
-            return True
-        count = metadata.offset_count + self._staged_new + self._under_way_new
-        if count >= self._settings.current.limits.max_stored_offsets:
-            return False
+            return
+        count, most = (
+            metadata.offset_count + self._staged_new + self._under_way_new,
+            self._settings.current.limits.max_stored_offsets,
+        )
+        if count >= most:
+            raise _too_many(most)
+        if not metadata.knows_group(group):
+            self._staged_claims.append(self._claim((group,)))
         self._staged_new += 1
-        return True
+
+    def _claim(self, groups: Iterable[str]) -> Callable[[], None]:
+        try:
+            return self._group_room.claim(groups)
+        except TooManyError as error:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"the group does not exist, and {error}"
+            ) from error
 
     def when_settled(
         self, group: str, topic: str, queue_id: int, ready: Callable[[], None], lost: Callable[[], None]
@@ -230,14 +269,20 @@ class OffsetCommits:
         new, self._staged_new = self._staged_new, 0
         assert 0 <= new <= len(staged), "an offset that is a group's first is counted once"
         self._under_way_new += new
+        claims, self._staged_claims = self._staged_claims, []
+
+        def end() -> None:
+            self._under_way_new -= new
+            for give_back in claims:
+                give_back()
 
         def done(uncounted: Uncounted) -> None:
-            self._under_way_new -= new
+            end()
             for ready, _lost in waiting:
                 ready(uncounted)
 
         def lost(reason: NoRoom | None = None) -> None:
-            self._under_way_new -= new
+            end()
             for _ready, is_lost in waiting:
                 is_lost(reason)
 
@@ -252,6 +297,9 @@ class OffsetCommits:
         if not self._replica.serving:
             self._staged.clear()
             self._staged_new = 0
+            claims, self._staged_claims = self._staged_claims, []
+            for give_back in claims:
+                give_back()
             self._deadline.due_ns = NEVER
             waiting, self._waiting = self._waiting, []
             for _, lost in waiting:

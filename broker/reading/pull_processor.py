@@ -27,12 +27,12 @@ from broker.remoting.headers import PullMessageHeader
 from broker.replica.replica import Replica
 from broker.requests.connection import Connection, RelayedConnection
 from broker.requests.deadline import Time
-from broker.requests.errors import RequestError
+from broker.requests.errors import RequestError, TooManyError
 from broker.requests.processing import Place, Route
 from broker.settings.live import LiveSettings
 from broker.state.topic_rules import InvalidNameError, check_group_name
 from broker.statistics.stats import Stats
-from broker.topics.creation import Creations, TooManyError, missing_for_consumers
+from broker.topics.creation import Creations, missing_for_consumers
 
 
 class PullProcessor:

@@ -36,3 +36,7 @@ class NotServingError(ReplicaError):
 
 class OverloadedError(ReplicaError):
     """Taking more would only make the queue longer."""
+
+
+class TooManyError(Exception):
+    """A limit, which the text names, leaves no room for what was to be created: something has to be deleted first."""

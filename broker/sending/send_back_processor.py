@@ -19,7 +19,7 @@ from broker.remoting.property_room import fitted
 from broker.replica.proposals import NewMessage, stored_again
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
-from broker.requests.errors import RequestError
+from broker.requests.errors import RequestError, TooManyError
 from broker.requests.processing import Place, Route
 from broker.requests.responses import ReplyWhenCommitted, reply, reply_unknown
 from broker.sending.dead_letters import dead_letter_properties, retries_are_over
@@ -34,7 +34,7 @@ from broker.state.topic_rules import (
     unit_sys_flag,
 )
 from broker.statistics.stats import Stats
-from broker.topics.creation import Creations, TooManyError
+from broker.topics.creation import Creations
 from log.errors import EntryTooLargeError, RecordError
 from log.message_id import offset_message_id
 from log.properties import (

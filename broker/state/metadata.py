@@ -9,6 +9,7 @@ A snapshot of this state, taken at an applied index, lets the head of the log be
 was away for longer than the log reaches.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
@@ -80,6 +81,10 @@ class Metadata:
     """By (consumer group, topic), queue id -> next offset to consume."""
     offset_count: int = field(default=0, compare=False)
     """The number of these offsets, kept along: `limits.max_stored_offsets` asks for it with every commit."""
+    offset_topics: dict[str, int] = field(default_factory=dict, compare=False)
+    """By consumer group, the number of topics in which it has offsets, kept along likewise."""
+    nameless_groups: int = field(default=0, compare=False)
+    """The number of groups in `offset_topics` that are not in `groups`: positions are all that is known of them."""
     parked: ParkedOffsets = field(default_factory=ParkedOffsets)
     """Consumer offsets that administrators have set and no consumer has followed yet."""
     locks: dict[tuple[str, str, int], OrderLock] = field(default_factory=dict)
@@ -93,6 +98,15 @@ class Metadata:
     groups_version: DataVersion = field(default_factory=DataVersion)
     format: int = FIRST_FORMAT
     """What the group writes has this format, snapshots of this state too (broker/state/release.py). It never falls."""
+
+    @property
+    def group_count(self) -> int:
+        """The number of groups that have settings or offsets."""
+        return len(self.groups) + self.nameless_groups
+
+    def knows_group(self, name: str) -> bool:
+        """Tells whether the group has settings or offsets."""
+        return name in self.groups or name in self.offset_topics
 
     def apply(self, command: Command) -> Any:
         """Carries out one committed command; the result is for the leader, which answers its client with it."""
@@ -112,10 +126,13 @@ class Metadata:
             case PutGroup(group_config, wall_ms, if_absent):
                 if if_absent and group_config.group_name in self.groups:
                     return None
-                self.groups[group_config.group_name] = group_config
+                name = group_config.group_name
+                self.nameless_groups -= name not in self.groups and name in self.offset_topics
+                self.groups[name] = group_config
                 self.groups_version = _next_version(self.groups_version, wall_ms)
             case DeleteGroup(group, clean_offsets, wall_ms):
-                self.groups.pop(group, None)
+                if self.groups.pop(group, None) is not None:
+                    self.nameless_groups += group in self.offset_topics
                 if clean_offsets:
                     self._forget_offsets([key for key in self.offsets if key[0] == group])
                 self.parked.forget(lambda of_group, _: of_group == group)
@@ -172,13 +189,24 @@ class Metadata:
         for group, topic, queue_id, offset in offsets:
             if topic not in self.topics:
                 continue  # deleted since: when it is created again, nobody has read anything of it
-            queues = self.offsets.setdefault((group, topic), {})
+            queues = self.offsets.get((group, topic))
+            if queues is None:
+                queues = self.offsets[group, topic] = {}
+                self._count_offset_topics(group, 1)
             self.offset_count += queue_id not in queues
             queues[queue_id] = offset
 
     def _forget_offsets(self, keys: Iterable[tuple[str, str]]) -> None:
         for key in keys:
             self.offset_count -= len(self.offsets.pop(key))
+            self._count_offset_topics(key[0], -1)
+
+    def _count_offset_topics(self, group: str, change: int) -> None:
+        before = self.offset_topics.pop(group, 0)
+        if before + change:
+            self.offset_topics[group] = before + change
+        if group not in self.groups:
+            self.nameless_groups += bool(before + change) - bool(before)
 
     def _forget_unchanged(self, offsets: Iterable[tuple[str, str, int, int]]) -> None:
         for group, topic, queue_id, offset in offsets:
@@ -188,7 +216,7 @@ class Metadata:
                 del queues[queue_id]
                 self.offset_count -= 1
                 if not queues:
-                    del self.offsets[group, topic]
+                    self._forget_offsets([(group, topic)])
 
     def _lock(self, asked: LockQueues) -> tuple[tuple[str, int], ...]:
         granted = []
@@ -214,6 +242,9 @@ class Metadata:
         It is taken on the owner's thread while clients wait, so it must be quick with a hundred thousand topics.
         """
         assert self.offset_count == sum(map(len, self.offsets.values())), "the count moves with the offsets"
+        assert self.nameless_groups == len(self.offset_topics.keys() - self.groups.keys()), (
+            "so does that of groups"
+        )
         tables = _Tables(
             topics=list(self.topics.values()),
             groups=list(self.groups.values()),
@@ -242,11 +273,15 @@ class Metadata:
             raise UnknownCommandError(
                 f"metadata snapshot of version {version}, this version reads those up to {SNAPSHOT_VERSION}"
             )
+        offset_topics = Counter(group for group, _, _ in tables.offsets)
+        groups = {config.group_name: config for config in tables.groups}
         return cls(
             topics={config.topic_name: config for config in tables.topics},
-            groups={config.group_name: config for config in tables.groups},
+            groups=groups,
             offsets={(group, topic): queues for group, topic, queues in tables.offsets},
             offset_count=sum(len(queues) for _, _, queues in tables.offsets),
+            offset_topics=dict(offset_topics),
+            nameless_groups=len(offset_topics.keys() - groups.keys()),
             parked=ParkedOffsets.from_fields(tables.parked or ()),
             locks={
                 (group, topic, queue_id): OrderLock(client, refreshed_ms)

@@ -14,8 +14,10 @@ checked by the leader when it proposes, what is under way counted; what is there
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
+from broker.node.group_room import GroupRoom
 from broker.node.ports import Proposals
 from broker.remoting.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
+from broker.requests.errors import TooManyError
 from broker.settings.live import LiveSettings
 from broker.state.commands import PutGroup, PutTopic, Several, SingleCommand
 from broker.state.metadata import Metadata
@@ -29,19 +31,15 @@ from broker.state.topic_rules import (
 )
 
 
-class TooManyError(Exception):
-    """A limit, which the text names, leaves no room for what was to be created: something has to be deleted first."""
-
-
 class Creations:
     """Proposes what creates topics and groups, within the limits of the node's settings."""
 
-    def __init__(self, replica: Proposals, settings: LiveSettings) -> None:
+    def __init__(self, replica: Proposals, settings: LiveSettings, group_room: GroupRoom) -> None:
         self._replica = replica
+        self._group_room = group_room
         self._settings = settings
         self._topics: dict[str, int] = {}
         """By topic that is not there yet, the number of commands under way that create it."""
-        self._groups: dict[str, int] = {}
         self._queues = 0
         """The number of queues that all commands under way add."""
         self._counted: tuple[DataVersion, int] | None = None
@@ -67,18 +65,19 @@ class Creations:
                 elif command.if_absent:
                     continue
                 queues += _queues(command.config) - (0 if known is None else _queues(known))
-            elif isinstance(command, PutGroup) and command.config.group_name not in metadata.groups:
+            elif isinstance(command, PutGroup):
                 groups[command.config.group_name] = None
-        self._check(topics, groups, queues)
+        self._check(topics, queues)
+        groups_settled = self._group_room.claim(groups)
 
         # What is under way counts, too, until it is applied or lost: several clients may create much at once.
         def end() -> None:
+            groups_settled()
             self._queues -= queues
-            for under_way, names in ((self._topics, topics), (self._groups, groups)):
-                for name in names:
-                    under_way[name] -= 1
-                    if not under_way[name]:
-                        del under_way[name]
+            for name in topics:
+                self._topics[name] -= 1
+                if not self._topics[name]:
+                    del self._topics[name]
 
         def applied(result: object) -> None:
             end()
@@ -89,23 +88,22 @@ class Creations:
             lost()
 
         together = commands[0] if len(commands) == 1 else Several(tuple(commands))
-        self._replica.propose_command(together, applied, not_applied)
+        try:
+            self._replica.propose_command(together, applied, not_applied)
+        except BaseException:
+            groups_settled()
+            raise
         self._queues += queues
-        for under_way, names in ((self._topics, topics), (self._groups, groups)):
-            for name in names:
-                under_way[name] = under_way.get(name, 0) + 1
+        for name in topics:
+            self._topics[name] = self._topics.get(name, 0) + 1
 
-    def _check(self, topics: dict[str, None], groups: dict[str, None], queues: int) -> None:
+    def _check(self, topics: dict[str, None], queues: int) -> None:
         limits, metadata = self._settings.current.limits, self._replica.metadata
-        for kind, there, under_way, new, most in (
-            ("topics", len(metadata.topics), self._topics, topics, limits.max_topics),
-            ("groups", len(metadata.groups), self._groups, groups, limits.max_groups),
-        ):
-            count = there + len(under_way)
-            if new and count + sum(name not in under_way for name in new) > most:
-                raise TooManyError(
-                    f"there are {count} {kind}, at most {most} are allowed (limits.max_{kind})"
-                )
+        count = len(metadata.topics) + len(self._topics)
+        if topics and count + sum(name not in self._topics for name in topics) > limits.max_topics:
+            raise TooManyError(
+                f"there are {count} topics, at most {limits.max_topics} are allowed (limits.max_topics)"
+            )
         if queues > 0:
             count = self._count_queues() + self._queues
             if count + queues > limits.max_queues:

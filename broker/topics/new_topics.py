@@ -14,7 +14,7 @@ from broker.remoting.headers import SendHeader
 from broker.requests.budget import Budget
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
-from broker.requests.errors import RequestError
+from broker.requests.errors import RequestError, TooManyError
 from broker.settings.live import LiveSettings
 from broker.state.commands import PutTopic
 from broker.state.topic_rules import (
@@ -27,7 +27,7 @@ from broker.state.topic_rules import (
     topic_config,
     unit_sys_flag,
 )
-from broker.topics.creation import Creations, TooManyError
+from broker.topics.creation import Creations
 
 
 class NewTopics:

@@ -31,13 +31,13 @@ from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import decode_request, encode_body
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
-from broker.requests.errors import ReplicaError, RequestError
+from broker.requests.errors import ReplicaError, RequestError, TooManyError
 from broker.requests.processing import Place, Route
 from broker.requests.responses import reply, reply_unknown
 from broker.settings.live import LiveSettings
 from broker.state.commands import Command, DeleteGroup, DeleteTopic, PutGroup, PutTopic, Several
 from broker.state.topic_rules import SYSTEM_TOPICS, InvalidNameError, check_group_name, check_topic_name
-from broker.topics.creation import Creations, TooManyError, missing_of_the_broker
+from broker.topics.creation import Creations, missing_of_the_broker
 from log.errors import DiskFullError
 
 QUEUES_MAX = 65_536

@@ -682,6 +682,49 @@ def test_groups_are_created_up_to_the_limit() -> None:
     assert put_group(client, b'{"groupName": "g", "retryMaxTimes": 3}').code == CODES.SUCCESS
 
 
+def test_groups_that_only_have_positions_count_however_they_come() -> None:
+    group = prepared(limits={"max_groups": 15})
+    client = group.connect()
+    metadata = group.node("n0").replica.metadata
+    there = metadata.group_count
+
+    def report(name: str) -> RemotingCommand:
+        return client.wait(client.start_call(RequestCode.UPDATE_CONSUMER_OFFSET, position_of(name)))
+
+    def position_of(name: str) -> dict[str, object]:
+        return {"consumerGroup": name, "topic": "T", "queueId": 0, "commitOffset": 0}
+
+    # All at once, so that what is under way has to be counted, and then one by one.
+    opaques = [
+        client.start_call(RequestCode.UPDATE_CONSUMER_OFFSET, position_of(f"P{number}"))
+        for number in range(20)
+    ]
+    codes = [client.wait(opaque).code for opaque in opaques]
+    assert codes.count(CODES.SUCCESS) == 15 - there
+    assert metadata.group_count == 15
+    refused = report("P19")
+    assert refused.code == CODES.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert "there are 15 groups, at most 15 are allowed (limits.max_groups)" in (refused.remark or "")
+    client.tell(RequestCode.UPDATE_CONSUMER_OFFSET, position_of("Q"))
+    group.advance(1)
+    clone = {"srcGroup": "P0", "destGroup": "R", "topic": "T", "offline": True}
+    assert "max_groups" in (client.call(RequestCode.CLONE_GROUP_OFFSET, clone).remark or "")
+    assert "max_groups" in (put_group(client, b'{"groupName": "S"}').remark or "")
+    assert client.wait(client.start_pull("T", "U", 0)).code == CODES.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert metadata.group_count == 15
+
+    # Who is there may go on, and become more than a name; who goes makes room.
+    assert report("P0").code == CODES.SUCCESS
+    assert put_group(client, b'{"groupName": "P0"}').code == CODES.SUCCESS
+    assert metadata.group_count == 15
+    client.ok(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "P0", "cleanOffset": True})
+    assert report("P19").code == CODES.SUCCESS
+    assert report("P0").code == CODES.SUBSCRIPTION_GROUP_NOT_EXIST
+    client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    assert metadata.nameless_groups == 0
+    metadata.snapshot()
+
+
 @pytest.mark.parametrize("kind", ["consumer", "producer"])
 def test_groups_that_have_clients(kind: str) -> None:
     group = prepared(limits={"max_groups": 15})

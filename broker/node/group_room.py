@@ -1,0 +1,44 @@
+"""The room for consumer groups (`limits.max_groups`), however they come into being.
+
+A group has settings, which a pull, a heartbeat or an administrator makes, or only a name under which positions are
+stored. Each is memory on every node, so whoever is about to propose what makes a group known claims it here first; what
+is under way counts, as several clients may begin much at once.
+"""
+
+from collections.abc import Callable, Iterable
+
+from broker.node.ports import State
+from broker.requests.errors import TooManyError
+from broker.settings.live import LiveSettings
+
+
+class GroupRoom:
+    """Counts the groups that are there and those that are under way. The leader's."""
+
+    def __init__(self, state: State, settings: LiveSettings) -> None:
+        self._state = state
+        self._settings = settings
+        self._under_way: dict[str, int] = {}
+        """By group that is not known yet, the number of claims."""
+
+    def claim(self, groups: Iterable[str]) -> Callable[[], None]:
+        """Takes room for those of the groups that are not known; to be given back by calling what is returned, once.
+
+        Raises `TooManyError`, with nothing taken.
+        """
+        metadata, under_way = self._state.metadata, self._under_way
+        new = [name for name in dict.fromkeys(groups) if not metadata.knows_group(name)]
+        count = metadata.group_count + sum(not metadata.knows_group(name) for name in under_way)
+        most = self._settings.current.limits.max_groups
+        if new and count + sum(name not in under_way for name in new) > most:
+            raise TooManyError(f"there are {count} groups, at most {most} are allowed (limits.max_groups)")
+        for name in new:
+            under_way[name] = under_way.get(name, 0) + 1
+
+        def give_back() -> None:
+            for name in new:
+                under_way[name] -= 1
+                if not under_way[name]:
+                    del under_way[name]
+
+        return give_back
