@@ -63,6 +63,7 @@ _INJECTORS: Final[dict[str, Callable[[Stage, BrokerHost, Fault], None]]] = {
     "membership": operations.membership,
     "client kill": processes.client_kill,
     "topics": operations.topics,
+    "release": operations.release,
 }
 
 
@@ -80,6 +81,7 @@ def heal_everything(stage: Stage) -> None:
         host.disk.arm_power_failure(0)
         disks.quicken(host)
         host.resume()
+        operations.finish_upgrade(host)
         if host.needs_new_disk:
             # Its disk was found damaged beyond repair: the operator gives it a new one.
             stage.members.give_new_disk(host)

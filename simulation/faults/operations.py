@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from broker.replica.operator_requests import hand_over
+from broker.state.release import THIS_RELEASE, Release
 from simulation.faults.stage import Stage
 from simulation.machines.broker_host import BrokerHost
 from simulation.plans.plan import Fault
+from simulation.scheduler import SECOND
 
 
 def hand_over_leadership(stage: Stage) -> str | None:
@@ -54,3 +58,43 @@ def rivals(stage: Stage, host: BrokerHost, fault: Fault) -> None:
             called.append(other.name)
     if called:
         stage.done(fault, leader.name, f"{' '.join(called)} stand against it")
+
+
+EARLIER_RELEASE: Final = Release("earlier", oldest_protocol=7, newest_protocol=7, newest_format=1)
+"""The release before this one, as far as its nodes speak, read and write otherwise (broker/state/release.py)."""
+
+
+def release(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """A node starts again as the other release; back only while no member has heard that the format was raised."""
+    process = host.process
+    if process is None or host.paused or process.is_stopping:
+        return
+    if host.release is THIS_RELEASE:
+        nodes = [other.process.node for other in stage.members.machines if other.process is not None]
+        if any(node.replica.metadata.format > EARLIER_RELEASE.newest_format for node in nodes):
+            return
+        target = EARLIER_RELEASE
+    else:
+        target = THIS_RELEASE
+
+    def ended() -> None:
+        host.release, host.went_back = target, target is not THIS_RELEASE
+        stage.done(fault, host.name, f"now {target.name}")
+        host.start_after(min(fault.duration_ns, SECOND))
+
+    def stopped() -> None:
+        host.stopped_in_order()
+        ended()
+
+    if fault.amount < 0.5:
+        host.kill()
+        ended()
+    else:
+        process.stop_in_order(lambda: None, stopped)
+
+
+def finish_upgrade(host: BrokerHost) -> None:
+    """The operator brings a node that is still of the earlier release to this one."""
+    if host.release is not THIS_RELEASE:
+        host.release = THIS_RELEASE
+        host.kill()

@@ -25,8 +25,10 @@ from broker.replica.jobs import Job
 from broker.requests.connection import Connection, Outgoing
 from broker.requests.line import Line
 from broker.settings.tables import Settings
+from broker.state.commands import UnknownCommandError
+from broker.state.release import THIS_RELEASE
 from broker.trace import TraceWriter
-from log.errors import DamagedFileError, DiskError, LogFault
+from log.errors import DamagedFileError, DiskError, LogFault, StoreTooNewError
 from log.options import StoreOptions
 from log.record import pack_host
 from simulation.journal import Journal, Violation
@@ -134,6 +136,10 @@ class BrokerHost:
         """Until when, in true time, it stood still or its disk was at work: a flush that was due may have waited."""
         self.turn_delay_ns = random.choice(_TURN_DELAYS_NS)
         """From something's arrival to the turn that deals with it, at most: what comes meanwhile shares the turn."""
+        self.release = THIS_RELEASE
+        """The release of Trivet that the next process runs."""
+        self.went_back = False
+        """It ran this release before it ran the earlier one: the group may have raised its format in between."""
         self.incarnation = 0
         self.boots = 0
         """Counts the losses of power, as the number in a machine's boot id."""
@@ -212,7 +218,9 @@ class BrokerHost:
         self.disk.lose_process()
         self.note(f"cannot start: {error}")
         kept, self.kept_index = self.kept_index, None
-        if isinstance(error, DamagedFileError) and kept is not None:
+        if isinstance(error, StoreTooNewError) and self.went_back:
+            self._upgrade(error)
+        elif isinstance(error, DamagedFileError) and kept is not None:
             self.surroundings.journal.found(
                 Violation(_KEPT, self.name, f"log ended at {kept}, now it cannot start: {error}")
             )
@@ -224,6 +232,12 @@ class BrokerHost:
             self.surroundings.journal.found(
                 Violation("a node refuses its own disk", self.name, f"{type(error).__name__}: {error}")
             )
+
+    def _upgrade(self, error: Exception) -> None:
+        """An earlier release refuses to go on over what its group writes by now: the operator starts this one."""
+        self.note(f"release {self.release.name} stops: {error}")
+        self.release, self.went_back = THIS_RELEASE, False
+        self.start_after(_RESTART_NS)
 
     def _check_kept(self, process: BrokerProcess) -> None:
         kept, self.kept_index = self.kept_index, None
@@ -289,6 +303,10 @@ class BrokerHost:
             self.surroundings.journal.fired("power inside")
             self.lose_power("power inside")
             self.start_after(_RESTART_NS)
+            return
+        if isinstance(error, UnknownCommandError) and self.went_back:
+            self.kill()
+            self._upgrade(error)
             return
         text = "".join(traceback.format_exception(error))
         state = self.describe_state()
@@ -371,6 +389,7 @@ class BrokerProcess:
             process_id=lambda: host.incarnation,
             boot=f"{host.name} boot {host.boots}",
             hour_of_day=_hour_of_day,
+            release=host.release,
         )
         self.frames = PeerFrames(
             self,

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from broker.state.release import THIS_RELEASE
 from simulation.machines.broker_host import BrokerHost
 
 
@@ -92,6 +93,7 @@ class Members:
             host.disk.wipe()
             self._wiped(host)
         host.needs_new_disk = False
+        host.release = THIS_RELEASE
         host.in_service = True
         self.configure(host)
         host.start()

@@ -10,7 +10,7 @@ from simulation.randomness import stream
 from simulation.scheduler import MILLISECOND, SECOND
 from simulation.workload import ACTORS
 
-_DRAWN_APART: Final = ("stop",)
+_DRAWN_APART: Final = ("stop", "release")
 """Kinds that are drawn from a stream of their own each: the other faults of a seed are what they were before them."""
 
 _OF_ACTORS: Final = {"configurer": "name server"}

@@ -46,6 +46,7 @@ FAULT_KINDS: Final = (
     "membership",
     "client kill",
     "topics",
+    "release",
 )
 """All kinds, in the order of docs/simulation.md."""
 

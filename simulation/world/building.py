@@ -20,6 +20,7 @@ from broker.settings.tables import (
 )
 from broker.trace import TraceWriter
 from log.options import StoreOptions
+from simulation.faults.operations import EARLIER_RELEASE
 from simulation.faults.stage import Stage
 from simulation.journal import Journal, Violation
 from simulation.judges.client_judge import ClientJudge, ClientWriter
@@ -149,6 +150,8 @@ class World:
             clock, random = self._clock(name), self.random(f"broker {name}")
             host = BrokerHost(surroundings, name, ips[name], settings, options, clock, random)
             host.in_service = name in peers
+            if any(fault.kind == "release" for fault in plan.faults):
+                host.release = EARLIER_RELEASE  # to be upgraded while it serves
             self.brokers.append(host)
 
     def _store_options(self) -> StoreOptions:

@@ -48,6 +48,9 @@ def _check_nodes(world: World) -> None:
         applied = process.node.replica.applied_index
         if applied != model.last_index:
             raise Violation("liveness", host.name, f"applied {applied} of {model.last_index} at the end")
+        newest = process.node.replica.release.newest_format
+        if process.node.replica.metadata.format != newest:
+            raise Violation("liveness", host.name, f"all members read format {newest}, which is not in force")
         world.monitor.check_store(host, process.node)
         for invariant in world.invariants:
             invariant.check_node(host, process.node)

@@ -95,6 +95,10 @@ def hunt(bug: Planted, seeds: Sequence[int]) -> Result | None:
 
 
 PLANTED: dict[str, Planted] = {
+    "release: format raised when a majority reads it": Planted(
+        planted_elections.format_raised_for_a_majority,
+        "a feature gate that looks at the nodes it hears from (CockroachDB, etcd's cluster version: all members)",
+    ),
     "vote not persisted": Planted(
         planted_elections.vote_not_persisted,
         "DLedger MemberState: a failed vote write is logged and passed over",

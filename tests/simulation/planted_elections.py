@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from broker.replica.members import Members
 from broker.replica.replica import Replica
 from log.hard_state import HardState, HardStateFile
 from raft import effects as fx
@@ -118,3 +119,11 @@ def old_terms_are_heard(patch: pytest.MonkeyPatch) -> None:
         return original(self, message, now)
 
     patch.setattr(Raft, "_enter_term_of", enter_term_of)
+
+
+def format_raised_for_a_majority(patch: pytest.MonkeyPatch) -> None:
+    def common_format(self: Members) -> int | None:
+        formats = sorted([self._newest_format, *self._formats.values()])
+        return formats[len(formats) // 2]
+
+    patch.setattr(Members, "common_format", common_format)

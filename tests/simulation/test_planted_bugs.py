@@ -16,6 +16,7 @@ _FOUND_AS: dict[str, tuple[str, ...]] = {
     "commit by one disk": ("durability",),
     "follower acknowledges before its flush": ("durability",),
     "acknowledged before the flush": ("durability",),
+    "release: format raised when a majority reads it": ("a node fails",),
     "part of the flush left out": ("durability",),
     "async: never flushed at the interval": ("durability",),
     "async: page cache taken for the disk": ("durability",),
