@@ -15,6 +15,10 @@ from simulation.scheduler import SECOND, Scheduler
 _TRANSCRIPT_LINES: Final = 400
 
 
+TIME_MADE: Final = "group time made"
+"""Work that is counted when a first leader makes the group's time from wall clocks (broker/replica/group_clock.py)."""
+
+
 class Violation(Exception):  # noqa: N818 - what is found, not an error of this program
     """An invariant does not hold. `invariant` names it, `node` the host concerned."""
 

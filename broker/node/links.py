@@ -84,6 +84,8 @@ class _DialledLink:
             release.oldest_protocol,
             release.newest_format,
             release.name,
+            links.node.time.wall_ms,
+            replica.clock.is_agreed,
         )
         self._handshake = Dialling(hello, links.secret, release, replica.metadata.format)
         self._pending = b""
@@ -323,7 +325,10 @@ class PeerLinks:
         if earlier is not None:
             earlier.end()
             self.node.peer_lost(source)
-        self.node.replica.members.met(source, hello.address, hello.newest_format)
+        replica = self.node.replica
+        if hello.time_ms is not None:
+            replica.clock.told(source, hello.time_ms, self.node.time.now_ns, is_agreed=hello.is_group_time)
+        replica.members.met(source, hello.address, hello.newest_format)
 
     def accepted_link_lost(self, source: str, link: AcceptedLink) -> None:
         """Tells the node that the newest link of a peer has ended."""

@@ -209,9 +209,12 @@ class Node:
         return SEES_ALL if self.access is None else self.access.sight(connection.host, command)
 
     def begin(self, now_ns: int, wall_ms: int) -> None:
-        """Sets the time for the calls that follow: whatever brings something from outside calls this first."""
+        """Sets the time for the calls that follow: whatever brings something from outside calls this first.
+
+        `wall_ms` is this machine's wall clock, which nobody else sees: what follows has the group's time.
+        """
         self.time.now_ns = self.replica.now_ns = now_ns
-        self.time.wall_ms = self.replica.wall_ms = wall_ms
+        self.time.wall_ms = self.replica.wall_ms = self.replica.clock.read(now_ns, wall_ms)
 
     def _handle(self, connection: Connection, command: RemotingCommand, handler: Handler) -> None:
         try:
@@ -330,13 +333,14 @@ class Node:
         """
         self.begin(now_ns, wall_ms)
         replica = self.replica
-        replica.tick(now_ns, wall_ms)
+        time_ms = self.time.wall_ms
+        replica.tick(now_ns, time_ms)
         if self._held.waiting:
             if replica.serving and replica.raft.transferee is None:
                 self._forwarding.release_held()  # a transfer has come to nothing, and this node leads on
             self._forwarding.expire_held()
         self.time.run_due()
-        replica.turn(now_ns, wall_ms, send)
+        replica.turn(now_ns, time_ms, send)
         self.stats.put_times.turn_ended(
             replica.serving, replica.store.log.last_index, replica.applied_index, now_ns
         )

@@ -10,7 +10,8 @@
 A proof is HMAC-SHA-256, keyed with the secret, of who proves (its role), the hello, both nonces, the version that the
 accepting side has chosen, and from version 8 on the formats that both ends read: whoever changes what is said of these
 on its way is found out. (Of version 7 the formats are no part: there the first one is all that an end can read, and it
-is taken for no more.) The secret itself
+is taken for no more.) What time it is, which a hello says, too, is not covered: nor are the entries that carry the time
+afterwards. The secret itself
 never leaves a node; a recorded proof is good for no other link, because each side chose one of the nonces; and neither
 side's proof can be played back as the other's, because the roles differ. Both sides prove before either believes
 anything: a stranger who poses as the leader's target learns no more than one who dials.

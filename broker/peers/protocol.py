@@ -66,6 +66,8 @@ million transactions.
 """
 
 _FRAME = struct.Struct(">IH")
+_TIME_MS_MAX: Final = 1 << 48
+"""No clock shows a later time than the year 10,000."""
 _LENGTH_BYTES: Final = 4
 """The length, which does not count itself."""
 _HEADER_LENGTH_BYTES: Final = 2
@@ -82,7 +84,9 @@ class Hello:
     """The dialling side's first frame: the versions that it speaks, its group and its node id, and its release.
 
     `target` is the node that it means to reach. The source listens for peers at `address`: a receiver that does not
-    know it as a member answers there. The nonce is the frame's body.
+    know it as a member answers there. The nonce is the frame's body. `time_ms` is what time it is (ms since 1970): with
+    `is_group_time` by the group's time, else by the node's wall clock (broker/replica/group_clock.py). It is None in a
+    hello of a release that does not say it.
     """
 
     version: int
@@ -96,6 +100,8 @@ class Hello:
     """The newest format of a group that its release reads (broker/state/release.py)."""
     release: str = ""
     """The name of its release, "" where it does not say."""
+    time_ms: int | None = None
+    is_group_time: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +228,32 @@ def encode_frame(frame: Frame | HandshakeFrame) -> tuple[Buffer, ...]:
             header = encode_header(ClientGoneHeader(connection))
         case NotAMember(index):
             header = encode_header(NotAMemberHeader(index))
-        case Hello(version, group, source, target, address, body, oldest, newest_format, release):
-            fields = ("hello", version, group, source, target, address, oldest, newest_format, release)
+        case Hello(
+            version,
+            group,
+            source,
+            target,
+            address,
+            body,
+            oldest,
+            newest_format,
+            release,
+            time_ms,
+            is_group_time,
+        ):
+            clock = () if time_ms is None else (time_ms, is_group_time)
+            fields = (
+                "hello",
+                version,
+                group,
+                source,
+                target,
+                address,
+                oldest,
+                newest_format,
+                release,
+                *clock,
+            )
             header = cbor2.dumps(fields)
         case Challenge(nonce, proof, version, newest_format):
             header = cbor2.dumps(("challenge", nonce, proof, version, newest_format))
@@ -361,6 +391,8 @@ class _Hello(Struct, array_like=True, tag="hello"):
     """None in a hello of a release that speaks one version only."""
     newest_format: Annotated[int, Meta(ge=FIRST_FORMAT)] = FIRST_FORMAT
     release: str = ""
+    time_ms: Annotated[int, Meta(ge=0, le=_TIME_MS_MAX)] | None = None
+    is_group_time: bool = False
 
 
 class _Challenge(Struct, array_like=True, tag="challenge"):
@@ -395,9 +427,23 @@ def take_frame(data: bytes, frame_bytes_max: int) -> tuple[HandshakeFrame, bytes
     except (cbor2.CBORError, ValueError, TypeError) as error:
         raise PeerProtocolError(f"a handshake's header cannot be read: {error}") from error
     match fields:
-        case _Hello(version, group, source, target, address, oldest, newest_format, release):
+        case _Hello(
+            version, group, source, target, address, oldest, newest_format, release, time_ms, is_group_time
+        ):
             oldest = version if oldest is None else oldest
-            hello = Hello(version, group, source, target, address, body, oldest, newest_format, release)
+            hello = Hello(
+                version,
+                group,
+                source,
+                target,
+                address,
+                body,
+                oldest,
+                newest_format,
+                release,
+                time_ms,
+                is_group_time,
+            )
             return hello, rest
         case _Challenge(nonce, proof, version, newest_format):
             return Challenge(nonce, proof, version, newest_format), rest

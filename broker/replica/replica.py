@@ -30,6 +30,7 @@ import structlog
 from broker.peers import protocol as peer_protocol
 from broker.peers.protocol import RaftFrame
 from broker.replica.durability import Durability
+from broker.replica.group_clock import GroupClock
 from broker.replica.internal_records import (
     COMMAND,
     CONFIGURATION,
@@ -72,7 +73,7 @@ from log.entry_range import EntryRange
 from log.errors import DamagedRangeError, DiskFullError
 from log.hard_state import HardState as StoredHardState
 from log.layout import HEADER_BYTES
-from log.record import RECORD_BYTES_WITHOUT_VARIABLE_PARTS, SHORT_TOPIC_BYTES_MAX, encode_record
+from log.record import RECORD_BYTES_WITHOUT_VARIABLE_PARTS, SHORT_TOPIC_BYTES_MAX, encode_record, peek
 from log.snapshot import Snapshot
 from log.store import RecoveryReport, Store
 from raft import effects as fx
@@ -147,6 +148,8 @@ class Replica:
         self.now_ns = now_ns
         self.wall_ms = wall_ms
         self.timings = timings
+        """The group's time, as `clock` has it at `now_ns`."""
+        self.clock = GroupClock(now_ns, wall_ms, events)
         self.links: dict[str, Connection] = {}
         self.loads = Loads(ColdReads(entry_log, store.options.hot_bytes))
         self._log = entry_log
@@ -546,6 +549,11 @@ class Replica:
         began_ns = self.timings.stopwatch()
         self._log.append_range(entries, effect.skip)
         self.timings.append.observe(self.timings.stopwatch() - began_ns)
+        last_index = entries.last_index
+        if entries.term_of(last_index) == self.raft.term:
+            # An entry of an earlier term may be of a time in which the group's clock was another.
+            at = entries.position_of(last_index) - entries.position + HEADER_BYTES
+            self.clock.heard(peek(entries.data, at).store_timestamp, self.now_ns)
 
     def _on_append_noop(self, effect: fx.AppendNoop) -> None:
         index = self._append_internal(NO_OP, b"")
@@ -567,7 +575,10 @@ class Replica:
         self.store.hard_state.write(StoredHardState(effect.term, effect.vote or ""))
 
     def _on_role_changed(self, effect: fx.RoleChanged) -> None:
-        if effect.role is not fx.Role.LEADER:
+        if effect.role is fx.Role.LEADER:
+            self.wall_ms = self.clock.lead(self.now_ns)
+        else:
+            self.clock.follow(self.now_ns)
             self._stop_leading()
         self._trace.role(self.now_ns, effect)
         self._tell_of_role(effect)

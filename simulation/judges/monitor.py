@@ -17,7 +17,7 @@ from log.entry_log import EntryLog
 from log.hard_state import HardState, HardStateFile
 from raft.core import Raft
 from raft.effects import Role
-from simulation.journal import Journal, Violation
+from simulation.journal import TIME_MADE, Journal, Violation
 from simulation.judges.group_model import GroupModel
 from simulation.judges.power_losses import PowerLosses
 from simulation.machines.broker_host import BrokerHost
@@ -31,7 +31,16 @@ _KEYS_LOOKED_UP = 50
 class _Watched:
     """A host that is watched, with what is known of all its processes."""
 
-    __slots__ = ("arrived", "checked_index", "committed_floor", "first_index", "host", "log", "seen_applied")
+    __slots__ = (
+        "arrived",
+        "checked_index",
+        "committed_floor",
+        "first_index",
+        "host",
+        "log",
+        "made_time",
+        "seen_applied",
+    )
 
     def __init__(self, host: BrokerHost) -> None:
         self.host = host
@@ -42,6 +51,8 @@ class _Watched:
         self.seen_applied = -1
         self.first_index = 0
         self.arrived: dict[tuple[str, int], int] = {}
+        self.made_time = False
+        """Its process has made the group's time from wall clocks."""
 
 
 class ReplicaWriter(TraceWriter):
@@ -117,6 +128,14 @@ class Monitor:
         watched.checked_index = log.first_index - 1
         watched.arrived = {}
         watched.seen_applied = replica.applied_index
+        watched.made_time = False
+
+        def look_at_clock() -> None:
+            if replica.clock.was_made_here and not watched.made_time:
+                watched.made_time = True
+                host.surroundings.journal.did(TIME_MADE)
+
+        node.listeners.role_changes.append(look_at_clock)
         if replica.raft.commit_index > self.model.last_index:
             raise Violation("recovery", host.name, f"starts with commit index {replica.raft.commit_index}")
         self.model.compare(host.name, log, log.first_index, replica.raft.commit_index, "recovery")

@@ -1,7 +1,8 @@
 """Messages for a time of their own.
 
-Clocks of the brokers differ by up to an hour and jump, and it is the leader's that counts: so what is early is judged
-by the clock that the deliverer stamped on the message.
+Wall clocks of the brokers differ by up to an hour and jump by as much; what counts is the time that the group agrees on
+(broker/replica/group_clock.py). So what is early or late is judged by that time, as the deliverer stamped it on the
+message, and by the true one: a delay is over when so much time has passed, but for what clocks may go wrong.
 """
 
 from __future__ import annotations
@@ -13,15 +14,22 @@ from broker.client.transport.runtime import Runtime
 from broker.node.node import Node
 from broker.state.topic_rules import TIMER_TOPIC
 from broker.trace import TraceWriter
-from simulation.journal import Violation
+from simulation.journal import TIME_MADE, Violation
 from simulation.judges.group_model import CommittedMessage
 from simulation.machines.broker_host import BrokerHost
+from simulation.scheduler import MILLISECOND, SECOND
 from simulation.workload.context import Context, Invariant
 from simulation.workload.sending import send_now_and_then
 
 TOPIC: Final = "appointments"
 
 _LANES: Final = 2
+_CLOCK_ERROR: Final = 0.07
+"""The rate of a host's monotonic clock is wrong by five percent at most, and the group's time slews by one. Two leaders
+may each be wrong the other way.
+"""
+_ELECTED_AFTER_NS: Final = 10 * SECOND
+"""So long after the last fault there is a leader that delivers."""
 _LATE_MS: Final = 2_000
 """A message may be missing at the end for so long after its time."""
 
@@ -36,6 +44,15 @@ class Timers(Invariant):
         self._delivered: dict[tuple[str, str], int] = {}
         """(key, due time) -> the number of these that came, in their order."""
         self.number = 0
+        self.wanted: dict[str, tuple[int, int, int]] = {}
+        """Key -> when the message was made (true time, ns), for how long it is to wait (ns), `times_made` then."""
+
+    def times_made(self) -> int:
+        """Returns how often a first leader has made the group's time from wall clocks.
+
+        No delay survives that whole: all who knew the time were down or far away, and wall clocks may be wrong.
+        """
+        return self.context.journal.work_counts.get(TIME_MADE, 0)
 
     def committed(self, message: CommittedMessage) -> None:
         """Notes what begins to wait, and judges what is delivered."""
@@ -47,6 +64,14 @@ class Timers(Invariant):
             if record.store_timestamp < int(name[1]):
                 raise Violation(
                     "nothing is early", "group", f"{name[0]}, due {name[1]}, at {record.store_timestamp}"
+                )
+            asked_ns, delay_ns, times_made = self.wanted[name[0]]
+            waited_ns = message.time_ns - asked_ns
+            if times_made == self.times_made() and waited_ns < delay_ns * (1 - _CLOCK_ERROR):
+                raise Violation(
+                    "no delay is cut short",
+                    "group",
+                    f"{name[0]}: there {waited_ns / 1e9:.3f} s after it was made, not {delay_ns / 1e9:.3f} s",
                 )
             delivered = self._delivered[name] = self._delivered.get(name, 0) + 1
             if delivered > len(self._waiting.get(name, ())):
@@ -64,11 +89,18 @@ class Timers(Invariant):
         while not timers.catch_up(progress.floor, progress.steps):
             pass
         known = dict.fromkeys(offset for _, offset in timers.due(progress.steps, 1 << 62, 1 << 20))
-        model = self.context.model
+        model, now_ns = self.context.model, self.context.scheduler.now_ns
         for (name, due), waiting in self._waiting.items():
-            kept = [message.record.queue_offset for message in waiting if not model.may_be_gone(message)]
-            for offset in kept[self._delivered.get((name, due), 0) :]:
-                if int(due) < node.time.wall_ms - _LATE_MS or offset not in known:
+            kept = [message for message in waiting if not model.may_be_gone(message)]
+            for message in kept[self._delivered.get((name, due), 0) :]:
+                offset = message.record.queue_offset
+                since_ns = max(message.time_ns, self.context.calm_ns + _ELECTED_AFTER_NS)
+                _, delay_ns, times_made = self.wanted[name]
+                is_late = (
+                    times_made == self.times_made()
+                    and now_ns - since_ns > delay_ns * (1 + _CLOCK_ERROR) + _LATE_MS * MILLISECOND
+                )
+                if is_late or int(due) < node.time.wall_ms - _LATE_MS or offset not in known:
                     raise Violation(
                         "timed messages come",
                         host.name,
@@ -87,6 +119,12 @@ async def schedule(context: Context, runtime: Runtime, writer: TraceWriter) -> N
         # Some at one time, some soon, some while the leader may change.
         delay_ms = random.choice((5, 400, random.randrange(1_000), random.randrange(4_000)))
         body = random.randbytes(random.choice((10, 700)))
-        return Message(TOPIC, body, keys=[f"appointment{invariant.number}"], delay_ms=delay_ms)
+        key = f"appointment{invariant.number}"
+        invariant.wanted[key] = (
+            context.scheduler.now_ns,
+            delay_ms * MILLISECOND,
+            invariant.times_made(),
+        )
+        return Message(TOPIC, body, keys=[key], delay_ms=delay_ms)
 
     await send_now_and_then(context, runtime, "schedulers", 0.6, appointment, lanes=_LANES)

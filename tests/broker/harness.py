@@ -289,6 +289,17 @@ class Group:
         """Starts a killed node again."""
         self.start(node_id)
 
+    def skip(self, milliseconds: int) -> None:
+        """Lets so much of the day pass in which nothing happens: wall clocks and the group's time go on by it.
+
+        Other times stand still: a day's heartbeats would take a test minutes.
+        """
+        self.wall_offset_ms += milliseconds
+        for member in self.alive():
+            clock = member.alive.replica.clock
+            clock._time_ns += milliseconds * 1_000_000
+            clock._wall_offset_ms += milliseconds
+
     def partition(self, *node_ids: str) -> None:
         """Cuts these nodes off from the others; what is sent is lost, but no connection breaks."""
         for inside in node_ids:

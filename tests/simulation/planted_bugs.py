@@ -261,6 +261,11 @@ PLANTED: dict[str, Planted] = {
     "timer: due by a clock ahead": Planted(
         planted_timers.due_by_a_clock_ahead, "precision of a second, downwards", actor="scheduler"
     ),
+    "timer: judged by the leader's wall clock": Planted(
+        planted_timers.judged_by_the_leaders_wall_clock,
+        "found here: a clock two hours ahead",
+        actor="scheduler",
+    ),
     "order: every lock is granted": Planted(
         planted_orders.every_lock_is_granted, "one holder a queue", actor="clerk"
     ),

@@ -29,6 +29,7 @@ _FOUND_AS: dict[str, tuple[str, ...]] = {
     "transaction: given up after two questions": ("given up after all questions",),
     "transaction: acknowledged before it is committed": ("acknowledged decisions are committed",),
     "transaction: unknown taken for rollback": ("decided as it should be",),
+    "timer: judged by the leader's wall clock": ("no delay is cut short",),
     "order: done with before it is handled": ("positions follow handling",),
     "order: every lock is granted": ("handled under its own lock",),
     "order: position read before the lock": ("order without gaps or steps back",),

@@ -363,11 +363,11 @@ def test_days_begin_at_midnight(group: Group) -> None:
 
     def next_noon() -> None:
         for _ in range(12):
-            group.wall_offset_ms += 2 * 3_600_000
+            group.skip(2 * 3_600_000)
             group.advance(11)
 
     while time.localtime(group.wall_ms / 1000).tm_hour != 12:
-        group.wall_offset_ms += 3_600_000
+        group.skip(3_600_000)
     group.advance(11)
     client.send("T", b"x")
     assert totals() == (0, 0, 1)

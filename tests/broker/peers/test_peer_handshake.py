@@ -155,7 +155,10 @@ def _hello_frame(*fields: object, nonce: bytes = b"") -> bytes:
         ((2, "g", "n0", "n1", ""), "version 2"),
         ((6, "g", "n0", "n1", "127.0.0.1:1"), "version 6"),
         ((6, "g", "n0", "n1", "127.0.0.1:1", 4), "versions 4 to 6"),
-        ((99, "g", "n0", "n1", "127.0.0.1:1", 98, 7, "9.9", "a field of that release"), "versions 98 to 99"),
+        (
+            (99, "g", "n0", "n1", "127.0.0.1:1", 98, 7, "9.9", 5, True, "a field of that release"),
+            "versions 98 to 99",
+        ),
         ((5, "g", "n0", "n1", "127.0.0.1:1", 9), "versions 9 to 5"),
     ],
 )
@@ -169,9 +172,9 @@ def test_hello_without_a_common_version_is_refused_and_both_ranges_are_named(
 
 
 def test_hello_of_a_later_release_is_read_whatever_it_adds() -> None:
-    frame = _hello_frame(11, "g", "n0", "n1", "a:1", 7, 4, "0.5", "more", nonce=b"n")
+    frame = _hello_frame(11, "g", "n0", "n1", "a:1", 7, 4, "0.5", 1_700_000_000_000, True, "more", nonce=b"n")
     taken = take_frame(frame, HANDSHAKE_FRAME_BYTES_MAX)
-    assert taken == (Hello(11, "g", "n0", "n1", "a:1", b"n", 7, 4, "0.5"), b"")
+    assert taken == (Hello(11, "g", "n0", "n1", "a:1", b"n", 7, 4, "0.5", 1_700_000_000_000, True), b"")
 
 
 @pytest.mark.parametrize(
@@ -207,6 +210,9 @@ def test_frames_of_a_handshake_have_these_bytes() -> None:
         Hello(
             7, "g", "n0", "n1", "h:1", b"nonce", 6, 3, "r"
         ): "0000001f0018896568656c6c6f076167626e30626e3163683a31060361726e6f6e6365",
+        Hello(
+            7, "g", "n0", "n1", "h:1", b"nonce", 7, 3, "r", 1_700_000_000_000, True
+        ): "0000002900228b6568656c6c6f076167626e30626e3163683a31070361721b0000018bcfe56800f56e6f6e6365",
         Challenge(
             b"nonce", b"proof", 7, 3
         ): "0000001b00198569 6368616c6c656e6765456e6f6e63654570726f6f660703",

@@ -1,0 +1,142 @@
+"""The time of day that the nodes of a group agree on: delays, times of delivery and store times are judged by it.
+
+Wall clocks are set by people and programs, on one machine at a time. If a leader's own counted, one that is set two
+hours ahead would deliver at once what was to wait for an hour, and nobody would know. So the group has a time of its
+own. It goes on with monotonic clocks, from leader to leader, and only approaches wall clocks:
+
+- The leader's goes as its monotonic clock does, and nearer to its wall clock by `SLEW`, a hundredth of the time that
+  passes. However far off that is: nothing that waits for an hour is early by more than 36 s.
+- It is carried in the log: every entry has it as its store time. A follower takes it from the entries that come, and
+  goes on from there; so a new leader continues where the old one was. A follower's clock may run ahead of the leader's
+  between two entries; then it comes back by a fiftieth of that time, which is more than any two clocks differ.
+- A node that starts does not know it. Whoever dials it says what time it is (`Hello`): the group's, if that node knows.
+- If no node knows, since all of them were down, the first leader asks the wall clocks: the middle one of those that it
+  has heard of and its own, of two the earlier one. Each voter has said its own before it could vote. So of three
+  machines one with a clock ahead does not set it. What stood while all were down is made up for at once.
+
+A wall clock that jumps by more than `JUMP_MS` against the monotonic one is told and counted, on whatever node.
+"""
+
+from typing import Final
+
+from broker.statistics.events import Event, Events
+
+SLEW: Final = 100
+"""The part of the time that passes by which the group's time approaches the leader's wall clock: one in so many. NTP
+itself slews twenty times slower; by this a clock that was an hour off is right again within five days.
+"""
+
+_FOLLOWER_SLEW: Final = 50
+"""The part of the time since the last entry by which a follower comes back to it: twice what its leader may slew."""
+
+JUMP_MS: Final = 1000
+"""NTP steps a clock from 128 ms on, and corrects what is less so slowly that nobody need know."""
+
+_MS: Final = 1_000_000
+
+
+class GroupClock:
+    """One node's view of the group's time. Calls bring monotonic times (ns) that never fall, and wall clocks (ms)."""
+
+    __slots__ = (
+        "_events",
+        "_heard_ns",
+        "_now_ns",
+        "_time_ns",
+        "_told",
+        "_wall_offset_ms",
+        "is_agreed",
+        "leads",
+        "was_made_here",
+    )
+
+    def __init__(self, now_ns: int, wall_ms: int, events: Events) -> None:
+        self._events = events
+        self._now_ns = now_ns
+        self._time_ns = wall_ms * _MS
+        """The time at `_now_ns`: the group's if `is_agreed`, else this node's wall clock."""
+        self.is_agreed = False
+        """This node has heard or made the group's time since it started. Never false again."""
+        self.leads = False
+        self.was_made_here = False
+        """This node was the first leader of a group in which no node that it had heard of knew the time."""
+        self._heard_ns = now_ns
+        """When this node, as a follower, last compared its time with the leader's."""
+        self._told: dict[str, int] = {}
+        """By node, how far its wall clock was ahead of this node's monotonic one (ns), when it said so."""
+        self._wall_offset_ms = wall_ms - now_ns // _MS
+
+    def read(self, now_ns: int, wall_ms: int) -> int:
+        """Returns the time (ms since 1970). While nobody leads and nothing was heard that is this node's wall clock."""
+        elapsed_ns = now_ns - self._now_ns
+        self._advance(now_ns)
+        if not self.is_agreed:
+            self._time_ns = wall_ms * _MS
+        elif self.leads:
+            most_ns = elapsed_ns // SLEW
+            self._time_ns += max(-most_ns, min(wall_ms * _MS - self._time_ns, most_ns))
+        wall_offset_ms = wall_ms - now_ns // _MS
+        jump_ms = wall_offset_ms - self._wall_offset_ms
+        if jump_ms:
+            self._wall_offset_ms = wall_offset_ms
+            if abs(jump_ms) > JUMP_MS + elapsed_ns // (SLEW * _MS):
+                self._events.warn(
+                    Event.CLOCK_JUMP,
+                    "ahead" if jump_ms > 0 else "back",
+                    now_ns,
+                    by_ms=abs(jump_ms),
+                    group_time_ahead_ms=self.ahead_ms(wall_ms),
+                )
+        return self._time_ns // _MS
+
+    def ahead_ms(self, wall_ms: int) -> int:
+        """Returns how far the group's time is ahead of this node's wall clock."""
+        return self._time_ns // _MS - wall_ms
+
+    def heard(self, stored_ms: int, now_ns: int) -> None:
+        """An entry of the leader's has come, which the leader stored at that time; it may have been under way for long.
+
+        The node's time is at least that.
+        """
+        self._advance(now_ns)
+        ahead_ns = self._time_ns - stored_ms * _MS
+        if not self.is_agreed or ahead_ns < 0:
+            self._time_ns = stored_ms * _MS
+            self.is_agreed = True
+        else:
+            self._time_ns -= min(ahead_ns, (now_ns - self._heard_ns) // _FOLLOWER_SLEW)
+        self._heard_ns = now_ns
+
+    def told(self, node: str, time_ms: int, now_ns: int, *, is_agreed: bool) -> None:
+        """`node` has dialled this one and said what time it is."""
+        if not is_agreed:
+            self._told[node] = time_ms * _MS - now_ns
+        elif not self.is_agreed:
+            self._now_ns = self._heard_ns = now_ns
+            self._time_ns = time_ms * _MS
+            self.is_agreed = True
+
+    def lead(self, now_ns: int) -> int:
+        """This node leads from now on, and makes the group's time; returns it (ms)."""
+        self._advance(now_ns)
+        self.leads = True
+        if self.is_agreed:
+            return self._time_ns // _MS
+        clocks = sorted([self._time_ns, *(offset_ns + now_ns for offset_ns in self._told.values())])
+        spread_ms = (clocks[-1] - clocks[0]) // _MS
+        self._time_ns = clocks[(len(clocks) - 1) // 2]
+        self.is_agreed = self.was_made_here = True
+        if spread_ms > JUMP_MS:
+            self._events.warn(Event.CLOCK_JUMP, "wall clocks of the group differ", now_ns, by_ms=spread_ms)
+        return self._time_ns // _MS
+
+    def follow(self, now_ns: int) -> None:
+        """This node does not lead."""
+        if self.leads:
+            self._advance(now_ns)
+            self.leads = False
+            self._heard_ns = now_ns
+
+    def _advance(self, now_ns: int) -> None:
+        self._time_ns += now_ns - self._now_ns
+        self._now_ns = now_ns
