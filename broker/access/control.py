@@ -24,16 +24,27 @@ from broker.state.topic_rules import WAITING_TOPICS
 class AccessControl:
     """The rules of one file of accounts."""
 
-    def __init__(self, accounts: Accounts, *, whole_frames: bool = False) -> None:
-        """With `whole_frames` RocketMQ's signatures do not count."""
-        self._identification = Identification(accounts, whole_frames=whole_frames)
+    def __init__(
+        self, accounts: Accounts, *, whole_frames: bool = False, encrypted_only: bool = False
+    ) -> None:
+        """With `whole_frames` RocketMQ's signatures do not count, with `encrypted_only` none on plain connections."""
+        self._identification = Identification(
+            accounts, whole_frames=whole_frames, encrypted_only=encrypted_only
+        )
 
-    def check(self, host: bytes, command: RemotingCommand, greeting: Greeting | None = None) -> None:
+    def check(
+        self,
+        host: bytes,
+        command: RemotingCommand,
+        greeting: Greeting | None = None,
+        *,
+        is_encrypted: bool = False,
+    ) -> None:
         """Passes a request of the client at `host` (packed as in a record) or raises RequestError with code 16.
 
-        `greeting` is that of the client's connection. To be called once for each request.
+        `greeting` and `is_encrypted` are of the client's connection. To be called once for each request.
         """
-        account = self._identification.account(host, command, greeting)
+        account = self._identification.account(host, command, greeting, is_encrypted=is_encrypted)
         if account is not None:
             _check_needs(account, command, needs(command))
 

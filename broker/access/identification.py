@@ -22,25 +22,42 @@ _ADDRESSES_MAX: Final = 4096
 
 
 class Identification:
-    """The accounts, and the signatures that count. With `whole_frames` RocketMQ's do not."""
+    """The accounts, and the signatures that count: with `whole_frames` RocketMQ's do not, with `encrypted_only` none on
+    a connection in the clear.
+    """
 
-    def __init__(self, accounts: Accounts, *, whole_frames: bool = False) -> None:
+    def __init__(
+        self, accounts: Accounts, *, whole_frames: bool = False, encrypted_only: bool = False
+    ) -> None:
         self._by_access_key = accounts.by_access_key
         self._whole_frames = whole_frames
+        self._encrypted_only = encrypted_only
         # A connection asks the same about its one address for every request.
         self._is_trusted = lru_cache(_ADDRESSES_MAX)(lambda host: accounts.trusts(unpack_host(host)[0]))
         self._is_trusted_as = lru_cache(_ADDRESSES_MAX)(
             lambda access_key, host: self._by_access_key[access_key].trusts(unpack_host(host)[0])
         )
 
-    def account(self, host: bytes, command: RemotingCommand, greeting: Greeting | None) -> Account | None:
+    def account(
+        self,
+        host: bytes,
+        command: RemotingCommand,
+        greeting: Greeting | None,
+        *,
+        is_encrypted: bool = False,
+    ) -> Account | None:
         """Returns the account that makes a request which has just come; None where the address is trusted.
 
-        `host` is packed as in a record, `greeting` that of the connection. Raises `RequestError`. Whoever calls this
-        twice for a request is told that its signature was used.
+        `host` is packed as in a record, `greeting` and `is_encrypted` are of the connection. Raises `RequestError`.
+        Whoever calls this twice for a request is told that its signature was used.
         """
         account = self.named(host, command)
         if account is not None:
+            if self._encrypted_only and not is_encrypted:
+                raise refused(
+                    "accounts are taken over TLS alone here, and this connection is plain: have the client use TLS "
+                    "(or the broker take it, acl.allow_plaintext = true)"
+                )
             self._check_signature(account, command, greeting)
         return account
 

@@ -189,7 +189,7 @@ class Node:
         if isinstance(connection, RelayedConnection):
             return True
         try:
-            access.check(connection.host, command, connection.greeting)
+            access.check(connection.host, command, connection.greeting, is_encrypted=connection.is_encrypted)
         except RequestError as refused:
             reply(connection, command, refused.code, refused.remark)
         except RemotingError as error:

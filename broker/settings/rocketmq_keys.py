@@ -154,6 +154,7 @@ BROKER_KEYS: dict[str, Meaning] = {
     "tls.server.trustCertPath": Meaning("tls.client_ca", text),
     "tls.client.trustCertPath": Meaning("tls.name_server_ca", text),
     "aclFile": Meaning("acl.file", text),
+    "aclAllowPlaintext": Meaning("acl.allow_plaintext", boolean),
 }
 """Keys of a ``broker.conf`` with an effect. ``listenPort`` is not here: the reader joins it with the host to listen
 on."""

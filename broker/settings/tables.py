@@ -280,6 +280,9 @@ class AclSettings(SettingsTable, frozen=True):
     signatures: Literal["any", "frame"] = "any"
     """Signatures that count: Trivet's over whole frames only, or RocketMQ 4.x's, too, as its clients and mqadmin make
     them."""
+    allow_plaintext: bool = False
+    """Whether accounts are taken over plain connections, where whoever listens reads all of it and can repeat what is
+    signed RocketMQ's way."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -411,6 +414,7 @@ def check_broker(settings: Settings) -> None:
     """Raise :class:`ImpossibleSettingError` for the first setting that cannot hold beside the others."""
     _check_addresses(settings)
     _check_group(settings)
+    _check_acl(settings)
     raft = settings.raft
     if raft.election_timeout_max_ms <= raft.election_timeout_min_ms:
         raise ImpossibleSettingError(
@@ -446,6 +450,20 @@ def check_broker(settings: Settings) -> None:
     if 0 < len(settings.raft.peer_secret) < PEER_SECRET_LENGTH_MIN:
         raise ImpossibleSettingError(
             "raft.peer_secret", f"at least {PEER_SECRET_LENGTH_MIN} characters: a shorter one can be guessed"
+        )
+
+
+def _check_acl(settings: Settings) -> None:
+    tls = settings.tls
+    if (
+        settings.acl.file
+        and not settings.acl.allow_plaintext
+        and (tls.mode == "disabled" or not tls.certificate)
+    ):
+        raise ImpossibleSettingError(
+            "acl.file",
+            "accounts need TLS (tls.certificate, tls.key), without which whoever listens can do what they do; "
+            "acl.allow_plaintext = true takes that risk",
         )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import structlog
 
-from broker.access.accounts import AccountsError, load
+from broker.access.accounts import Accounts, AccountsError, load
 from broker.access.control import AccessControl
 from broker.node.node import Node
 from broker.settings.tables import AclSettings
@@ -25,10 +25,10 @@ class AccessFile:
     def __init__(self, acl: AclSettings, node: Node) -> None:
         """Raises `AccountsError` if the file cannot be used."""
         self._path = Path(acl.file)
-        self._whole_frames = acl.signatures == "frame"
+        self._acl = acl
         self._node = node
         self._version = self._found_version()
-        node.access = AccessControl(load(self._path), whole_frames=self._whole_frames)
+        node.access = self._control(load(self._path))
 
     def look(self) -> None:
         """Reads the file if it has changed since it was read last."""
@@ -43,8 +43,15 @@ class AccessFile:
         except AccountsError as error:
             log.warning("accounts not reloaded, those from before hold", reason=str(error))
             return
-        self._node.access = AccessControl(accounts, whole_frames=self._whole_frames)
+        self._node.access = self._control(accounts)
         log.info("accounts reloaded", accounts=len(accounts.by_access_key))
+
+    def _control(self, accounts: Accounts) -> AccessControl:
+        return AccessControl(
+            accounts,
+            whole_frames=self._acl.signatures == "frame",
+            encrypted_only=not self._acl.allow_plaintext,
+        )
 
     def _found_version(self) -> _Version | None:
         try:

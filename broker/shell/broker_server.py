@@ -128,6 +128,8 @@ class BrokerServer:
         if self._reading is not None:
             self._flusher = JobsBetweenReads("flush", self._reading, self._running.job_done)
         self._access = AccessFile(settings.acl, self.node) if settings.acl.file else None
+        if settings.acl.file and settings.acl.allow_plaintext:
+            log.warning("accounts are taken over plain connections, too", setting="acl.allow_plaintext")
         if (
             settings.acl.file
             and settings.raft.peers

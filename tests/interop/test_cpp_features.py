@@ -43,7 +43,7 @@ def test_accounts(client_of: ClientOf, configure: Configure, tmp_path: Path) -> 
     """This client signs every request; without an account, with an empty key."""
     (tmp_path / "accounts.toml").write_text(ACCOUNTS)
     cluster = configure(
-        broker={"acl": {"file": str(tmp_path / "accounts.toml")}},
+        broker={"acl": {"file": str(tmp_path / "accounts.toml"), "allow_plaintext": True}},
         environment={
             "TRIVET_ACCESS_KEY": OPERATOR["access_key"],
             "TRIVET_SECRET_KEY": OPERATOR["secret_key"],

@@ -109,7 +109,7 @@ def guarded(configure: Configure, tmp_path: Path) -> ConfiguredCluster:
     """A broker with accounts, and its topics."""
     (tmp_path / "accounts.toml").write_text(ACCOUNTS)
     cluster = configure(
-        broker={"acl": {"file": str(tmp_path / "accounts.toml")}},
+        broker={"acl": {"file": str(tmp_path / "accounts.toml"), "allow_plaintext": True}},
         environment={
             "TRIVET_ACCESS_KEY": OPERATOR["access_key"],
             "TRIVET_SECRET_KEY": OPERATOR["secret_key"],

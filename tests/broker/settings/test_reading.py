@@ -202,6 +202,7 @@ def test_refused_toml(tmp_path: Path, text: str, line: int | None, key: str, sai
         ("enableControllerMode=true", 1, "enableControllerMode", "elects its leader itself"),
         ("brokerRole=MASTER", 1, "brokerRole", "ASYNC_MASTER, SLAVE, SYNC_MASTER"),
         ("a=\\u12", 1, "", "four hexadecimal digits"),
+        ("aclFile=accounts.toml", 1, "aclFile", "acl.allow_plaintext = true takes that risk"),
     ],
 )
 def test_refused_broker_conf(tmp_path: Path, text: str, line: int, key: str, said: str) -> None:
@@ -251,6 +252,21 @@ def test_every_key_of_the_reference_fills_a_setting_or_warns(tmp_path: Path) -> 
 def test_what_trivet_does_not_do_is_refused(tmp_path: Path, line: str, text: str) -> None:
     with pytest.raises(SettingsError, match=text):
         load(write(tmp_path, line, "broker.conf"))
+
+
+def test_accounts_need_tls_or_consent(tmp_path: Path) -> None:
+    tls = '[tls]\ncertificate = "n0.pem"\nkey = "n0.key"\n'
+    acl = '[acl]\nfile = "accounts.toml"\n'
+    assert load(write(tmp_path, tls + acl, "n.toml")).acl.allow_plaintext is False
+    assert load(write(tmp_path, acl + "allow_plaintext = true\n", "n.toml")).acl.allow_plaintext
+    consent = "aclFile=accounts.toml\naclAllowPlaintext=true"
+    assert load(write(tmp_path, consent, "n.conf")).acl.allow_plaintext
+    for text in (acl, tls + 'mode = "disabled"\n' + acl, acl + "allow_plaintext = false\n"):
+        with pytest.raises(
+            SettingsError, match=r"accounts need TLS .*; acl\.allow_plaintext = true"
+        ) as refused:
+            load(write(tmp_path, text, "n.toml"))
+        assert refused.value.key == "acl.file"
 
 
 def test_a_configuration_of_5_is_read(tmp_path: Path) -> None:

@@ -19,8 +19,9 @@ from broker.client.message import Message
 from broker.client.producing.producer import Producer
 from broker.client.transport.credentials import Credentials
 from broker.remoting.codes import RequestCode, ResponseCode
-from broker.settings.tables import AclSettings, Settings
+from broker.settings.tables import AclSettings, Settings, TlsSettings
 from broker.tools.cluster.query import ask
+from tests.broker.shell.certificates import Certificates
 from tests.broker.shell.servers import LIMIT_S, Servers, running
 
 ACCOUNTS = """
@@ -47,7 +48,7 @@ async def guarded(folder: Path, nodes: int = 1) -> AsyncIterator[tuple[Servers, 
     file.write_text(ACCOUNTS)
 
     def change(settings: Settings) -> Settings:
-        return msgspec.structs.replace(settings, acl=AclSettings(file=str(file)))
+        return msgspec.structs.replace(settings, acl=AclSettings(file=str(file), allow_plaintext=True))
 
     async with running(folder, nodes=nodes, change=change) as servers:
         await servers.wait_leader()
@@ -89,6 +90,32 @@ async def test_accounts_bound_what_clients_do(tmp_path: Path) -> None:
         async with Producer(name_server, group="p", send_timeout_s=60) as producer:
             await check_refused(producer, "orders", "names no AccessKey")
         assert leader.node.stats.put == 1
+
+
+async def test_an_account_is_taken_over_tls_alone(tmp_path: Path) -> None:
+    """Where the broker has both kinds of connections, as `permissive` has it, and nobody has told it otherwise."""
+    certificates = Certificates(tmp_path)
+    certificate, key = certificates.issue()
+    file = tmp_path / "accounts.toml"
+    file.write_text(ACCOUNTS)
+
+    def change(settings: Settings) -> Settings:
+        tls = TlsSettings(certificate=certificate, key=key)
+        return msgspec.structs.replace(settings, acl=AclSettings(file=str(file)), tls=tls)
+
+    async with running(tmp_path, change=change) as servers:
+        broker = await servers.wait_leader()
+        code = RequestCode.GET_BROKER_CONFIG
+        for credentials in (OPERATOR, ORDERS):
+            with pytest.raises(
+                BrokerError, match="over TLS alone here, and this connection is plain"
+            ) as refused:
+                await ask(broker.address, code, credentials=credentials)
+            assert refused.value.code == ResponseCode.NO_PERMISSION
+        await ask(broker.address, code, credentials=OPERATOR, tls=certificates.client())
+        file.write_text('white_remote_addresses = ["127.0.0.1"]\n' + ACCOUNTS)
+        broker.reload()
+        await ask(broker.address, code)
 
 
 async def test_follower_decides_and_the_leader_believes_it(tmp_path: Path) -> None:
@@ -146,7 +173,9 @@ async def test_changed_file_is_noticed(tmp_path: Path, monkeypatch: pytest.Monke
 
 async def test_broker_without_its_accounts_does_not_start(tmp_path: Path) -> None:
     def change(settings: Settings) -> Settings:
-        return msgspec.structs.replace(settings, acl=AclSettings(file=str(tmp_path / "none.toml")))
+        return msgspec.structs.replace(
+            settings, acl=AclSettings(file=str(tmp_path / "none.toml"), allow_plaintext=True)
+        )
 
     with pytest.raises(ExceptionGroup) as refused:
         async with running(tmp_path, change=change):
