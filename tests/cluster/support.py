@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import trio
 
@@ -63,11 +64,18 @@ async def repeated(call: Callable[[], Awaitable[None]]) -> None:
                 raise
 
 
+class Reachable(Protocol):
+    """A group with a name server."""
+
+    @property
+    def name_server_address(self) -> str: ...
+
+
 @dataclass
 class Load:
     """Senders that each send one numbered message after the other to one queue, until told to stop."""
 
-    cluster: LocalCluster
+    cluster: Reachable
     acknowledged: dict[int, list[tuple[int, SendResult]]] = field(default_factory=dict)
     """By sender: number of the message and where it was stored, in the order of sending."""
     count: int = 0
@@ -132,7 +140,7 @@ async def read_everything(name_server: str) -> dict[MessageQueue, list[bytes]]:
     return found
 
 
-async def check_nothing_lost(cluster: LocalCluster, load: Load) -> None:
+async def check_nothing_lost(cluster: Reachable, load: Load) -> None:
     """Every acknowledged message is where the answer said it is, and each sender's messages are in order."""
     stored = await read_everything(cluster.name_server_address)
     for sender, results in load.acknowledged.items():
