@@ -23,6 +23,7 @@ from broker.client.transport.core import ClientCore, broker_error
 from broker.client.transport.credentials import Credentials
 from broker.client.transport.options import ConnectionOptions
 from broker.client.transport.patient_calls import PatientCalls
+from broker.client.transport.pauses import Pauses
 from broker.client.transport.routes import TopicRoute
 from broker.client.transport.runtime import Buffer, Runtime
 from broker.remoting.admin_bodies import TopicStats
@@ -309,7 +310,7 @@ class AdminClient:
 
     async def _wait_routed(self, topic: str, names: Sequence[str], queues: int) -> None:
         deadline_ns = self._runtime.now_ns() + int(CALL_TIMEOUT_S * 1e9)
-        pause_s = 0.01
+        pauses = Pauses(self._runtime.random, 0.01, 0.5)
         while True:
             try:
                 route = await self.core.routes.refresh(topic)
@@ -320,8 +321,7 @@ class AdminClient:
                 pass
             if self._runtime.now_ns() > deadline_ns:
                 raise NoRoute(topic, f"created, but not routed everywhere after {CALL_TIMEOUT_S} s")
-            await self._runtime.sleep(pause_s)
-            pause_s = min(pause_s * 2, 0.5)
+            await self._runtime.sleep(pauses.grow())
 
 
 def _group_name(info: ClusterInfo, group: str | None) -> str:

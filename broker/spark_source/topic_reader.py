@@ -27,6 +27,7 @@ from broker.client.message import MessageQueue, MessageView
 from broker.client.transport.core import ClientCore
 from broker.client.transport.options import ConnectionOptions
 from broker.client.transport.patient_calls import PatientCalls
+from broker.client.transport.pauses import Pauses
 from broker.client.transport.runtime import Runtime
 from broker.remoting.codes import ResponseCode
 from broker.remoting.route import MASTER_ID
@@ -232,14 +233,13 @@ class _Attempts:
         self._runtime = runtime
         self._timeout_s = timeout_s
         self._deadline_ns = runtime.now_ns() + int(timeout_s * 1e9)
-        self._pause_s = _PAUSE_FIRST_S
+        self._pauses = Pauses(runtime.random, _PAUSE_FIRST_S, _PAUSE_MAX_S)
 
     async def failed(self, error: Exception) -> None:
         """Wait before the next attempt. Raises ReadError when a retry cannot help or comes too late."""
         if isinstance(error, ClientError) and not error.retry_may_help:
             raise ReadError(str(error)) from error
-        pause_s = self._pause_s * (0.5 + self._runtime.random.random())
+        pause_s = self._pauses.next_s()
         if self._runtime.now_ns() + int(pause_s * 1e9) >= self._deadline_ns:
             raise ReadError(f"no response within {self._timeout_s:g} s; last: {error}") from error
-        self._pause_s = min(self._pause_s * 2, _PAUSE_MAX_S)
         await self._runtime.sleep(pause_s)

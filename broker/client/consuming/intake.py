@@ -24,6 +24,7 @@ from broker.client.consuming.subscription import Subscription
 from broker.client.errors import BrokerBusy, BrokerError, ConnectionFailed, NameServerUnavailable, NoRoute
 from broker.client.message import MessageQueue, MessageView
 from broker.client.transport.core import ClientCore
+from broker.client.transport.pauses import Pauses
 from broker.client.transport.runtime import CancelScope, Event
 from broker.remoting.codes import ResponseCode
 from broker.remoting.route import MASTER_ID
@@ -162,7 +163,7 @@ class QueueReader:
         """Fetch until dropped or retired."""
         with self._scope:
             await self._start()
-            pause_s = _PAUSE_FIRST_S
+            pauses = self._new_pauses()
             while True:
                 while self._is_full():
                     self._room = self._intake.runtime.event()
@@ -172,25 +173,24 @@ class QueueReader:
                     response = await self._pull()
                     moved = await self._accept(response)
                 except (ConnectionFailed, BrokerError, NoRoute, NameServerUnavailable) as error:
-                    pause_s = await self._recover(error, pause_s)
+                    await self._recover(error, pauses)
                     continue
                 self.max_offset = response.max_offset
                 if moved:
-                    pause_s = _PAUSE_FIRST_S
+                    pauses.reset()
                 elif self._intake.runtime.now_ns() - asked_ns < 100_000_000:
                     # A broker that answers "nothing" at once does not hold pulls now; do not ask it in a circle.
-                    await self._intake.runtime.sleep(pause_s)
-                    pause_s = min(pause_s * 2, _PAUSE_MAX_S)
+                    await self._intake.runtime.sleep(pauses.grow())
 
     async def _start(self) -> None:
-        pause_s = _PAUSE_FIRST_S
+        pauses = self._new_pauses()
         if self._begins_after_s:
             await self._intake.runtime.sleep(self._begins_after_s)
         while True:
             try:
                 self._consumer_offset = self._next_offset = await self._find_start()
             except (ConnectionFailed, BrokerError, NoRoute, NameServerUnavailable) as error:
-                pause_s = await self._recover(error, pause_s)
+                await self._recover(error, pauses)
             else:
                 return
 
@@ -256,19 +256,22 @@ class QueueReader:
         """Ask the leader if the queue ends before that offset: a member that lags behind must not send readers back."""
         return await self._intake.calls.max_offset(self.queue) < offset
 
-    async def _recover(self, error: Exception, pause_s: float) -> float:
-        """Wait, and ask for a new route; returns the next pause in seconds."""
+    def _new_pauses(self) -> Pauses:
+        return Pauses(self._intake.runtime.random, _PAUSE_FIRST_S, _PAUSE_MAX_S)
+
+    async def _recover(self, error: Exception, pauses: Pauses) -> None:
+        """Wait, and ask for a new route."""
         runtime = self._intake.runtime
         self._broker_id = MASTER_ID
         if isinstance(error, ConnectionFailed | BrokerError):
             self._avoid = [error.address]
         if isinstance(error, BrokerError) and not isinstance(error, BrokerBusy):
             logger.warning("%s: %s", self.queue, error)
+            pauses.grow()
             await runtime.sleep(_REFUSED_PAUSE_S * (0.75 + runtime.random.random() / 2))
         else:
-            await runtime.sleep(pause_s * (0.5 + runtime.random.random()))
+            await runtime.sleep(pauses.next_s())
         await self._intake.core.routes.refresh_quietly(self.queue.topic)
-        return min(pause_s * 2, _PAUSE_MAX_S)
 
     def _is_full(self) -> bool:
         limits = self._intake.limits

@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from broker.client.errors import BrokerError, ClientError
 from broker.client.message import MessageQueue
 from broker.client.transport.patient_calls import PatientCalls
-from broker.client.transport.runtime import CancelScope, Event
+from broker.client.transport.pauses import Pauses
+from broker.client.transport.runtime import CancelScope, Event, Runtime
 from broker.remoting.bodies import LockBatchBody, LockBatchResponseBody
 from broker.remoting.bodies import MessageQueue as WireQueue
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -66,24 +67,23 @@ class _Lock:
         "idle",
         "leaving",
         "may_be_ours",
-        "pause_s",
+        "pauses",
         "queue",
         "released",
         "scope",
     )
 
-    def __init__(
-        self, queue: MessageQueue, holder: str, ask_at_ns: int, granted: Event, released: Event
-    ) -> None:
+    def __init__(self, queue: MessageQueue, holder: str, runtime: Runtime) -> None:
         self.queue = queue
         self.holder = holder
         """The name under which the broker is asked for it."""
-        self.ask_at_ns = ask_at_ns
-        self.pause_s = _ASK_FIRST_S
+        self.ask_at_ns = runtime.now_ns()
+        self.pauses = Pauses(runtime.random, _ASK_FIRST_S, _ASK_MAX_S, growth=1.5)
+        """Between requests that were not granted."""
         self.good_until_ns = 0
         """The lock is held before that time; 0 when it is not held. ``granted`` is set while it is held."""
-        self.granted = granted
-        self.released = released
+        self.granted = runtime.event()
+        self.released = runtime.event()
         self.answered: Event | None = None
         """Set when the request under way has ended; None while none is under way."""
         self.scope: CancelScope | None = None
@@ -127,7 +127,7 @@ class OrderLocks:
             if lock is None:
                 runtime = self._runtime
                 holder = self._core.client_id + (f"!{self._unlocks}" if self._unlocks else "")
-                self._locks[queue] = _Lock(queue, holder, runtime.now_ns(), runtime.event(), runtime.event())
+                self._locks[queue] = _Lock(queue, holder, runtime)
                 self._changed.set()
             elif lock.leaving:
                 await lock.released.wait()
@@ -247,15 +247,14 @@ class OrderLocks:
         good_until_ns = asked_ns + int(self._times.good_s * 1e9)
         for lock in locks:
             if granted is not None and lock.queue in granted:
-                lock.pause_s = _ASK_FIRST_S
+                lock.pauses.reset()
                 lock.ask_at_ns = asked_ns + int(self._times.renew_s * 1e9)
                 # A response that comes too late proves nothing: the time counts from when the request was sent.
                 if now_ns < good_until_ns:
                     lock.good_until_ns = good_until_ns
                     lock.granted.set()
                 continue
-            lock.ask_at_ns = now_ns + int(lock.pause_s * (0.5 + runtime.random.random()) * 1e9)
-            lock.pause_s = min(lock.pause_s * 1.5, _ASK_MAX_S)
+            lock.ask_at_ns = now_ns + int(lock.pauses.next_s() * 1e9)
             if granted is not None:
                 lock.may_be_ours = False
                 if lock.good_until_ns:

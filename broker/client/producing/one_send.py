@@ -39,6 +39,7 @@ from broker.client.message import Message, MessageQueue, SendResult, SendStatus,
 from broker.client.producing.outgoing import Outgoing
 from broker.client.producing.sender import QueueChoice, Sender
 from broker.client.transport.core import BUSY_CODES, broker_error
+from broker.client.transport.pauses import Pauses
 from broker.client.transport.routes import TopicRoute
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand
@@ -87,7 +88,7 @@ class OneSend:
         "_maybe_stored",
         "_message",
         "_outgoing",
-        "_pause_s",
+        "_pauses",
         "_route",
         "_target",
         "sender",
@@ -110,7 +111,7 @@ class OneSend:
         self._deadline_ns = sender.core.runtime.now_ns() + int(limit_s * 1e9)
         self._route: TopicRoute | None = None
         self._attempts = 0
-        self._pause_s = _PAUSE_FIRST_S
+        self._pauses = Pauses(sender.core.runtime.random, _PAUSE_FIRST_S, _PAUSE_MAX_S)
         self._last_error: ClientError | None = None
         self._failed: list[str] = []
         """Addresses that failed since the last pause, and the last one before it."""
@@ -208,8 +209,7 @@ class OneSend:
         remaining_s = (self._deadline_ns - runtime.now_ns()) / 1e9
         # The first repetition needs no pause when another member is at hand: a lost connection says little of it.
         if self._attempts != 1 or not self._has_untried_member():
-            pause_s = self._pause_s * (0.5 + runtime.random.random())
-            self._pause_s = min(self._pause_s * 2, _PAUSE_MAX_S)
+            pause_s = self._pauses.next_s()
             if pause_s >= remaining_s:
                 return False
             await runtime.sleep(pause_s)

@@ -19,6 +19,7 @@ from broker.client.errors import (
 from broker.client.message import MessageQueue
 from broker.client.transport.connection import Fields
 from broker.client.transport.core import ClientCore, broker_error
+from broker.client.transport.pauses import Pauses
 from broker.client.transport.routes import TopicRoute
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand
@@ -74,7 +75,7 @@ class PatientCalls:
         """
         runtime = self.core.runtime
         deadline_ns = runtime.now_ns() + int(self.timeout_s * 1e9)
-        pause_s = _PAUSE_FIRST_S
+        pauses = Pauses(runtime.random, _PAUSE_FIRST_S, _PAUSE_MAX_S)
         avoid: list[str] = []
         while True:
             try:
@@ -92,12 +93,10 @@ class PatientCalls:
                 error: ClientError = broker_error(response, address)
             except (ConnectionFailed, NoRoute, NameServerUnavailable) as failure:
                 error = failure
-            # Random, so that clients which failed at the same moment do not come back at the same moment.
-            pause = pause_s * (0.5 + runtime.random.random())
-            pause_s = min(pause_s * 2, _PAUSE_MAX_S)
-            if not error.retry_may_help or runtime.now_ns() + int(pause * 1e9) >= deadline_ns:
+            pause_s = pauses.next_s()
+            if not error.retry_may_help or runtime.now_ns() + int(pause_s * 1e9) >= deadline_ns:
                 raise error
-            await runtime.sleep(pause)
+            await runtime.sleep(pause_s)
             with runtime.move_on_after((deadline_ns - runtime.now_ns()) / 1e9):
                 await self.core.routes.refresh_quietly(queue.topic)
             if runtime.now_ns() >= deadline_ns:
