@@ -539,7 +539,7 @@ def test_polls_and_assignments() -> None:
     ]
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "importing.md"
+PAGE = Path(__file__).parents[3] / "docs" / "importing.md"
 
 
 def page_lines() -> list[str]:

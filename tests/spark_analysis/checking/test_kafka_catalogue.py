@@ -49,7 +49,7 @@ def table() -> list[Entry]:
     return entries
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "checker.md"
+PAGE = Path(__file__).parents[3] / "docs" / "checker.md"
 TABLE = table()
 # The plain rules name what one queue shows; these need more than one, or are counted elsewhere.
 OF_MANY_QUEUES = ("G1c", "G1c-realtime")

@@ -21,16 +21,16 @@ from spark_analysis.checking.queues.value_hash import value_hash
 from spark_analysis.checking.registers import Access
 from spark_analysis.checking.replicas import invariants as raft_invariants
 from spark_analysis.checking.verdict import EXPLANATIONS, Anomaly, Verdict
+from tests.spark_analysis.checking.test_kafka_catalogue import KEY, TABLE, own_rows, random_polls
+from tests.spark_analysis.checking.test_kafka_transactions import random_queues
+from tests.spark_analysis.checking.test_raft_invariants import as_rows as event_rows
+from tests.spark_analysis.checking.test_registers import random_accesses
 from tests.spark_analysis.crowds import Crowd, homeless, of_its_own
 from tests.spark_analysis.histories import random_history
 from tests.spark_analysis.log_mutations import CATALOGUE_MUTATIONS, LOG_MUTATIONS, good_history
 from tests.spark_analysis.notation import rows as notation_rows
 from tests.spark_analysis.raft_mutations import RAFT_MUTATIONS, good_events
 from tests.spark_analysis.stages import last_stage, task_records
-from tests.spark_analysis.test_kafka_catalogue import KEY, TABLE, own_rows, random_polls
-from tests.spark_analysis.test_kafka_transactions import random_queues
-from tests.spark_analysis.test_raft_invariants import as_rows as event_rows
-from tests.spark_analysis.test_registers import random_accesses
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

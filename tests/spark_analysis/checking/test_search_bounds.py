@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark_analysis.checking.verdict import UNDECIDED
-from tests.spark_analysis.test_search import analyzed, write_exploding
+from tests.spark_analysis.checking.test_search import analyzed, write_exploding
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -493,6 +493,6 @@ def test_any_records_become_rows_or_are_located(
 
 
 def test_the_documentation_has_the_schema() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "trace-schema.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "trace-schema.md").read_text(encoding="utf-8")
     for name, kind, meaning in schema.RECORD_COLUMNS:
         assert f"| `{name}` | `{kind.lower()}` | {meaning} |" in page
