@@ -14,8 +14,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from broker.access.accounts import Account, Accounts
-from broker.access.identification import Identification, refused
+from broker.access.identification import Identification
 from broker.access.needs import Need, Subject, consuming, needs, publishing, reading, using
+from broker.access.refusal import Reason, RefusedError
 from broker.remoting.command import RemotingCommand
 from broker.requests.connection import Greeting
 from broker.state.topic_rules import WAITING_TOPICS
@@ -114,9 +115,13 @@ def _check_needs(account: Account, command: RemotingCommand, wanted: list[Need])
     if need is None:
         return
     if need.subject is Subject.BROKER:
-        raise refused(f"request {command.code} needs an administrator, and {account.access_key!r} is none")
-    raise refused(
-        f"{account.access_key!r} needs {need.permission.name} on {need.subject.value} {need.name!r}"
+        raise RefusedError(
+            Reason.NO_PERMISSION,
+            f"request {command.code} needs an administrator, and {account.access_key!r} is none",
+        )
+    raise RefusedError(
+        Reason.NO_PERMISSION,
+        f"{account.access_key!r} needs {need.permission.name} on {need.subject.value} {need.name!r}",
     )
 
 

@@ -5,16 +5,16 @@ can be forbidden: who has seen a signature of that kind can put other names to i
 """
 
 import hmac
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
 from broker.access.accounts import Account, Accounts
 from broker.access.frame_signature import FRAME_SIGNATURE, frame_signature
-from broker.remoting.codes import ResponseCode
+from broker.access.refusal import Reason, RefusedError
 from broker.remoting.command import RemotingCommand
 from broker.remoting.signature import ACCESS_KEY, SIGNATURE, signature
 from broker.requests.connection import Greeting
-from broker.requests.errors import RequestError
 from log.record import unpack_host
 
 _ADDRESSES_MAX: Final = 4096
@@ -33,10 +33,16 @@ class Identification:
         self._whole_frames = whole_frames
         self._encrypted_only = encrypted_only
         # A connection asks the same about its one address for every request.
-        self._is_trusted = lru_cache(_ADDRESSES_MAX)(lambda host: accounts.trusts(unpack_host(host)[0]))
-        self._is_trusted_as = lru_cache(_ADDRESSES_MAX)(
+        self._is_trusted: Callable[[bytes], bool] = lru_cache(_ADDRESSES_MAX)(
+            lambda host: accounts.trusts(unpack_host(host)[0])
+        )
+        self._is_trusted_as: Callable[[str, bytes], bool] = lru_cache(_ADDRESSES_MAX)(
             lambda access_key, host: self._by_access_key[access_key].trusts(unpack_host(host)[0])
         )
+
+    def trusts(self, host: bytes) -> bool:
+        """Tells whether nobody at this address need say who he is."""
+        return self._is_trusted(host)
 
     def account(
         self,
@@ -48,15 +54,16 @@ class Identification:
     ) -> Account | None:
         """Returns the account that makes a request which has just come; None where the address is trusted.
 
-        `host` is packed as in a record, `greeting` and `is_encrypted` are of the connection. Raises `RequestError`.
+        `host` is packed as in a record, `greeting` and `is_encrypted` are of the connection. Raises `RefusedError`.
         Whoever calls this twice for a request is told that its signature was used.
         """
         account = self.named(host, command)
         if account is not None:
             if self._encrypted_only and not is_encrypted:
-                raise refused(
+                raise RefusedError(
+                    Reason.PLAIN_CONNECTION,
                     "accounts are taken over TLS alone here, and this connection is plain: have the client use TLS "
-                    "(or the broker take it, acl.allow_plaintext = true)"
+                    "(or the server take it, allow_plaintext = true)",
                 )
             self._check_signature(account, command, greeting)
         return account
@@ -64,16 +71,19 @@ class Identification:
     def named(self, host: bytes, command: RemotingCommand) -> Account | None:
         """Returns the account that a request names which was let in; None where the address is trusted.
 
-        Raises `RequestError`: the accounts may have changed since.
+        Raises `RefusedError`: the accounts may have changed since.
         """
         if self._is_trusted(host):
             return None
         access_key = command.fields.get(ACCESS_KEY)
         if not access_key:
-            raise refused("the request names no AccessKey: give the client an access key and a secret key")
+            raise RefusedError(
+                Reason.NO_ACCOUNT,
+                "the request names no AccessKey: give the client an access key and a secret key",
+            )
         account = self._by_access_key.get(access_key)
         if account is None:
-            raise refused(f"no account has the AccessKey {access_key!r}")
+            raise RefusedError(Reason.NO_ACCOUNT, f"no account has the AccessKey {access_key!r}")
         return None if self._is_trusted_as(access_key, host) else account
 
     def _check_signature(self, account: Account, command: RemotingCommand, greeting: Greeting | None) -> None:
@@ -83,7 +93,9 @@ class Identification:
         elif SIGNATURE not in fields and _is_proven(account, greeting):
             pass
         elif self._whole_frames:
-            raise refused("the request is not signed as a whole, which acl.signatures asks for here")
+            raise RefusedError(
+                Reason.BAD_SIGNATURE, "the request is not signed as a whole, which is asked for here"
+            )
         else:
             expected = signature(account.secret_key, fields, command.body)
             if not hmac.compare_digest(expected.encode(), fields.get(SIGNATURE, "").encode()):
@@ -93,15 +105,18 @@ class Identification:
 def check_frame(
     access_key: str, secret_key: str, command: RemotingCommand, greeting: Greeting | None
 ) -> None:
-    """Passes a request whose signature over the whole frame is good, and notes that, or raises `RequestError`."""
+    """Passes a request whose signature over the whole frame is good, and notes that, or raises `RefusedError`."""
     if greeting is None:
-        raise refused("the request is signed for a connection that was greeted, and this one was not")
+        raise RefusedError(
+            Reason.BAD_SIGNATURE,
+            "the request is signed for a connection that was greeted, and this one was not",
+        )
     expected = frame_signature(secret_key, greeting.nonce, command)
     found = command.fields.get(FRAME_SIGNATURE, "")
     if not hmac.compare_digest(expected.encode(), found.encode()):
         raise _wrong(access_key)
     if command.opaque <= greeting.number:
-        raise refused("the request came again: its signature was used already")
+        raise RefusedError(Reason.REPEATED, "the request came again: its signature was used already")
     greeting.number = command.opaque
     greeting.proven = access_key, secret_key
 
@@ -113,12 +128,8 @@ def _is_proven(account: Account, greeting: Greeting | None) -> bool:
     )
 
 
-def refused(remark: str) -> RequestError:
-    """Returns the error for a request that may not be made."""
-    return RequestError(ResponseCode.NO_PERMISSION, remark)
-
-
-def _wrong(access_key: str) -> RequestError:
-    return refused(
-        f"the signature is not that of AccessKey {access_key!r}: is the secret key the one the broker knows?"
+def _wrong(access_key: str) -> RefusedError:
+    return RefusedError(
+        Reason.BAD_SIGNATURE,
+        f"the signature is not that of AccessKey {access_key!r}: is the secret key the one the server knows?",
     )

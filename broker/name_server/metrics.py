@@ -5,6 +5,7 @@ from typing import Final
 
 from broker.name_server.server import NameServer
 from broker.remoting.codes import RequestCode
+from broker.statistics.events import Event, Events
 from broker.statistics.families import Told, family, many, one
 
 CONNECTIONS: Final = family(
@@ -33,13 +34,21 @@ REFUSED: Final = family(
     "Requests that were not answered with success: unknown topics are the most.",
     of_name_server=True,
 )
+FORBIDDEN: Final = family(
+    "trivet_namesrv_requests_forbidden_total",
+    "counter",
+    "Requests of those who are not allowed to make them, by the reason (security.md); in no other count.",
+    "reason",
+    of_name_server=True,
+)
 
 
 class NameServerMetrics:
     """The metrics of one name server."""
 
-    def __init__(self, server: NameServer) -> None:
+    def __init__(self, server: NameServer, events: Events) -> None:
         self._server = server
+        self._events = events
         self.connections = 0
         """The open connections; the owner sets it before it asks."""
 
@@ -54,6 +63,11 @@ class NameServerMetrics:
         yield one(KEY_VALUES, key_values)
         yield many(REQUESTS, (((_name(code),), count) for code, count in sorted(server.requests.items())))
         yield one(REFUSED, server.refused)
+        refused = self._events.counts.items()
+        yield many(
+            FORBIDDEN,
+            (((reason,), count) for (event, reason), count in refused if event is Event.REQUEST_REFUSED),
+        )
 
 
 def _name(code: int) -> str:

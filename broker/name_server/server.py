@@ -14,6 +14,8 @@ from typing import Final
 import msgspec
 import structlog
 
+from broker.access.control import SEES_ALL, Sight
+from broker.access.name_server_needs import NAME_SERVER_NEEDS
 from broker.name_server.key_values import ORDER_TOPIC_NAMESPACE, KeyValues, KeyValueStorage, TooManyKeysError
 from broker.name_server.route_table import ConnectionId, RouteTable
 from broker.remoting.bodies import DataVersion, KeyValueTable, TopicList
@@ -60,6 +62,7 @@ class _Request:
     command: RemotingCommand
     connection_id: ConnectionId
     now_ns: int
+    sight: Sight
 
 
 class NameServer:
@@ -103,13 +106,18 @@ class NameServer:
             RequestCode.GET_NAMESRV_CONFIG: self._get_config,
             RequestCode.UPDATE_NAMESRV_CONFIG: self._update_config,
         }
+        assert self._handlers.keys() == NAME_SERVER_NEEDS.keys(), "the table says who may make each request"
 
-    def answer(self, connection_id: ConnectionId, command: RemotingCommand, now_ns: int) -> bytes | None:
+    def answer(
+        self, connection_id: ConnectionId, command: RemotingCommand, now_ns: int, sight: Sight = SEES_ALL
+    ) -> bytes | None:
         """Carry out a request and return its answer's frame; None for what wants none. Never raises.
+
+        ``sight`` is what its client may see.
 
         What is too long for a frame (parts of it are others' words) becomes an answer that says so.
         """
-        answer = self.handle(connection_id, command, now_ns)
+        answer = self.handle(connection_id, command, now_ns, sight)
         if answer is None:
             return None
         try:
@@ -119,7 +127,7 @@ class NameServer:
             return encode(response(command, ResponseCode.SYSTEM_ERROR, refusal))
 
     def handle(
-        self, connection_id: ConnectionId, command: RemotingCommand, now_ns: int
+        self, connection_id: ConnectionId, command: RemotingCommand, now_ns: int, sight: Sight = SEES_ALL
     ) -> RemotingCommand | None:
         """Carry out a request and return its answer; None for what wants none (one-way requests, responses).
 
@@ -137,7 +145,7 @@ class NameServer:
             )
         else:
             try:
-                answer = handler(_Request(command, connection_id, now_ns))
+                answer = handler(_Request(command, connection_id, now_ns, sight))
             except RemotingError as error:
                 answer = response(command, ResponseCode.SYSTEM_ERROR, str(error))
             except Exception as error:
@@ -354,6 +362,8 @@ class NameServer:
 
 
 def _topic_list(request: _Request, topics: list[str], broker_address: str | None = None) -> RemotingCommand:
+    if not request.sight.is_everything:
+        topics = [topic for topic in topics if request.sight.topic(topic)]
     body = encode_body(TopicList(broker_address, topics))
     return response(request.command, ResponseCode.SUCCESS, body=body)
 

@@ -16,6 +16,7 @@ import structlog
 
 from broker.access.control import SEES_ALL, AccessControl, Sight
 from broker.access.needs import is_judged
+from broker.access.refusal import RefusedError
 from broker.node.client_calls import ClientCalls
 from broker.node.client_registry import ClientRegistry
 from broker.node.forwarding import Forwarding
@@ -45,7 +46,7 @@ from broker.requests.responses import refuse, reply
 from broker.settings.live import LiveSettings
 from broker.settings.tables import Settings
 from broker.state.commands import Command, DeleteTopic, PutTopic, Several
-from broker.statistics.events import Events
+from broker.statistics.events import Event, Events
 from broker.statistics.stats import Stats
 from log.errors import DiskError, DiskFullError
 
@@ -190,7 +191,15 @@ class Node:
             return True
         try:
             access.check(connection.host, command, connection.greeting, is_encrypted=connection.is_encrypted)
-        except RequestError as refused:
+        except RefusedError as refused:
+            self.events.warn(
+                Event.REQUEST_REFUSED,
+                refused.reason.value,
+                self.time.now_ns,
+                source=connection.address,
+                code=command.code,
+                remark=refused.remark,
+            )
             reply(connection, command, refused.code, refused.remark)
         except RemotingError as error:
             reply(connection, command, ResponseCode.SYSTEM_ERROR, str(error))

@@ -11,10 +11,14 @@ from typing import Final
 
 import structlog
 
-from broker.remoting.command import RemotingCommand, encode
+from broker.access.frame_signature import sign_frame
+from broker.access.name_server_control import BROKERS
+from broker.remoting.codes import RequestCode
+from broker.remoting.command import RemotingCommand, encode, request
 from broker.remoting.frame import BrokenStreamError, FrameDecoder
 from broker.requests.connection import Outgoing
 from broker.requests.deadline import Time
+from broker.requests.greeting import GreetingError, read_greeting
 from broker.requests.line import Line, LineState, Patience, Surroundings
 
 log = structlog.get_logger("trivet.registrar")
@@ -31,7 +35,7 @@ PATIENCE: Final = Patience(
 
 class Registrar:
     """The registrar of one name server. `registration` and `unregistration` return None as long as there is nothing to
-    say."""
+    say. With `secret` they are signed, if the name server greets."""
 
     def __init__(
         self,
@@ -40,6 +44,7 @@ class Registrar:
         unregistration: Callable[[], RemotingCommand | None],
         interval_ns: int,
         *,
+        secret: str = "",
         surroundings: Surroundings,
         time: Time,
         outgoing: Outgoing,
@@ -50,6 +55,11 @@ class Registrar:
         self._interval_ns = interval_ns
         self._time = time
         self._decoder = FrameDecoder()
+        self._secret = secret
+        self._nonce: bytes | None = None
+        """Of the name server's greeting on this connection; None signs nothing."""
+        self._greets = False
+        """What is awaited is a greeting."""
         self._opaque = 0
         """The opaque of the newest request."""
         self._has_news = False
@@ -77,7 +87,7 @@ class Registrar:
     def say_goodbye(self) -> None:
         """Unregisters the node, if it is connected, and ends; `line.is_closed` when that is written."""
         if self.line.state is LineState.AWAITS or self.line.state is LineState.UP:
-            command = self._unregistration()
+            command = None if self._greets else self._unregistration()
             if command is not None:
                 self._send(command)
         self.line.finish()
@@ -87,7 +97,13 @@ class Registrar:
     def opened(self) -> None:
         """Registers: whatever the name server knew of this node it has forgotten with the last connection."""
         self._decoder = FrameDecoder()
-        self._register()
+        self._nonce = None
+        self._greets = bool(self._secret)
+        if self._greets:
+            self.line.awaits()
+            self._send(request(RequestCode.TRIVET_GREETING))
+        else:
+            self._register()
 
     def received(self, data: bytes) -> None:
         """Takes the response to the newest registration. Requests, which name servers of RocketMQ 5 send, are none."""
@@ -98,7 +114,10 @@ class Registrar:
             return
         for command in commands:
             if command.is_response and command.opaque == self._opaque and self.line.state is LineState.AWAITS:
-                self._answered(command)
+                if self._greets:
+                    self._greeted(command)
+                else:
+                    self._answered(command)
 
     def due(self) -> None:
         """Registers anew behind the interval."""
@@ -127,6 +146,20 @@ class Registrar:
         except ValueError as error:  # more topics than a frame can name
             self.line.refuse(f"the registration cannot be sent: {error}")
 
+    def _greeted(self, command: RemotingCommand) -> None:
+        try:
+            greeting = read_greeting(command)
+        except GreetingError as error:
+            self.line.refuse(str(error))
+            return
+        self._greets = False
+        if greeting is None:
+            # RocketMQ's, or an older one: it takes registrations as they come.
+            log.info("name server knows no secrets", address=self.line.address)
+        else:
+            self._nonce, _ = greeting
+        self._register()
+
     def _answered(self, command: RemotingCommand) -> None:
         self.is_registered = command.code == 0
         if command.code != 0:
@@ -142,4 +175,6 @@ class Registrar:
         """Raises ValueError where no frame can carry it."""
         self._opaque += 1
         command.opaque = self._opaque
+        if self._nonce is not None:
+            sign_frame(BROKERS, self._secret, self._nonce, command)
         self.line.connection.send(encode(command))

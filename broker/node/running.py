@@ -85,6 +85,7 @@ class RunningNode:
                 lambda: registration(node, node.settings.current, address),
                 lambda: unregistration(node, node.settings.current, address),
                 settings.broker.register_interval_ms * 1_000_000,
+                secret=settings.node.registration_secret,
                 surroundings=surroundings,
                 time=node.time,
                 outgoing=node.outgoing,

@@ -90,6 +90,11 @@ class Connection:
         self.is_encrypted = is_encrypted
         self.greeting: Greeting | None = None
 
+    @property
+    def address(self) -> str:
+        """The remote address without its port: what those share who may be one and the same."""
+        return self.name.rpartition(":")[0]
+
     def send(self, *buffers: Buffer) -> None:
         """Queues bytes for the remote end, to be written when the turn ends."""
         if not self.outbox and not self.close_requested:

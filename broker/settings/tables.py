@@ -32,7 +32,7 @@ RECORD_OVERHEAD_BYTES = 64 * 1024
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 """Largest remoting frame (RocketMQ's NettyDecoder)."""
 
-PEER_SECRET_LENGTH_MIN = 16
+SECRET_LENGTH_MIN = 16
 
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
@@ -59,6 +59,9 @@ class NodeSettings(SettingsTable, frozen=True):
     """brokerIP1: host, or ``host:port``, that clients are told; empty tells them the listening address."""
     name_servers: tuple[Text, ...] = ()
     """Name servers to register with, ``host:port`` each."""
+    registration_secret: str = ""
+    """Secret by which the name servers know a broker, the same on all of them; never sent (docs/security.md). Empty
+    proves nothing."""
     vip: bool = False
     """Serve clients two ports below ``listen``, too (RocketMQ's VIP channel)."""
 
@@ -358,6 +361,17 @@ class NameServerSettings(SettingsTable, frozen=True):
     """tls.server.need.client.auth: clients must show a certificate, may, or are not asked."""
     tls_client_ca: str = ""
     """tls.server.trustCertPath: authorities whose certificates clients may show."""
+    registration_secret: str = ""
+    """Secret that a broker must know to register, the same on all; never sent (docs/security.md). Empty lets everyone
+    register."""
+    acl_file: str = ""
+    """File of accounts (TOML), as a broker's; empty lets everyone do everything but register."""
+    acl_signatures: Literal["any", "frame"] = "any"
+    """Signatures that count, as a broker's ``[acl] signatures``."""
+    acl_allow_plaintext: bool = False
+    """Whether accounts are taken over plain connections, as a broker's ``[acl] allow_plaintext``."""
+    acl_routes: Literal["anyone", "accounts"] = "anyone"
+    """Who may ask for the route of a topic; all else needs an account."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least important event that is logged."""
     warnings: tuple[str, ...] = ()
@@ -373,6 +387,13 @@ class NameServerSettings(SettingsTable, frozen=True):
             key_password=self.tls_key_password,
             client_auth=self.tls_client_auth,
             client_ca=self.tls_client_ca,
+        )
+
+    @property
+    def acl(self) -> AclSettings:
+        """The settings that begin with ``acl_``, as far as a broker has them, too."""
+        return AclSettings(
+            file=self.acl_file, signatures=self.acl_signatures, allow_plaintext=self.acl_allow_plaintext
         )
 
 
@@ -414,7 +435,7 @@ def check_broker(settings: Settings) -> None:
     """Raise :class:`ImpossibleSettingError` for the first setting that cannot hold beside the others."""
     _check_addresses(settings)
     _check_group(settings)
-    _check_acl(settings)
+    _check_acl(settings.acl, settings.tls, "acl.", "tls.")
     raft = settings.raft
     if raft.election_timeout_max_ms <= raft.election_timeout_min_ms:
         raise ImpossibleSettingError(
@@ -447,23 +468,17 @@ def check_broker(settings: Settings) -> None:
     except ValueError as error:
         raise ImpossibleSettingError("broker.delay_levels", str(error)) from None
     _check_tls(settings.tls, "tls.")
-    if 0 < len(settings.raft.peer_secret) < PEER_SECRET_LENGTH_MIN:
-        raise ImpossibleSettingError(
-            "raft.peer_secret", f"at least {PEER_SECRET_LENGTH_MIN} characters: a shorter one can be guessed"
-        )
+    _check_secret("raft.peer_secret", settings.raft.peer_secret)
+    _check_secret("node.registration_secret", settings.node.registration_secret)
 
 
-def _check_acl(settings: Settings) -> None:
-    tls = settings.tls
-    if (
-        settings.acl.file
-        and not settings.acl.allow_plaintext
-        and (tls.mode == "disabled" or not tls.certificate)
-    ):
+def _check_acl(acl: AclSettings, tls: TlsSettings, acl_prefix: str, tls_prefix: str) -> None:
+    """Check the settings of accounts, in which the prefixes begin the names. Raises :class:`ImpossibleSettingError`."""
+    if acl.file and not acl.allow_plaintext and (tls.mode == "disabled" or not tls.certificate):
         raise ImpossibleSettingError(
-            "acl.file",
-            "accounts need TLS (tls.certificate, tls.key), without which whoever listens can do what they do; "
-            "acl.allow_plaintext = true takes that risk",
+            f"{acl_prefix}file",
+            f"accounts need TLS ({tls_prefix}certificate, {tls_prefix}key), without which whoever listens can do what "
+            f"they do; {acl_prefix}allow_plaintext = true takes that risk",
         )
 
 
@@ -475,6 +490,20 @@ def check_name_server(settings: NameServerSettings) -> None:
         if metrics_port and settings.metrics == settings.listen:
             raise ImpossibleSettingError("metrics", f"{settings.listen} is already listen")
     _check_tls(settings.tls, "tls_")
+    _check_acl(settings.acl, settings.tls, "acl_", "tls_")
+    _check_secret("registration_secret", settings.registration_secret)
+    if settings.acl_file and not settings.registration_secret:
+        raise ImpossibleSettingError(
+            "acl_file",
+            "needs registration_secret: without it whoever connects enters a broker in place of another",
+        )
+
+
+def _check_secret(setting: str, secret: str) -> None:
+    if 0 < len(secret) < SECRET_LENGTH_MIN:
+        raise ImpossibleSettingError(
+            setting, f"at least {SECRET_LENGTH_MIN} characters: a shorter one can be guessed"
+        )
 
 
 def _check_tls(tls: TlsSettings, prefix: str) -> None:

@@ -1,34 +1,42 @@
-"""The file of accounts, which says what clients of a node may do.
+"""The file of accounts, which says what clients of a server may do.
 
 The shell looks at the file every few seconds and reads it anew when it has changed, and at each SIGHUP. A file that
 cannot be used changes nothing: the accounts from before stay in force, and the log says what is wrong with the file.
 Only at the start such a file ends the broker.
 """
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import structlog
+import trio
 
 from broker.access.accounts import Accounts, AccountsError, load
-from broker.access.control import AccessControl
-from broker.node.node import Node
-from broker.settings.tables import AclSettings
 
 log = structlog.get_logger("trivet.access")
+
+_LOOK_S: Final = 5.0
+"""The file is looked at this often, in seconds."""
 
 _Version = tuple[int, int, int]
 
 
 class AccessFile:
-    """Sets `Node.access` from the file at `path`, now and whenever the file changes."""
+    """Hands `use` the accounts in the file at `path`, now and whenever the file changes."""
 
-    def __init__(self, acl: AclSettings, node: Node) -> None:
+    def __init__(self, path: str, use: Callable[[Accounts], None]) -> None:
         """Raises `AccountsError` if the file cannot be used."""
-        self._path = Path(acl.file)
-        self._acl = acl
-        self._node = node
+        self._path = Path(path)
+        self._use = use
         self._version = self._found_version()
-        node.access = self._control(load(self._path))
+        use(load(self._path))
+
+    async def watch(self) -> None:
+        """Looks at the file now and then, until it is cancelled."""
+        while True:
+            await trio.sleep(_LOOK_S)
+            self.look()
 
     def look(self) -> None:
         """Reads the file if it has changed since it was read last."""
@@ -43,15 +51,8 @@ class AccessFile:
         except AccountsError as error:
             log.warning("accounts not reloaded, those from before hold", reason=str(error))
             return
-        self._node.access = self._control(accounts)
+        self._use(accounts)
         log.info("accounts reloaded", accounts=len(accounts.by_access_key))
-
-    def _control(self, accounts: Accounts) -> AccessControl:
-        return AccessControl(
-            accounts,
-            whole_frames=self._acl.signatures == "frame",
-            encrypted_only=not self._acl.allow_plaintext,
-        )
 
     def _found_version(self) -> _Version | None:
         try:

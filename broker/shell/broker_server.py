@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 import trio
 
+from broker.access.accounts import Accounts
+from broker.access.control import AccessControl
 from broker.administration.health import Health
 from broker.administration.metrics import NodeMetrics
 from broker.assembly import build_node
@@ -52,9 +54,6 @@ log = structlog.get_logger("trivet.broker")
 
 VIP_PORT_DISTANCE: Final = 2
 """Clients look for the VIP channel this far below the port of ``listen`` (RocketMQ's `MixAll.brokerVIPChannel`)."""
-
-_LOOK_S: Final = 5.0
-"""The file of accounts is looked at this often, in seconds."""
 
 
 class BrokerServer:
@@ -127,23 +126,20 @@ class BrokerServer:
         self._flusher = None
         if self._reading is not None:
             self._flusher = JobsBetweenReads("flush", self._reading, self._running.job_done)
-        self._access = AccessFile(settings.acl, self.node) if settings.acl.file else None
+        self._access = AccessFile(settings.acl.file, self._use_accounts) if settings.acl.file else None
         if settings.acl.file and settings.acl.allow_plaintext:
             log.warning("accounts are taken over plain connections, too", setting="acl.allow_plaintext")
-        if (
-            settings.acl.file
-            and settings.raft.peers
-            and not (settings.raft.peer_secret or settings.tls.peer_ca)
-        ):
-            log.warning(
-                "accounts bind nobody who reaches the port of the peers",
-                settings="raft.peer_secret, tls.peer_ca",
-            )
         self.operators = None
         if self._operators_listener is not None:
             self.operators = self._operators_server(self._operators_listener)
         """Serves metrics and health checks."""
         self._stop = trio.Event()
+
+    def _use_accounts(self, accounts: Accounts) -> None:
+        acl = self._settings.acl
+        self.node.access = AccessControl(
+            accounts, whole_frames=acl.signatures == "frame", encrypted_only=not acl.allow_plaintext
+        )
 
     def stop(self) -> None:
         """Asks `serve` to end in order."""
@@ -193,7 +189,7 @@ class BrokerServer:
             if self._flusher is not None:
                 start(self._flusher.run)
             if self._access is not None:
-                start(_look_now_and_then, self._access)
+                start(self._access.watch)
             for listener in filter(None, (self._client_listener, self._vip_listener)):
                 start(accept_forever, listener, self._accept_client(nursery))
             if self._peer_listener is not None:
@@ -313,12 +309,6 @@ class BrokerServer:
         finally:
             if self._trace is not None:
                 self._trace.close()
-
-
-async def _look_now_and_then(access: AccessFile) -> None:
-    while True:
-        await trio.sleep(_LOOK_S)
-        access.look()
 
 
 def _wall_ms() -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
+from broker.access.name_server_control import NameServerControl
 from broker.administration.health import Check
 from broker.name_server import NameServer
 from broker.name_server.metrics import NameServerMetrics
@@ -20,6 +21,7 @@ from broker.requests.client_sessions import SWEEP_NS
 from broker.requests.connection import Connection, Outgoing
 from broker.requests.deadline import Time
 from broker.settings.tables import NameServerSettings
+from broker.shell.access_file import AccessFile
 from broker.shell.certificate_expiry import told_expiry
 from broker.shell.clock import reload_on_hangup, stop_on_signal
 from broker.shell.descriptors import FILES_OF_A_NAME_SERVER, connections_allowed
@@ -70,6 +72,13 @@ class NameServerProcess:
         self._settings = settings
         storage = FileStorage(Path(settings.kv_config_path)) if settings.kv_config_path else None
         core = NameServer(settings, storage)
+        self._control = NameServerControl(
+            registration_secret=settings.registration_secret,
+            whole_frames=settings.acl_signatures == "frame",
+            encrypted_only=not settings.acl_allow_plaintext,
+            open_routes=settings.acl_routes == "anyone",
+        )
+        self._access = AccessFile(settings.acl_file, self._control.replace) if settings.acl_file else None
         self._context = server_context(settings.tls, "tls_")
         told_expiry(settings.tls, "tls_", time.time())
         self._entrance = Entrance(
@@ -79,16 +88,21 @@ class NameServerProcess:
         )
         self._listener = listen(settings.listen)
         self._operators_listener = listen(settings.metrics) if settings.metrics else None
-        self.operators = None
-        """Serves metrics and health checks."""
-        if self._operators_listener is not None:
-            self.operators = self._operators_server(core, self._operators_listener)
         self._open: dict[Connection, SocketConnection] = {}
         self._outgoing = Outgoing()
         self._time = Time(time.monotonic_ns(), 0)
         self._sessions = NameServerSessions(
-            core, self, self._time, settings.idle_seconds * 1_000_000_000, secrets.token_bytes
+            core,
+            self,
+            self._time,
+            settings.idle_seconds * 1_000_000_000,
+            secrets.token_bytes,
+            self._control,
         )
+        self.operators = None
+        """Serves metrics and health checks."""
+        if self._operators_listener is not None:
+            self.operators = self._operators_server(core, self._operators_listener)
         self._connections_max = connections_allowed(settings.max_connections, FILES_OF_A_NAME_SERVER)
         self._stop = trio.Event()
 
@@ -103,9 +117,11 @@ class NameServerProcess:
         self._stop.set()
 
     def reload(self) -> None:
-        """Reads the certificate anew. If it cannot be used, the log says so, and the one from before is shown."""
+        """Reads certificate and accounts anew. Files that cannot be used are logged, and change nothing."""
         if reload_certificates([self._context], self._settings.tls, "tls_"):
             told_expiry(self._settings.tls, "tls_", time.time())
+        if self._access is not None:
+            self._access.reload()
 
     async def serve(self) -> None:
         """Serves until `stop`."""
@@ -121,6 +137,8 @@ class NameServerProcess:
 
                 nursery.start_soon(accept_forever, self._listener, accepted)
                 nursery.start_soon(self._sweep)
+                if self._access is not None:
+                    nursery.start_soon(self._access.watch)
                 if self.operators is not None:
                     nursery.start_soon(self.operators.run)
                 await self._stop.wait()
@@ -135,7 +153,7 @@ class NameServerProcess:
     def _operators_server(self, core: NameServer, listener: socket.socket) -> "HttpServer":
         from broker.shell.metrics import operators_server  # much of a start, for those who ask for it
 
-        metrics = NameServerMetrics(core)
+        metrics = NameServerMetrics(core, self._sessions.events)
 
         def begin() -> None:
             metrics.connections = len(self._open)

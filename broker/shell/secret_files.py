@@ -1,10 +1,12 @@
-"""Files that hold a secret and can be read by others than their owner: told at the start, as nothing else would."""
+"""What is told of a server's safety at its start, as nothing else would: what it leaves to everyone, and files that
+hold a secret and can be read by others than their owner."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import structlog
 
+from broker.settings.openness import left_open
 from broker.settings.tables import NameServerSettings, Settings
 from log.private_files import mode_open_to_others
 
@@ -24,6 +26,13 @@ def warn_of_readable_secrets(settings: Settings | NameServerSettings, settings_f
             )
 
 
+def tell_what_is_open(settings: Settings | NameServerSettings) -> None:
+    """Logs in one line what the server leaves to everyone who can connect, and the settings that close it."""
+    found = left_open(settings)
+    if found:
+        log.warning("open to everyone", what=", ".join(found), settings=", ".join(found.values()))
+
+
 def _secret_files(
     settings: Settings | NameServerSettings, settings_file: Path | None
 ) -> Iterator[tuple[str | Path, str]]:
@@ -33,8 +42,15 @@ def _secret_files(
     if isinstance(settings, Settings):
         if settings.raft.peer_secret:
             within.append("raft.peer_secret")
-        if settings.acl.file:
-            yield settings.acl.file, "the keys of accounts"
+        if settings.node.registration_secret:
+            within.append("node.registration_secret")
+        accounts = settings.acl.file
+    else:
+        if settings.registration_secret:
+            within.append("registration_secret")
+        accounts = settings.acl_file
+    if accounts:
+        yield accounts, "the keys of accounts"
     if settings.tls.key:
         yield settings.tls.key, "the TLS key"
     if within and settings_file is not None:

@@ -11,6 +11,8 @@ import errno
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
+from broker.access.control import Sight
+from broker.access.name_server_control import NameServerControl
 from broker.name_server import NameServer
 from broker.name_server.sessions import UNREAD_BYTES_MAX, NameServerSessions
 from broker.remoting.command import RemotingCommand
@@ -93,12 +95,14 @@ class NameServerHost:
         ip: str,
         clock: HostClock,
         random: Random,
+        registration_secret: str,
     ) -> None:
-        """`random` says whether it has a file, and what its disk does."""
+        """`random` says whether it has a file, and what its disk does. Brokers prove that they know the secret."""
         self._network = network
         self._journal = journal
         self._watchers = watchers
         self._random = random
+        self._secret = registration_secret
         self._disk = SimulatedDisk(random) if random.random() < _HAS_FILE else None
         self.storage: KeptConfiguration | None = None
         """Of the running process; None without a file."""
@@ -144,6 +148,7 @@ class NameServerHost:
                 self._time,
                 settings.idle_seconds * SECOND,
                 self._random.randbytes,
+                NameServerControl(registration_secret=self._secret),
                 self._answer,
             )
             for watcher in self._watchers:
@@ -223,13 +228,15 @@ class NameServerHost:
 
         self._wires.attach(connection, endpoint, session.received, lost)
 
-    def _answer(self, connection: Connection, command: RemotingCommand, now_ns: int) -> bytes | None:
+    def _answer(
+        self, connection: Connection, command: RemotingCommand, now_ns: int, sight: Sight
+    ) -> bytes | None:
         assert self._core is not None, "only a running process is asked"
         number = self._numbers[connection]
         if self.storage is not None:
             self.storage.failed = False
         try:
-            answer = self._core.answer(connection, command, now_ns)
+            answer = self._core.answer(connection, command, now_ns, sight)
         except PowerFailure:
             for watcher in self._watchers:
                 watcher.name_server_interrupted(self, command)

@@ -49,6 +49,7 @@ AnyInvariant = TypeVar("AnyInvariant", bound=Invariant)
 _SPARE_MACHINES: Final = 1
 """Machines beside those of the first members, for one that joins."""
 _NAME_SERVERS: Final = 2
+REGISTRATION_SECRET: Final = "a secret of the brokers"
 
 
 class World:
@@ -131,6 +132,7 @@ class World:
                 _name_server_ip(number),
                 self._clock(f"ns{number}"),
                 self.random(f"file of ns{number}"),
+                REGISTRATION_SECRET,
             )
             for number in range(_NAME_SERVERS)
         ]
@@ -174,7 +176,12 @@ class World:
     def _broker_settings(self, name: str, ip: str, peers: dict[str, str]) -> Settings:
         plan = self.plan
         return Settings(
-            node=NodeSettings(id=name, listen=f"{ip}:10911", name_servers=tuple(self.context.name_servers)),
+            node=NodeSettings(
+                id=name,
+                listen=f"{ip}:10911",
+                name_servers=tuple(self.context.name_servers),
+                registration_secret=REGISTRATION_SECRET,
+            ),
             raft=RaftSettings(peers=peers, peer_secret="a secret of the group"),
             # A topic made by a send has as many queues as the administrator makes: fewer would hide messages.
             # Producers are asked about transactions soon and often.

@@ -6,6 +6,7 @@ are reserved as long as the cluster is there, whether a server of it listens on 
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,6 +108,8 @@ class Layout:
         self.name_server_settings_path = self.directory / "namesrv.toml"
         self.nodes: dict[str, LocalNode] = {}
         self._ports = PortReservations(options.host)
+        self._secret = secrets.token_urlsafe(24)
+        """Between these servers: with their peers, and with the name server. It costs nobody anything."""
         self._next_number = options.nodes
         try:
             self._make()
@@ -122,7 +125,9 @@ class Layout:
         port = self._ports.reserve(options.name_server_port, "the name server's")
         self.name_server_address = join_address(options.host, port)
         settings = NameServerSettings(
-            listen=self.name_server_address, kv_config_path=str(self.directory / "kvConfig.json")
+            listen=self.name_server_address,
+            kv_config_path=str(self.directory / "kvConfig.json"),
+            registration_secret=self._secret,
         )
         write_file(self.name_server_settings_path, to_toml(settings).encode())
         # All addresses first: each node's file names the peers of all.
@@ -181,8 +186,11 @@ class Layout:
                 id=node_id,
                 listen=listen,
                 name_servers=(self.name_server_address,),
+                registration_secret=self._secret,
             ),
-            raft=msgspec.structs.replace(options.raft, peers=peers, join=join),
+            raft=msgspec.structs.replace(
+                options.raft, peers=peers, join=join, peer_secret=options.raft.peer_secret or self._secret
+            ),
             storage=msgspec.structs.replace(options.storage, path=str(directory / "store")),
             observe=ObserveSettings(
                 trace="" if traces is None else str(traces.absolute() / f"{node_id}.trace")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broker.access.name_server_control import NameServerControl
 from broker.name_server import NameServer, sessions
 from broker.name_server.sessions import NameServerSessions
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -18,7 +19,9 @@ class Rig:
     def __init__(self) -> None:
         self.desk = Desk()
         self.core = NameServer(NameServerSettings())
-        self.sessions = NameServerSessions(self.core, self.desk, self.desk.time, 120 * 10**9, bytes)
+        self.sessions = NameServerSessions(
+            self.core, self.desk, self.desk.time, 120 * 10**9, bytes, NameServerControl()
+        )
 
     def connect(self) -> Connection:
         connection = Connection(self.desk.outgoing, "client")

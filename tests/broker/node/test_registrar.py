@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import structlog.testing
 
+from broker.access.identification import check_frame
+from broker.access.name_server_control import BROKERS
 from broker.node.registrar import PATIENCE, Registrar
+from broker.remoting.codes import RequestCode
 from broker.remoting.command import FRAME_SIZE_MAX, RemotingCommand, encode, request, response
 from broker.remoting.frame import FrameDecoder
+from broker.requests.connection import Connection, Outgoing
+from broker.requests.greeting import greet
 from tests.broker.lines import Desk
 
 REGISTER, UNREGISTER, NOTIFY = 103, 104, 905
@@ -14,6 +19,8 @@ REGISTER, UNREGISTER, NOTIFY = 103, 104, 905
 
 class Rig:
     """A registrar, and the name server's end of its connection."""
+
+    secret = ""
 
     def __init__(self) -> None:
         self.desk = Desk()
@@ -24,6 +31,7 @@ class Rig:
             lambda: None if self.body is None else request(REGISTER, None, self.body),
             lambda: request(UNREGISTER),
             30 * 10**9,
+            secret=self.secret,
             surroundings=self.desk,
             time=self.desk.time,
             outgoing=self.desk.outgoing,
@@ -211,3 +219,75 @@ def test_the_goodbye_is_the_last_word() -> None:
     rig.desk.advance(100)
     assert rig.said() == []
     assert (len(rig.desk.dialled), rig.line.is_closed) == (1, True)
+
+
+SECRET = "a secret of the brokers"
+
+
+class SecretRig(Rig):
+    """A registrar that knows a secret, and a name server that greets."""
+
+    secret = SECRET
+
+    def greet(self) -> Connection:
+        self.open()
+        (asked,) = self.said()
+        assert asked.code == RequestCode.TRIVET_GREETING
+        far = Connection(Outgoing(), "broker")
+        self.line.received(encode(response(asked, 0, None, greet(far, bytes))))
+        return far
+
+
+def test_with_a_secret_it_signs_what_it_says() -> None:
+    rig = SecretRig()
+    far = rig.greet()
+    (command,) = rig.said()
+    assert command.code == REGISTER
+    check_frame(BROKERS, SECRET, command, far.greeting)
+    rig.answer(command)
+    rig.registrar.say_goodbye()
+    (command,) = rig.said()
+    assert command.code == UNREGISTER
+    check_frame(BROKERS, SECRET, command, far.greeting)
+
+
+def test_what_is_new_during_the_greeting_is_said_behind_it() -> None:
+    rig = SecretRig()
+    rig.open()
+    (asked,) = rig.said()
+    rig.body = b"more topics"
+    rig.registrar.changed()
+    assert rig.said() == []
+    rig.line.received(encode(response(asked, 0, None, greet(Connection(Outgoing(), "broker"), bytes))))
+    (command,) = rig.said()
+    assert command.body == b"more topics"
+    rig.answer(command)
+    assert rig.said() == []
+
+
+def test_name_servers_without_greetings_are_told_all_the_same() -> None:
+    """RocketMQ's answer with code 3."""
+    rig = SecretRig()
+    rig.open()
+    (asked,) = rig.said()
+    rig.answer(asked, 3)
+    (command,) = rig.said()
+    assert (command.code, dict(command.fields)) == (REGISTER, {})
+
+
+def test_a_name_server_that_cannot_greet_now_is_tried_again() -> None:
+    rig = SecretRig()
+    rig.open()
+    (asked,) = rig.said()
+    rig.answer(asked, 2)
+    assert rig.state == "rests"
+    rig.desk.advance(2)
+    assert len(rig.desk.dialled) == 2
+
+
+def test_it_says_no_goodbye_before_it_is_greeted() -> None:
+    rig = SecretRig()
+    rig.open()
+    rig.said()
+    rig.registrar.say_goodbye()
+    assert rig.said() == []

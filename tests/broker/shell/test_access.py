@@ -159,7 +159,7 @@ async def test_accounts_are_read_anew(tmp_path: Path) -> None:
 
 
 async def test_changed_file_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.shell.broker_server._LOOK_S", 0.05)
+    monkeypatch.setattr("broker.shell.access_file._LOOK_S", 0.05)
     async with guarded(tmp_path) as (servers, file):
         broker = await servers.wait_leader()
         file.write_text('white_remote_addresses = ["127.0.0.1"]\n' + ACCOUNTS)
