@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-__all__ = ["HardState", "RaftConfig"]
-
 _MILLISECOND = 1_000_000
 
 

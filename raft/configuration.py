@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from raft.errors import AlreadyMember, LastVoter, UnknownMember
 
-__all__ = ["AddLearner", "Change", "Configuration", "ConfigurationHistory", "PromoteLearner", "RemoveMember"]
-
 
 @dataclass(frozen=True, slots=True)
 class Configuration:

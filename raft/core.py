@@ -59,8 +59,6 @@ from raft.state import NodeState, RandomSource
 from raft.status import PeerStatus, Status
 from raft.terms import LogTerms
 
-__all__ = ["Raft"]
-
 _RECOVERY_MESSAGES = (RecoveryRequest, RecoveryResponse)
 
 

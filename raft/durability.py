@@ -5,8 +5,6 @@ place, and its end says nothing about those. So each truncation opens a new gene
 the generation with the index, and of a report from an older one only that part counts that no later truncation cut.
 """
 
-__all__ = ["PersistedIndex"]
-
 _TRUNCATIONS_REMEMBERED = 64
 
 

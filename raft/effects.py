@@ -22,25 +22,6 @@ from raft.messages import AppendRequest, Message, SnapshotRequest
 from raft.reasons import Cause
 from raft.recovery_loss import Loss
 
-__all__ = [
-    "AcceptEntries",
-    "AppendConfiguration",
-    "AppendNoop",
-    "Committed",
-    "ConfigurationChanged",
-    "Effect",
-    "ReadLost",
-    "ReadReady",
-    "RecoveryChanged",
-    "ResetLog",
-    "Role",
-    "RoleChanged",
-    "SaveHardState",
-    "Send",
-    "SnapshotNeeded",
-    "TruncateLog",
-]
-
 
 class Role(Enum):
     """A learner is a follower whose configuration gives it no vote."""

@@ -16,8 +16,6 @@ from raft.quorum import VoteTally
 from raft.reasons import Cause, Reason
 from raft.state import NodeState
 
-__all__ = ["Election"]
-
 _DOUBLINGS_MAX = 32
 
 

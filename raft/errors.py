@@ -18,21 +18,6 @@ was; the tree says whose fault it is and whether a retry may help:
 """
 # ruff: noqa: N818  (the names say what happened; the tree says that they are errors)
 
-__all__ = [
-    "AlreadyMember",
-    "ConfigurationError",
-    "ConfigurationPending",
-    "LastVoter",
-    "LeadershipTransferring",
-    "LearnerBehind",
-    "LearnerRecovering",
-    "NotLeader",
-    "ProposalLimit",
-    "RaftError",
-    "UnknownMember",
-    "VotersRecovering",
-]
-
 
 class RaftError(Exception):
     """Base of everything that operation, as opposed to a bug, can cause in this package."""

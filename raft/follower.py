@@ -11,8 +11,6 @@ from raft.effects import AcceptEntries
 from raft.messages import AppendRequest, AppendResponse, SnapshotRequest, SnapshotResponse
 from raft.state import NodeState
 
-__all__ = ["Follower"]
-
 
 class Follower:
     """A follower's view of one leader's log; a new one for every term."""

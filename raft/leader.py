@@ -28,8 +28,6 @@ from raft.read_index import ReadQueue
 from raft.reasons import Reason
 from raft.state import NodeState
 
-__all__ = ["Clip", "Leader"]
-
 Clip = Callable[[int, int], Run]
 """(first index, last index) -> the run of one request: it begins at the first and has one entry at least."""
 

@@ -14,19 +14,6 @@ from typing import NamedTuple
 
 from raft.configuration import Configuration
 
-__all__ = [
-    "AppendRequest",
-    "AppendResponse",
-    "Message",
-    "RecoveryRequest",
-    "RecoveryResponse",
-    "SnapshotRequest",
-    "SnapshotResponse",
-    "TimeoutNow",
-    "VoteRequest",
-    "VoteResponse",
-]
-
 
 class VoteRequest(NamedTuple):
     """A candidate asks for a vote (5.2); with `pre_vote` it asks if it would get one (dissertation 9.6).

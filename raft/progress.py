@@ -18,8 +18,6 @@ from enum import Enum
 
 from raft.terms import LogTerms
 
-__all__ = ["PeerState", "Progress"]
-
 
 class PeerState(Enum):
     PROBE = "probe"

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-__all__ = ["VoteTally", "agreed"]
-
 
 def agreed(values: Sequence[int]) -> int:
     """The greatest value that a majority of the voters, one value each, has reached (5.3, 5.4)."""

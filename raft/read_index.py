@@ -7,8 +7,6 @@ under way wait for the next one and share it, so their number does not raise the
 
 from raft.effects import Effect, ReadLost, ReadReady
 
-__all__ = ["ReadQueue"]
-
 
 class ReadQueue:
     """Tokens of reads, in the order of their arrival: those without a round yet, and those of the open round."""

@@ -7,8 +7,6 @@ such a pause is then put down to it, and not to a peer.
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Cause", "Pause", "Reason"]
-
 
 class Reason(Enum):
     """The kinds of causes; what `Cause.peer` and `Cause.after_ns` say of each stands behind it."""

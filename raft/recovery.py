@@ -59,8 +59,6 @@ from raft.messages import RecoveryRequest, RecoveryResponse
 from raft.recovery_loss import Loss
 from raft.state import NodeState
 
-__all__ = ["Loss", "Recovery"]
-
 _NONCES = 1 << 60
 
 

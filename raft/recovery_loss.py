@@ -2,8 +2,6 @@
 
 from enum import Enum
 
-__all__ = ["Loss"]
-
 
 class Loss(Enum):
     """The part of its promises that a node no longer has."""

@@ -24,8 +24,6 @@ from raft.messages import Message
 from raft.reasons import Cause, Pause
 from raft.terms import LogTerms
 
-__all__ = ["NodeState", "RandomSource"]
-
 
 class RandomSource(Protocol):
     """The part of `random.Random` that an election needs."""

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 from raft.configuration import Configuration
 
-__all__ = ["PeerStatus", "Status"]
-
 
 @dataclass(frozen=True, slots=True)
 class PeerStatus:

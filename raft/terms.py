@@ -9,8 +9,6 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-__all__ = ["LogTerms"]
-
 
 class LogTerms:
     """Terms of the entries first_index..last_index and of the place before them.

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["NEVER", "Deadline", "Time"]
-
 NEVER: Final = 1 << 62
 
 

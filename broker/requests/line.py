@@ -20,8 +20,6 @@ from typing import Final, Protocol
 from broker.requests.connection import Connection, Outgoing
 from broker.requests.deadline import NEVER, Time
 
-__all__ = ["TRANSITIONS", "Line", "LineState", "LineUser", "Patience", "Surroundings"]
-
 
 class LineState(Enum):
     RESTS = "rests"

@@ -20,8 +20,6 @@ from simulation.scheduler import SECOND
 from simulation.world.running import Result
 from tests.simulation.planted_bugs import PLANTED, plan_of, run_planted
 
-__all__ = ["AIMED", "AIMED_SEEDS", "aimed_plan", "hunt_aimed"]
-
 AIMED_SEEDS = 20
 """Each is found within so many."""
 

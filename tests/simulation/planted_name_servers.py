@@ -21,21 +21,6 @@ from broker.remoting.command import RemotingCommand
 from broker.remoting.name_server_headers import RegisterBrokerHeader
 from broker.remoting.route import QueueData, TopicRouteData
 
-__all__ = [
-    "changed_before_it_is_saved",
-    "deleted_in_memory_only",
-    "only_the_changed_namespace_saved",
-    "remembered_answers",
-    "topics_deleted_for_good",
-    "waits_until_it_may_write",
-    "wiped_for_good",
-    "wiped_only_at_registered_topics",
-    "wiped_queues_are_not_read",
-    "wiped_queues_are_written",
-    "wiped_route_is_kept",
-    "wiped_until_the_next_registration",
-]
-
 
 def changed_before_it_is_saved(patch: pytest.MonkeyPatch) -> None:
     """A change is in force although its file could not be written."""

@@ -10,8 +10,6 @@ from broker.client.producing.outbox import Outbox, Sending
 from broker.client.transport.connection import Connection, Fields
 from broker.client.transport.runtime import Buffer
 
-__all__ = ["failures_forgotten", "last_come_first_sent", "sent_twice"]
-
 
 def sent_twice(patch: pytest.MonkeyPatch) -> None:
     """Once more, as nothing tells whether the first one arrived."""

@@ -16,17 +16,6 @@ from broker.consumer_groups.locks_processor import LocksProcessor
 from broker.reading import sql92
 from broker.state.metadata import Metadata, OrderLock
 
-__all__ = [
-    "every_lock_is_granted",
-    "finished_before_it_is_handled",
-    "given_back_before_the_handler_has_ended",
-    "lock_counted_on_for_ever",
-    "locks_forgotten_with_their_leader",
-    "locks_judged_by_the_wall_clock",
-    "position_read_before_the_lock",
-    "unknown_negated_is_true",
-]
-
 
 def every_lock_is_granted(patch: pytest.MonkeyPatch) -> None:
     """A broker that looks at nobody's lock but the asker's."""

@@ -27,25 +27,6 @@ from log.consume_queue import Boundary, ConsumeQueue
 from log.index_file import IndexFiles
 from log.properties import KEYS
 
-__all__ = [
-    "begin_of_another_queue",
-    "begin_remembered",
-    "broadcast_members_told_to_rebalance",
-    "broadcast_position_behind_what_is_fetched",
-    "broadcast_positions_at_the_brokers",
-    "broadcast_positions_not_read",
-    "earliest_time_of_the_end",
-    "fetched_counts_as_polled",
-    "fetched_stays_after_a_seek",
-    "forward_of_another_term_acted_on",
-    "older_position_stored_again",
-    "only_the_first_key_indexed",
-    "search_passes_the_first_of_a_time",
-    "search_upper_before_the_last_of_a_time",
-    "second_index_file_not_looked_at",
-]
-
-
 # ---- pull consumers --------------------------------------------------------------------------------------
 
 

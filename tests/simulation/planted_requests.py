@@ -18,15 +18,6 @@ from broker.requests.connection import Connection
 from broker.sending.replies_processor import RepliesProcessor
 from log.properties import with_property
 
-__all__ = [
-    "confirmed_before_it_is_pushed",
-    "given_to_whoever_waits",
-    "pushed_to_another_client",
-    "pushed_under_another_name",
-    "repeated_by_the_broker",
-    "waited_for_without_a_limit",
-]
-
 
 def pushed_to_another_client(patch: pytest.MonkeyPatch) -> None:
     """The broker pushes to the newest of all producers, whoever asked."""

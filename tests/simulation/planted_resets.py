@@ -23,21 +23,6 @@ from broker.state.commands import Command, CommitOffsets
 from broker.state.metadata import Metadata
 from broker.state.parked_offsets import ParkedOffsets
 
-__all__ = [
-    "acknowledged_before_it_is_committed",
-    "applied_by_the_leader_only",
-    "done_with_when_it_is_told",
-    "failed_report_repeated",
-    "fetched_comes_all_the_same",
-    "force_ignored",
-    "forgotten_by_the_next_leader",
-    "forward_without_force",
-    "kept_after_it_was_followed",
-    "of_one_queue_for_all",
-    "old_report_counts",
-    "repeated_by_the_broker",
-]
-
 
 def forgotten_by_the_next_leader(patch: pytest.MonkeyPatch) -> None:
     """An order is in the memory of one broker, as with 5.x."""

@@ -24,23 +24,6 @@ from log.dispatch import Dispatcher
 from log.properties import without_properties
 from log.record import Record
 
-__all__ = [
-    "announced_taken_for_delivered",
-    "body_lost",
-    "confirmed_before_it_is_committed",
-    "delay_dropped",
-    "delays_that_do_not_grow",
-    "done_with_before_it_is_confirmed",
-    "due_at_once",
-    "held_up_by_a_clock_that_was_ahead",
-    "last_retry_dropped",
-    "nothing_counted_at_takeover",
-    "property_lost",
-    "repeated_by_the_broker",
-    "retries_not_counted",
-    "retries_without_end",
-]
-
 Append = Callable[..., None]
 
 

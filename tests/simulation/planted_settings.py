@@ -23,16 +23,6 @@ from broker.state.commands import PutGroup, PutTopic
 from broker.state.metadata import Metadata
 from broker.topics.topics_processor import TopicsProcessor
 
-__all__ = [
-    "acknowledged_before_it_is_committed",
-    "applied_by_the_leader_only",
-    "asked_without_a_round",
-    "permission_of_the_topic_not_looked_at",
-    "refused_for_good",
-    "repeated_by_the_broker",
-    "switch_of_the_group_not_looked_at",
-]
-
 
 def acknowledged_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
     """An answer from the leader's log."""

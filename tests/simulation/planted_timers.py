@@ -8,13 +8,6 @@ import broker.delayed.timers as timers_module
 from broker.replica.group_clock import GroupClock
 from log.timer_index import Steps, TimerIndex
 
-__all__ = [
-    "announced_taken_for_delivered",
-    "due_by_a_clock_ahead",
-    "judged_by_the_leaders_wall_clock",
-    "nothing_counted_at_takeover",
-]
-
 
 def judged_by_the_leaders_wall_clock(patch: pytest.MonkeyPatch) -> None:
     """Times are what each node's own wall clock shows: one that jumps cuts delays short, or draws them out."""

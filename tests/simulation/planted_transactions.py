@@ -20,20 +20,6 @@ from broker.transactions.checks import TransactionChecks
 from broker.transactions.decisions import Decisions, _Deciding
 from log.record import Record, peek
 
-__all__ = [
-    "acknowledged_before_it_is_committed",
-    "asked_about_by_their_leader_only",
-    "decision_under_way_not_known",
-    "finished_ones_not_in_the_snapshot",
-    "given_up_after_two_questions",
-    "given_up_stays_open",
-    "half_message_in_its_own_topic",
-    "only_operation_messages_decide",
-    "operations_owed_forgotten",
-    "questions_not_counted",
-    "unknown_taken_for_rollback",
-]
-
 
 def decision_under_way_not_known(patch: pytest.MonkeyPatch) -> None:
     """A decision that is appended and not committed yet is made again."""

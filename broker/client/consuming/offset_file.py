@@ -34,8 +34,6 @@ from broker.remoting.admin_bodies import QueueOffsets
 from broker.remoting.bodies import MessageQueue as WireQueue
 from broker.remoting.errors import RemotingError
 
-__all__ = ["LocalOffsets", "OffsetFile"]
-
 logger = logging.getLogger("trivet.client")
 
 Result = TypeVar("Result")
