@@ -8,23 +8,16 @@ the time of its first operation, whatever else is shown. A client that several p
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 from spark_analysis.checking.verdict import Anomaly, Verdict
 from spark_analysis.importing.history import History
 
+if TYPE_CHECKING:
+    from pyspark.sql import Row
+
 NAMED_MAX: Final = 500
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """A statement: ``recorder`` recorded ``client``, as number ``place`` (from 1) of its ``clients``."""
-
-    client: str
-    recorder: str | None
-    place: int
-    clients: int
 
 
 def names_of(history: History, operations: Iterable[Mapping[str, Any]]) -> dict[str, str]:
@@ -36,7 +29,7 @@ def names_of(history: History, operations: Iterable[Mapping[str, Any]]) -> dict[
     if history.recorders is None or not clients:
         return {}
     of_recorder = Window.partitionBy("recorder")
-    rows = (
+    return names_from(
         history.recorders.groupBy("client", "recorder")
         .agg(sf.min("invoke_ns").alias("begin"))
         .withColumn("place", sf.row_number().over(of_recorder.orderBy("begin", "client")))
@@ -46,12 +39,12 @@ def names_of(history: History, operations: Iterable[Mapping[str, Any]]) -> dict[
         .limit(NAMED_MAX)
         .collect()
     )
-    return names_from(Recorded(row["client"], row["recorder"], row["place"], row["clients"]) for row in rows)
 
 
-def names_from(found: Iterable[Recorded]) -> dict[str, str]:
-    """Choose the names; returns identity -> name."""
-    by_client: dict[str, list[Recorded]] = {}
+def names_from(found: Iterable[Row]) -> dict[str, str]:
+    """Choose the names; returns identity -> name. Of each row, ``recorder`` recorded ``client``, as number ``place``
+    (from 1) of its ``clients``."""
+    by_client: dict[str, list[Row]] = {}
     for one in found:
         if one.recorder:
             by_client.setdefault(one.client, []).append(one)

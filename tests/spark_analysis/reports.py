@@ -8,6 +8,7 @@ from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED, A
 from spark_analysis.telling.report.run_figure import Panel, Series
 from spark_analysis.telling.report.tables import Event, ReportData, Window
 from spark_analysis.telling.report.windows import places_to_draw, window_around
+from spark_analysis.telling.stories import decisive
 
 QUEUE = "orders/broker-a:2"
 MILLISECOND = 1_000_000
@@ -182,7 +183,7 @@ def data_for(verdict: Verdict) -> ReportData:
     evidence.append(Event("n2", "role", 2_500 * MILLISECOND, "leader", 4, last_index=2))
     windows: dict[int, Window] = {}
     for place in places_to_draw(verdict.anomalies):
-        window = window_around(verdict.anomalies[place])
+        window = window_around(decisive(verdict.anomalies[place]))
         around = operation(99, "bystander", "read", 1001, None, offset=3)
         windows[place] = Window(
             window.begin_ns,

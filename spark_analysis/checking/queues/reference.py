@@ -23,10 +23,8 @@ from typing import Final
 
 from spark_analysis.checking.queues.unknown import Attempt, Finding, Hole, Seen, contested, settle
 from spark_analysis.checking.queues.value_hash import value_hash
+from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
 
-LINEARIZABLE: Final = "linearizable"
-VIOLATED: Final = "violated"
-UNDECIDED: Final = "undecided"
 # In the order in which a bound that several operations share is named: the last begins it, the first ends it.
 FUNCTIONS: Final = ("append", "head", "read", "tail")
 _CODES: Final = {"poll": FUNCTIONS.index("read")} | {name: code for code, name in enumerate(FUNCTIONS)}

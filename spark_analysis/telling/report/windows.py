@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -18,11 +18,10 @@ REGISTERS: Final = ("commit_offset", "fetch_offset")
 CHANGES: Final = ("append", "commit_offset")
 
 
-def span_of(anomaly: Anomaly) -> tuple[int, int]:
-    """The first invocation and the last completion of the operations that decide, in nanoseconds."""
-    proof = decisive(anomaly)
-    begin = min(one["invoke_ns"] for one in proof)
-    return begin, max(one.get("complete_ns") or one["invoke_ns"] for one in proof)
+def span_of(operations: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """The first invocation and the last completion, in nanoseconds."""
+    begin = min(one["invoke_ns"] for one in operations)
+    return begin, max(one.get("complete_ns") or one["invoke_ns"] for one in operations)
 
 
 def places_to_draw(anomalies: Sequence[Anomaly]) -> list[int]:
@@ -32,7 +31,7 @@ def places_to_draw(anomalies: Sequence[Anomaly]) -> list[int]:
     for place, one in enumerate(anomalies):
         if not one.proof or "op" not in one.proof[0]:
             continue
-        begin, end = span_of(one)
+        begin, end = span_of(decisive(one))
         # Two messages in one place are where most other contradictions come from, and are understood at once. Two
         # operations that contradict each other explain themselves, too; one alone seldom does.
         is_cause = one.kind in DISPUTES and len(decisive(one)) > 1
@@ -50,25 +49,22 @@ def moments_of(anomaly: Anomaly, window: Window) -> list[int]:
     return sorted({*begins, *ends})
 
 
-def window_around(anomaly: Anomaly) -> Window:
-    """The borders of the drawing of a proof, without operations."""
-    begin, end = span_of(anomaly)
+def window_around(deciding: Sequence[Mapping[str, Any]]) -> Window:
+    """The borders of the drawing of a proof by the operations that decide, without others."""
+    begin, end = span_of(deciding)
     margin = max(1000, (end - begin) // 6)
-    proof = tuple(one["op"] for one in decisive(anomaly))
-    return Window(begin, end, begin - margin, end + margin, proof)
+    return Window(begin, end, begin - margin, end + margin, tuple(one["op"] for one in deciding))
 
 
 def fitted(window: Window, deciding: Sequence[dict[str, Any]]) -> Window:
     """Fit the window around the ``deciding`` operations once all its operations are known, and keep those that are in
     it then."""
-    begin = min(one["invoke_ns"] for one in deciding)
-    end = max(one.get("complete_ns") or one["invoke_ns"] for one in deciding)
-    margin = max(1000, (end - begin) // 6)
-    low, high = begin - margin, end + margin
+    new = window_around(deciding)
+    low, high = new.low_ns, new.high_ns
     inside = (
         one for one in window.operations if one["invoke_ns"] <= high and one.get("complete_ns", high) >= low
     )
-    return Window(begin, end, low, high, window.proof, tuple(inside))
+    return replace(new, proof=window.proof, operations=tuple(inside))
 
 
 def windows_of(anomalies: Sequence[Anomaly], history: History) -> dict[int, Window]:
@@ -76,7 +72,7 @@ def windows_of(anomalies: Sequence[Anomaly], history: History) -> dict[int, Wind
     from pyspark.sql import Window as Over
     from pyspark.sql import functions as sf
 
-    windows = {place: window_around(anomalies[place]) for place in places_to_draw(anomalies)}
+    windows = {place: window_around(decisive(anomalies[place])) for place in places_to_draw(anomalies)}
     if not windows:
         return {}
     nearness = []

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyspark.sql import Row
 from rich.console import Console
 
 from spark_analysis.checking.verdict import (
@@ -26,7 +27,7 @@ from spark_analysis.checking.verdict import (
 )
 from spark_analysis.telling import stories
 from spark_analysis.telling.console import LOG_WIDTH, console_for_output, print_verdicts
-from spark_analysis.telling.names import Recorded, names_from
+from spark_analysis.telling.names import names_from
 from spark_analysis.telling.report import render
 from spark_analysis.telling.report.answer import checked_and_not, words
 from spark_analysis.telling.report.data import EVENTS_MAX
@@ -470,10 +471,11 @@ def test_a_proof_is_drawn_with_its_culprits() -> None:
 
 def test_clients_are_called_by_their_processes() -> None:
     """Who recorded a client is its name, in words and lanes; what the protocol calls it stands beside it."""
-    crowd = [Recorded("consumer-1", "crowd", 1, 9), Recorded("consumer-2", "crowd", 7, 9)]
-    several = [Recorded("bystander", "b1", 1, 1), Recorded("bystander", "b2", 1, 1)]
+    recorded = Row("client", "recorder", "place", "clients")
+    crowd = [recorded("consumer-1", "crowd", 1, 9), recorded("consumer-2", "crowd", 7, 9)]
+    several = [recorded("bystander", "b1", 1, 1), recorded("bystander", "b2", 1, 1)]
     names = names_from(
-        [Recorded("producer-1", "shop0", 1, 1), *crowd, Recorded("auditor", None, 1, 1), *several]
+        [recorded("producer-1", "shop0", 1, 1), *crowd, recorded("auditor", None, 1, 1), *several]
     )
     assert names == {"producer-1": "shop0", "consumer-1": "crowd #1", "consumer-2": "crowd #7"}
     verdict = verdict_of("stale-read")
