@@ -44,8 +44,8 @@ class ChaosFinding(Exception):  # noqa: N818 - something that must hold does not
     """A finding, in words; the directory has the rest."""
 
 
-class Summary(msgspec.Struct, kw_only=True):
-    """The result of a run."""
+class Summary(Counters, kw_only=True):
+    """The result of a run; while it goes on, what its clients have seen so far."""
 
     seed: int
     nodes: int
@@ -53,10 +53,6 @@ class Summary(msgspec.Struct, kw_only=True):
     fault_seconds: float
     fired: dict[str, int] = {}
     """By kind; kinds that the seed left out have none."""
-    acknowledged: int = 0
-    unknown: int = 0
-    read: int = 0
-    questions: int = 0
     entries_compared: int = 0
     bytes_compared: int = 0
     finding: str | None = None
@@ -90,7 +86,6 @@ class ChaosRun:
             directory=str(directory),
             traces=str(directory / "traces"),
         )
-        self.counters = Counters()
         self.current: dict[str, None] = {}
         """The faults that are going on."""
         self.phase = "the group starts"
@@ -109,7 +104,6 @@ class ChaosRun:
         except* (ChaosFinding, StoresDifferError) as findings:
             self.summary.finding = _first_of(findings)
         finally:
-            self._count(self.counters)
             self.summary.seconds = time.monotonic() - begin
         if self.summary.finding is not None:
             self._tell(f"FOUND: {self.summary.finding}")
@@ -140,8 +134,8 @@ class ChaosRun:
             await self._compare(cluster, voters)
 
     async def _drive(self, cluster: LocalCluster, recording: Recording, faults: Faults) -> None:
-        workload = Workload(cluster.name_server_address, recording, stream(f"load {self._seed}"))
-        self.counters = workload.counters
+        random = stream(f"load {self._seed}")
+        workload = Workload(cluster.name_server_address, recording, random, self.summary)
         async with trio.open_nursery() as background:
             background.start_soon(recording.run)
             background.start_soon(_watch_deaths, cluster)
@@ -170,13 +164,6 @@ class ChaosRun:
                 await trio.sleep_until(begin_s + fault.time_ns / SECOND)
                 nursery.start_soon(faults.do, fault)
             await trio.sleep_until(begin_s + self.summary.fault_seconds)
-
-    def _count(self, counters: Counters) -> None:
-        summary = self.summary
-        summary.acknowledged = counters.acknowledged
-        summary.unknown = counters.unknown
-        summary.read = counters.read
-        summary.questions = counters.questions
 
     async def _compare(self, cluster: LocalCluster, voters: list[str]) -> None:
         commit_index = await cluster.wait_caught_up()

@@ -9,10 +9,10 @@ auditors ask for the ends of queues and for stored offsets. All of it is recorde
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+import msgspec
 import trio
 
 from broker.client.message import SendResult
@@ -43,8 +43,7 @@ AT_MOST_ONCE: Final = frozenset({"producer", "careful"})
 """Actors whose messages are stored once at most."""
 
 
-@dataclass(slots=True)
-class Counters:
+class Counters(msgspec.Struct):
     """Counts of what the clients have seen."""
 
     acknowledged: int = 0
@@ -58,8 +57,8 @@ class Workload:
 
     think_ms = 50
 
-    def __init__(self, name_server: str, recording: Recording, random: Random) -> None:
-        self.counters = Counters()
+    def __init__(self, name_server: str, recording: Recording, random: Random, counters: Counters) -> None:
+        self._counters = counters
         self.name_servers: Sequence[str] = [name_server]
         self.load_stopped = False
         """Set to end all sending."""
@@ -98,7 +97,7 @@ class Workload:
 
     def sent(self, sender: str, results: Sequence[SendResult], *, once: bool) -> None:
         """Messages are acknowledged."""
-        self.counters.acknowledged += len(results)
+        self._counters.acknowledged += len(results)
         for result in results:
             place = (result.queue.queue_id, result.queue_offset)
             if place not in self._read:
@@ -107,17 +106,17 @@ class Workload:
 
     def unknown(self, messages: int) -> None:
         """Counts messages that may be stored or not."""
-        self.counters.unknown += messages
+        self._counters.unknown += messages
 
     def consumed(self, queue_id: int, offset: int) -> None:
         """A consumer's application got a message."""
         place = (queue_id, offset)
         self._read[place] = None
         self._unread.pop(place, None)
-        self.counters.read += 1
+        self._counters.read += 1
         if not self._unread:
             self._everything_read.set()
 
     def answered(self) -> None:
         """A question about a queue or the group's position has its answer."""
-        self.counters.questions += 1
+        self._counters.questions += 1

@@ -136,11 +136,10 @@ def _state_of(run: ChaosRun, pause_s: float) -> Callable[[], str]:
 
     def state() -> str:
         nonlocal acknowledged
-        counters = run.counters
-        rate = (counters.acknowledged - acknowledged) / pause_s
-        acknowledged = counters.acknowledged
+        rate = (run.summary.acknowledged - acknowledged) / pause_s
+        acknowledged = run.summary.acknowledged
         phase = run.phase if run.phase != "faults" else f"faults: {'; '.join(run.current) or 'none now'}"
-        return f"{acknowledged:,} acknowledged ({rate:,.0f}/s), {counters.read:,} read; {phase}"
+        return f"{acknowledged:,} acknowledged ({rate:,.0f}/s), {run.summary.read:,} read; {phase}"
 
     return state
 

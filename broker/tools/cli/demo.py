@@ -49,7 +49,7 @@ def demo(
     progress = Progress(2.0)
     progress.tell(f"{len(lines):,} lines to send; everything goes to {dir}")
     demonstration = Demonstration(directory, lines, progress.tell)
-    trio.run(_run_with_progress, demonstration, progress)
+    trio.run(_run_with_progress, demonstration, len(lines), progress)
     summary = demonstration.summary
     code = 0
     if analysis:
@@ -65,13 +65,13 @@ def demo(
     return code
 
 
-async def _run_with_progress(demonstration: Demonstration, progress: Progress) -> None:
+async def _run_with_progress(demonstration: Demonstration, lines: int, progress: Progress) -> None:
     import trio
 
-    counters = demonstration.counters
+    summary = demonstration.summary
 
     def state() -> str:
-        return f"{counters.acknowledged:,} of {counters.total:,} acknowledged, {counters.read:,} read"
+        return f"{summary.messages_sent:,} of {lines:,} acknowledged, {summary.messages_read:,} read"
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(progress.keep_showing, state)

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON instead of a table.")]
 
 
+def _env(name: str, help: str) -> Parameter:
+    """An option that may stand in the environment."""
+    return Parameter(show_default=False, env_var=name, help=help)
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Servers:
@@ -38,35 +43,15 @@ class Servers:
     )
     tls_ca: Annotated[
         str,
-        Parameter(
-            show_default=False,
-            env_var="TRIVET_TLS_CA",
-            help="Authorities that certify the servers, a PEM file; implies --tls. Else the system's.",
+        _env(
+            "TRIVET_TLS_CA",
+            "Authorities that certify the servers, a PEM file; implies --tls. Else the system's.",
         ),
     ] = ""
-    tls_cert: Annotated[
-        str,
-        Parameter(
-            show_default=False,
-            env_var="TRIVET_TLS_CERT",
-            help="Certificate to show to servers that ask, PEM.",
-        ),
-    ] = ""
-    tls_key: Annotated[
-        str, Parameter(show_default=False, env_var="TRIVET_TLS_KEY", help="Its private key, PEM.")
-    ] = ""
-    access_key: Annotated[
-        str,
-        Parameter(
-            show_default=False, env_var="TRIVET_ACCESS_KEY", help="Account with which requests are signed."
-        ),
-    ] = ""
-    secret_key: Annotated[
-        str,
-        Parameter(
-            show_default=False, env_var="TRIVET_SECRET_KEY", help="Its secret; better in the environment."
-        ),
-    ] = ""
+    tls_cert: Annotated[str, _env("TRIVET_TLS_CERT", "Certificate to show to servers that ask, PEM.")] = ""
+    tls_key: Annotated[str, _env("TRIVET_TLS_KEY", "Its private key, PEM.")] = ""
+    access_key: Annotated[str, _env("TRIVET_ACCESS_KEY", "Account with which requests are signed.")] = ""
+    secret_key: Annotated[str, _env("TRIVET_SECRET_KEY", "Its secret; better in the environment.")] = ""
 
     def addresses(self) -> list[str]:
         """The name servers' addresses. Raises CommandError."""

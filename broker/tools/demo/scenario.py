@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -43,7 +42,7 @@ class DemoFailed(Exception):  # noqa: N818 - a finding, which may or may not be 
 
 
 class Summary(msgspec.Struct, kw_only=True):
-    """The events and figures of a demonstration."""
+    """The events and figures of a demonstration, while it goes on those until now."""
 
     messages_sent: int = 0
     messages_of_unknown_outcome: int = 0
@@ -63,21 +62,11 @@ class Summary(msgspec.Struct, kw_only=True):
     report: str | None = None
 
 
-@dataclass(slots=True)
-class Counters:
-    """Figures for a display while it goes on."""
-
-    total: int
-    acknowledged: int = 0
-    read: int = 0
-
-
 class Demonstration:
     """One run of it."""
 
     def __init__(self, directory: Path, lines: Sequence[bytes], narrate: Narrate) -> None:
         self.directory = directory
-        self.counters = Counters(len(lines))
         self.summary = Summary(directory=str(directory), traces=str(directory / "traces"))
         self._lines = lines
         self._narrate = narrate
@@ -157,32 +146,27 @@ class Demonstration:
             raise DemoFailed(
                 f"{len(missing):,} acknowledged messages were not read within {READ_TIMEOUT_S:g} s"
             )
-        again = sum(self._read.values()) - len(self._read)
-        self.summary.messages_read = len(self._read)
-        self.summary.read_again = again
+        again = self.summary.read_again = sum(self._read.values()) - len(self._read)
         self._narrate(f"the readers have seen all of them, {again:,} more than once")
 
     async def _send_lines(self, producer: Producer, number: int) -> None:
-        counters = self.counters
-        for line_number in range(number, len(self._lines), SENDERS):
+        summary, lines = self.summary, len(self._lines)
+        for line_number in range(number, lines, SENDERS):
             message = Message(TOPIC, self._lines[line_number], keys=(f"line-{line_number + 1}",))
             begun_ns = time.monotonic_ns()
             try:
                 result = await producer.send(message, queue=f"sender-{number}")
             except SendOutcomeUnknown:
-                self.summary.messages_of_unknown_outcome += 1
+                summary.messages_of_unknown_outcome += 1
                 continue
-            if self._killed_ns is not None and begun_ns > self._killed_ns and not self.summary.failover_ms:
-                self.summary.failover_ms = (time.monotonic_ns() - self._killed_ns) / 1e6
-                self._narrate(
-                    f"the first send after it is acknowledged {self.summary.failover_ms:,.0f} ms later"
-                )
+            if self._killed_ns is not None and begun_ns > self._killed_ns and not summary.failover_ms:
+                summary.failover_ms = (time.monotonic_ns() - self._killed_ns) / 1e6
+                self._narrate(f"the first send after it is acknowledged {summary.failover_ms:,.0f} ms later")
             self._acknowledged[result.message_id] = line_number
-            self.summary.messages_sent += 1
-            counters.acknowledged += 1
-            if counters.acknowledged * 3 >= counters.total:
+            summary.messages_sent += 1
+            if summary.messages_sent * 3 >= lines:
                 self._third.set()
-            if counters.acknowledged * 3 >= counters.total * 2:
+            if summary.messages_sent * 3 >= lines * 2:
                 self._two_thirds.set()
                 # The rest is sent after the kill, however long it takes to hear who leads.
                 await self._killed.wait()
@@ -208,7 +192,7 @@ class Demonstration:
                         if message.body != self._lines[int(message.keys[0].removeprefix("line-")) - 1]:
                             raise DemoFailed(f"{message!r} is not the line that was sent")
                         self._read[message.message_id] = self._read.get(message.message_id, 0) + 1
-                    self.counters.read = len(self._read)
+                    self.summary.messages_read = len(self._read)
                     if self._all_sent.is_set():
                         self._check_read()
 
