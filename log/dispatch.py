@@ -38,7 +38,6 @@ from log.record import (
 _HEADS = Struct(">ii40xiI4xi4xqqi16xq20xi")
 _HEADS_BYTES = 136
 _ANY_HOST_V6 = SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6
-_ENTRIES_PER_PASS = 4096
 _TAGS_REMEMBERED = 4096
 
 assert _HEADS.size == _HEADS_BYTES
@@ -94,7 +93,7 @@ class _Topic:
 class Dispatcher:
     """Builds the queues and index files of one store from its log."""
 
-    __slots__ = ("_delays", "_index", "_log", "_queues", "_tags", "_topics", "_touched")
+    __slots__ = ("_delays", "_entries_per_pass", "_index", "_log", "_queues", "_tags", "_topics", "_touched")
 
     def __init__(
         self, log: EntryLog, queues: ConsumeQueues, index: IndexFiles, options: StoreOptions
@@ -103,6 +102,7 @@ class Dispatcher:
         self._queues = queues
         self._index = index
         self._delays = options.delay_levels_ms
+        self._entries_per_pass = options.dispatch_entries
         self._topics: dict[bytes, _Topic] = {}
         self._tags: dict[bytes | None, int] = {}
         # Kept from a call that failed to the next, so that no arrival is forgotten.
@@ -118,13 +118,15 @@ class Dispatcher:
     ) -> Dispatch:
         """Dispatches entries `first_index`..`to_index`, or up to the first internal one if so wished.
 
+        They are taken in passes of `StoreOptions.dispatch_entries`.
+
         Raises DiskError, QueueOrderError; repeat the call from the same `first_index` then.
         """
         internal: list[tuple[int, memoryview]] = []
         index = first_index
         while index <= to_index and not (stop_at_internal and internal):
             index = self._pass(
-                index, min(to_index, index + _ENTRIES_PER_PASS - 1), wall_ms, internal, stop_at_internal
+                index, min(to_index, index + self._entries_per_pass - 1), wall_ms, internal, stop_at_internal
             )
         arrivals = [
             Arrival(queue.topic, queue.queue_id, first, queue.max_offset)

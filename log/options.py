@@ -64,6 +64,9 @@ class StoreOptions:
     """Per IndexFile; entry 0 is never used."""
     index_mappings: int = 8
 
+    dispatch_entries: int = 4096
+    """Entries that are dispatched at once: some 8 ms, in which a node does nothing else."""
+
     delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
 
     def __post_init__(self) -> None:
@@ -71,5 +74,6 @@ class StoreOptions:
         assert self.index_file_units >= 1, "an index file holds at least one unit"
         assert self.consume_queue_file_units >= 1, "a ConsumeQueue file holds at least one unit"
         assert self.index_slots >= 1, "an IndexFile has at least one slot"
+        assert self.dispatch_entries >= 1, "each dispatch has an entry"
         assert self.index_entries >= 2, "an IndexFile holds at least one entry beside the unused one"
         assert min(self.data_mappings, self.consume_queue_mappings, self.index_mappings) >= 2

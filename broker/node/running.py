@@ -123,6 +123,8 @@ class RunningNode:
                 registrar.changed()
         if self._stop is not None:
             self._stop.turned()
+        if node.replica.is_behind:
+            self._surroundings.wake()
         self.due_ns = deadline_ns
         return deadline_ns  # what has set another one since has asked for another turn
 

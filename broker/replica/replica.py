@@ -502,6 +502,8 @@ class Replica:
         """Returns the time at which `tick` and `turn` must run at the latest; NEVER while nothing is due."""
         deadline: int | None = self.raft.deadline()
         due = NEVER if deadline is None else deadline
+        if self.is_behind:
+            return self.now_ns
         durability = self.durability
         if (
             not durability.sync
@@ -512,6 +514,11 @@ class Replica:
         if self.applied_index != self.upkeep.checkpointed_index:
             due = min(due, self.upkeep.checkpoint_due_ns)
         return due
+
+    @property
+    def is_behind(self) -> bool:
+        """More is committed than one turn has applied: the next turn is wanted at once."""
+        return self.applied_index < self._committed_index
 
     def carry_out(self) -> None:
         """Carries out raft's effects, in order (see raft/effects.py for what that order promises)."""
@@ -653,6 +660,8 @@ class Replica:
         reads = self._reads
         durability = self.durability
         is_first = True
+        # One slice in a turn: between two of them heartbeats are answered, and whatever else is small.
+        slice_end = self.applied_index + self.store.options.dispatch_entries
         while True:
             if reads.wanted:
                 reads.begin_round(raft, now_ns)
@@ -665,14 +674,15 @@ class Replica:
                 raft.replicate(now_ns)
             if raft.has_effects:
                 self.carry_out()
-            if self._committed_index > self.applied_index:
+            upto = min(self._committed_index, slice_end)
+            if upto > self.applied_index:
                 # The trace says so before anybody is told: a checker compares it with what clients heard.
                 self._trace.committed(now_ns, self._committed_index, raft.term)
                 waiting = self._waiting_for_commit
                 while waiting and waiting[0][0] <= self._committed_index:
                     waiting.popleft()[1].committed()
                 send()
-                self._apply_committed()
+                self._apply_committed(upto)
             elif not reads.wanted:
                 confirmed = reads.confirmed_at
                 if not confirmed or confirmed[0][0] > self.applied_index:
@@ -680,9 +690,8 @@ class Replica:
             # A read that passes its barrier may propose something. It leaves in this turn: the next one may be far.
             reads.applied(self.applied_index)
 
-    def _apply_committed(self) -> None:
+    def _apply_committed(self, upto: int) -> None:
         """Dispatches (4), then answers (5): all who are answered in this turn can read what they wrote."""
-        upto = self._committed_index
         store = self.store
         arrivals: list[Arrival] = []
         while self.applied_index < upto:

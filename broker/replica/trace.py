@@ -24,6 +24,8 @@ class ReplicaTrace:
         self._log = entry_log
         self.appended_index = entry_log.last_index
         """The last entry that was recorded."""
+        self._committed_index = commit_index
+        """The commit index that was recorded last."""
         self._digest = 0
         self._digest_index = -1
         self._digest_known = entry_log.first_index == 0
@@ -64,8 +66,9 @@ class ReplicaTrace:
             )
 
     def committed(self, now_ns: int, index: int, term: int) -> None:
-        """The commit index rose; to be called before anybody is told."""
-        if self._writer is not None:
+        """Records the commit index if it rose; to be called before anybody is told."""
+        if self._writer is not None and index > self._committed_index:
+            self._committed_index = index
             self.appended(now_ns)
             self._writer.commit(now_ns, index, term)
 

@@ -171,6 +171,7 @@ class World:
             delay_levels_ms=tuple(1000 * seconds for seconds in DELAY_LEVELS_S),
             write_buffer=self.random("write buffer").random() < 0.25,
             hot_bytes=2 * plan.data_file_bytes,
+            dispatch_entries=self.random("dispatch entries").choice((1, 2, 5, 4096)),
         )
 
     def _broker_settings(self, name: str, ip: str, peers: dict[str, str]) -> Settings:
