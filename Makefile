@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 SHARED := --numprocesses auto
 ROOMS := raft log broker simulation spark_analysis tests benchmarks trivet.py
 
-.PHONY: demo test test-fast check fmt map bench simulate interop lock clean
+.PHONY: demo test test-fast check fmt map bench simulate fuzz interop lock clean
 
 demo: $(STAMP)
 	$(BIN)/trivet demo
@@ -41,6 +41,10 @@ bench: $(STAMP)
 # A long batch; a finding ends with the command that replays it.
 simulate: $(STAMP)
 	$(BIN)/trivet simulate --seeds 1-1000 --jobs 2
+
+# Hostile requests for brokers, name servers and the port of the peers, beside a healthy client; a finding says how to replay it.
+fuzz: $(STAMP)
+	$(BIN)/python -m tests.hostile.fuzz --requests 1000000
 
 # Against RocketMQ's own clients and servers, where Maven and Java are there to fetch and run them.
 interop: $(STAMP)

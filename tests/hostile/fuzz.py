@@ -1,0 +1,461 @@
+"""Hostile requests for whole nodes, beside a healthy client: leader, follower, name server and the port of the peers.
+
+    python -m tests.hostile.fuzz --requests 1000000 [--seed 1]     # make fuzz; a failure prints what replays it
+
+No sockets and no clock: nodes are those of the tests' group. What must hold for every seed:
+
+- nothing is raised by a node, and nothing is logged as an exception that nobody foresaw;
+- every request is answered once, or its connection is closed with a reason; what asks to wait is answered in time;
+- the healthy client's answers are all right, and nothing of its own is changed: its messages, its offset, its topic and
+  consumer group;
+- the node that led still leads.
+
+With accounts the stranger has one of its own, signs with it, and names what is the healthy client's. Without them
+everybody may change everything by request, so that it names only its own there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import time
+from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+
+import cbor2
+import structlog
+
+from broker.access.accounts import parse as parse_accounts
+from broker.access.control import AccessControl
+from broker.client.transport.credentials import Credentials
+from broker.name_server import NameServer
+from broker.name_server.sessions import NameServerSessions
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand, encode, request
+from broker.remoting.frame import FrameDecoder
+from broker.remoting.name_server_headers import RegisterBrokerHeader
+from broker.requests.client_sessions import ClientSession
+from broker.requests.connection import Connection
+from broker.settings.tables import NameServerSettings
+from tests.broker.harness import Group
+from tests.broker.lines import Desk
+from tests.hostile.drawing import Drawing, Names
+
+CODES: Final = (*map(int, RequestCode), 0, -1, 999, 32767, 2**31 - 1)
+_CHANGES_MEMBERS: Final = frozenset({RequestCode.TRIVET_CHANGE_GROUP, RequestCode.TRIVET_TRANSFER_LEADERSHIP})
+
+ACCOUNTS: Final = """
+[[accounts]]
+access_key = "healthy-client"
+secret_key = "secret of the healthy"
+admin = true
+
+[[accounts]]
+access_key = "stranger"
+secret_key = "secret of the stranger"
+topic_permissions = { F0 = "PUB|SUB", F1 = "PUB", F2 = "SUB" }
+group_permissions = { FG0 = "SUB", FG1 = "SUB" }
+"""
+HEALTHY: Final = Credentials("healthy-client", "secret of the healthy")
+STRANGER: Final = Credentials("stranger", "secret of the stranger")
+ROUND_REQUESTS: Final = 3_000
+"""After so many a fresh group is made: what strangers may leave behind without accounts is bounded by settings."""
+
+
+class FindingError(AssertionError):
+    """What must hold did not."""
+
+
+class Stranger:
+    """One connection that sends hostile requests, and sees to it that they are answered."""
+
+    def __init__(self, received: Callable[[bytes], None]) -> None:
+        self.send = received
+        self.closed = False
+        self.unanswered: dict[int, bytes] = {}
+        """The frames, by opaque, of the requests that want an answer."""
+        self.frames: list[bytes] = []
+        self._decoder = FrameDecoder()
+        self._answered: set[int] = set()
+
+    def sends(self, opaque: int, frame: bytes, command: RemotingCommand) -> None:
+        """Sends one request, which `frame` is."""
+        if not command.is_response and not command.is_one_way:
+            self.unanswered[opaque] = frame
+        self.frames.append(frame)
+        self.send(frame)
+
+    def receive(self, data: bytes) -> None:
+        """Takes answers."""
+        for command in self._decoder.feed(data):
+            if command.is_response and self.unanswered.pop(command.opaque, None) is None:
+                raise FindingError(f"an answer to {command.opaque}, which waits for none: {command}")
+
+    def close(self) -> None:
+        """The node has closed the connection."""
+        self.closed = True
+        self.unanswered.clear()
+
+    lost = close
+
+
+@dataclass
+class Told:
+    """What a run tells at its end."""
+
+    requests: int = 0
+    closed: int = 0
+    healthy_ms: list[float] = field(default_factory=list)
+    """The time that each send and pull of the healthy client took, with all that was before it in the queue."""
+
+    def percentile(self, part: float) -> float:
+        """The time below which that part of the healthy client's calls took."""
+        ordered = sorted(self.healthy_ms)
+        return ordered[min(int(part * len(ordered)), len(ordered) - 1)] if ordered else 0.0
+
+
+class BrokerRound:
+    """A group of three, strangers at two of its nodes, and a healthy client."""
+
+    def __init__(self, seed: int, told: Told, *, accounts: bool) -> None:
+        self._told = told
+        self._random = Random(seed)
+        self._accounts = accounts
+        others = ("H", "HG", "%RETRY%HG", "n0", "n1", "n2", "healthy-client") if accounts else ()
+        self._drawing = Drawing(self._random, Names(others=others), STRANGER.sign if accounts else None)
+        self.group = group = Group(3, seed=seed)
+        self._leader = group.elect()
+        self._healthy = healthy = group.connect(self._leader, name="healthy")
+        healthy.create_topic("H", queues=2)
+        for topic in ("F0", "F1", "F2"):
+            healthy.create_topic(topic, queues=4)
+        if accounts:
+            for member in group.alive():
+                member.alive.access = AccessControl(parse_accounts(ACCOUNTS, "accounts"))
+        self._sent: list[bytes] = []
+        self._strangers: dict[str, Stranger] = {}
+        self._opaques = itertools.count(1)
+        self._term = group.node(self._leader).replica.term
+
+    def run(self, count: int) -> None:
+        """Sends so many requests, in handfuls, and looks at the healthy client after each of them."""
+        random = self._random
+        while count > 0:
+            handful = min(count, random.choice((1, 5, 20)))
+            count -= handful
+            began = time.process_time_ns()
+            for _ in range(handful):
+                self._send_one(random.choice(list(self.group.members)))
+            self._look_at_healthy()
+            self._told.healthy_ms.append((time.process_time_ns() - began) / 1e6)
+            if random.random() < 0.02:
+                self.group.advance(random.choice((0.1, 1, 6)))
+        self._end()
+
+    def _send_one(self, node_id: str) -> None:
+        random = self._random
+        stranger = self._strangers.get(node_id)
+        if stranger is None or stranger.closed:
+            stranger = self._strangers[node_id] = self._connect(node_id)
+        code = random.choice(CODES)
+        if not self._accounts and code in _CHANGES_MEMBERS:
+            code = RequestCode.TRIVET_NODE_STATUS
+        opaque = next(self._opaques)
+        frame = self._drawing.request(code, opaque)
+        (command,) = FrameDecoder().feed(frame)
+        stranger.sends(command.opaque, frame, command)
+        self._told.requests += 1
+
+    def _connect(self, node_id: str) -> Stranger:
+        stranger = Stranger(lambda data: session.received(data))  # noqa: PLW0108 - made below
+        session: ClientSession = self.group.accept(node_id, stranger, "10.1.1.1", 999)
+        return stranger
+
+    def _call(self, code: int, fields: dict[str, Any], body: bytes = b"") -> RemotingCommand:
+        texts = {name: str(value) for name, value in fields.items()}
+        return self._healthy.call(code, HEALTHY.sign(texts, body) if self._accounts else texts, body)
+
+    def _look_at_healthy(self) -> None:
+        body = b"message %d" % len(self._sent)
+        queue = {"topic": "H", "queueId": 1}
+        sent = self._call(
+            RequestCode.SEND_MESSAGE,
+            {
+                **queue,
+                "producerGroup": "HP",
+                "defaultTopic": "TBW102",
+                "defaultTopicQueueNums": 4,
+                "sysFlag": 0,
+                "bornTimestamp": 0,
+                "flag": 0,
+            },
+            body,
+        )
+        expect(sent.code == ResponseCode.SUCCESS, f"a send of the healthy client: {sent}")
+        expect(sent.fields["queueOffset"] == str(len(self._sent)), f"somebody else has sent to H: {sent}")
+        self._sent.append(body)
+        pulled = self._call(
+            RequestCode.PULL_MESSAGE,
+            {
+                **queue,
+                "consumerGroup": "HG",
+                "queueOffset": len(self._sent) - 1,
+                "maxMsgNums": 1,
+                "sysFlag": 5,
+                "commitOffset": len(self._sent) - 1,
+                "suspendTimeoutMillis": 0,
+                "subVersion": 0,
+                "subscription": "*",
+            },
+        )
+        expect(pulled.code == ResponseCode.SUCCESS, f"a pull of the healthy client: {pulled}")
+        expect(body in bytes(pulled.body), "the healthy client pulled another message than its own")
+        leader = self.group.node(self._leader).replica
+        expect(
+            leader.serving and leader.term == self._term, f"the leader leads no more: {self.group.describe()}"
+        )
+
+    def _end(self) -> None:
+        """What waits has been answered when the longest patience is over."""
+        self.group.advance(200)
+        for node_id, stranger in self._strangers.items():
+            self._told.closed += stranger.closed
+            for opaque, frame in stranger.unanswered.items():
+                raise FindingError(f"{node_id} never answered {opaque}: {shown(frame)}")
+        stored = self._call(
+            RequestCode.QUERY_CONSUMER_OFFSET, {"consumerGroup": "HG", "topic": "H", "queueId": 1}
+        )
+        expect(
+            stored.fields.get("offset") == str(len(self._sent) - 1), f"the healthy group's offset: {stored}"
+        )
+        self._look_at_healthy()
+        self.group.converge()
+
+    @property
+    def last_frames(self) -> list[bytes]:
+        """What each stranger has sent last."""
+        return [stranger.frames[-1] for stranger in self._strangers.values() if stranger.frames]
+
+
+class NameServerRound:
+    """A name server with a healthy broker's registration, and a stranger."""
+
+    def __init__(self, seed: int, told: Told) -> None:
+        self._told = told
+        self._random = Random(seed)
+        self._drawing = Drawing(self._random, Names())
+        self._desk = Desk()
+        self._sessions = NameServerSessions(
+            NameServer(NameServerSettings()), self._desk, self._desk.time, 10**18, self._random.randbytes
+        )
+        self._healthy, self._broker = self._connect(), self._connect()
+        self._opaques = itertools.count(1)
+        self._stranger: Stranger | None = None
+
+    def _connect(self) -> tuple[ClientSession, Connection]:
+        connection = Connection(self._desk.outgoing, "c")
+        return self._sessions.accept(connection), connection
+
+    def run(self, count: int) -> None:
+        """Sends so many requests one by one; each is answered at once."""
+        for number in range(count):
+            if self._stranger is None or self._stranger.closed:
+                session, self._connection = self._connect()
+                self._stranger = Stranger(session.received)
+            opaque = next(self._opaques)
+            frame = self._drawing.request(self._random.choice(CODES), opaque)
+            (command,) = FrameDecoder().feed(frame)
+            began = time.process_time_ns()
+            self._stranger.sends(command.opaque, frame, command)
+            self._stranger.receive(b"".join(self._connection.take()))
+            if self._connection.close_requested:
+                self._stranger.close()
+                self._told.closed += 1
+            expect(not self._stranger.unanswered, f"never answered: {shown(frame)}")
+            self._told.requests += 1
+            if number % 10 == 0:
+                self._look_at_healthy()
+                self._told.healthy_ms.append((time.process_time_ns() - began) / 1e6)
+
+    def _ask(self, link: tuple[ClientSession, Connection], command: RemotingCommand) -> RemotingCommand:
+        session, connection = link
+        session.received(encode(command))
+        (answer,) = FrameDecoder().feed(b"".join(connection.take()))
+        return answer
+
+    def _look_at_healthy(self) -> None:
+        header = RegisterBrokerHeader(
+            broker_name="healthy",
+            broker_address="10.0.0.1:10911",
+            cluster_name="C",
+            ha_server_address="",
+            broker_id=0,
+        )
+        topics = (
+            b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"H":{"topicName":"H"}},"dataVersion":{}}}'
+        )
+        registered = self._ask(self._broker, request(RequestCode.REGISTER_BROKER, header, topics))
+        expect(registered.code == ResponseCode.SUCCESS, f"the healthy broker's registration: {registered}")
+        route = self._ask(self._healthy, request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "H"}))
+        expect(b"10.0.0.1:10911" in bytes(route.body), f"the healthy broker's route: {route}")
+
+    @property
+    def last_frames(self) -> list[bytes]:
+        """What the stranger has sent last."""
+        return [] if self._stranger is None else self._stranger.frames[-1:]
+
+
+class PeerPortRound:
+    """Strangers at the port of the peers: hellos, proofs and nonsense, of which none may become a link."""
+
+    def __init__(self, seed: int, told: Told) -> None:
+        self._told = told
+        self._random = Random(seed)
+        self.group = Group(3, seed=seed)
+        self._leader = self.group.elect()
+        self.last_frames: list[bytes] = []
+
+    def run(self, count: int) -> None:
+        """Makes so many connections, some of which stay."""
+        random = self._random
+        for number in range(count):
+            member = self.group.members[self._leader]
+            connection = Connection(member.outgoing, "stranger")
+            link = member.process.links.accept(connection, "10.1.1.1")
+            self.last_frames = [self._frame() for _ in range(random.choice((1, 1, 2)))]
+            for frame in self.last_frames:
+                link.received(frame)
+            connection.take()
+            if random.random() < 0.7:
+                link.lost()
+            self._told.requests += 1
+            if number % 50 == 0:
+                self.group.advance(0.2)
+                expect(self.group.leader == self._leader, f"another leads: {self.group.describe()}")
+        self.group.advance(10)
+        expect(not self.group.members[self._leader].process.links.strangers, "strangers stay")
+
+    def _frame(self) -> bytes:
+        random = self._random
+        node = self.group.node(self._leader)
+        release = node.replica.release
+        hello: list[Any] = ["hello", release.newest_protocol, node.group, "n1", self._leader, "127.0.0.1:1"]
+        hello += [release.oldest_protocol, release.newest_format, release.name, 0, False]
+        for _ in range(random.choice((0, 1, 1, 3))):
+            hello[random.randrange(len(hello))] = random.choice(
+                (None, -1, 2**70, "", "x" * 3000, b"\x00", [], {}, [[[]]] * 50, 1.5, True, "\u202e")
+            )
+        header: Any = random.choice(
+            (hello, hello, hello[:-1], ["proof", random.randbytes(32)], ["challenge", b"", b"", 1], {})
+        )
+        body = random.choice((random.randbytes(16), b"", bytes(5000)))
+        text = cbor2.dumps(header)
+        if random.random() < 0.4:
+            text = self._nonsense(text)
+        length = 2 + len(text) + len(body)
+        return length.to_bytes(4, "big") + min(len(text), 65535).to_bytes(2, "big") + text + body
+
+    def _nonsense(self, text: bytes) -> bytes:
+        """CBOR that says more than it has: lengths, depths, tags."""
+        random = self._random
+        at = random.randrange(len(text))
+        return random.choice(
+            (
+                text[:at] + random.randbytes(3) + text[at:],
+                b"\x81" * 3000,  # arrays in arrays
+                b"\x9b" + b"\xff" * 8,  # an array of 2**64 - 1
+                b"\x5b" + b"\x7f" * 8,  # as many bytes
+                b"\xbb" + b"\x00\x00\x00\x00\xff\xff\xff\xff",
+                bytes([0xC0 | random.randrange(24)]) + text,  # tagged: a date, a bignum, ...
+                b"\xd8" + bytes([random.randrange(256)]) + text,
+                b"\xc4\x82\x1b" + b"\x7f" * 8 + b"\x01",  # a decimal fraction
+                b"\xc5\x82\x1b" + b"\x7f" * 8 + b"\x01",  # 1 * 2 ** 9.2e18
+                b"\xc2\x59\x0c\x00" + b"\xff" * 3072,  # a number of 24,576 bits
+                b"\xd8\x23\x78\x1e" + b"(a+)+" * 6,  # a regular expression
+                b"\xd8\x1c\x81\xd8\x1d\x00",  # an array that holds itself
+            )
+        )
+
+
+def expect(holds: bool, otherwise: str) -> None:
+    """Raises `FindingError` unless it holds."""
+    if not holds:
+        raise FindingError(otherwise)
+
+
+def shown(frame: bytes) -> str:
+    """A frame for a failure's text: its beginning as text, and all of it as hex digits, unless it is long."""
+    return f"{len(frame)} bytes {frame[:300]!r} hex {frame[:2000].hex()}"
+
+
+def _told_exceptions(_: Any, name: str, event: MutableMapping[str, Any]) -> Any:
+    if name == "exception" or event.get("exc_info"):
+        raise FindingError(f"unforeseen: {event}") from sys.exc_info()[1]
+    raise structlog.DropEvent
+
+
+ROUNDS: Final[dict[str, Callable[[int, Told], BrokerRound | NameServerRound | PeerPortRound]]] = {
+    "brokers": lambda seed, told: BrokerRound(seed, told, accounts=False),
+    "brokers with accounts": lambda seed, told: BrokerRound(seed, told, accounts=True),
+    "name server": NameServerRound,
+    "port of the peers": PeerPortRound,
+}
+
+
+def run(kind: str, seed: int, count: int) -> Told:
+    """Sends so many requests from one seed. Raises what is found; its notes say how to replay it."""
+    told = Told()
+    configured = structlog.get_config()
+    structlog.configure(processors=[_told_exceptions], cache_logger_on_first_use=False)
+    frames: Callable[[], list[bytes]] = list
+    try:
+        one = ROUNDS[kind](seed, told)
+        frames = lambda: one.last_frames  # noqa: E731
+        one.run(count)
+    except BaseException as error:
+        error.add_note(
+            f"replay: python -m tests.hostile.fuzz --only {kind!r} --seed {seed} --requests {count}"
+        )
+        for frame in frames():
+            error.add_note(f"sent last: {shown(frame)}")
+        raise
+    finally:
+        structlog.configure(**configured)
+    return told
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs rounds of all kinds, in turn, until so many requests have been sent."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--requests", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", choices=list(ROUNDS))
+    options = parser.parse_args(arguments)
+    kinds = [options.only] if options.only else list(ROUNDS)
+    totals = {kind: Told() for kind in kinds}
+    left = options.requests
+    for seed in itertools.count(options.seed):
+        for kind in kinds:
+            if left > 0:
+                told = run(kind, seed, min(left, ROUND_REQUESTS))
+                total = totals[kind]
+                left -= told.requests
+                total.requests += told.requests
+                total.closed += told.closed
+                total.healthy_ms += told.healthy_ms
+        if left <= 0:
+            break
+        if seed % 10 == 0:
+            print(f"seed {seed}: {options.requests - left} requests", flush=True)
+    for kind, total in totals.items():
+        print(
+            f"{kind}: {total.requests} requests, {total.closed} connections closed; the healthy client's calls took "
+            f"{total.percentile(0.5):.2f} ms, p99 {total.percentile(0.99):.2f}, at most {total.percentile(1):.2f}"
+        )
+
+
+if __name__ == "__main__":
+    main()
