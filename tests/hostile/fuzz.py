@@ -30,6 +30,7 @@ import structlog
 
 from broker.access.accounts import parse as parse_accounts
 from broker.access.control import AccessControl
+from broker.access.name_server_control import NameServerControl
 from broker.client.transport.credentials import Credentials
 from broker.name_server import NameServer
 from broker.name_server.sessions import NameServerSessions
@@ -249,7 +250,12 @@ class NameServerRound:
         self._drawing = Drawing(self._random, Names())
         self._desk = Desk()
         self._sessions = NameServerSessions(
-            NameServer(NameServerSettings()), self._desk, self._desk.time, 10**18, self._random.randbytes
+            NameServer(NameServerSettings()),
+            self._desk,
+            self._desk.time,
+            10**18,
+            self._random.randbytes,
+            NameServerControl(),
         )
         self._healthy, self._broker = self._connect(), self._connect()
         self._opaques = itertools.count(1)

@@ -71,7 +71,7 @@ def queues_built_before_commit(patch: pytest.MonkeyPatch) -> None:
     def turn(self: Replica, now_ns: int, wall_ms: int, send: Callable[[], None]) -> None:
         if self.applied_index < self._log.last_index:
             committed, self._committed_index = self._committed_index, self._log.last_index
-            original(self)
+            original(self, self._committed_index)
             self._committed_index = max(committed, self._committed_index)
         original_turn(self, now_ns, wall_ms, send)
 
