@@ -24,7 +24,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-ROOMS_TOGETHER = ("tests/spark_analysis/", "tests/broker/spark_source/", "tests/cluster/", "tests/interop/")
+ROOMS_TOGETHER = (
+    "tests/spark_analysis/",
+    "tests/broker/spark_source/",
+    "tests/cluster/",
+    "tests/monitoring/",
+    "tests/interop/",
+)
 """Tests that are expensive to begin, or start real processes: of each of these rooms, one process runs all."""
 
 

@@ -110,6 +110,19 @@ EVENTS = family(
 )
 REASONS = family("trivet_event_reasons_total", "counter", "The same by reason.", "event", "reason")
 
+DIGEST = family(
+    "trivet_state_digest",
+    "gauge",
+    "Sum of the replicated state behind an entry; nodes that tell another one of the same entry have drifted apart.",
+    "every",
+)
+DIGEST_INDEX = family(
+    "trivet_state_digest_index",
+    "gauge",
+    "The index of that entry, which is told every so many entries.",
+    "every",
+)
+
 # ------------------------------------------------------------------ log and disk
 
 FLUSH = family(
@@ -343,6 +356,9 @@ class NodeMetrics:
         yield many(
             REASONS, (((event.label, reason), count) for (event, reason), count in events.counts.items())
         )
+        digests = replica.digests.newest.items()
+        yield many(DIGEST, (((str(every),), digest) for every, (_, digest) in digests))
+        yield many(DIGEST_INDEX, (((str(every),), index) for every, (index, _) in digests))
         others = [member for member in raft.configuration.members if member != raft.node]
         yield many(ACTIVE_PEERS, (((peer,), peer in replica.links) for peer in others))
         peers = raft.peers

@@ -29,6 +29,7 @@ import structlog
 
 from broker.peers import protocol as peer_protocol
 from broker.peers.protocol import RaftFrame
+from broker.replica.digests import Digests
 from broker.replica.durability import Durability
 from broker.replica.group_clock import GroupClock
 from broker.replica.internal_records import (
@@ -200,6 +201,7 @@ class Replica:
         self.metadata = start.metadata
         self._metadata_index = start.metadata_index
         """The last entry whose command `metadata` reflects; dispatch may restart before it."""
+        self.digests = Digests()
 
         self.durability = Durability(
             entry_log,
@@ -696,11 +698,14 @@ class Replica:
         arrivals: list[Arrival] = []
         while self.applied_index < upto:
             # A command is applied before the entries behind it get their units: it may delete their topic.
-            dispatch = store.dispatch(upto, self.wall_ms, stop_at_internal=True)
+            digest_index = self.digests.next_index(self.applied_index)
+            dispatch = store.dispatch(min(upto, digest_index), self.wall_ms, stop_at_internal=True)
             arrivals += dispatch.arrivals
             for index, record in dispatch.internal:
                 self._apply_internal(index, record)
             self.applied_index = dispatch.last_index
+            if self.applied_index == digest_index and self._metadata_index <= digest_index:
+                self.digests.applied(digest_index, self.metadata, self.now_ns)
         self._trace.dispatched(self.now_ns, upto)
         uncommitted = self._uncommitted
         while uncommitted and uncommitted[0][0] <= upto:

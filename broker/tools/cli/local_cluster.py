@@ -29,6 +29,12 @@ async def cluster(
     ] = 10911,
     flush: Annotated[Literal["sync", "async"], Parameter(help="When a message is acknowledged.")] = "async",
     trace: Annotated[bool, Parameter(help="Whether replicas write DIR/traces/nX.trace.")] = False,
+    metrics: Annotated[
+        bool,
+        Parameter(
+            negative="", help="Serve metrics and health checks, and write DIR/prometheus.yml for Prometheus."
+        ),
+    ] = False,
     vip: Annotated[
         bool, Parameter(negative="", help="Serve clients two ports below each broker's, too.")
     ] = False,
@@ -60,6 +66,7 @@ async def cluster(
         port=port,
         storage=msgspec.structs.replace(storage, flush=flush),
         trace_directory=dir / "traces" if trace else None,
+        metrics=metrics,
         change=lambda settings: msgspec.structs.replace(
             settings, node=msgspec.structs.replace(settings.node, vip=vip)
         ),

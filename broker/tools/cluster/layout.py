@@ -6,6 +6,7 @@ are reserved as long as the cluster is there, whether a server of it listens on 
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from broker.remoting.addresses import join_address
+from broker.remoting.addresses import join_address, split_address
 from broker.settings.reading import to_toml
 from broker.settings.tables import (
     NameServerSettings,
@@ -51,6 +52,8 @@ class LocalClusterOptions:
     """Changes every node's settings at last."""
     trace_directory: Path | None = None
     """Replicas write ``nX.trace`` there; None for no traces."""
+    metrics: bool = False
+    """All servers serve metrics, and ``prometheus.yml`` tells Prometheus where."""
 
 
 class LocalNode:
@@ -124,10 +127,12 @@ class Layout:
             make_directories(options.trace_directory)
         port = self._ports.reserve(options.name_server_port, "the name server's")
         self.name_server_address = join_address(options.host, port)
+        self.name_server_metrics = self._reserve_metrics(port, 1, "the name server's for metrics")
         settings = NameServerSettings(
             listen=self.name_server_address,
             kv_config_path=str(self.directory / "kvConfig.json"),
             registration_secret=self._secret,
+            metrics=self.name_server_metrics,
         )
         write_file(self.name_server_settings_path, to_toml(settings).encode())
         # All addresses first: each node's file names the peers of all.
@@ -135,6 +140,28 @@ class Layout:
         peers = {node_id: peer for node_id, (_, peer) in addresses.items()}
         for node_id, (listen, _) in addresses.items():
             self._add(node_id, listen, peers, join=False)
+        if options.metrics:
+            self._write_prometheus_configuration()
+
+    def _reserve_metrics(self, port: int, distance: int, whose: str) -> str:
+        """Reserves an address for metrics, so far from a port that the user chose; returns "" if nobody wants it."""
+        options = self.options
+        if not options.metrics:
+            return ""
+        wanted = port + distance if options.port else 0
+        return join_address(options.host, self._ports.reserve(wanted, whose))
+
+    def _write_prometheus_configuration(self) -> None:
+        targets = [self.name_server_metrics, *(node.settings.observe.metrics for node in self.nodes.values())]
+        write_file(
+            self.directory / "prometheus.yml",
+            (
+                "scrape_configs:\n"
+                "  - job_name: trivet\n"
+                "    scrape_interval: 5s\n"
+                f"    static_configs: [{{targets: {json.dumps(targets)}}}]\n"
+            ).encode(),
+        )
 
     def release(self) -> None:
         """Give the ports back."""
@@ -193,7 +220,8 @@ class Layout:
             ),
             storage=msgspec.structs.replace(options.storage, path=str(directory / "store")),
             observe=ObserveSettings(
-                trace="" if traces is None else str(traces.absolute() / f"{node_id}.trace")
+                trace="" if traces is None else str(traces.absolute() / f"{node_id}.trace"),
+                metrics=self._reserve_metrics(split_address(listen)[1], 2, f"{node_id}'s for metrics"),
             ),
         )
         node = self.nodes[node_id] = LocalNode(options.change(settings), directory)

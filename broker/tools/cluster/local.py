@@ -287,6 +287,7 @@ class LocalCluster:
                     "pid": node.child.pid if node.child is not None else None,
                     "address": node.address,
                     "role": status[node.id].role if node.id in status else "unknown",
+                    **({"metrics": metrics} if (metrics := node.settings.observe.metrics) else {}),
                 }
                 for node in self.nodes.values()
             ],
