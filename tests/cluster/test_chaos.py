@@ -124,3 +124,14 @@ def test_impossible_lengths(tmp_path: Path, minutes: str) -> None:
         _, complaint = process.communicate()
     assert process.returncode == 2
     assert "--minutes" in complaint
+
+
+def test_kills_one_after_the_other_are_measured_and_lose_nothing(tmp_path: Path) -> None:
+    with chaos(tmp_path / "run", "--kills", "5", "--seed", "3", "--json") as process:
+        output, errors = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, errors
+    summary = json.loads(output)
+    assert summary["finding"] is None
+    assert sum(summary["gaps"]["kills"].values()) == 5
+    assert len(summary["gaps"]["leader_ms"]) == summary["gaps"]["kills"]["leader"]
+    assert summary["entries_compared"] > summary["acknowledged"] > 0

@@ -4,7 +4,7 @@ Each fault runs as a task for its duration. One process fault at a time takes a 
 on, or would take more than an operator would, does not fire and is not counted:
 
 - *new disk* waits for a moment in which every other node runs, is reached and holds everything: two nodes that lose
-  what they had are more than Raft promises to survive.
+  what they had are more than Raft promises to survive. While an operator waits no other fault begins.
 - *replace* adds a node, promotes it and removes another one. What it began is brought to its end, whatever happens
   meanwhile, because the group it leaves is one that operators would not leave either.
 """
@@ -14,7 +14,9 @@ from __future__ import annotations
 import shutil
 import signal
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 import trio
 
@@ -30,6 +32,7 @@ from simulation.plans.plan import Fault
 
 _OPERATION_S = 30.0
 _ASK_AGAIN_S = 0.2
+_OPERATOR_WAITS_S = 20.0
 _START_S = 15.0
 _STARTS_INTERRUPTED = 0.25
 """In this share of cases the next fault may come while a node starts and recovers."""
@@ -56,10 +59,26 @@ class Faults:
         self._cut_off: dict[str, int] = {}
         self._replacing: tuple[str, str] | None = None
         self._name_server_down = False
+        self._waiting = 0
+        """Operators who wait for a calm moment."""
 
     async def do(self, fault: Fault) -> None:
         """Does one fault from its beginning to its end."""
-        await _KINDS[fault.kind](self, fault)
+        if fault.kind in _OF_OPERATORS or not self._waiting:
+            await _KINDS[fault.kind](self, fault)
+
+    async def _possible(self, is_possible: Callable[[], Awaitable[bool]]) -> bool:
+        """Waits as an operator does for a moment in which the group can bear it; False if none comes."""
+        self._waiting += 1
+        try:
+            with trio.move_on_after(_OPERATOR_WAITS_S):
+                while True:
+                    if await is_possible():
+                        return True
+                    await trio.sleep(_ASK_AGAIN_S)
+        finally:
+            self._waiting -= 1
+        return False
 
     def release(self) -> None:
         """Lets stopped processes go on: for the end of a run, however it came."""
@@ -180,7 +199,7 @@ class Faults:
 
     async def _new_disk(self, fault: Fault) -> None:
         async def act(node: LocalNode) -> None:
-            if not await self._others_hold_everything(node.id):
+            if not await self._possible(partial(self._others_hold_everything, node.id)):
                 return
             words = self._fire(fault, [node.id])
             await self._cluster.kill(node.id)
@@ -282,20 +301,27 @@ class Faults:
     # ------------------------------------------------------------------ operators
 
     async def _transfer(self, fault: Fault) -> None:
-        target = pick(fault.target, list(self._cluster.nodes))
-        try:
-            if (await self._admin.members()).node == target:
-                return
-            await self._admin.transfer_leadership(target)
-        except ClientError:
-            return
-        self._fire(fault, [target])
+        nodes = list(self._cluster.nodes)
+
+        async def handed_over() -> bool:
+            try:
+                leader = (await self._admin.members()).node
+                target = pick(fault.target, [node for node in nodes if node != leader])
+                await self._admin.transfer_leadership(target)
+            except ClientError:
+                return False
+            self._fire(fault, [target])
+            return True
+
+        await self._possible(handed_over)
 
     async def _replace(self, fault: Fault) -> None:
-        free = self._free()
-        if self._replacing is not None or self._cut_off or not free:
+        async def is_calm() -> bool:
+            return self._replacing is None and not self._cut_off and bool(self._free())
+
+        if not await self._possible(is_calm):
             return
-        old = pick(fault.target, free)
+        old = pick(fault.target, self._free())
         joined = self._cluster.layout.add_node()
         self._replacing = (old, joined.id)
         words = self._fire(fault, [old, joined.id])
@@ -339,6 +365,7 @@ class Faults:
         self._cluster.layout.write_peers()
 
 
+_OF_OPERATORS: Final = frozenset({"new disk", "transfer", "replace"})
 _KINDS: dict[str, Callable[[Faults, Fault], Awaitable[None]]] = {
     "kill": Faults._kill,
     "kill all": Faults._kill_all,

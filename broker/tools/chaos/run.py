@@ -19,6 +19,7 @@ from broker.client.admin import AdminClient
 from broker.settings.tables import Settings, StorageSettings
 from broker.tools.chaos.faults import Faults
 from broker.tools.chaos.judging import judge_clients
+from broker.tools.chaos.kills import Gaps, Kills
 from broker.tools.chaos.proxy import Network, open_network
 from broker.tools.chaos.schedule import FAULT_KINDS
 from broker.tools.chaos.workload import AT_MOST_ONCE, QUEUES, Counters, Workload
@@ -36,6 +37,9 @@ RECOVERY_S = 60.0
 """Within this time after the last fault the group must serve, and again each replica and reader be up to date."""
 
 _CALM_LOAD_S = 2.0
+
+THIN_SHARE = 4
+"""A verdict is thin from one message of unknown outcome to so many acknowledged ones on."""
 
 Tell = Callable[[str], None]
 
@@ -55,6 +59,10 @@ class Summary(Counters, kw_only=True):
     """By kind; kinds that the seed left out have none."""
     entries_compared: int = 0
     bytes_compared: int = 0
+    gaps: Gaps | None = None
+    """The kills that were asked for, and what they cost; None where a seed drew the faults."""
+    warnings: list[str] = []
+    """What makes the verdict say less than it seems to."""
     finding: str | None = None
     verdict: str = "not asked"
     seconds: float = 0.0
@@ -64,7 +72,10 @@ class Summary(Counters, kw_only=True):
 
 
 class ChaosRun:
-    """A run, with everything of it below `directory`."""
+    """A run, with everything of it below `directory`.
+
+    Its faults are those of `schedule`, over after `fault_seconds`, or instead so many `kills`, which take their time.
+    """
 
     def __init__(
         self,
@@ -73,6 +84,7 @@ class ChaosRun:
         schedule: Sequence[Fault],
         fault_seconds: float,
         *,
+        kills: int = 0,
         nodes: int,
         storage: StorageSettings,
         tell: Tell,
@@ -92,6 +104,7 @@ class ChaosRun:
         """What the run is at, for people."""
         self._seed = seed
         self._schedule = schedule
+        self._kills = kills
         self._storage = storage
         self._tell = tell
 
@@ -104,6 +117,7 @@ class ChaosRun:
         except* (ChaosFinding, StoresDifferError) as findings:
             self.summary.finding = _first_of(findings)
         finally:
+            self.summary.warnings = self._warnings()
             self.summary.seconds = time.monotonic() - begin
         if self.summary.finding is not None:
             self._tell(f"FOUND: {self.summary.finding}")
@@ -140,7 +154,10 @@ class ChaosRun:
             background.start_soon(recording.run)
             background.start_soon(_watch_deaths, cluster)
             background.start_soon(workload.run)
-            await self._do_faults(faults)
+            if self._kills:
+                await self._do_kills(cluster, recording)
+            else:
+                await self._do_faults(faults)
             self.phase = "recovery"
             self._tell("no more faults: the group must recover")
             recording.fault("calm", [])
@@ -164,6 +181,33 @@ class ChaosRun:
                 await trio.sleep_until(begin_s + fault.time_ns / SECOND)
                 nursery.start_soon(faults.do, fault)
             await trio.sleep_until(begin_s + self.summary.fault_seconds)
+
+    async def _do_kills(self, cluster: LocalCluster, recording: Recording) -> None:
+        self.phase = "kills"
+        kills = Kills(cluster, recording, stream(f"kills {self._seed}"), self._tell)
+        self.summary.gaps = kills.gaps
+
+        async def ready() -> None:
+            await _within("no leader serves, or not every node is registered", cluster.wait_ready)
+            await _within("not every replica catches up", cluster.wait_caught_up)
+
+        await kills.run(self._kills, ready)
+
+    def _warnings(self) -> list[str]:
+        """Says what the verdict cannot rest on. Much that is unknown proves little: it may be in the log or not."""
+        warnings = []
+        acknowledged, unknown = self.summary.acknowledged, self.summary.unknown
+        if unknown * THIN_SHARE > acknowledged:
+            warnings.append(
+                f"a thin verdict: {unknown:,} messages of unknown outcome beside {acknowledged:,} acknowledged; "
+                "nothing can be held against the group of what was not acknowledged"
+            )
+        missing = [
+            kind for kind in {fault.kind for fault in self._schedule} if not self.summary.fired.get(kind)
+        ]
+        if missing and not self._kills:
+            warnings.append(f"drawn, and never possible: {', '.join(sorted(missing))}")
+        return warnings
 
     async def _compare(self, cluster: LocalCluster, voters: list[str]) -> None:
         commit_index = await cluster.wait_caught_up()

@@ -22,6 +22,8 @@ FAULT_KINDS: Final = (
 
 _SHARE: Final = 0.65
 """Of the kinds that a seed turns on: more than in the simulator, of which thousands of seeds are run."""
+ALL_KINDS_S: Final = 240
+"""A run of so many seconds has room for all kinds, and gets them."""
 _RARITY: Final = {"kill all": 4.0, "new disk": 3.0, "replace": 4.0, "name server": 3.0}
 """Kinds after which a group needs a while, by how much rarer they are."""
 
@@ -38,7 +40,8 @@ def draw_schedule(seed: int, seconds: float) -> tuple[Fault, ...]:
         durations_ns_max=(300 * MILLISECOND, SECOND, 3 * SECOND, 8 * SECOND),
     )
     faults: list[Fault] = []
-    for kind in draw_kinds(random, FAULT_KINDS, _SHARE) or ["kill"]:
+    share = 1.0 if seconds >= ALL_KINDS_S else _SHARE
+    for kind in draw_kinds(random, FAULT_KINDS, share) or ["kill"]:
         faults += draw_faults(random, kind, rhythm, end_ns, rarity=_RARITY.get(kind, 1.0))
     faults.sort(key=lambda fault: fault.time_ns)
     return tuple(faults)

@@ -28,6 +28,9 @@ def chaos(
         "chaos-data"
     ),
     seed: Annotated[int | None, Parameter(help="Draws the schedule; a random one by default.")] = None,
+    kills: Annotated[
+        int, Parameter(help="Instead of a schedule so many SIGKILLs, each measured until an acknowledgement.")
+    ] = 0,
     nodes: Annotated[Literal[3, 5], Parameter(help="Brokers in the group.")] = 3,
     flush: Annotated[Literal["sync", "async"], Parameter(help="When a message is acknowledged.")] = "async",
     analysis: Annotated[bool, Parameter(help="Whether Spark judges the traces.")] = True,
@@ -52,6 +55,8 @@ def chaos(
 
     if not 0 < minutes <= 24 * 60:
         raise CommandError(f"--minutes {minutes:g}: more than 0, and at most a day (1440)", USAGE)
+    if not 0 <= kills <= 10_000:
+        raise CommandError(f"--kills {kills}: at most 10000", USAGE)
     if seed is None:
         seed = random.SystemRandom().randrange(1 << 32)
     directory = dir.absolute()
@@ -72,13 +77,15 @@ def chaos(
     run = ChaosRun(
         directory,
         seed,
-        draw_schedule(seed, seconds),
+        () if kills else draw_schedule(seed, seconds),
         seconds,
+        kills=kills,
         nodes=nodes,
         storage=storage,
         tell=display.tell,
     )
-    display.tell(f"faults for {minutes:g} min; all files go to {directory}; Ctrl-C ends it")
+    course = f"{kills} kills" if kills else f"faults for {minutes:g} min"
+    display.tell(f"{course}; all files go to {directory}; Ctrl-C ends it")
     interrupted = trio.run(_run_with_progress, run, display)
     summary = run.summary
     code = FAILED if summary.finding is not None else 0
@@ -149,7 +156,8 @@ def _print_summary(summary: Summary, code: int) -> None:
     from broker.tools.cli.output import print_facts, print_table
 
     print()
-    print_table(["fault", "fired"], kinds_in_order(summary.fired))
+    if summary.gaps is None:
+        print_table(["fault", "fired"], kinds_in_order(summary.fired))
     messages = f"{summary.acknowledged:,} acknowledged, {summary.unknown:,} of unknown outcome, {summary.read:,} read"
     rows = [("messages", messages), ("questions", f"{summary.questions:,} about ends and offsets")]
     if summary.entries_compared:
@@ -159,9 +167,15 @@ def _print_summary(summary: Summary, code: int) -> None:
                 f"byte-identical: {summary.entries_compared:,} entries, {summary.bytes_compared:,} bytes",
             )
         )
+    if summary.gaps is not None:
+        rows += summary.gaps.rows()
+    rows += [("WARNING", warning) for warning in summary.warnings]
     if summary.finding is not None:
         rows.append(("FOUND", summary.finding))
-    repeat = f"trivet chaos --minutes {summary.fault_seconds / 60:g} --seed {summary.seed}"
+    course = f"--minutes {summary.fault_seconds / 60:g}"
+    if summary.gaps is not None:
+        course = f"--kills {sum(summary.gaps.kills.values())}"
+    repeat = f"trivet chaos {course} --seed {summary.seed}"
     repeat += f" --nodes {summary.nodes} --flush {summary.flush}"
     rows += [("traces", summary.verdict)]
     if summary.report is not None:

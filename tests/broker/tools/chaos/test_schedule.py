@@ -5,10 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.tools.chaos.schedule import FAULT_KINDS, delay_of, draw_schedule, pick
+from broker.tools.chaos.schedule import ALL_KINDS_S, FAULT_KINDS, delay_of, draw_schedule, pick
 from simulation.scheduler import SECOND
 
 
@@ -45,6 +46,17 @@ def test_seeds_differ_and_every_kind_comes_up() -> None:
     assert {fault.kind for schedule in schedules for fault in schedule} == set(FAULT_KINDS)
     kinds = [{fault.kind for fault in schedule} for schedule in schedules]
     assert any(len(found) < len(FAULT_KINDS) - 3 for found in kinds), "each seed leaves some kinds out"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_run_of_some_minutes_has_all_kinds_in_its_first_half(seed: int) -> None:
+    seconds = 2 * ALL_KINDS_S
+    begun = {
+        fault.kind
+        for fault in draw_schedule(seed, seconds)
+        if fault.time_ns < seconds * SECOND // 2 + 2 * SECOND
+    }
+    assert begun == set(FAULT_KINDS)
 
 
 def test_a_target_is_one_of_those_there_are() -> None:

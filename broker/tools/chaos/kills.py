@@ -1,0 +1,112 @@
+"""Many SIGKILLs, one after the other, and how long the group was without an acknowledgement behind each.
+
+Each comes when the group has recovered from the one before. What is measured is what a client feels: behind the kill it
+sends a message, and what counts is when that is acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import msgspec
+import numpy as np
+import trio
+
+from broker.client.errors import ClientError
+from broker.client.message import Message
+from broker.client.producing.producer import Producer
+from broker.tools.cluster.local import LocalCluster
+from broker.tools.cluster.recording import Recording
+from simulation.randomness import Random
+
+_TOPIC: Final = "Pulse"
+"""It is not judged; what is sent to the topic of the actors is."""
+_ROLES: Final = ("leader", "leader", "leader", "follower", "all")
+"""The victims, each of them as probable."""
+_SHARES: Final = {"median": 50, "p90": 90, "p99": 99, "longest": 100}
+
+
+class Gaps(msgspec.Struct, kw_only=True):
+    """The times from SIGKILLs to the next acknowledgement, in milliseconds."""
+
+    kills: dict[str, int] = {}
+    """By who was killed: leader, follower, all."""
+    leader_ms: list[float] = []
+    all_ms: list[float] = []
+    """Behind kills of all; they are started anew at once, and the gap has that start in it."""
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Returns the counts and distributions as a table of facts."""
+        rows = [("kills", ", ".join(f"{count} of {who}" for who, count in self.kills.items()))]
+        for who, gaps in (("the leader", self.leader_ms), ("all", self.all_ms)):
+            if gaps:
+                values = np.percentile(gaps, [*_SHARES.values()], method="inverted_cdf")
+                text = ", ".join(f"{name} {ms:,.0f}" for name, ms in zip(_SHARES, values, strict=True))
+                rows.append((f"ms from a kill of {who} to an acknowledgement", text))
+        return rows
+
+
+class Kills:
+    """Kills processes of one cluster."""
+
+    def __init__(
+        self, cluster: LocalCluster, recording: Recording, random: Random, tell: Callable[[str], None]
+    ) -> None:
+        self.gaps = Gaps()
+        self._cluster = cluster
+        self._recording = recording
+        self._random = random
+        self._tell = tell
+
+    async def run(self, count: int, ready: Callable[[], Awaitable[object]]) -> None:
+        """Kills `count` times; `ready` returns when the group may be hit again."""
+        async with Producer(
+            self._cluster.name_server_address, group="PULSE", send_timeout_s=60.0, attempt_timeout_s=1.0
+        ) as producer:
+            for number in range(1, count + 1):
+                await self._acknowledged(producer)  # it has a connection to the leader of the moment
+                await self._kill(producer, number)
+                await ready()
+
+    async def _kill(self, producer: Producer, number: int) -> None:
+        cluster = self._cluster
+        leader = (await cluster.leader()).id
+        role = self._random.choice(_ROLES)
+        match role:
+            case "leader":
+                victims = [leader]
+            case "follower":
+                victims = [self._random.choice([node for node in cluster.nodes if node != leader])]
+            case _:
+                victims = [*cluster.nodes]
+        self._recording.fault("kill", victims, f"number {number}")
+        begin_s = trio.current_time()
+        for child in [cluster.kill_nowait(node) for node in victims]:
+            await child.exited.wait()
+        if role == "all":
+            self._start(victims)
+        await self._acknowledged(producer)
+        gap_ms = round((trio.current_time() - begin_s) * 1000, 1)
+        if role != "all":
+            self._start(victims)
+        self.gaps.kills[role] = self.gaps.kills.get(role, 0) + 1
+        if role != "follower":
+            (self.gaps.leader_ms if role == "leader" else self.gaps.all_ms).append(gap_ms)
+        self._tell(f"kill {number}, {role} ({', '.join(victims)}): acknowledged after {gap_ms:,.0f} ms")
+
+    def _start(self, nodes: list[str]) -> None:
+        for node in nodes:
+            self._recording.fault("start", [node])
+            self._cluster.start(node)
+
+    async def _acknowledged(self, producer: Producer) -> None:
+        """Returns when one more message is acknowledged: at the next attempt if this one's outcome is unknown."""
+        while True:
+            try:
+                await producer.send(Message(_TOPIC, b"pulse"))
+            except ClientError as error:
+                if not error.retry_may_help:
+                    raise
+            else:
+                return
