@@ -20,7 +20,6 @@ The order that safety asks for holds by construction:
 - nothing queued in an outbox leaves the process before the turn sends it: by then it has written what that rests on.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -48,6 +47,7 @@ from broker.replica.read_barriers import ReadBarriers
 from broker.replica.recovering import RecoveringFile
 from broker.replica.start import start_from_disk
 from broker.replica.trace import ReplicaTrace
+from broker.replica.uncommitted import Uncommitted
 from broker.replica.upkeep import Upkeep
 from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER
@@ -176,15 +176,7 @@ class Replica:
         """The frame whose effects are being carried out, and the entries in it; both None at any other time."""
         self._entry_range: EntryRange | None = None
 
-        # What is proposed here and not committed yet, on a leader; empty on all others. The indices in each queue never
-        # fall, and `_uncommitted_bytes` is the sum of the sizes in `_uncommitted`.
-        self._queue_ends: dict[tuple[str, int], int] = {}
-        self._uncommitted: deque[tuple[int, int]] = deque()
-        self._uncommitted_bytes = 0
-        self._waiting: deque[tuple[int, Waiter]] = deque()
-        self._waiting_for_commit: deque[tuple[int, Waiter]] = deque()
-        """Those who need not wait until the entry is dispatched and applied, too."""
-        self._command_waiters: dict[int, CallbackWaiter] = {}
+        self._uncommitted = Uncommitted()
         self._has_timed_append = False
         """An append was timed since the last turn: one of each turn is, for two clocks a message would be felt."""
         self._reads = ReadBarriers()
@@ -248,7 +240,7 @@ class Replica:
 
     def queue_end(self, topic: str, queue_id: int) -> int:
         """The queue offset that the leader gives to the next message, uncommitted ones counted."""
-        return self._queue_ends.get((topic, queue_id), 0)
+        return self._uncommitted.queue_ends.get((topic, queue_id), 0)
 
     def check_may_append(self, count: int = 1, *, despite_full_disk: bool = False) -> None:
         """Raises `NotServingError`, `OverloadedError` or `DiskFullError` when `count` entries cannot be appended now.
@@ -260,8 +252,8 @@ class Replica:
             raise NotServingError(self.raft.leader)
         if self.disk_full and not despite_full_disk:
             raise DiskFullError("the store", "writing", "more of the disk is used than the settings allow")
-        if self._uncommitted_bytes > self._uncommitted_bytes_max:
-            raise OverloadedError(f"{self._uncommitted_bytes} bytes of the log wait for a majority")
+        if self._uncommitted.bytes > self._uncommitted_bytes_max:
+            raise OverloadedError(f"{self._uncommitted.bytes} bytes of the log wait for a majority")
         try:
             self.raft.check_proposal(count)
         except (LeadershipTransferring, NotLeader) as error:
@@ -296,7 +288,7 @@ class Replica:
             size += 1  # the topic's length takes two bytes
         physical_offset = entry_log.next_position(size) + HEADER_BYTES
         key = (message.topic, message.queue_id)
-        queue_offset = self._queue_ends.get(key, 0)
+        queue_offset = self._uncommitted.queue_ends.get(key, 0)
         record = encode_record(
             topic_bytes,
             message.queue_id,
@@ -323,11 +315,9 @@ class Replica:
             self.timings.append.observe(self.timings.stopwatch() - began_ns)
             self._has_timed_append = True
         self.raft.propose(1, self.now_ns)
-        self._queue_ends[key] = queue_offset + 1
-        self._uncommitted.append((index, size))
-        self._uncommitted_bytes += size
-        if waiter is not None:
-            (self._waiting_for_commit if told_at_commit else self._waiting).append((index, waiter))
+        self._uncommitted.add_messages(
+            key, queue_offset + 1, index, size, waiter, told_at_commit=told_at_commit
+        )
         return physical_offset, queue_offset
 
     def append_batch(
@@ -352,7 +342,7 @@ class Replica:
         sizes = [beside + len(body) + len(properties) for _, body, properties in items]
         physical_offsets = [position + HEADER_BYTES for position in entry_log.make_room_for_all(sizes)]
         key = (common.topic, queue_id)
-        first_offset = queue_offset = self._queue_ends.get(key, 0)
+        first_offset = queue_offset = self._uncommitted.queue_ends.get(key, 0)
         records: list[bytes] = []
         # All are encoded before the first is appended: one that cannot be raises here.
         for (flag, body, properties), physical_offset in zip(items, physical_offsets, strict=True):
@@ -379,12 +369,8 @@ class Replica:
         for record in records:
             index = append(term, record)
         self.raft.propose(len(records), self.now_ns)
-        self._queue_ends[key] = queue_offset
-        size = sum(sizes)
         assert entry_log.end_position >= physical_offsets[-1] + sizes[-1], "the records are where they say"
-        self._uncommitted.append((index, size))
-        self._uncommitted_bytes += size
-        self._waiting_for_commit.append((index, waiter))
+        self._uncommitted.add_messages(key, queue_offset, index, sum(sizes), waiter, told_at_commit=True)
         return physical_offsets, first_offset
 
     def propose_command(
@@ -402,11 +388,9 @@ class Replica:
         index = self._append_internal(COMMAND, encode_command(command))
         for topic in _deleted_topics(command):
             # Wherever it is applied, the queues are gone then: what comes behind it in the log begins them anew.
-            for key in [key for key in self._queue_ends if key[0] == topic]:
-                del self._queue_ends[key]
+            self._uncommitted.forget_queues(topic)
         self.raft.propose(1, self.now_ns)
-        self._waiting.append((index, waiter))
-        self._command_waiters[index] = waiter
+        self._uncommitted.wait_for_command(index, waiter)
 
     def when_applied(self, waiter: Waiter) -> None:
         """Tells `waiter` when all entries that this leader's log has now are applied, or that it stopped leading first.
@@ -417,7 +401,7 @@ class Replica:
         if last_index <= self.applied_index:
             waiter.committed()
         else:
-            self._waiting.append((last_index, waiter))
+            self._uncommitted.wait_for_apply(last_index, waiter)
 
     def read_barrier(self, ready: Callable[[], None], lost: Callable[[], None]) -> None:
         """Calls `ready` when this node's applied state is as new as the call (dissertation 6.4); leader only.
@@ -430,8 +414,7 @@ class Replica:
 
     def _append_internal(self, tag: bytes, body: bytes) -> int:
         index, size = append_internal(self._log, self.raft.term, tag, body, self._store_host, self.wall_ms)
-        self._uncommitted.append((index, size))
-        self._uncommitted_bytes += size
+        self._uncommitted.add(index, size)
         return index
 
     # ------------------------------------------------------------------ 2 replicate
@@ -680,9 +663,7 @@ class Replica:
             if upto > self.applied_index:
                 # The trace says so before anybody is told: a checker compares it with what clients heard.
                 self._trace.committed(now_ns, self._committed_index, raft.term)
-                waiting = self._waiting_for_commit
-                while waiting and waiting[0][0] <= self._committed_index:
-                    waiting.popleft()[1].committed()
+                self._uncommitted.committed(self._committed_index)
                 send()
                 self._apply_committed(upto)
             elif not reads.wanted:
@@ -707,9 +688,6 @@ class Replica:
             if self.applied_index == digest_index and self._metadata_index <= digest_index:
                 self.digests.applied(digest_index, self.metadata, self.now_ns)
         self._trace.dispatched(self.now_ns, upto)
-        uncommitted = self._uncommitted
-        while uncommitted and uncommitted[0][0] <= upto:
-            self._uncommitted_bytes -= uncommitted.popleft()[1]
         serving_from = self._serving_from
         if serving_from is not None and not self.serving and upto >= serving_from:
             # What earlier leaders took arrives while this one does not serve yet: it is not counted as its own.
@@ -717,9 +695,7 @@ class Replica:
                 self._observer.arrived(arrivals)
                 arrivals = []
             self._start_serving()
-        waiting = self._waiting
-        while waiting and waiting[0][0] <= upto:
-            waiting.popleft()[1].committed()
+        self._uncommitted.applied(upto)
         if arrivals:
             self._observer.arrived(arrivals)
         if upto - self.store.snapshot_index > SNAPSHOT_INTERVAL_ENTRIES:
@@ -746,14 +722,12 @@ class Replica:
         self.upkeep.note_format(self.metadata.format, self.now_ns)
         if not is_new:
             return
-        waiter = self._command_waiters.pop(index, None)
-        if waiter is not None:
-            waiter.result = result
+        self._uncommitted.command_applied(index, result)
         self._observer.metadata_changed(command)
 
     def _start_serving(self) -> None:
         """Begins to answer for the group: all before this term is applied, and so the queues' ends are known."""
-        self._queue_ends = self.store.queue_end_offsets()
+        self._uncommitted.queue_ends = self.store.queue_end_offsets()
         self.serving = True
         log.info("serving", term=self.raft.term, index=self._serving_from)
         self._observer.role_changed()
@@ -762,15 +736,7 @@ class Replica:
         """Forgets all that only a leader has, and tells those who wait that the outcome is unknown."""
         self._serving_from = None
         self.serving = False
-        self._queue_ends = {}
-        self._uncommitted.clear()
-        self._uncommitted_bytes = 0
-        self._command_waiters.clear()
-        waiting = [*self._waiting_for_commit, *self._waiting]
-        self._waiting_for_commit.clear()
-        self._waiting.clear()
-        for _, waiter in waiting:
-            waiter.lost()
+        self._uncommitted.abandon()
         self.members.give_up_change()
         self._reads.abandon_wanted()
 

@@ -95,10 +95,10 @@ def queue_ends_of_an_earlier_term(patch: pytest.MonkeyPatch) -> None:
 
     def patched_start(self: Replica) -> None:
         start_serving(self)
-        self._queue_ends = kept.get(self) or self._queue_ends
+        self._uncommitted.queue_ends = kept.get(self) or self._uncommitted.queue_ends
 
     def patched_stop(self: Replica) -> None:
-        kept[self] = self._queue_ends or kept.get(self, {})
+        kept[self] = dict(self._uncommitted.queue_ends) or kept.get(self, {})
         stop_leading(self)
 
     patch.setattr(Replica, "_start_serving", patched_start)

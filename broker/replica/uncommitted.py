@@ -1,0 +1,102 @@
+"""What a leader has appended and no majority is known to hold yet: how much it is, where queues end with it, who waits.
+
+On a node that does not lead all of this is empty.
+"""
+
+from collections import deque
+from typing import Any
+
+from broker.replica.proposals import CallbackWaiter, Waiter
+
+
+class Uncommitted:
+    """The appends of one leader in its term, in the order of the log. Indices given to one method never fall."""
+
+    __slots__ = ("_commands", "_sizes", "_wait_for_apply", "_wait_for_commit", "bytes", "queue_ends")
+
+    def __init__(self) -> None:
+        self.queue_ends: dict[tuple[str, int], int] = {}
+        """The offset of the next message of each queue; queues that are not here begin at 0."""
+        self.bytes = 0
+        """The sum of `_sizes`."""
+        self._sizes: deque[tuple[int, int]] = deque()
+        """(index of the last entry, bytes) of what was appended at once."""
+        self._wait_for_commit: deque[tuple[int, Waiter]] = deque()
+        self._wait_for_apply: deque[tuple[int, Waiter]] = deque()
+        """Those who wait until the entry is dispatched and applied, too."""
+        self._commands: dict[int, CallbackWaiter] = {}
+        """The waiters that are told what the application of a command returned; each is in `_wait_for_apply`, too."""
+
+    def add(self, index: int, size: int) -> None:
+        """Counts `size` bytes of an entry that belongs to no queue."""
+        self._sizes.append((index, size))
+        self.bytes += size
+
+    def add_messages(
+        self,
+        queue: tuple[str, int],
+        end: int,
+        index: int,
+        size: int,
+        waiter: Waiter | None,
+        *,
+        told_at_commit: bool,
+    ) -> None:
+        """Counts `size` bytes of messages of one queue, which ends at the offset `end` with them.
+
+        `waiter` is told when the last of them, the entry `index`, is committed, or later, when it is applied.
+        """
+        self.queue_ends[queue] = end
+        self._sizes.append((index, size))
+        self.bytes += size
+        if waiter is not None:
+            (self._wait_for_commit if told_at_commit else self._wait_for_apply).append((index, waiter))
+
+    def wait_for_apply(self, index: int, waiter: Waiter) -> None:
+        """Has `waiter` told when the entry is dispatched and applied."""
+        self._wait_for_apply.append((index, waiter))
+
+    def wait_for_command(self, index: int, waiter: CallbackWaiter) -> None:
+        """Has `waiter` told what the application of a command has returned."""
+        self._wait_for_apply.append((index, waiter))
+        self._commands[index] = waiter
+
+    def command_applied(self, index: int, result: Any) -> None:
+        """Notes the result of a command for its waiter, which is told it by `applied`."""
+        waiter = self._commands.pop(index, None)
+        if waiter is not None:
+            waiter.result = result
+
+    def forget_queues(self, topic: str) -> None:
+        """Lets the queues of a topic begin at 0 again."""
+        for key in [key for key in self.queue_ends if key[0] == topic]:
+            del self.queue_ends[key]
+
+    def committed(self, upto: int) -> None:
+        """Tells those who wait for no more than the commit of entries up to `upto`."""
+        waiting = self._wait_for_commit
+        while waiting and waiting[0][0] <= upto:
+            waiting.popleft()[1].committed()
+
+    def applied(self, upto: int) -> None:
+        """Counts entries up to `upto` no more, and tells those who wait until all of them are applied."""
+        sizes, waiting = self._sizes, self._wait_for_apply
+        while sizes and sizes[0][0] <= upto:
+            self.bytes -= sizes.popleft()[1]
+        while waiting and waiting[0][0] <= upto:
+            waiting.popleft()[1].committed()
+
+    def abandon(self) -> None:
+        """The leadership is over: forgets everything, then tells all who wait that the outcome is unknown."""
+        waiting = [*self._wait_for_commit, *self._wait_for_apply]
+        for kept in (
+            self.queue_ends,
+            self._sizes,
+            self._commands,
+            self._wait_for_commit,
+            self._wait_for_apply,
+        ):
+            kept.clear()
+        self.bytes = 0
+        for _, waiter in waiting:
+            waiter.lost()

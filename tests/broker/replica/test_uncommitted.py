@@ -1,0 +1,74 @@
+"""What a leader has appended: who is told what and when, and that nothing is left when it leads no more."""
+
+from __future__ import annotations
+
+from broker.replica.proposals import CallbackWaiter
+from broker.replica.uncommitted import Uncommitted
+
+QUEUE = ("T", 0)
+
+
+class Told:
+    def __init__(self) -> None:
+        self.happened: list[object] = []
+
+    def waiter(self, name: str) -> CallbackWaiter:
+        return CallbackWaiter(
+            lambda result: self.happened.append((name, result)), lambda: self.happened.append(f"{name} lost")
+        )
+
+
+def test_each_is_told_at_its_time_and_in_the_order_of_the_log() -> None:
+    told, uncommitted = Told(), Uncommitted()
+    uncommitted.add_messages(QUEUE, 1, 1, 100, told.waiter("first"), told_at_commit=True)
+    uncommitted.add_messages(QUEUE, 2, 2, 100, told.waiter("second"), told_at_commit=False)
+    uncommitted.add(3, 50)
+    uncommitted.wait_for_command(3, told.waiter("command"))
+    uncommitted.add_messages(QUEUE, 5, 6, 300, told.waiter("batch"), told_at_commit=True)
+    uncommitted.wait_for_apply(6, told.waiter("all"))
+    assert (uncommitted.bytes, uncommitted.queue_ends) == (550, {QUEUE: 5})
+    uncommitted.committed(5)
+    assert told.happened == [("first", None)], "the batch is committed with its last entry"
+    uncommitted.command_applied(3, "made")
+    uncommitted.command_applied(4, "of nobody who waits")
+    assert uncommitted.bytes == 550, "what is not dispatched counts"
+    uncommitted.applied(5)
+    assert told.happened[1:] == [("second", None), ("command", "made")]
+    assert uncommitted.bytes == 300
+    uncommitted.committed(6)
+    uncommitted.applied(6)
+    assert told.happened[3:] == [("batch", None), ("all", None)]
+    assert uncommitted.bytes == 0
+
+
+def test_a_waiter_that_appends_is_counted_behind_what_is_done() -> None:
+    uncommitted = Uncommitted()
+    seen: list[int] = []
+    uncommitted.add(1, 100)
+    uncommitted.wait_for_apply(1, CallbackWaiter(lambda _: seen.append(uncommitted.bytes), lambda: None))
+    uncommitted.applied(1)
+    assert seen == [0]
+
+
+def test_when_leadership_ends_all_are_told_and_nothing_is_left() -> None:
+    told, uncommitted = Told(), Uncommitted()
+    uncommitted.add_messages(QUEUE, 1, 1, 100, told.waiter("message"), told_at_commit=True)
+    uncommitted.wait_for_command(2, told.waiter("command"))
+    left: list[object] = []
+    uncommitted.wait_for_apply(
+        2, CallbackWaiter(lambda _: None, lambda: left.append((uncommitted.bytes, uncommitted.queue_ends)))
+    )
+    uncommitted.abandon()
+    assert told.happened == ["message lost", "command lost"]
+    assert left == [(0, {})], "before anybody is told"
+    uncommitted.command_applied(2, "made")
+    uncommitted.applied(2)
+    assert len(told.happened) == 2
+
+
+def test_a_deleted_topic_s_queues_begin_at_0() -> None:
+    uncommitted = Uncommitted()
+    for queue in (("T", 0), ("T", 1), ("TT", 0)):
+        uncommitted.add_messages(queue, 9, 1, 1, None, told_at_commit=True)
+    uncommitted.forget_queues("T")
+    assert uncommitted.queue_ends == {("TT", 0): 9}
