@@ -207,14 +207,12 @@ class Store:
         ends.update(queue_ends_of_entries(self.log, self.dispatched_index + 1, self.log.last_index))
         return ends
 
-    def find_by_key(
-        self, topic: str, key: str, limit: int, begin_ms: int = 0, end_ms: int = 1 << 62
-    ) -> list[int]:
+    def find_by_key(self, topic: str, key: str, limit: int) -> list[int]:
         """Returns the physical offsets of records that may have the key (UNIQ_KEY or one of KEYS), newest first.
 
         There are at most min(limit, MAX_QUERY_RESULTS). Hashes collide: the caller reads the record and compares.
         """
-        found = self.index.query(topic, key, limit, begin_ms, end_ms)
+        found = self.index.query(topic, key, limit, 0, 1 << 62)
         return [offset for offset in found if offset > self.log.first_position]
 
     def remove_topic(self, topic: str) -> None:

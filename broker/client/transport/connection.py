@@ -222,12 +222,11 @@ class Connection:
         code: int,
         remark: str | None = None,
         fields: Fields = None,
-        body: bytes = b"",
     ) -> None:
         """Answer a request of the peer. Does nothing when the peer wants no response or is gone."""
         if to.is_one_way or self.closed:
             return
-        self._write(encode_head(response(to, code, remark, fields), len(body)), body, alone=False)
+        self._write(encode_head(response(to, code, remark, fields), 0), b"", alone=False)
 
     async def _wait_for_room(self, timeout_s: float) -> None:
         with self._runtime.move_on_after(timeout_s):

@@ -16,9 +16,9 @@ def lines_of(file: Path) -> list[bytes]:
         return list(source)
 
 
-def library_lines(count: int = LINES_WANTED) -> list[bytes]:
+def library_lines() -> list[bytes]:
     """The first lines of the standard library, file by file in the order of their names."""
-    return list(islice(_library(), count))
+    return list(islice(_library(), LINES_WANTED))
 
 
 def _library() -> Iterator[bytes]:
