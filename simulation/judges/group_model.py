@@ -9,8 +9,9 @@ exactly: an answer is right if the model was in that state at some moment betwee
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import cbor2
 
@@ -34,6 +35,13 @@ from log.record import Record, decode_record, peek
 from simulation.journal import Violation
 
 _RUN_BYTES_MAX = 1 << 20
+Value = TypeVar("Value")
+
+
+def values_since(history: Sequence[tuple[int, Value]], since_ns: int) -> list[Value]:
+    """Returns what was in force at that moment and all that came later, of (true time, value) in their order."""
+    first = bisect_left(history, since_ns, key=lambda change: change[0])
+    return [value for _, value in history[max(first - 1, 0) :]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from broker.remoting.command import OWN_VERSION, RemotingCommand, request
 from broker.remoting.errors import RemotingError
 from broker.remoting.frame import FrameDecoder
 from simulation.journal import Violation
-from simulation.judges.group_model import CommittedMessage
+from simulation.judges.group_model import CommittedMessage, values_since
 from simulation.judges.name_server_model import SAVING, NameServerModel, Table, answer_of
 from simulation.machines.name_server_host import NameServerHost
 from simulation.scheduler import SECOND
@@ -68,22 +68,6 @@ class _Server:
             both = (model.permission(TOPIC), model.permission(_LIKE_IT), ordered)
         if self.permissions[-1][1] != both:
             self.permissions.append((now_ns, both))
-
-    def tables_since(self, since_ns: int) -> list[Table]:
-        """Returns the table of that moment and all later ones."""
-        return [
-            table
-            for number, (_, table) in enumerate(self.tables)
-            if number + 1 == len(self.tables) or self.tables[number + 1][0] >= since_ns
-        ]
-
-    def permissions_since(self, since_ns: int) -> list[_Permissions]:
-        """Returns the permissions of that moment and all later ones."""
-        return [
-            both
-            for number, (_, both) in enumerate(self.permissions)
-            if number + 1 == len(self.permissions) or self.permissions[number + 1][0] >= since_ns
-        ]
 
 
 class Configurations(Invariant):
@@ -175,20 +159,20 @@ class Configurations(Invariant):
         self, address: str, since_ns: int, question: str, fits: Callable[[Table], bool], answer: object
     ) -> None:
         """Judges an answer about keys and values: it was true at some moment since the question."""
-        if not any(fits(table) for table in self._servers[address].tables_since(since_ns)):
+        if not any(fits(table) for table in values_since(self._servers[address].tables, since_ns)):
             raise Violation("clients are told what was configured", address, f"{question}: {answer}")
         self.context.journal.did("name server asked for keys and values")
 
     def changed(self, address: str, since_ns: int, namespace: str, key: str, value: str | None) -> None:
         """Judges an acknowledged change: it is there, or was and another one has come after it."""
-        tables = self._servers[address].tables_since(since_ns)
+        tables = values_since(self._servers[address].tables, since_ns)
         if not any(table.get(namespace, {}).get(key) == value for table in tables):
             raise Violation("clients are told what was configured", address, f"{namespace}/{key} = {value}")
         self.context.journal.did("key put" if value is not None else "key deleted")
 
     def routed(self, address: str, since_ns: int, permission: int | None) -> None:
         """Judges a route: the topic may be used so; None for a topic without a route."""
-        known = self._servers[address].permissions_since(since_ns)
+        known = values_since(self._servers[address].permissions, since_ns)
         if not any(permission == both[0] for both in known):
             raise Violation("clients are told what was configured", address, f"{permission}, not {known}")
         if permission is not None and not permission & Permission.WRITE:
@@ -198,7 +182,7 @@ class Configurations(Invariant):
         """Judges the answer that write permission has been taken: there was a moment without it."""
         if all(
             both[0] is not None and both[0] & Permission.WRITE
-            for both in self._servers[address].permissions_since(since_ns)
+            for both in values_since(self._servers[address].permissions, since_ns)
         ):
             raise Violation("clients are told what was configured", address, "wiped, and writable all along")
         self.context.journal.did("write permission wiped")
@@ -275,7 +259,9 @@ class Configurations(Invariant):
         return self.context.scheduler.now_ns
 
     def _permissions_since(self, since_ns: int) -> list[_Permissions]:
-        return [both for server in self._servers.values() for both in server.permissions_since(since_ns)]
+        return [
+            both for server in self._servers.values() for both in values_since(server.permissions, since_ns)
+        ]
 
     def _may_be_written(self, since_ns: int) -> bool:
         """True if any name server has shown since then that the topic may be written, or another one in its place."""

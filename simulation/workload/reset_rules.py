@@ -15,7 +15,6 @@ such a report excuses a position that passes what nobody read, and how often tha
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ from broker.offsets.resets import TOLD_MAX
 from broker.remoting.codes import ResponseCode
 from broker.state.commands import Command, CommitOffsets, EndResets, ResetOffsets
 from simulation.journal import Violation
-from simulation.judges.group_model import CommittedMessage, CommittedQueue
+from simulation.judges.group_model import CommittedMessage, CommittedQueue, values_since
 from simulation.judges.stored_offsets import NEVER
 from simulation.machines.broker_host import BrokerHost
 from simulation.scheduler import SECOND
@@ -295,8 +294,7 @@ class Resets(Invariant):
     def _stood_since(self, request: ResetRequest, queue_id: int) -> list[int | None]:
         """Returns the offsets at which the group has been since a request left."""
         history = self.context.model.offsets.get((request.group, TOPIC, queue_id), [])
-        first = bisect_left(history, request.since_ns, key=lambda item: item[0])
-        return [position for _, position in history[max(first - 1, 0) :]]
+        return values_since(history, request.since_ns)
 
     def _is_at_time(self, request: ResetRequest, queue_id: int, offset: int) -> bool:
         extent = extent_of(self.context.model, TOPIC, queue_id, request.since_ns)

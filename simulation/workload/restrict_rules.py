@@ -21,7 +21,7 @@ from broker.remoting.bodies import SubscriptionGroupConfig, TopicConfig
 from broker.remoting.codes import Permission, ResponseCode
 from broker.state.commands import Command, PutGroup, PutTopic
 from simulation.journal import Violation
-from simulation.judges.group_model import CommittedMessage
+from simulation.judges.group_model import CommittedMessage, values_since
 from simulation.machines.broker_host import BrokerHost, BrokerProcess
 from simulation.workload.context import Context, Invariant
 from simulation.workload.watched_pool import Attempt
@@ -53,19 +53,11 @@ class Order:
     done: int = 0
 
 
-@dataclass(slots=True)
-class _State:
-    """Settings as they were committed, with the true time."""
-
-    time_ns: int
-    config: Config | None
-
-    @property
-    def allows_reading(self) -> bool:
-        """True if these settings alone allow reading; what is not there yet is made by its first use."""
-        if isinstance(self.config, TopicConfig):
-            return bool(self.config.perm & Permission.READ)
-        return self.config is None or self.config.consume_enable
+def _allows_reading(config: Config | None) -> bool:
+    """True if these settings alone allow reading; what is not there yet is made by its first use."""
+    if isinstance(config, TopicConfig):
+        return bool(config.perm & Permission.READ)
+    return config is None or config.consume_enable
 
 
 class Restrictions(Invariant):
@@ -74,8 +66,8 @@ class Restrictions(Invariant):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._orders: list[Order] = []
-        self._states: dict[bool, list[_State]] = {True: [_State(0, None)], False: [_State(0, None)]}
-        """The settings of the topic (True) and of the consumer group (False), in the order of the log."""
+        self._states: dict[bool, list[tuple[int, Config | None]]] = {True: [(0, None)], False: [(0, None)]}
+        """(true time, settings) of the topic (True) and of the consumer group (False), in the order of the log."""
         self._unread: dict[tuple[int, int], CommittedMessage] = {}
 
     # ---- orders --------------------------------------------------------------------------------------
@@ -108,18 +100,18 @@ class Restrictions(Invariant):
             return
         states = self._states[isinstance(config, TopicConfig)]
         if command.if_absent:
-            if states[-1].config is None:
-                states.append(_State(now_ns, config))
+            if states[-1][1] is None:
+                states.append((now_ns, config))
             return
         order = self._orders[int(config.attributes[NOTE])]
         order.done += 1
         if order.done > order.requests:
             raise Violation("an order is done once", "group", str(order))
-        states.append(_State(now_ns, config))
+        states.append((now_ns, config))
 
     def told(self, since_ns: int, config: Config | None, *, is_topic: bool) -> None:
         """Judges an answer to a question for the settings."""
-        if config not in [state.config for state in self._since(since_ns, is_topic)]:
+        if config not in values_since(self._states[is_topic], since_ns):
             raise Violation("settings are linearizable", "clients", f"{config}, asked at {since_ns}")
         self.context.journal.did("settings asked for")
 
@@ -138,8 +130,8 @@ class Restrictions(Invariant):
         if answer is None or not is_ours or not is_known or processes != self._processes():
             return
         allowed = {
-            is_topic: [state.allows_reading for state in self._since(since_ns, is_topic)]
-            for is_topic in (True, False)
+            is_topic: [_allows_reading(config) for config in values_since(states, since_ns)]
+            for is_topic, states in self._states.items()
         }
         # Topic and group change apart: each of them alone may forbid all the time.
         if answer.code in _READ:
@@ -166,7 +158,7 @@ class Restrictions(Invariant):
         """Checks that the node knows the settings that are committed."""
         metadata = node.replica.metadata
         for is_topic, held in ((True, metadata.topics.get(TOPIC)), (False, metadata.groups.get(GROUP))):
-            known = self._states[is_topic][-1].config
+            known = self._states[is_topic][-1][1]
             if held != known:
                 raise Violation("settings are known", host.name, f"{held}, not {known}")
 
@@ -182,20 +174,11 @@ class Restrictions(Invariant):
 
     # ---- inside --------------------------------------------------------------------------------------
 
-    def _since(self, since_ns: int, is_topic: bool) -> list[_State]:
-        """Returns the settings that were in force then, and all later ones."""
-        states = self._states[is_topic]
-        return [
-            state
-            for number, state in enumerate(states)
-            if number + 1 == len(states) or states[number + 1].time_ns >= since_ns
-        ]
-
     def _processes(self) -> list[BrokerProcess | None]:
         return [host.process for host in self.context.members.machines]
 
     def _is_known_everywhere(self, processes: list[BrokerProcess | None]) -> bool:
-        topic, group = self._states[True][-1].config, self._states[False][-1].config
+        topic, group = self._states[True][-1][1], self._states[False][-1][1]
         for process in processes:
             if process is not None:
                 metadata = process.node.replica.metadata
