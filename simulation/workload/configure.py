@@ -2,8 +2,8 @@
 
 Each name server is asked by its own address, as mqadmin does. Beside it newcomers, who know no route yet, send and
 look for queues while brokers may not be written, and a resident asks where it may send: who has a route that may be
-written keeps it, as with the reference's clients, and who has none asks again.
-`configure_rules` says what must hold.
+written keeps it, as with the reference's clients, and who has none asks again. Strangers pose as brokers, and change
+nothing. `configure_rules` says what must hold.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from broker.client.message import Message
 from broker.client.producing.producer import Producer
 from broker.client.transport.routes import parse_route
 from broker.client.transport.runtime import Runtime
+from broker.remoting.bodies import DataVersion, TopicConfigTable
 from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import OWN_VERSION, RemotingCommand
-from broker.remoting.name_server_headers import KeyValueResponseHeader
-from broker.remoting.route import QueueData, TopicRouteData
+from broker.remoting.command import OWN_VERSION, RemotingCommand, header_fields
+from broker.remoting.name_server_headers import BrokerIdentityHeader, KeyValueResponseHeader
+from broker.remoting.register_body import RegisterBrokerBody
+from broker.remoting.route import MASTER_ID, QueueData, TopicRouteData
 from broker.trace import TraceWriter
+from simulation.journal import Violation
 from simulation.judges.name_server_model import Table, answer_of
-from simulation.randomness import Random
+from simulation.randomness import Random, stream
 from simulation.scheduler import SECOND
 from simulation.workload.configure_rules import NAMESPACES, TOPIC, Configurations
 from simulation.workload.context import Context
@@ -36,6 +39,7 @@ _WIPE_PAUSE_S: Final = 3.0
 _WIPED_S_MAX: Final = 6.0
 _SEND_PAUSE_S: Final = 0.7
 _SEND_LIMIT_S: Final = 3.0
+_INTRUDE_PAUSE_S: Final = 4.0
 _ENTRIES: Final = ("entry0", "entry1")
 """Topics that only name servers know, if anybody does."""
 
@@ -55,6 +59,7 @@ async def configure(context: Context, runtime: Runtime, writer: TraceWriter) -> 
         group.start_soon(_send, context, runtime, rules)
         group.start_soon(_look, context, runtime, rules)
         group.start_soon(_stay, context, runtime, rules)
+        group.start_soon(_intrude, context, runtime, admin)
 
 
 class _Keeper:
@@ -184,6 +189,35 @@ def _permission(answer: RemotingCommand) -> int | None:
     return TopicRouteData.decode(answer.body).queue_datas[0].perm
 
 
+# ---- strangers ----------------------------------------------------------------------------------------------
+
+
+async def _intrude(context: Context, runtime: Runtime, admin: AdminClient) -> None:
+    """Poses as a broker that leads in a later term, and as one that goes, without the brokers' secret."""
+    random = stream(f"stranger {context.seed}")
+    while True:
+        await runtime.sleep(random.expovariate(1 / _INTRUDE_PAUSE_S))
+        if context.load_stopped:
+            continue
+        node = random.choice(context.members.machines).settings.node
+        address = random.choice((node.listen, "10.0.9.9:10911"))
+        code: int = RequestCode.UNREGISTER_BROKER
+        fields = header_fields(BrokerIdentityHeader(node.group, address, node.cluster, MASTER_ID))
+        body = b""
+        if random.random() < 0.5:
+            code = RequestCode.REGISTER_BROKER
+            fields["haServerAddr"] = address
+            body = RegisterBrokerBody(topics=TopicConfigTable(DataVersion(0, 0, 1 << 40), {})).encode()
+        name_server = random.choice(context.name_servers)
+        try:
+            answer = await admin.call(name_server, code, fields, body)
+        except ConnectionFailed:
+            continue
+        if answer.code != ResponseCode.NO_PERMISSION:
+            raise Violation("strangers register nothing", name_server, f"request {code}: code {answer.code}")
+        context.journal.did("stranger refused by a name server")
+
+
 # ---- write permission ----------------------------------------------------------------------------------------
 
 
@@ -279,6 +313,8 @@ async def _look(context: Context, runtime: Runtime, rules: Configurations) -> No
                 rules.found_queues(since_ns, [], error)
                 continue
             rules.found_queues(since_ns, queues, None)
+            if not queues:
+                continue  # judged already: a reader's client says that there is no route
             try:
                 await consumer.max_offset(random.choice(queues))
                 context.journal.did("newcomer asked for an end")

@@ -499,6 +499,9 @@ PLANTED: dict[str, Planted] = {
     "names: waits until it may write": Planted(
         planted_name_servers.waits_until_it_may_write, "a send that never ends", actor="configurer"
     ),
+    "names: strangers are let in": Planted(
+        planted_name_servers.strangers_are_let_in, "RocketMQ's name servers", actor="configurer"
+    ),
     "names: answers remembered": Planted(
         planted_name_servers.remembered_answers, "a value that was once there", actor="configurer"
     ),

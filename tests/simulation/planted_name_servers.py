@@ -10,6 +10,8 @@ import msgspec
 import pytest
 
 import broker.client.transport.routes as routes_module
+from broker.access.control import SEES_ALL
+from broker.access.name_server_control import NameServerControl
 from broker.client.admin import AdminClient
 from broker.client.errors import NoRoute
 from broker.client.producing.sender import Sender
@@ -20,6 +22,11 @@ from broker.remoting.codes import Permission, RequestCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.name_server_headers import RegisterBrokerHeader
 from broker.remoting.route import QueueData, TopicRouteData
+
+
+def strangers_are_let_in(patch: pytest.MonkeyPatch) -> None:
+    """Whoever registers is taken for a broker."""
+    patch.setattr(NameServerControl, "check", lambda self, connection, command: SEES_ALL)
 
 
 def changed_before_it_is_saved(patch: pytest.MonkeyPatch) -> None:

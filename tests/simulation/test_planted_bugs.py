@@ -58,6 +58,7 @@ _FOUND_AS: dict[str, tuple[str, ...]] = {
     "names: wiped queues are not read": ("what may not be written can be read",),
     "names: wiped route is kept": ("what may be written again is written",),
     "names: waits until it may write": ("sends end in time",),
+    "names: strangers are let in": ("strangers register nothing",),
     "names: answers remembered": ("clients are told what was configured",),
     "settings: acknowledged before it is committed": ("acknowledged settings are in the log",),
     "settings: group's switch not looked at": ("who may not read reads nothing",),

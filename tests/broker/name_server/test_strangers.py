@@ -176,7 +176,7 @@ READS: list[tuple[int, Mapping[str, str] | msgspec.Struct, bytes]] = [
     (312, {}, b""),
     (313, {}, b""),
 ]
-BROKERS_OWN = (103, 104, 904, 322, 217)
+BROKERS_OWN = (103, 104, 904, 322)
 
 
 def guarded(**more: bool) -> NameServerControl:

@@ -1,0 +1,91 @@
+"""Real processes with TLS, accounts and a secret of the brokers, and a stranger who has the authority's certificate."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from broker.client.errors import BrokerError
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.tools.cluster.query import ask
+from tests.broker.shell.certificates import Certificates
+from tests.broker.shell.test_access import ACCOUNTS, OPERATOR
+from tests.interop.configured import ConfiguredCluster
+
+pytestmark = pytest.mark.cluster
+
+SECRET = "a secret of the brokers"
+
+
+async def test_a_stranger_over_tls_changes_nothing_and_is_told_of(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+    certificate, key = certificates.issue()
+    accounts = tmp_path / "accounts.toml"
+    accounts.write_text(ACCOUNTS)
+    folder = tmp_path / "servers"
+    cluster = ConfiguredCluster(
+        folder,
+        nodes=3,
+        broker={
+            "node": {"registration_secret": SECRET},
+            "raft": {"peer_secret": SECRET},
+            "acl": {"file": str(accounts)},
+            "tls": {
+                "mode": "enforcing",
+                "certificate": certificate,
+                "key": key,
+                "name_server_ca": certificates.authority(),
+            },
+        },
+        name_server={
+            "registration_secret": SECRET,
+            "acl_file": str(accounts),
+            "tls_mode": "enforcing",
+            "tls_certificate": certificate,
+            "tls_key": key,
+        },
+        environment={
+            "TRIVET_TLS_CA": certificates.authority(),
+            "TRIVET_ACCESS_KEY": OPERATOR.access_key,
+            "TRIVET_SECRET_KEY": OPERATOR.secret_key,
+        },
+    )
+    try:
+        cluster.trivet("topic", "create", "orders", "--queues", "2")
+        before = leader_of(cluster)
+        identity = {
+            "brokerName": "broker-a",
+            "brokerAddr": before,
+            "clusterName": "DefaultCluster",
+            "brokerId": "0",
+        }
+        tls = certificates.client()
+        for code, fields in (
+            (RequestCode.REGISTER_BROKER, {**identity, "brokerAddr": "127.0.0.1:6", "haServerAddr": ""}),
+            (RequestCode.UNREGISTER_BROKER, identity),
+            (RequestCode.WIPE_WRITE_PERM_OF_BROKER, identity),
+            (RequestCode.PUT_KV_CONFIG, {"namespace": "n", "key": "k", "value": "v"}),
+            (RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "orders"}),
+            (RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": "orders"}),
+        ):
+            with pytest.raises(BrokerError) as refused:
+                await ask(cluster.name_servers[0], code, fields, tls=tls)
+            assert refused.value.code == ResponseCode.NO_PERMISSION
+        assert leader_of(cluster) == before
+        cluster.trivet("produce", "orders", "still here")
+    finally:
+        cluster.stop()
+    log = (folder / "namesrv-0.log").read_text()
+    assert "request refused" in log
+    assert "source=127.0.0.1" in log
+    assert [line for line in log.splitlines() if "open to everyone" in line and "acl_routes" in line]
+    assert "open to everyone" not in (folder / "n0.log").read_text()
+
+
+def leader_of(cluster: ConfiguredCluster) -> str:
+    """The address to which clients are sent."""
+    nodes = json.loads(cluster.trivet("status", "--json"))["nodes"]
+    (leader,) = [node["address"] for node in nodes if node["role"] == "leader"]
+    return str(leader)
