@@ -224,6 +224,7 @@ def _processors(node: Node, address: str, store_host: bytes, random: RandomSourc
             calls,
             settings,
             time,
+            node.events,
             address=address,
             store_host=store_host,
             random=random,

@@ -25,6 +25,8 @@ from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import OverloadedError
 from broker.requests.processing import Handler
 from broker.requests.responses import reply, reply_unknown
+from broker.statistics.events import Event as Trouble
+from broker.statistics.events import Events
 
 log = structlog.get_logger("trivet.node")
 
@@ -58,6 +60,7 @@ class Forwarding:
         held: HeldRequests,
         relayed: RelayedClients,
         resume: Handler,
+        events: Events,
     ) -> None:
         """`calls` learns which other node asks something of a client here; `resume` goes on with a request."""
         self._group = group
@@ -67,6 +70,7 @@ class Forwarding:
         self._held = held
         self._relayed = relayed
         self._resume = resume
+        self._events = events
         self.is_outside = False
         """This node is no member of its group (not yet, or not any more): nothing is forwarded or held."""
         self._by_number: dict[int, _Client] = {}
@@ -229,7 +233,13 @@ class Forwarding:
                 self._calls.relayed(connection, command.opaque, source)
         if connection.leaves_much_unread():
             if not connection.aborted:
-                log.warning("connection closed", client=connection.name, reason="its answers stay unread")
+                self._events.warn(
+                    Trouble.CONNECTION_CLOSED,
+                    "its answers stay unread",
+                    self._time.now_ns,
+                    source=connection.address,
+                    client=connection.name,
+                )
                 connection.abort()
             return
         connection.send(body)

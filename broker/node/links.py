@@ -27,6 +27,7 @@ from broker.peers.protocol import (
 from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER
 from broker.requests.line import TRANSITIONS, Line, LineState, Patience, Surroundings
+from broker.statistics.events import Event
 
 log = structlog.get_logger("trivet.peers")
 
@@ -43,6 +44,9 @@ PATIENCE: Final = Patience(
     refused_rest_ns=2_000
     * _MS,  # with a peer that does not believe this node, or that this node does not believe
 )
+
+_TOLD_AT_ONCE: Final = 10
+"""Links of one address that end, for various reasons, of which each is worth a line."""
 
 STRANGERS_MAX: Final = 64
 """Connections at a time that have not yet proved that they are a peer's. For the next one the oldest is closed.
@@ -198,7 +202,17 @@ class AcceptedLink:
         if self._state is LineState.ENDED:
             return
         peer = self._accepting.source
-        log.warning("link of a peer closed", peer=peer, address=self._address, reason=reason)
+        node = self._links.node
+        node.events.warn(
+            Event.LINK_CLOSED,
+            "a stranger's" if self._state is LineState.AWAITS else "a peer's",
+            node.time.now_ns,
+            source=self._address.rpartition(":")[0],
+            at_once=_TOLD_AT_ONCE,
+            peer=peer,
+            address=self._address,
+            detail=reason,
+        )
         if self._state is LineState.UP:
             self._end_up()
         else:

@@ -94,7 +94,14 @@ class Node:
         self._held = HeldRequests()
         self._relayed = RelayedClients(replica, outgoing, listeners, self._held, self.received)
         self._forwarding = Forwarding(
-            self.group, replica, time, self.calls, self._held, self._relayed, self.resumed
+            self.group,
+            replica,
+            time,
+            self.calls,
+            self._held,
+            self._relayed,
+            self.resumed,
+            events,
         )
         self.forward = self._forwarding.forward
         self.forward_copy = self._forwarding.forward_copy
@@ -205,7 +212,8 @@ class Node:
             reply(connection, command, ResponseCode.SYSTEM_ERROR, str(error))
         except Exception as error:
             # As in `_handle`: what nobody foresaw hurts this request only, and what cannot be judged is refused.
-            log.exception("request not judged", code=command.code, client=connection.name)
+            if self._admits(Event.REQUEST_NOT_JUDGED, error, connection):
+                log.exception("request not judged", code=command.code, client=connection.name)
             reply(connection, command, ResponseCode.NO_PERMISSION, f"{type(error).__name__}: {error}")
         else:
             return True
@@ -216,6 +224,10 @@ class Node:
         account is not known here.
         """
         return SEES_ALL if self.access is None else self.access.sight(connection.host, command)
+
+    def _admits(self, event: Event, error: Exception, connection: Connection) -> bool:
+        kind, source = type(error).__name__, connection.address
+        return self.events.admits(event, kind, self.time.now_ns, source=source)
 
     def begin(self, now_ns: int, wall_ms: int) -> None:
         """Sets the time for the calls that follow: whatever brings something from outside calls this first.
@@ -241,7 +253,8 @@ class Node:
         except Exception as error:
             # What a client can send and a handler did not foresee hurts this request only. Code 1 says that its
             # outcome is unknown, which is true wherever the handler was interrupted.
-            log.exception("request failed", code=command.code, client=connection.name)
+            if self._admits(Event.REQUEST_FAILED, error, connection):
+                log.exception("request failed", code=command.code, client=connection.name)
             reply(connection, command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 
     def handle_after_barrier(

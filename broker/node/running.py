@@ -78,6 +78,7 @@ class RunningNode:
             node.client_disconnected,
             settings.limits.idle_seconds * _SECOND,
             nonce,
+            node.events,
         )
         self.registrars = [
             Registrar(

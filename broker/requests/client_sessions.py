@@ -9,8 +9,6 @@ All together hold no more of frames that are not whole than `broker.requests.inc
 from collections.abc import Callable
 from typing import Final
 
-import structlog
-
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.frame import (
@@ -26,8 +24,7 @@ from broker.requests.greeting import greet
 from broker.requests.incoming import IncompleteFrames
 from broker.requests.line import Surroundings
 from broker.requests.responses import reply
-
-log = structlog.get_logger("trivet")
+from broker.statistics.events import Event, Events
 
 _GREETING: Final = int(RequestCode.TRIVET_GREETING)
 
@@ -65,7 +62,14 @@ class ClientSession:
         except BrokenStreamError as error:
             for command in error.commands:
                 handle(connection, command)
-            log.warning("connection closed", client=connection.name, reason=str(error))
+            sessions.events.warn(
+                Event.DAMAGED_FRAME,
+                "its connection is closed",
+                sessions.time.now_ns,
+                source=connection.address,
+                client=connection.name,
+                detail=str(error),
+            )
             if error.request is not None:
                 reply(connection, error.request, ResponseCode.SYSTEM_ERROR, str(error))
             connection.close()
@@ -82,7 +86,14 @@ class ClientSession:
             reply(connection, command, ResponseCode.SUCCESS, fields=greet(connection, self._sessions.nonce))
         except RequestError as refused:
             # Once for each connection: then it cannot be made to keep responses that nobody reads.
-            log.warning("connection closed", client=connection.name, reason=refused.remark)
+            self._sessions.events.warn(
+                Event.CONNECTION_CLOSED,
+                "greeted again",
+                self._sessions.time.now_ns,
+                source=connection.address,
+                client=connection.name,
+                detail=refused.remark,
+            )
             connection.close()
 
     def lost(self) -> None:
@@ -97,7 +108,7 @@ class ClientSession:
 
 class ClientSessions:
     """The sessions of one server. `handle` is given each request but greetings, `closed` each connection
-    that has ended, `nonce` returns the given number of random bytes."""
+    that has ended, `nonce` returns the given number of random bytes. `events` is told of what clients do wrong."""
 
     def __init__(
         self,
@@ -107,15 +118,17 @@ class ClientSessions:
         closed: Callable[[Connection], None],
         idle_ns: int,
         nonce: Callable[[int], bytes],
+        events: Events,
     ) -> None:
         self.time = time
+        self.events = events
         self.nonce = nonce
         self.begin = surroundings.begin
         self.wake = surroundings.wake
         self.handle = handle
         self.closed = closed
         self.open: dict[Connection, ClientSession] = {}
-        self.incomplete = IncompleteFrames(Connection.abort)
+        self.incomplete = IncompleteFrames(self._holds_most)
         self._idle_ns = idle_ns
 
     def accept(self, connection: Connection) -> ClientSession:
@@ -124,9 +137,21 @@ class ClientSessions:
         session = self.open[connection] = ClientSession(self, connection)
         return session
 
+    def _holds_most(self, connection: Connection, reason: str) -> None:
+        self.events.warn(
+            Event.CONNECTION_CLOSED,
+            "holds memory",
+            self.time.now_ns,
+            source=connection.address,
+            client=connection.name,
+            detail=reason,
+        )
+        connection.abort()
+
     def sweep(self) -> None:
-        """Closes the connections that are idle."""
+        """Closes the connections that are idle, and has what was kept back of warnings told."""
         now_ns = self.time.now_ns
+        self.events.sweep(now_ns)
         for connection, session in self.open.items():
             if connection.was_written:
                 connection.was_written = False

@@ -8,19 +8,15 @@ holds most is closed: a message under way has 4 MiB by default, and who means to
 from collections.abc import Callable
 from typing import Final
 
-import structlog
-
 from broker.requests.connection import Connection
-
-log = structlog.get_logger("trivet")
 
 INCOMPLETE_BYTES_MAX: Final = 256 * 1024 * 1024
 
 
 class IncompleteFrames:
-    """Counts what each connection holds. `close` is called with a connection that must go."""
+    """Counts what each connection holds. `close` is called with a connection that must go, and why."""
 
-    def __init__(self, close: Callable[[Connection], None], bytes_max: int | None = None) -> None:
+    def __init__(self, close: Callable[[Connection, str], None], bytes_max: int | None = None) -> None:
         self._close = close
         self._bytes_max = INCOMPLETE_BYTES_MAX if bytes_max is None else bytes_max
         self._held: dict[Connection, int] = {}
@@ -34,11 +30,7 @@ class IncompleteFrames:
         self._held[connection] = size
         if self._total > self._bytes_max:
             most = max(self._held, key=self._held.__getitem__)
-            log.warning(
-                "connection closed",
-                client=most.name,
-                reason=f"frames that are not whole take {self._total} bytes, and it holds most of them",
-                held=self._held[most],
-            )
-            self._total -= self._held.pop(most)
-            self._close(most)
+            held = self._held.pop(most)
+            reason = f"frames that are not whole take {self._total} bytes, and it holds most of them, {held}"
+            self._total -= held
+            self._close(most, reason)

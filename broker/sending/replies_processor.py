@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-import structlog
-
 from broker.node.client_calls import ClientCalls
 from broker.node.client_registry import ClientRegistry
 from broker.node.ports import Appends
@@ -35,12 +33,11 @@ from broker.sending.responses import send_fields
 from broker.sending.shared import forbidden_topic, sent_message, too_early, unusual_queue
 from broker.settings.live import LiveSettings
 from broker.state.topic_rules import FORBIDDEN_TO_SEND
+from broker.statistics.events import Event, Events
 from log.errors import DiskFullError, EntryTooLargeError, RecordError
 from log.properties import get_property, terminated, with_property
 from log.record import SYS_FLAG_TRANSACTION_MASK, unpack_host
 from raft.state import RandomSource
-
-log = structlog.get_logger("trivet.replies")
 
 REPLY_TO_CLIENT: Final = b"REPLY_TO_CLIENT"
 PUSH_TIME: Final = b"PUSH_REPLY_TIME"
@@ -85,6 +82,7 @@ class RepliesProcessor:
         calls: ClientCalls,
         settings: LiveSettings,
         time: Time,
+        events: Events,
         *,
         address: str,
         store_host: bytes,
@@ -95,6 +93,7 @@ class RepliesProcessor:
         self._calls = calls
         self._settings = settings
         self._time = time
+        self._events = events
         self._address = address
         self._host = store_host.hex().upper()
         self._random = random
@@ -208,7 +207,14 @@ class RepliesProcessor:
             self._appends.check_may_append()
             offset, answering.queue_offset = self._appends.append_message(message, answering)
         except (ReplicaError, DiskFullError, RecordError, EntryTooLargeError) as error:
-            log.warning("reply not stored", topic=header.topic, reason=str(error))
+            self._events.warn(
+                Event.REPLY_NOT_STORED,
+                type(error).__name__,
+                self._time.now_ns,
+                source=answering.connection.address,
+                topic=header.topic,
+                detail=str(error),
+            )
             answering.answer()
             return
         answering.message_id = f"{self._host}{offset:016X}"

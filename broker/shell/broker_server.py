@@ -44,6 +44,7 @@ from broker.shell.trace_file import TraceFile
 from broker.shell.turns import Turns
 from broker.shell.wires import Wires
 from broker.shell.worker import JobsBetweenReads
+from broker.statistics.events import Event
 from log.errors import DiskError
 from log.mmap_disk import MmapDisk
 
@@ -62,11 +63,6 @@ class BrokerServer:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         client_tls = server_context(settings.tls)
-        self._entrance = Entrance(
-            client_tls,
-            enforcing=settings.tls.mode == "enforcing",
-            first_byte_s=settings.limits.idle_seconds,
-        )
         name_server_tls = name_server_context(settings.tls)
         peer_tls = peer_contexts(settings.tls)
         self._contexts = [client_tls, name_server_tls, *(() if peer_tls is None else peer_tls.both)]
@@ -100,6 +96,12 @@ class BrokerServer:
             boot=machine_clock(),
             memory_bytes=machine_memory_bytes(),
             stopwatch=time.perf_counter_ns,
+        )
+        self._entrance = Entrance(
+            client_tls,
+            self.node.events,
+            enforcing=settings.tls.mode == "enforcing",
+            first_byte_s=settings.limits.idle_seconds,
         )
         self.address = settings.advertised_address(bound_port)
         self._turns = Turns(self._turn, time.monotonic_ns)
@@ -225,7 +227,13 @@ class BrokerServer:
     def _accept_client(self, nursery: trio.Nursery) -> Callable[[socket.socket, tuple[str, int]], None]:
         def accepted(sock: socket.socket, address: tuple[str, int]) -> None:
             if len(self._running.clients.open) + self._entrance.waiting >= self._clients_max:
-                log.warning("connection refused", address=address[0], limit=self._clients_max)
+                self.node.events.warn(
+                    Event.CONNECTION_REFUSED,
+                    "too many connections",
+                    time.monotonic_ns(),
+                    source=address[0],
+                    limit=self._clients_max,
+                )
                 sock.close()
                 return
             nursery.start_soon(self._serve_client, sock, address)

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import structlog
 import trio
 
 from broker.access.name_server_control import NameServerControl
@@ -28,12 +27,11 @@ from broker.shell.descriptors import FILES_OF_A_NAME_SERVER, connections_allowed
 from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
 from broker.shell.tls import Entrance
 from broker.shell.tls_contexts import reload_certificates, server_context
+from broker.statistics.events import Event
 from log.private_files import make_directories, open_file
 
 if TYPE_CHECKING:
     from broker.shell.http import HttpServer
-
-log = structlog.get_logger("trivet.namesrv")
 
 
 class FileStorage:
@@ -81,11 +79,6 @@ class NameServerProcess:
         self._access = AccessFile(settings.acl_file, self._control.replace) if settings.acl_file else None
         self._context = server_context(settings.tls, "tls_")
         told_expiry(settings.tls, "tls_", time.time())
-        self._entrance = Entrance(
-            self._context,
-            enforcing=settings.tls_mode == "enforcing",
-            first_byte_s=settings.idle_seconds,
-        )
         self._listener = listen(settings.listen)
         self._operators_listener = listen(settings.metrics) if settings.metrics else None
         self._open: dict[Connection, SocketConnection] = {}
@@ -103,6 +96,13 @@ class NameServerProcess:
         """Serves metrics and health checks."""
         if self._operators_listener is not None:
             self.operators = self._operators_server(core, self._operators_listener)
+
+        self._entrance = Entrance(
+            self._context,
+            self._sessions.events,
+            enforcing=settings.tls_mode == "enforcing",
+            first_byte_s=settings.idle_seconds,
+        )
         self._connections_max = connections_allowed(settings.max_connections, FILES_OF_A_NAME_SERVER)
         self._stop = trio.Event()
 
@@ -130,7 +130,13 @@ class NameServerProcess:
 
                 def accepted(sock: socket.socket, address: tuple[str, int]) -> None:
                     if len(self._open) + self._entrance.waiting >= self._connections_max:
-                        log.warning("connection refused", address=address[0], limit=self._connections_max)
+                        self._sessions.events.warn(
+                            Event.CONNECTION_REFUSED,
+                            "too many connections",
+                            time.monotonic_ns(),
+                            source=address[0],
+                            limit=self._connections_max,
+                        )
                         sock.close()
                         return
                     nursery.start_soon(self._serve_connection, sock, address)

@@ -12,16 +12,15 @@ seconds.
 
 import socket
 import ssl
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import structlog
 import trio
 
 from broker.requests.connection import Buffer
-
-log = structlog.get_logger("trivet.tls")
+from broker.statistics.events import Event, Events
 
 HANDSHAKE_S: Final = 10.0
 """A handshake that takes longer, in seconds, is given up."""
@@ -111,6 +110,10 @@ async def _send(sock: socket.socket, data: bytes) -> None:
             await trio.lowlevel.wait_writable(sock)
 
 
+_TOLD_AT_ONCE: Final = 10
+"""Connections of one address that are refused for various reasons, of which each is worth a line."""
+
+
 class RefusedError(Exception):
     """A connection is not let in. The text says why."""
 
@@ -132,8 +135,16 @@ class Entrance:
     first byte may take `first_byte_s` seconds. `waiting` counts the connections that are not decided yet.
     """
 
-    def __init__(self, context: ssl.SSLContext | None, *, enforcing: bool, first_byte_s: float) -> None:
+    def __init__(
+        self,
+        context: ssl.SSLContext | None,
+        events: Events,
+        *,
+        enforcing: bool,
+        first_byte_s: float,
+    ) -> None:
         self._context = context
+        self._events = events
         self._enforcing = enforcing
         self._first_byte_s = first_byte_s
         self.waiting = 0
@@ -146,7 +157,15 @@ class Entrance:
         try:
             return await self._decide(sock, self._context)
         except RefusedError as refused:
-            log.warning("connection closed", client=client, reason=str(refused))
+            self._events.warn(
+                Event.CONNECTION_REFUSED,
+                "not let in",
+                time.monotonic_ns(),
+                source=client.rpartition(":")[0],
+                at_once=_TOLD_AT_ONCE,
+                client=client,
+                detail=str(refused),
+            )
             sock.close()
             return None
         except BaseException:

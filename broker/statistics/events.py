@@ -1,10 +1,12 @@
 """The events that whoever is on call is told of: each has a counter by its reason, and a line in the log.
 
 This is the one place for both, so that none has only one of them; docs/operations.md says of each what to do. What
-happens often is told once in `TOLD_EVERY_NS` for each kind, reason and source, with the number of those that were left
-out in between, and always counted.
+happens often is told once in `TOLD_EVERY_NS` for each kind, reason and source, or a few times, and the number of those
+that were left out is told when that time is over. All are counted. So whoever reaches a port cannot fill the log, which
+would hide what matters: sources beyond `SOURCES_MAX` share one place, as an attacker may have many addresses.
 """
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -15,8 +17,10 @@ log = structlog.get_logger("trivet.events")
 TOLD_EVERY_NS: Final = 10_000_000_000
 """A reader of the log sees that something goes on, and a flood of it fills no disk."""
 
-_SOURCES_MAX: Final = 1000
-"""So many kinds, reasons and sources are told apart; the one that was told first gives way to the next."""
+SOURCES_MAX: Final = 1000
+"""So many kinds, reasons and sources are told apart at a time."""
+
+OTHERS: Final = "others"
 
 
 class Event(Enum):
@@ -31,6 +35,11 @@ class Event(Enum):
     SLOW_PEER = "slow peer"
     CLOCK_JUMP = "clock jump"
     CONNECTION_REFUSED = "connection refused"
+    CONNECTION_CLOSED = "connection closed"
+    LINK_CLOSED = "link of a peer closed"
+    REQUEST_FAILED = "request failed"
+    REQUEST_NOT_JUDGED = "request not judged"
+    REPLY_NOT_STORED = "reply not stored"
     DAMAGED_FRAME = "damaged frame"
     DISK_FULL = "disk full"
     REQUEST_REFUSED = "request refused"
@@ -42,43 +51,86 @@ class Event(Enum):
         return self.value.replace(" ", "_")
 
 
+@dataclass(slots=True)
+class _Told:
+    """What was told of a kind, reason and source since `TOLD_EVERY_NS` before `until_ns`."""
+
+    until_ns: int
+    lines: int = 0
+    left_out: int = 0
+
+
 class Events:
     """What has happened on one node since it started."""
 
     def __init__(self) -> None:
         self.counts: dict[tuple[Event, str], int] = {}
         """By kind and reason; reasons are few, and never what a client sent."""
-        self._told: dict[tuple[Event, str, str], list[int]] = {}
-        """By kind, reason and source, in the order of their last lines: when that was written (ns), and how often it
-        has happened since."""
+        self._told: dict[tuple[Event, str, str], _Told] = {}
+        """By kind, reason and source; what ends first comes first, as all take equally long."""
 
     def note(self, event: Event, reason: str, **facts: object) -> None:
         """Counts a change that is no trouble by itself, and tells of each."""
         self._count(event, reason)
         log.info(event.value, reason=reason, **facts)
 
-    def warn(self, event: Event, reason: str, now_ns: int, *, source: str = "", **facts: object) -> None:
-        """Counts trouble, and warns of it unless the same was told a moment ago.
+    def warn(
+        self,
+        event: Event,
+        reason: str,
+        now_ns: int,
+        *,
+        source: str = "",
+        at_once: int = 1,
+        **facts: object,
+    ) -> None:
+        """Counts trouble, and warns of it unless the same was told `at_once` times a moment ago.
 
         `source` is where it comes from, such as an address: a flood from one hides none from another.
         """
+        left_out = self._left_out(event, reason, now_ns, source, at_once)
+        if left_out is not None:
+            _write(event, reason, source, left_out, facts)
+
+    def admits(self, event: Event, reason: str, now_ns: int, *, source: str = "", at_once: int = 1) -> bool:
+        """Does as `warn` for what the caller writes into the log itself, where this returns True."""
+        left_out = self._left_out(event, reason, now_ns, source, at_once)
+        if left_out:
+            _write(event, reason, source, left_out, {})
+        return left_out is not None
+
+    def sweep(self, now_ns: int) -> None:
+        """Tells what was left out, and may have been the last of its kind; to be called every few seconds."""
+        while self._told:
+            key, told = next(iter(self._told.items()))
+            if told.until_ns > now_ns:
+                return
+            del self._told[key]
+            if told.left_out:
+                _write(*key, told.left_out, {})
+
+    def _left_out(self, event: Event, reason: str, now_ns: int, source: str, at_once: int) -> int | None:
+        """Counts trouble; returns how much of it was left out until now, or None if this is left out, too."""
         self._count(event, reason)
         key = (event, reason, source)
+        left_out = 0
         told = self._told.get(key)
-        if told is not None:
-            told_ns, left_out = told
-            if now_ns - told_ns < TOLD_EVERY_NS:
-                told[1] += 1
-                return
-            if left_out:
-                facts["not_told"] = left_out
+        if told is not None and told.until_ns <= now_ns:
+            left_out = told.left_out
             del self._told[key]
-        elif len(self._told) >= _SOURCES_MAX:
-            del self._told[next(iter(self._told))]
-        self._told[key] = [now_ns, 0]
-        if source:
-            facts["source"] = source
-        log.warning(event.value, reason=reason, **facts)
+            told = None
+        if told is None and len(self._told) >= SOURCES_MAX:
+            self.sweep(now_ns)
+            if len(self._told) >= SOURCES_MAX:
+                key = (event, reason, OTHERS)
+                told = self._told.get(key)
+        if told is None:
+            told = self._told[key] = _Told(now_ns + TOLD_EVERY_NS)
+        if told.lines >= at_once:
+            told.left_out += 1
+            return None
+        told.lines += 1
+        return left_out
 
     def count(self, event: Event) -> int:
         """Returns how often it has happened, for whatever reason."""
@@ -88,3 +140,11 @@ class Events:
         key = (event, reason)
         count = self.counts[key] = self.counts.get(key, 0) + 1
         return count
+
+
+def _write(event: Event, reason: str, source: str, left_out: int, facts: dict[str, object]) -> None:
+    if left_out:
+        facts["not_told"] = left_out
+    if source:
+        facts["source"] = source
+    log.warning(event.value, reason=reason, **facts)

@@ -139,7 +139,7 @@ def test_strangers_are_few_and_the_oldest_goes_first() -> None:
     with structlog.testing.capture_logs() as logs:
         links.append(rig.connect())
     assert [connection.aborted for _, connection in links] == [True, *[False] * links_module.STRANGERS_MAX]
-    assert [entry["reason"] for entry in logs] == ["64 others came after it"]
+    assert [entry["detail"] for entry in logs] == ["64 others came after it"]
     link, connection = links[1]
     rig.prove(link, connection, "n1")
     _, newest = rig.connect()
@@ -159,7 +159,7 @@ def test_strangers_that_are_silent_are_sent_away_each_in_its_time() -> None:
         rig.advance(3)
     assert second.aborted
     assert not connection.aborted
-    assert [entry["reason"] for entry in logs] == ["it did not prove within 5 s that it is a peer"] * 2
+    assert [entry["detail"] for entry in logs] == ["it did not prove within 5 s that it is a peer"] * 2
     peer.received(FRAME)
     assert rig.happened == [("n1", ClientGone(1))]
 
@@ -236,7 +236,7 @@ def test_a_peer_with_another_secret_is_told_once_and_dialled_seldom() -> None:
             count = len(rig.dialled)
             while len(rig.dialled) == count or rig.dialled[-1][1] is not line:
                 rig.advance(0.01)
-    assert [entry["reason"] for entry in logs] == ["its peer_secret is another than this node's"]
+    assert [entry["detail"] for entry in logs] == ["its peer_secret is another than this node's"]
     times = [at for at, dialled, _ in rig.dialled if dialled is line]
     assert {later - earlier for earlier, later in pairwise(times)} == {2 * SECOND}
 

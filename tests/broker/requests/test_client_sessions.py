@@ -11,6 +11,7 @@ from broker.remoting.frame import FrameDecoder
 from broker.requests import incoming
 from broker.requests.client_sessions import ClientSession, ClientSessions
 from broker.requests.connection import Connection
+from broker.statistics.events import Event, Events
 from tests.broker.lines import Desk
 
 IDLE_S = 120
@@ -28,6 +29,7 @@ class Rig:
             lambda connection: self.closed.append(connection.name),
             IDLE_S * 10**9,
             bytes,
+            Events(),
         )
 
     def _handle(self, connection: Connection, command: RemotingCommand) -> None:
@@ -66,7 +68,7 @@ def test_what_is_no_frame_closes_behind_the_requests_before_it() -> None:
         session.received(data(10) + b"\xff" * 8)
     assert rig.handled == [("a", 10)]
     assert (session.connection.close_requested, session.connection.aborted) == (True, False)
-    assert [entry["event"] for entry in logs] == ["connection closed"]
+    assert [entry["event"] for entry in logs] == ["damaged frame"]
 
 
 @pytest.mark.parametrize("end", ["what is no frame", "sweep", "too much held", "its user"])
@@ -186,3 +188,18 @@ def test_a_client_is_greeted_once() -> None:
     session.received(encode(request(RequestCode.TRIVET_GREETING, opaque=6)))
     assert session.connection.close_requested
     assert session.connection.take() == []
+
+
+def test_a_flood_of_garbage_fills_no_log() -> None:
+    """690 connections in a second had 690 lines, 113 kB."""
+    rig = Rig()
+    with structlog.testing.capture_logs() as logs:
+        for number in range(1_000):
+            session = rig.connect(f"10.0.0.9:{number}")
+            session.received(b"\xff" * 8)
+            session.lost()
+        assert [entry["client"] for entry in logs] == ["10.0.0.9:0"]
+        rig.desk.time.now_ns += 20 * 10**9
+        rig.sweep()
+    assert (len(logs), logs[-1]["source"], logs[-1]["not_told"]) == (2, "10.0.0.9", 999)
+    assert rig.sessions.events.count(Event.DAMAGED_FRAME) == 1_000

@@ -16,7 +16,7 @@ MIB = 1024 * 1024
 
 def test_who_holds_most_is_closed_and_what_is_whole_counts_no_more() -> None:
     closed: list[str] = []
-    incomplete = IncompleteFrames(lambda connection: closed.append(connection.name), bytes_max=10 * MIB)
+    incomplete = IncompleteFrames(lambda connection, _: closed.append(connection.name), bytes_max=10 * MIB)
     outgoing = Outgoing()
     first, second, third = (Connection(outgoing, name) for name in ("first", "second", "third"))
     for _ in range(20):  # frames that become whole

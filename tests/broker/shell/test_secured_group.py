@@ -125,7 +125,7 @@ async def test_silent_strangers_are_few_and_leave(tmp_path: Path, monkeypatch: p
                 for stream in streams[:sent_away]:
                     assert await closed_by(stream) == b""
             await send_and_read_back_more(servers)
-    reasons = [entry.get("reason", "") for entry in logs if entry["event"] == "link of a peer closed"]
+    reasons = [entry.get("detail", "") for entry in logs if entry["event"] == "link of a peer closed"]
     assert reasons.count("3 others came after it") == 1
     assert sum("did not prove" in reason for reason in reasons) == 3
 
@@ -159,7 +159,7 @@ async def test_neither_silent_strangers_nor_clients_keep_peers_out(
             await send_and_read_back_more(servers)
             for stream in streams:
                 await stream.aclose()
-    reasons = [entry.get("reason", "") for entry in logs if entry["event"] == "link of a peer closed"]
+    reasons = [entry.get("detail", "") for entry in logs if entry["event"] == "link of a peer closed"]
     assert reasons.count("3 others came after it") >= 2
 
 
@@ -206,7 +206,7 @@ async def test_everything_encrypted(tmp_path: Path) -> None:
             with pytest.raises(ssl.SSLError, match="UNKNOWN_CA"):
                 session.decrypt(sock.recv(4096))
             sock.close()
-    refused = [entry.get("reason", "") for entry in logs if entry["event"] == "link of a peer closed"]
+    refused = [entry.get("detail", "") for entry in logs if entry["event"] == "link of a peer closed"]
     assert any("certificate is not good" in reason for reason in refused), refused
 
 

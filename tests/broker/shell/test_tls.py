@@ -66,7 +66,7 @@ async def test_enforcing_sends_plain_connections_away(certificates: Certificates
             with pytest.raises(ConnectionFailed):
                 await cluster_info(address)
             await cluster_info(address, tls=certificates.client())
-    assert [entry["reason"] for entry in logs if "reason" in entry] == ["not encrypted, and TLS is enforced"]
+    assert [entry["detail"] for entry in logs if "detail" in entry] == ["not encrypted, and TLS is enforced"]
 
 
 async def test_disabled_takes_no_handshake(certificates: Certificates) -> None:
@@ -103,7 +103,7 @@ async def test_required_client_certificates(certificates: Certificates) -> None:
                 with pytest.raises(ConnectionFailed):
                     await cluster_info(address, tls=refused)
             await cluster_info(address, tls=known)
-    reasons = [entry["reason"] for entry in logs if entry["event"] == "connection closed"]
+    reasons = [entry["detail"] for entry in logs if entry["event"] == "connection refused"]
     assert len(reasons) == 2
     assert "peer_did_not_return_a_certificate" in reasons[0].lower().replace(" ", "_")
     assert "issuer" in reasons[1], "its own is of another authority"
@@ -134,7 +134,7 @@ async def test_garbage_after_a_handshake_byte_is_sent_away(
                     pass
             await stream.aclose()
             await cluster_info(address)
-    (reason,) = [entry["reason"] for entry in logs if entry["event"] == "connection closed"]
+    (reason,) = [entry["detail"] for entry in logs if entry["event"] == "connection refused"]
     assert "version" in reason.lower()
 
 
