@@ -11,7 +11,7 @@ from broker.requests.errors import RequestError
 from broker.requests.processing import Place, Route
 from broker.requests.responses import reply
 from broker.settings.live import ChangeRefusedError, LiveSettings
-from broker.settings.properties_file import PropertiesSyntaxError, parse
+from broker.settings.properties_file import PropertiesSyntaxError, parse_body
 
 
 class SettingsProcessor:
@@ -31,12 +31,10 @@ class SettingsProcessor:
     def update(self, connection: Connection, command: RemotingCommand) -> None:
         """Changes settings, all that are named or none. Raises `RequestError` for one that cannot be changed so."""
         try:
-            wanted = {entry.key: entry.value for entry in parse(bytes(command.body).decode())}
+            wanted = {entry.key: entry.value for entry in parse_body(command.body)}
             self._live.change(wanted)
         except (ChangeRefusedError, PropertiesSyntaxError) as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        except UnicodeDecodeError as error:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, f"byte {error.start} is not UTF-8 text") from error
         self._reply(connection, command)
 
     def get(self, connection: Connection, command: RemotingCommand) -> None:

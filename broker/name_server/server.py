@@ -44,8 +44,7 @@ from broker.remoting.name_server_headers import (
 )
 from broker.remoting.register_body import RegisterBrokerBody, body_crc
 from broker.remoting.route import BrokerMemberGroup, TopicRouteData
-from broker.settings.properties_file import PropertiesSyntaxError
-from broker.settings.properties_file import parse as parse_properties
+from broker.settings.properties_file import PropertiesSyntaxError, parse_body
 from broker.settings.tables import NameServerSettings
 
 log = structlog.get_logger("trivet.name_server")
@@ -334,10 +333,8 @@ class NameServer:
     def _update_config(self, request: _Request) -> RemotingCommand:
         """Changes ``orderMessageEnable``, which is kept with the key-value configuration; no other key."""
         try:
-            wanted = {
-                entry.key: entry.value for entry in parse_properties(bytes(request.command.body).decode())
-            }
-        except (PropertiesSyntaxError, UnicodeDecodeError) as error:
+            wanted = {entry.key: entry.value for entry in parse_body(request.command.body)}
+        except PropertiesSyntaxError as error:
             return response(request.command, ResponseCode.SYSTEM_ERROR, str(error))
         for key, value in wanted.items():
             if key != _ORDERED_KEY:

@@ -24,8 +24,12 @@ KeyType = TypeVar("KeyType")
 DEPTH_MAX = 64
 """Bodies may nest so deep; real ones reach 6."""
 
-DIALECT_BYTES_MAX = 256 * 1024
-"""Longer bodies of requests must be standard JSON."""
+DIALECT_BYTES_MAX = 16 * 1024
+"""Longer bodies of requests must be standard JSON: the dialect is read a character at a time, 0.7 ms for each KiB."""
+
+FORGIVEN_COMMAS_MAX = 20_000
+"""Bodies of so many values must have neither nulls nor ordinals where their types have none: to look at each takes a
+microsecond. A heartbeat of 256 KiB has 13,000."""
 
 # Enum fields that the C++ client writes as ordinals, which RocketMQ's parser accepts.
 _ENUM_ORDINALS: dict[str, tuple[str, ...]] = {
@@ -71,16 +75,25 @@ def decode_body(body: bytes | memoryview, body_type: type[BodyType]) -> BodyType
 
 
 def decode_request(body: bytes | memoryview, body_type: type[BodyType]) -> BodyType:
-    """`decode_body` for what anybody may send: a body that is long must be standard JSON. Raises BodyError.
+    """`decode_body` for what anybody may send: the longer it is, the less is forgiven. Raises BodyError."""
+    if len(body) <= DIALECT_BYTES_MAX:
+        return decode_body(body, body_type)
+    try:
+        return msgspec.json.decode(body, type=body_type, strict=False)
+    except msgspec.ValidationError as error:  # JSON, as far as it was read
+        refusal: Exception = error
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise _no_body(body, body_type, error) from error
+    if bytes(body).count(b",") > FORGIVEN_COMMAS_MAX:
+        raise _no_body(body, body_type, refusal)
+    try:
+        return msgspec.convert(_normalised(None, msgspec.json.decode(body)), body_type, strict=False)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise _no_body(body, body_type, error) from error
 
-    The dialect is read a character at a time, and a frame full of it would keep a broker's thread for ten seconds.
-    """
-    if len(body) > DIALECT_BYTES_MAX:
-        try:
-            return msgspec.json.decode(body, type=body_type, strict=False)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise BodyError(f"the body of {len(body)} bytes is no {body_type.__name__}: {error}") from error
-    return decode_body(body, body_type)
+
+def _no_body(body: bytes | memoryview, body_type: type[BodyType], error: Exception) -> BodyError:
+    return BodyError(f"the body of {len(body)} bytes is no {body_type.__name__}: {error}")
 
 
 def parse_loose_json(text: bytes | memoryview) -> Any:

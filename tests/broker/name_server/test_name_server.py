@@ -579,7 +579,7 @@ def test_own_configuration_is_shown_and_changed_as_far_as_can_be(client: Client)
         (b"listenPort=1", ResponseCode.NO_PERMISSION, "listenPort cannot change while the name server runs"),
         (b"orderMessageEnable=true\nlistenPort=1", ResponseCode.NO_PERMISSION, "listenPort"),
         (b"orderMessageEnable=yes", ResponseCode.SYSTEM_ERROR, "must be true or false"),
-        (b"\xff", ResponseCode.SYSTEM_ERROR, "decode"),
+        (b"\xff", ResponseCode.SYSTEM_ERROR, "byte 0 is not UTF-8 text"),
         (b"a=\\u1", ResponseCode.SYSTEM_ERROR, "hexadecimal"),
     ):
         refused = client.call(RequestCode.UPDATE_NAMESRV_CONFIG, body=body)

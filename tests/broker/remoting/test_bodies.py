@@ -32,6 +32,7 @@ from broker.remoting.errors import BodyError
 from broker.remoting.json_body import (
     DEPTH_MAX,
     DIALECT_BYTES_MAX,
+    FORGIVEN_COMMAS_MAX,
     decode_body,
     decode_request,
     encode_body,
@@ -324,6 +325,17 @@ def test_long_bodies_of_requests_are_standard_json() -> None:
     assert decode_request(dialect % b"short", HeartbeatData).client_id == "c"
     with pytest.raises(BodyError, match=f"the body of {len(dialect % padding.encode())} bytes"):
         decode_request(dialect % padding.encode(), HeartbeatData)
+
+
+def test_ordinals_and_nulls_are_forgiven_in_bodies_that_are_not_too_long() -> None:
+    """What the C++ client writes, for as many groups as a client may have: each value is looked at."""
+    group = b'{"groupName":"g","messageModel":1,"subscriptionDataSet":null}'
+    groups = b",".join([group] * 1000)
+    body = decode_request(b'{"clientID":"c","consumerDataSet":[%b]}' % groups, HeartbeatData)
+    assert {data.message_model for data in body.consumer_data_set} == {MessageModel.CLUSTERING}
+    more = b",".join([group] * FORGIVEN_COMMAS_MAX)
+    with pytest.raises(BodyError, match=r"the body of \d+ bytes is no HeartbeatData"):
+        decode_request(b'{"clientID":"c","consumerDataSet":[%b]}' % more, HeartbeatData)
 
 
 def test_long_registrations_are_standard_json_and_count_their_topics() -> None:
