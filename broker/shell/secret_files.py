@@ -40,15 +40,13 @@ def _secret_files(
     if settings.tls.key_password:
         within.append("the password of the TLS key")
     if isinstance(settings, Settings):
+        accounts, registration_secret = settings.acl.file, settings.node.registration_secret
         if settings.raft.peer_secret:
             within.append("raft.peer_secret")
-        if settings.node.registration_secret:
-            within.append("node.registration_secret")
-        accounts = settings.acl.file
     else:
-        if settings.registration_secret:
-            within.append("registration_secret")
-        accounts = settings.acl_file
+        accounts, registration_secret = settings.acl_file, settings.registration_secret
+    if registration_secret:
+        within.append("registration_secret")
     if accounts:
         yield accounts, "the keys of accounts"
     if settings.tls.key:

@@ -236,7 +236,7 @@ def test_a_peer_with_another_secret_is_told_once_and_dialled_seldom() -> None:
             count = len(rig.dialled)
             while len(rig.dialled) == count or rig.dialled[-1][1] is not line:
                 rig.advance(0.01)
-    assert [entry["detail"] for entry in logs] == ["its peer_secret is another than this node's"]
+    assert [entry["reason"] for entry in logs] == ["its peer_secret is another than this node's"]
     times = [at for at, dialled, _ in rig.dialled if dialled is line]
     assert {later - earlier for earlier, later in pairwise(times)} == {2 * SECOND}
 

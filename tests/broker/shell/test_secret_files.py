@@ -36,6 +36,13 @@ def test_secrets_that_others_may_read_are_told(tmp_path: Path) -> None:
     assert told(NameServerSettings(tls_certificate="n0.pem", tls_key=tls.key), files["broker.toml"]) == [
         ("n0.key", "0640", "the TLS key")
     ]
+    name_server = NameServerSettings(
+        registration_secret="a secret of brokers", acl_file=str(files["accounts.toml"])
+    )
+    assert told(name_server, files["broker.toml"]) == [
+        ("accounts.toml", "0640", "the keys of accounts"),
+        ("broker.toml", "0640", "registration_secret"),
+    ]
     for file in files.values():
         file.chmod(0o600)
     assert told(settings, files["broker.toml"]) == []
