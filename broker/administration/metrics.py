@@ -9,7 +9,7 @@ Figures of the group (consumer lag, messages that wait, members) are the leader'
 twice.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Final
 
 from broker.administration.health import Health
@@ -324,9 +324,12 @@ class NodeMetrics:
         yield from self._messages()
         yield None
         yield from self._connections()
+        totals = self._node.stats
+        summed_up = {MESSAGES_IN: totals.stored.led.is_over, MESSAGES_OUT: totals.given_totals.is_over}
         if self._node.replica.serving:
             yield from self._waiting()
-            yield from self._consumer_lag()
+            summed_up[LAG_MESSAGES] = yield from self._consumer_lag()
+        yield many(SUMMED_UP, (((metric.name,), is_over) for metric, is_over in summed_up.items()))
 
     # ------------------------------------------------------------------ the group, the log
 
@@ -435,13 +438,6 @@ class NodeMetrics:
         yield one(PULL, stats.timings.pull)
         yield one(HELD_PULLS, stats.pulls_held())
         yield one(HELD_REQUESTS, node.held_count)
-        yield many(
-            SUMMED_UP,
-            (
-                ((metric.name,), totals.is_over)
-                for metric, totals in ((MESSAGES_IN, stats.stored.led), (MESSAGES_OUT, stats.given_totals))
-            ),
-        )
 
     def _waiting(self) -> Iterator[Told]:
         replica = self._node.replica
@@ -461,13 +457,17 @@ class NodeMetrics:
         half = queues.get(HALF_TOPIC, 0)
         yield one(HALF, 0 if half is None else metadata.transactions.count_before(half.max_offset))
 
-    def _consumer_lag(self) -> Iterator[Told | None]:
-        """Reads the offsets of every queue, in the order in which they were first committed: that never changes."""
+    def _consumer_lag(self) -> Generator[Told | None, None, bool]:
+        """Reads the offsets of every queue, in the order in which they were first committed: that never changes.
+
+        Returns whether some of them were summed up.
+        """
         node, replica = self._node, self._node.replica
         series_max = node.settings.current.observe.metrics_series_max
         behind: list[tuple[tuple[str, ...], float]] = []
         ages: list[tuple[tuple[str, ...], float]] = []
         others = read = 0
+        is_over = False
         for group, topic in list(replica.metadata.offsets):
             if not node.registry.may_consume(group, topic) and topic != RETRY_PREFIX + group:
                 continue  # read once, and not subscribed to any more
@@ -482,16 +482,17 @@ class NodeMetrics:
                 count = max(0, queue.max_offset - first)
                 if len(behind) >= series_max:
                     others += count
+                    is_over = True
                     continue
                 labels = (group, topic, str(queue_id), *_kind(topic))
                 behind.append((labels, count))
                 stored_ms = store_time(replica.store, queue, first) if count else 0
                 ages.append((labels, max(0, node.time.wall_ms - stored_ms) if stored_ms else 0))
-        if read > series_max:
+        if is_over:
             behind.append(((OTHERS, OTHERS, OTHERS, "false", "false"), others))
-            yield SUMMED_UP, [((LAG_MESSAGES.name,), True)]
         yield LAG_MESSAGES, [*behind]
         yield LAG_LATENCY, [*ages]
+        return is_over
 
     # ------------------------------------------------------------------ connections
 

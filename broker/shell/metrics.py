@@ -26,6 +26,9 @@ T = TypeVar("T")
 PIECE_S: Final = 0.002
 """The time, in seconds, after which the rest of the metrics waits for the node's next turn."""
 
+SAMPLES_AT_ONCE: Final = 100
+"""Samples whose text is made at once: a millisecond's work."""
+
 FRESH_S: Final = 1.0
 """Metrics of the last second are given to whoever asks."""
 
@@ -65,14 +68,28 @@ class MetricsPage:
     async def _make(self) -> bytes:
         pieces: list[bytes] = []
         began = perf_counter()
-        for told in self._told():
-            if told is not None:
-                pieces.append(generate_latest(_Families([self._family(told)])))
+        for piece in self.pieces():
+            pieces.append(piece)
             if perf_counter() - began > PIECE_S:
                 await trio.lowlevel.checkpoint()
                 began = perf_counter()
         pieces.append(generate_latest(_Families(self._process.collect())))
         return b"".join(pieces)
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yields the text of some samples at a time, or of none where the node has worked for it long enough."""
+        for told in self._told():
+            if told is None:
+                yield b""
+                continue
+            metric, samples = told
+            for first in range(0, max(len(samples), 1), SAMPLES_AT_ONCE):
+                text = generate_latest(
+                    _Families([self._family((metric, samples[first : first + SAMPLES_AT_ONCE]))])
+                )
+                if first:  # the head of the metric is there already
+                    text = b"".join(line for line in text.splitlines(True) if not line.startswith(b"#"))
+                yield text
 
     def _family(self, told: Told) -> Metric:
         """Returns a metric as the library has it."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from broker.administration.health import Health
 from broker.administration.metrics import QUEUES_AT_ONCE, NodeMetrics
 from broker.remoting.codes import RequestCode
+from broker.shell.metrics import SAMPLES_AT_ONCE, MetricsPage
 from broker.statistics.families import ALL, ROCKETMQ_PREFIX
 from broker.statistics.histogram import BOUNDS_NS, Histogram
 from broker.statistics.totals import OTHERS, Totals
 from tests.broker.harness import SECOND, Client, Group
+from tests.prometheus_text import parse
 
 
 class Told:
@@ -26,7 +28,8 @@ class Told:
                 continue
             metric, samples = told
             assert ALL[metric.name] is metric
-            table = self.samples.setdefault(metric.name, {})
+            assert metric.name not in self.samples, f"{metric.name} is told twice"
+            table = self.samples[metric.name] = {}
             for labels, sample in samples:
                 assert len(labels) == len(metric.labels), metric.name
                 assert labels not in table, f"{metric.name}{labels} is told twice"
@@ -149,6 +152,19 @@ def test_messages_that_wait_are_told_by_what_they_wait_for() -> None:
     assert told.value("rocketmq_timing_messages") == 1
     assert told.value("rocketmq_half_messages") == 1
     assert told.value("rocketmq_messages_in_total", "SCHEDULE_TOPIC_XXXX", "true") == 1
+
+
+def test_a_long_metric_is_written_in_pieces_and_reads_as_one() -> None:
+    group = Group(1)
+    group.elect()
+    running = group.members["n0"].process
+    for number in range(2 * SAMPLES_AT_ONCE + 1):
+        running.node.stats.stored.led.add((f"T{number}",), 1, 10)
+    metrics = NodeMetrics(running, Health(running), group.members["n0"].disk)
+    pieces = list(MetricsPage(metrics.told, lambda: metrics.labels).pieces())
+    scrape = parse(b"".join(pieces).decode())
+    assert len(scrape.values("rocketmq_messages_in_total")) == 2 * SAMPLES_AT_ONCE + 1
+    assert sum(piece.count(b"rocketmq_messages_in_total{") > 0 for piece in pieces) == 3
 
 
 def test_many_offsets_are_read_in_pieces() -> None:
