@@ -395,6 +395,21 @@ class EntryLog:
             self._set_limit()
         return positions
 
+    def make_room_for_range(self, entries: EntryRange) -> None:
+        """Makes sure that `append_range` of these entries does not fail for want of space.
+
+        They may follow this log with a gap, or not at all: that shows when they are appended. Raises DiskFullError,
+        DiskError; nothing of the log has changed then.
+        """
+        assert not self.damaged, "cut_damage comes before any append"
+        if entries.last_index <= self.last_index:
+            return
+        try:
+            self._tail.ensure_through(entries.end_position)
+            self._index.reserve_ahead(entries.last_index)
+        finally:
+            self._set_limit()
+
     def check_range(self, data: Buffer, first_index: int, position: int) -> EntryRange:
         """Checks entries from a peer, see `log.entry_range.check_range`. Raises DamagedRangeError."""
         return check_range(data, first_index, position, self._file_bytes)

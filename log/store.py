@@ -285,6 +285,10 @@ class Store:
         self._checkpoint_job = None
         self._checkpoint_index = max(self._checkpoint_index, job.end_index)
 
+    def free_bytes(self) -> int:
+        """Returns the bytes of the disk that this store may still use."""
+        return self._disk.usage().free_bytes
+
     def save_snapshot(self, applied_index: int, data: bytes) -> None:
         """Worker. Replaces the snapshot durably. Raises DiskFullError, FlushError, DiskError."""
         write_snapshot(self._disk, Snapshot(applied_index, data))

@@ -184,6 +184,37 @@ class Raft:
         return self._state.may_campaign and (self._recovery is None or self._recovery.may_vote)
 
     @property
+    def lacks_room(self) -> bool:
+        """True while the caller has no room for entries: a follower takes none then, and follows its leader otherwise.
+
+        The caller sets it before it steps the append, and takes it back when there may be room: entries come again.
+        """
+        return self._state.lacks_room
+
+    @lacks_room.setter
+    def lacks_room(self, lacks: bool) -> None:
+        self._state.lacks_room = lacks
+
+    def may_note(self, message: Message) -> bool:
+        """Returns True if `step` with this message may ask for more to be written than entries behind the log's end.
+
+        That is a term, a vote, a configuration, a snapshot, what begins a term, or a cut. A caller without room for
+        these leaves the message alone, as if it were lost on the way.
+        """
+        term = self._state.term
+        match message:
+            case RecoveryRequest() | VoteRequest(pre_vote=True):
+                return False
+            case AppendRequest():
+                return message.term > term or (
+                    message.term == term
+                    and (bool(message.configurations) or self._follower.contradicts(message))
+                )
+            case AppendResponse() | SnapshotResponse():
+                return message.term > term
+        return True
+
+    @property
     def has_effects(self) -> bool:
         """True when `take_effects` would return any."""
         return bool(self._state.effects)

@@ -5,6 +5,10 @@ request that fits, and holds for the leader's term, since a leader never changes
 the smaller of it and what is on the disk. An acknowledgement covers everything before it, so one is sent at the end
 of the turn, however many requests and flushes came to an end in it; entries that are not on the disk wait for the
 turn in which they are. A refusal is sent at once.
+
+A follower without room for entries hears its leader, and takes none. It answers heartbeats with one entry less than it
+has: that is true, the leader goes on to count its answers, and the leader's open probe, which such an answer does not
+close, keeps it from sending entries over and over. The first answer in full, when there is room, has them sent again.
 """
 
 from raft.effects import AcceptEntries
@@ -31,6 +35,8 @@ class Follower:
         """Takes the entries that are new, if they follow what is here; answers as `AppendRequest` says."""
         state = self._state
         log = state.log
+        if state.lacks_room and request.spans:
+            return  # as if lost on the way
         # The consistency check of 5.3. What is committed here is the same there and needs none; this log may not even
         # reach back to prev_index.
         if request.prev_index > state.commit_index and not log.matches(request.prev_index, request.prev_term):
@@ -92,6 +98,13 @@ class Follower:
             skipped = max(0, skipped - count)
         return state.log.first_difference(state.commit_index, remaining)
 
+    def contradicts(self, request: AppendRequest) -> bool:
+        """Returns True if entries of this log would have to go for those of the request."""
+        log = self._state.log
+        if not request.spans or request.prev_index > log.last_index:
+            return False
+        return self._first_new(request) <= min(log.last_index, request.last_index)
+
     def _refuse(self, request: AppendRequest) -> None:
         """Refuses, with a hint that lets the leader pass over a whole term at a time (the end of 5.3)."""
         state = self._state
@@ -131,14 +144,18 @@ class Follower:
             return
         self._answer_due = False
         self._acknowledged_index = min(self._agreed_index, state.persisted.index)
+        durable, agreed = self._acknowledged_index, self._agreed_index
+        if state.lacks_room:
+            agreed = min(agreed, max(state.log.last_index - 1, -1))
+            durable = min(durable, agreed)
         state.send(
             AppendResponse(
                 state.node_id,
                 state.leader,
                 state.term,
                 True,
-                self._acknowledged_index,
-                self._agreed_index,
+                durable,
+                agreed,
                 self._round,
                 recovering=state.recovering,
             )

@@ -39,6 +39,7 @@ class NodeState:
         "config",
         "configurations",
         "effects",
+        "lacks_room",
         "leader",
         "log",
         "log_effects_pending",
@@ -83,6 +84,8 @@ class NodeState:
         self.recovering = False
         self.role = Role.FOLLOWER
         self.leader: str | None = None
+        # The caller has no room for entries: none are taken (follower.py).
+        self.lacks_room = False
         # The last pause that the caller told of.
         self.pause: Pause | None = None
         self.effects: list[Effect] = []

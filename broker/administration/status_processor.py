@@ -124,6 +124,7 @@ class StatusProcessor:
             process_id=self._process_id(),
             store_path=self._settings.current.storage.path,
             recovering=raft.recovering,
+            disk_full=replica.disk_full or replica.room.lacks,
             voters=raft.configuration.voters,
             learners=raft.configuration.learners,
             configuration_index=raft.configuration_index,

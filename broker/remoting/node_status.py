@@ -54,6 +54,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The things that this node may lack of what it acknowledged (entries, vote, all); None when it is a full
     member.
     """
+    disk_full: bool = False
+    """True while this node takes nothing for want of space on its disk."""
     voters: tuple[str, ...] = ()
     """Ids of the members with a vote, as this node knows them."""
     learners: tuple[str, ...] = ()

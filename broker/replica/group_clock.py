@@ -6,9 +6,9 @@ own. It goes on with monotonic clocks, from leader to leader, and only approache
 
 - The leader's goes as its monotonic clock does, and nearer to its wall clock by `SLEW`, a hundredth of the time that
   passes. However far off that is: nothing that waits for an hour is early by more than 36 s.
-- It is carried in the log: every entry has it as its store time. A follower takes it from the entries that come, and
-  goes on from there; so a new leader continues where the old one was. A follower's clock may run ahead of the leader's
-  between two entries; then it comes back by a fiftieth of that time, which is more than any two clocks differ.
+- It is carried in the log: every entry has it as its store time. A follower takes it from each entry that comes, and
+  goes on from there; so a new leader continues where the old one was, less what the last entry took on its way. It is
+  never ahead of what waits: the message was an entry, too.
 - A node that starts does not know it. Whoever dials it says what time it is (`Hello`): the group's, if that node knows.
 - If no node knows, since all of them were down, the first leader asks the wall clocks: the middle one of those that it
   has heard of and its own, of two the earlier one. Each voter has said its own before it could vote. So of three
@@ -26,9 +26,6 @@ SLEW: Final = 100
 itself slews twenty times slower; by this a clock that was an hour off is right again within five days.
 """
 
-_FOLLOWER_SLEW: Final = 50
-"""The part of the time since the last entry by which a follower comes back to it: twice what its leader may slew."""
-
 JUMP_MS: Final = 1000
 """NTP steps a clock from 128 ms on, and corrects what is less so slowly that nobody need know."""
 
@@ -40,7 +37,6 @@ class GroupClock:
 
     __slots__ = (
         "_events",
-        "_heard_ns",
         "_now_ns",
         "_time_ns",
         "_told",
@@ -60,8 +56,6 @@ class GroupClock:
         self.leads = False
         self.was_made_here = False
         """This node was the first leader of a group in which no node that it had heard of knew the time."""
-        self._heard_ns = now_ns
-        """When this node, as a follower, last compared its time with the leader's."""
         self._told: dict[str, int] = {}
         """By node, how far its wall clock was ahead of this node's monotonic one (ns), when it said so."""
         self._wall_offset_ms = wall_ms - now_ns // _MS
@@ -94,25 +88,20 @@ class GroupClock:
         return self._time_ns // _MS - wall_ms
 
     def heard(self, stored_ms: int, now_ns: int) -> None:
-        """An entry of the leader's has come, which the leader stored at that time; it may have been under way for long.
+        """An entry of the leader's has come, which the leader stored at that time.
 
-        The node's time is at least that.
+        This node's time is that, even if it was ahead: else what the leader has stored could be early here.
         """
-        self._advance(now_ns)
-        ahead_ns = self._time_ns - stored_ms * _MS
-        if not self.is_agreed or ahead_ns < 0:
-            self._time_ns = stored_ms * _MS
-            self.is_agreed = True
-        else:
-            self._time_ns -= min(ahead_ns, (now_ns - self._heard_ns) // _FOLLOWER_SLEW)
-        self._heard_ns = now_ns
+        self._now_ns = now_ns
+        self._time_ns = stored_ms * _MS
+        self.is_agreed = True
 
     def told(self, node: str, time_ms: int, now_ns: int, *, is_agreed: bool) -> None:
         """`node` has dialled this one and said what time it is."""
         if not is_agreed:
             self._told[node] = time_ms * _MS - now_ns
         elif not self.is_agreed:
-            self._now_ns = self._heard_ns = now_ns
+            self._now_ns = now_ns
             self._time_ns = time_ms * _MS
             self.is_agreed = True
 
@@ -135,7 +124,6 @@ class GroupClock:
         if self.leads:
             self._advance(now_ns)
             self.leads = False
-            self._heard_ns = now_ns
 
     def _advance(self, now_ns: int) -> None:
         self._time_ns += now_ns - self._now_ns

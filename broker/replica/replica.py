@@ -45,6 +45,7 @@ from broker.replica.membership import Membership
 from broker.replica.proposals import CallbackWaiter, NewMessage, Observer, Waiter, ignore
 from broker.replica.read_barriers import ReadBarriers
 from broker.replica.recovering import RecoveringFile
+from broker.replica.room import Room
 from broker.replica.start import start_from_disk
 from broker.replica.trace import ReplicaTrace
 from broker.replica.uncommitted import Uncommitted
@@ -203,6 +204,7 @@ class Replica:
             interval_ns=options.flush_interval_ns,
             now_ns=now_ns,
         )
+        self.room = Room(store, self.raft, events)
         self.upkeep = Upkeep(store, self.raft, now_ns, self.release, timings)
         self.upkeep.note_format(self.metadata.format, now_ns)
         self.members = Members(
@@ -454,7 +456,16 @@ class Replica:
                 )
                 return False
             self._entry_range = entry_range
-        raft = self.raft
+        raft, room = self.raft, self.room
+        if not room.allows(message, now_ns):
+            self._entry_range = None
+            return False
+        entries = self._entry_range
+        if entries is not None and entries.first_index <= self._log.last_index + 1 and not raft.lacks_room:
+            try:
+                self._log.make_room_for_range(entries)
+            except DiskFullError as error:
+                room.for_entries(error, now_ns)
         raft.step(message, now_ns)
         if raft.has_effects:
             self._frame = frame
@@ -469,8 +480,11 @@ class Replica:
     def tick(self, now_ns: int, wall_ms: int) -> None:
         """Lets time pass; to be called at `deadline_ns` at the latest."""
         self.now_ns, self.wall_ms = now_ns, wall_ms
+        self.room.look(now_ns)
         deadline = self.raft.deadline()
         if deadline is not None and deadline <= now_ns:
+            if self.raft.role is not fx.Role.LEADER and not self.room.is_there(now_ns):
+                return  # it could write no vote
             self.raft.tick(now_ns)
             self.carry_out()
 
@@ -489,7 +503,11 @@ class Replica:
         due = NEVER if deadline is None else deadline
         if self.is_behind:
             return self.now_ns
-        durability = self.durability
+        durability, room = self.durability, self.room
+        if room.lacks:
+            due = room.due_ns if self.raft.role is not fx.Role.LEADER else min(due, room.due_ns)
+        if self.applied_index < self._committed_index:
+            due = min(due, room.dispatch_due_ns)
         if (
             not durability.sync
             and not durability.flushing
@@ -502,8 +520,8 @@ class Replica:
 
     @property
     def is_behind(self) -> bool:
-        """More is committed than one turn has applied: the next turn is wanted at once."""
-        return self.applied_index < self._committed_index
+        """More is committed than one turn has applied, and there is room for it: the next turn is wanted at once."""
+        return self.applied_index < self._committed_index and self.now_ns >= self.room.dispatch_due_ns
 
     def carry_out(self) -> None:
         """Carries out raft's effects, in order (see raft/effects.py for what that order promises)."""
@@ -659,7 +677,12 @@ class Replica:
                 raft.replicate(now_ns)
             if raft.has_effects:
                 self.carry_out()
-            upto = min(self._committed_index, slice_end)
+            waits_for_room = now_ns < self.room.dispatch_due_ns
+            upto = self.applied_index if waits_for_room else min(self._committed_index, slice_end)
+            if waits_for_room and self._committed_index > self.applied_index:
+                # Senders need not wait for queues.
+                self._trace.committed(now_ns, self._committed_index, raft.term)
+                self._uncommitted.committed(self._committed_index)
             if upto > self.applied_index:
                 # The trace says so before anybody is told: a checker compares it with what clients heard.
                 self._trace.committed(now_ns, self._committed_index, raft.term)
@@ -680,7 +703,12 @@ class Replica:
         while self.applied_index < upto:
             # A command is applied before the entries behind it get their units: it may delete their topic.
             digest_index = self.digests.next_index(self.applied_index)
-            dispatch = store.dispatch(min(upto, digest_index), self.wall_ms, stop_at_internal=True)
+            try:
+                dispatch = store.dispatch(min(upto, digest_index), self.wall_ms, stop_at_internal=True)
+            except DiskFullError as error:
+                self.room.for_dispatch(error, self.now_ns)
+                upto = self.applied_index
+                break
             arrivals += dispatch.arrivals
             for index, record in dispatch.internal:
                 self._apply_internal(index, record)

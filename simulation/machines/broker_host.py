@@ -28,7 +28,7 @@ from broker.settings.tables import Settings
 from broker.state.commands import UnknownCommandError
 from broker.state.release import THIS_RELEASE
 from broker.trace import TraceWriter
-from log.errors import DamagedFileError, DiskError, LogFault, StoreTooNewError
+from log.errors import DamagedFileError, DiskError, DiskFullError, LogFault, StoreTooNewError
 from log.options import StoreOptions
 from log.record import pack_host
 from simulation.journal import Journal, Violation
@@ -313,7 +313,9 @@ class BrokerHost:
         if self.process is not None and self.process.is_stopping:
             self.process.close_after_failure()
         self.kill()
-        if isinstance(error, DiskError) and self.disk_faulty:
+        if isinstance(error, DiskFullError):
+            self.surroundings.journal.found(Violation("a full disk stops nobody", self.name, text))
+        elif isinstance(error, DiskError) and self.disk_faulty:
             self.note(f"stops: {error}")
             self.start_after(_RESTART_NS)
         else:

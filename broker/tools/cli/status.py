@@ -31,6 +31,7 @@ _COLUMNS = (
     "last_position",
     "lag",
     "recovering",
+    "disk_full",
     "peers",
     "error",
 )
@@ -159,6 +160,7 @@ def _row(broker: AskedBroker, brokers: list[AskedBroker]) -> dict[str, object]:
         "last_position": own.last_position if own is not None else None,
         "lag": lag,
         "recovering": own.recovering if own is not None else None,
+        "disk_full": own.disk_full if own is not None else None,
         "peers": list(own.peers) if own is not None else [],
         "error": broker.error,
     }

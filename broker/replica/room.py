@@ -1,0 +1,75 @@
+"""What a replica does without while its disk is full: it stays, says so, and goes on when there is room.
+
+Raft believes that what it asks for is written, and a failed write of it stops the node. So a replica finds out first:
+
+- For entries it makes room before raft hears of them. Without room raft takes none (raft/follower.py).
+- What makes raft write something small (a term, a vote, a configuration, a snapshot that replaces the log) or cut the
+  log is not heard while less than `ROOM_BYTES` are free, and no election begins: a node that cannot write its vote
+  must not vote, and one that cannot write a no-op must not lead. Others see a node that is silent.
+- Queues and indices of committed entries wait for room; they are made from the log at any time.
+
+It looks again every `LOOK_NS`, which is also how often a leader may send entries in vain.
+"""
+
+from typing import Final
+
+from broker.statistics.events import Event, Events
+from log.errors import DiskFullError
+from log.store import Store
+from raft.core import Raft
+from raft.messages import Message
+
+LOOK_NS: Final = 1_000_000_000
+
+ROOM_BYTES: Final = 1 << 20
+"""More than all that raft writes beside entries in a second: notes of some hundred bytes, a configuration, a no-op."""
+
+
+class Room:
+    """The room on one replica's disk, as far as raft depends on it."""
+
+    __slots__ = ("_events", "_raft", "_store", "dispatch_due_ns", "due_ns", "lacks")
+
+    def __init__(self, store: Store, raft: Raft, events: Events) -> None:
+        self._store = store
+        self._raft = raft
+        self._events = events
+        self.lacks = False
+        """The last write found no room. Then, and only then, `due_ns` is the time to look again."""
+        self.due_ns = 0
+        self.dispatch_due_ns = 0
+        """Until then committed entries wait to be dispatched: there was no room for their queues or keys."""
+
+    def for_entries(self, error: DiskFullError, now_ns: int) -> None:
+        """There is no room for the entries that have come."""
+        self._raft.lacks_room = True
+        self._lacks("entries", now_ns, str(error))
+
+    def for_dispatch(self, error: DiskFullError, now_ns: int) -> None:
+        """There is no room for what dispatch makes."""
+        self.dispatch_due_ns = now_ns + LOOK_NS
+        self._lacks("queues and index", now_ns, str(error))
+
+    def is_there(self, now_ns: int) -> bool:
+        """Returns True if there is room for what raft may write beside entries."""
+        # What begins a term is an entry, for which the log makes pages ready by the step.
+        wanted = ROOM_BYTES + self._store.options.prepare_step_bytes
+        if self._store.free_bytes() >= wanted:
+            return True
+        self._lacks("term, vote and members", now_ns, f"less than {wanted} bytes are free")
+        return False
+
+    def allows(self, message: Message, now_ns: int) -> bool:
+        """Returns False if raft might write something for this message, beside new entries, and there is no room."""
+        return not self._raft.may_note(message) or self.is_there(now_ns)
+
+    def look(self, now_ns: int) -> None:
+        """Tries again what found no room, if it is time for that."""
+        if self.lacks and now_ns >= self.due_ns:
+            self.lacks = False
+            self._raft.lacks_room = False
+
+    def _lacks(self, what: str, now_ns: int, error: str) -> None:
+        self.lacks = True
+        self.due_ns = now_ns + LOOK_NS
+        self._events.warn(Event.DISK_FULL, what, now_ns, error=error)

@@ -1,0 +1,102 @@
+"""A node whose disk is full stays, says so, takes nothing, and goes on when there is room."""
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker.peers.protocol import Frame, RaftFrame
+from broker.statistics.events import Event
+from tests.broker.harness import Group
+
+
+def fill(group: Group, node: str) -> None:
+    disk = group.members[node].disk
+    disk.free_pages, disk.free_bytes = 0, 0
+
+
+def empty(group: Group, node: str) -> None:
+    disk = group.members[node].disk
+    disk.free_pages, disk.free_bytes = None, disk.total_bytes
+
+
+@pytest.fixture
+def group() -> Group:
+    group = Group(3)
+    group.elect()
+    group.connect().create_topic("T")
+    group.converge()
+    return group
+
+
+def test_a_follower_takes_no_entries_while_its_disk_is_full_and_all_when_there_is_room(group: Group) -> None:
+    client = group.connect(group.leader)
+    node = group.follower
+    replica = group.node(node).replica
+    fill(group, node)
+    with capture_logs() as lines:
+        for _ in range(40):
+            client.send("T", bytes(100_000))
+        group.advance(5)
+    leader = group.node(group.leader).replica
+    held = replica.store.log.last_index
+    assert held < leader.store.log.last_index
+    (peer,) = [peer for peer in leader.raft.status(leader.now_ns).peers if peer.node == node]
+    assert peer.match_index <= held, "it acknowledges nothing that it has not"
+    assert peer.silence_ns < 500_000_000, "it is heard all the while"
+    assert replica.room.lacks
+    assert group.node(node).events.count(Event.DISK_FULL) >= 1
+    assert sum(line["event"] == "disk full" for line in lines) <= 2
+    empty(group, node)
+    group.converge()
+    assert replica.store.log.last_index == leader.store.log.last_index
+    assert not replica.room.lacks
+
+
+def test_a_follower_without_room_does_not_cost_the_leader_its_bandwidth(group: Group) -> None:
+    client = group.connect(group.leader)
+    node = group.follower
+    fill(group, node)
+    for _ in range(40):
+        client.send("T", bytes(100_000))
+    group.advance(2)
+    sent = 0
+
+    def counted(source: str, target: str, frame: Frame) -> bool:
+        nonlocal sent
+        if target == node and isinstance(frame, RaftFrame):
+            sent += len(frame.body)
+        return False
+
+    group.lose = counted
+    group.advance(10)
+    backlog = 40 * 100_000
+    assert backlog < sent < 11 * backlog, "what it lacks is offered once a second, not with every heartbeat"
+
+
+def test_it_neither_votes_nor_stands_for_election(group: Group) -> None:
+    old, node = group.leader, group.follower
+    term = group.node(node).replica.term
+    fill(group, node)
+    group.kill(old)
+    group.advance(10)
+    assert group.node(node).replica.term == term
+    assert not any(member.alive.replica.serving for member in group.alive())
+    empty(group, node)
+    group.elect()
+    assert group.node(node).replica.term > term
+
+
+def test_what_is_committed_is_dispatched_when_there_is_room(group: Group) -> None:
+    client = group.connect(group.leader)
+    client.create_topic("new")
+    group.converge()
+    node = group.follower
+    fill(group, node)
+    client.send("new", b"x")
+    group.advance(3)
+    replica = group.node(node).replica
+    assert replica.applied_index < group.node(group.leader).replica.applied_index
+    empty(group, node)
+    group.converge()
+    queue = replica.store.queues.get("new", 0)
+    assert queue is not None
+    assert queue.max_offset == 1
