@@ -2,11 +2,13 @@
 
     state           what it does                                       ends when
     HANDS_OVER      leadership goes to the peer that holds most        it leads no more, or after a second
+    AWAITS_HEIR     it forwards what still comes to it as the master   name servers know another, or after two seconds
     SAYS_GOODBYE    name servers are told                              that is written, or after a second
     AWAITS_JOBS     no new work for threads; what is out comes back    nothing is out
     STOPPED         its owner closes connections and the replica
 
-A node that does not lead, or has nobody to lead in its place, begins with SAYS_GOODBYE. Until the end everything else
+A node that does not lead, or has nobody to lead in its place, begins with SAYS_GOODBYE. (A client that found no master
+in a route, in between, would fail for as long as it keeps routes.) Until the end everything else
 goes on as before. A node whose disk fails on the way stops at once, whatever state it is in.
 """
 
@@ -14,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Final
 
-from broker.node.registrar import Registrar
+from broker.node.registrar import HEIR_NS, Registrar
 from broker.replica.jobs import Jobs
 from broker.replica.operator_requests import hand_over
 from broker.replica.replica import Replica
@@ -27,15 +29,18 @@ GOODBYE_NS: Final = 1_000_000_000
 
 class StopState(Enum):
     HANDS_OVER = "hands over"
+    AWAITS_HEIR = "awaits heir"
     SAYS_GOODBYE = "says goodbye"
     AWAITS_JOBS = "awaits jobs"
     STOPPED = "stopped"
 
 
-_NEXT: Final[Mapping[StopState, StopState]] = {
-    StopState.HANDS_OVER: StopState.SAYS_GOODBYE,
-    StopState.SAYS_GOODBYE: StopState.AWAITS_JOBS,
-    StopState.AWAITS_JOBS: StopState.STOPPED,
+_NEXT: Final[Mapping[StopState, tuple[StopState, ...]]] = {
+    StopState.HANDS_OVER: (StopState.AWAITS_HEIR, StopState.SAYS_GOODBYE),
+    StopState.AWAITS_HEIR: (StopState.SAYS_GOODBYE,),
+    StopState.SAYS_GOODBYE: (StopState.AWAITS_JOBS,),
+    StopState.AWAITS_JOBS: (StopState.STOPPED,),
+    StopState.STOPPED: (),
 }
 
 
@@ -67,6 +72,9 @@ class OrderlyStop:
     def turned(self) -> None:
         """To be called after each turn of the node."""
         if self.state is StopState.HANDS_OVER and not self._replica.serving:
+            self._become(StopState.AWAITS_HEIR)
+            self._deadline.due_ns = self._time.now_ns + HEIR_NS
+        if self.state is StopState.AWAITS_HEIR and not any(one.is_master for one in self._registrars):
             self._say_goodbye()
         if self.state is StopState.SAYS_GOODBYE and all(one.line.is_closed for one in self._registrars):
             self._await_jobs()
@@ -82,7 +90,7 @@ class OrderlyStop:
 
     def _waited_enough(self) -> None:
         self._deadline.due_ns = NEVER
-        if self.state is StopState.HANDS_OVER:
+        if self.state in (StopState.HANDS_OVER, StopState.AWAITS_HEIR):
             self._say_goodbye()
         elif self.state is StopState.SAYS_GOODBYE:
             self._await_jobs()
@@ -92,6 +100,6 @@ class OrderlyStop:
         self._jobs.is_closed = True
 
     def _become(self, state: StopState) -> None:
-        assert _NEXT.get(self.state) is state, f"{self.state.value} to {state.value}"
+        assert state in _NEXT[self.state], f"{self.state.value} to {state.value}"
         self.state = state
         self._wake()

@@ -4,6 +4,10 @@ The registration is repeated at an interval, and sent at once when there is some
 when the connection was lost: a name server forgets a broker whose connection closes. Each name server has a registrar
 of its own, so that one that is down delays no other. A registrar is the user of a line (broker/requests/line.py):
 AWAITS means the response to a registration, UP that nothing is to be said before the interval is over.
+
+A route without a master fails clients: one that looks in that moment gives up, or asks again seconds later. So a node
+that led keeps its place as the master, where it forwards what comes, until the name server knows another one: it asks
+before it registers as a follower.
 """
 
 from collections.abc import Callable
@@ -15,7 +19,10 @@ from broker.access.frame_signature import sign_frame
 from broker.access.name_server_control import BROKERS
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand, encode, request
+from broker.remoting.errors import RemotingError
 from broker.remoting.frame import BrokenStreamError, FrameDecoder
+from broker.remoting.name_server_headers import BrokerIdentityHeader, RegisterBrokerHeader
+from broker.remoting.route import MASTER_ID, ClusterInfo
 from broker.requests.connection import Outgoing
 from broker.requests.deadline import Time
 from broker.requests.greeting import GreetingError, read_greeting
@@ -31,6 +38,16 @@ PATIENCE: Final = Patience(
     rest_ns_min=100 * _MS,
     rest_ns_max=1_000 * _MS,
 )
+
+
+_Header = RegisterBrokerHeader | BrokerIdentityHeader
+"""Of a registration, or of the goodbye of a node that was removed from its group."""
+
+HEIR_ASKED_NS: Final = 20 * _MS
+"""The time between two questions whether the group's new leader is registered."""
+
+HEIR_NS: Final = 2_000 * _MS
+"""A node that led stays the master for so long at most, whether another one is registered or not."""
 
 
 class Registrar:
@@ -60,6 +77,12 @@ class Registrar:
         """Of the name server's greeting on this connection; None signs nothing."""
         self._greets = False
         """What is awaited is a greeting."""
+        self._asks_for_heir = False
+        """What is awaited is who the master is."""
+        self._heir_until_ns: int | None = None
+        """When this node stops to wait for another master; None while it need not."""
+        self._says: _Header | None = None
+        """The registration that was sent last."""
         self._opaque = 0
         """The opaque of the newest request."""
         self._has_news = False
@@ -67,6 +90,8 @@ class Registrar:
         self._complaint = ""
         self.is_registered = False
         """The name server has taken a registration, over a connection that lasts."""
+        self.is_master = False
+        """It was that of a master, and no other one is known to have taken the place."""
         self.line = Line(
             f"name server {address}",
             address,
@@ -99,6 +124,7 @@ class Registrar:
         self._decoder = FrameDecoder()
         self._nonce = None
         self._greets = bool(self._secret)
+        self._asks_for_heir = False
         if self._greets:
             self.line.awaits()
             self._send(request(RequestCode.TRIVET_GREETING))
@@ -116,6 +142,8 @@ class Registrar:
             if command.is_response and command.opaque == self._opaque and self.line.state is LineState.AWAITS:
                 if self._greets:
                     self._greeted(command)
+                elif self._asks_for_heir:
+                    self._told_of_master(command)
                 else:
                     self._answered(command)
 
@@ -125,7 +153,8 @@ class Registrar:
 
     def lost(self, was: LineState, reason: str) -> None:
         """Logs the reason, once however often it is met."""
-        self.is_registered = False
+        self.is_registered = self.is_master = False
+        self._heir_until_ns = None
         if reason != self._complaint and self.line.state is LineState.RESTS:
             self._complaint = reason
             event = "no connection to a name server" if was is LineState.CONNECTS else "name server lost"
@@ -139,6 +168,11 @@ class Registrar:
         if command is None:
             self.line.up(self._time.now_ns + self._interval_ns)
             return
+        header = command.header if isinstance(command.header, _Header) else None
+        if self.is_master and header is not None and header.broker_id != MASTER_ID and self._may_wait():
+            self._ask_for_master(header)
+            return
+        self._says = header
         if self.line.state is not LineState.AWAITS:
             self.line.awaits()
         try:
@@ -160,8 +194,42 @@ class Registrar:
             self._nonce, _ = greeting
         self._register()
 
+    def _may_wait(self) -> bool:
+        """True while another master is waited for."""
+        if self._heir_until_ns is None:
+            self._heir_until_ns = self._time.now_ns + HEIR_NS
+        return self._time.now_ns < self._heir_until_ns
+
+    def _ask_for_master(self, header: _Header) -> None:
+        self._says = header
+        self._asks_for_heir = True
+        if self.line.state is not LineState.AWAITS:
+            self.line.awaits()
+        self._send(request(RequestCode.GET_BROKER_CLUSTER_INFO))
+
+    def _told_of_master(self, command: RemotingCommand) -> None:
+        """Registers as a follower if there is another master, or if nobody knows; else asks again in a moment."""
+        self._asks_for_heir = False
+        header = self._says
+        assert header is not None, "it was asked for this node's own name"
+        master: str | None = None
+        if command.code == 0:
+            try:
+                broker = ClusterInfo.decode(command.body).broker_table.get(header.broker_name)
+            except RemotingError as error:
+                self.line.refuse(str(error))
+                return
+            master = None if broker is None else broker.broker_addresses.get(MASTER_ID)
+        self.line.up(self._time.now_ns + HEIR_ASKED_NS)
+        if master != header.broker_address:
+            self.is_master = False
+            self._register()
+
     def _answered(self, command: RemotingCommand) -> None:
         self.is_registered = command.code == 0
+        said = self._says
+        self.is_master = self.is_registered and said is not None and said.broker_id == MASTER_ID
+        self._heir_until_ns = None
         if command.code != 0:
             log.warning(
                 "registration refused", address=self.line.address, code=command.code, remark=command.remark

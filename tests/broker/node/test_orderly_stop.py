@@ -88,6 +88,36 @@ def test_a_leader_hands_over_first(group: Group) -> None:
     assert (state_of(stop), rig.said()) == (StopState.SAYS_GOODBYE, [UNREGISTER])
 
 
+def test_the_heir_is_registered_before_the_old_leader_leaves(group: Group) -> None:
+    """What stops is the master of every route until then, and forwards what comes."""
+    leader = group.leader
+    rig = Rig(group, leader)
+    rig.registrar.is_master = True
+    stop = rig.stop()
+    group.members[leader].due_ns = group.now_ns
+    group.run_until(lambda: not rig.replica.serving, "another leader")
+    stop.turned()
+    assert (state_of(stop), rig.said()) == (StopState.AWAITS_HEIR, [])
+    rig.registrar.is_master = False  # the name server has told of another one
+    stop.turned()
+    assert (state_of(stop), rig.said()) == (StopState.SAYS_GOODBYE, [UNREGISTER])
+
+
+def test_an_heir_that_does_not_register_is_waited_for_two_seconds(group: Group) -> None:
+    leader = group.leader
+    rig = Rig(group, leader)
+    rig.registrar.is_master = True
+    stop = rig.stop()
+    group.members[leader].due_ns = group.now_ns
+    group.run_until(lambda: not rig.replica.serving, "another leader")
+    stop.turned()
+    rig.desk.advance(1.99)
+    stop.turned()
+    assert state_of(stop) is StopState.AWAITS_HEIR
+    rig.desk.advance(0.01)
+    assert (state_of(stop), rig.said()) == (StopState.SAYS_GOODBYE, [UNREGISTER])
+
+
 def test_a_leader_that_nobody_follows_waits_for_a_second(group: Group) -> None:
     leader = group.leader
     group.partition(leader)

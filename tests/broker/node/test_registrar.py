@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import structlog.testing
 
 from broker.access.identification import check_frame
@@ -10,6 +11,8 @@ from broker.node.registrar import PATIENCE, Registrar
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import FRAME_SIZE_MAX, RemotingCommand, encode, request, response
 from broker.remoting.frame import FrameDecoder
+from broker.remoting.name_server_headers import RegisterBrokerHeader
+from broker.remoting.route import BrokerData, ClusterInfo
 from broker.requests.connection import Connection, Outgoing
 from broker.requests.greeting import greet
 from tests.broker.lines import Desk
@@ -26,9 +29,10 @@ class Rig:
         self.desk = Desk()
         self.body: bytes | None = b"topics"
         """What there is to say; None for nothing."""
+        self.header: RegisterBrokerHeader | None = None
         self.registrar = Registrar(
             "ns:9876",
-            lambda: None if self.body is None else request(REGISTER, None, self.body),
+            lambda: None if self.body is None else request(REGISTER, self.header, self.body),
             lambda: request(UNREGISTER),
             30 * 10**9,
             secret=self.secret,
@@ -291,3 +295,93 @@ def test_it_says_no_goodbye_before_it_is_greeted() -> None:
     rig.said()
     rig.registrar.say_goodbye()
     assert rig.said() == []
+
+
+MASTERS = 106
+
+
+def header(broker_id: int) -> RegisterBrokerHeader:
+    return RegisterBrokerHeader("broker-a", "n0:1", "c", "n0:2", broker_id)
+
+
+def masters(rig: Rig, command: RemotingCommand, **addresses: str) -> None:
+    """The name server's answer to who is the master."""
+    table = {
+        name.replace("_", "-"): BrokerData({0: address}, name, "c") for name, address in addresses.items()
+    }
+    answer = response(command, 0)
+    answer.body = ClusterInfo(table, {"c": list(table)}).encode()
+    rig.line.received(encode(answer))
+
+
+def led() -> Rig:
+    """A node that is registered as the master, and follows another one now."""
+    rig = Rig()
+    rig.header = header(0)
+    rig.registered()
+    assert rig.registrar.is_master
+    rig.header = header(2)
+    rig.registrar.changed()
+    return rig
+
+
+def test_who_led_is_the_master_until_the_name_server_knows_another_one() -> None:
+    rig = led()
+    (question,) = rig.said()
+    assert question.code == MASTERS
+    masters(rig, question, broker_a="n0:1")
+    assert rig.said() == []
+    rig.desk.advance(0.02)
+    (question,) = rig.said()
+    assert question.code == MASTERS
+    masters(rig, question, broker_a="n1:1", broker_b="n0:1")
+    (command,) = rig.said()
+    assert command.code == REGISTER
+    assert not rig.registrar.is_master
+    rig.answer(command)
+    assert rig.registrar.is_registered
+    assert not rig.registrar.is_master
+
+
+def test_who_led_gives_the_place_up_after_two_seconds() -> None:
+    rig = led()
+    for _ in range(100):
+        (question,) = rig.said()
+        assert question.code == MASTERS
+        masters(rig, question, broker_a="n0:1")
+        rig.desk.advance(0.02)
+    (command,) = rig.said()
+    assert command.code == REGISTER
+
+
+@pytest.mark.parametrize("code", [1, 3])
+def test_who_led_registers_at_once_where_the_question_is_not_answered(code: int) -> None:
+    rig = led()
+    (question,) = rig.said()
+    rig.answer(question, code)
+    (command,) = rig.said()
+    assert command.code == REGISTER
+
+
+def test_who_leads_again_meanwhile_registers_as_the_master() -> None:
+    rig = led()
+    (question,) = rig.said()
+    rig.header = header(0)
+    rig.registrar.changed()
+    masters(rig, question, broker_a="n0:1")
+    rig.desk.advance(0.02)
+    (command,) = rig.said()
+    assert command.code == REGISTER
+    rig.answer(command)
+    assert rig.registrar.is_master
+
+
+def test_a_name_server_that_was_lost_knows_no_master_either() -> None:
+    rig = led()
+    rig.said()
+    rig.line.lost(rig.desk.connection, "it has ended")
+    assert not rig.registrar.is_master
+    rig.desk.advance(0.1)
+    rig.open()
+    (command,) = rig.said()
+    assert command.code == REGISTER
