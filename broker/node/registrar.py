@@ -30,6 +30,8 @@ from broker.requests.line import Line, LineState, Patience, Surroundings
 
 log = structlog.get_logger("trivet.registrar")
 
+_PROBE: Final = 0
+"""The opaque of a question that every name server answers; those of all other requests are higher."""
 _MS: Final = 1_000_000
 
 PATIENCE: Final = Patience(
@@ -128,6 +130,9 @@ class Registrar:
         if self._greets:
             self.line.awaits()
             self._send(request(RequestCode.TRIVET_GREETING))
+            # RocketMQ's name servers leave a greeting without a response, but answer this. Trivet's answer in order.
+            probe = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"}, opaque=_PROBE)
+            self.line.connection.send(encode(probe))
         else:
             self._register()
 
@@ -139,7 +144,11 @@ class Registrar:
             self.line.refuse(str(error))
             return
         for command in commands:
-            if command.is_response and command.opaque == self._opaque and self.line.state is LineState.AWAITS:
+            if not command.is_response or self.line.state is not LineState.AWAITS:
+                continue
+            if self._greets and command.opaque == _PROBE:
+                self._not_greeted()
+            elif command.opaque == self._opaque:
                 if self._greets:
                     self._greeted(command)
                 elif self._asks_for_heir:
@@ -186,12 +195,17 @@ class Registrar:
         except GreetingError as error:
             self.line.refuse(str(error))
             return
-        self._greets = False
         if greeting is None:
-            # RocketMQ's, or an older one: it takes registrations as they come.
-            log.info("name server knows no secrets", address=self.line.address)
-        else:
-            self._nonce, _ = greeting
+            self._not_greeted()
+            return
+        self._greets = False
+        self._nonce, _ = greeting
+        self._register()
+
+    def _not_greeted(self) -> None:
+        """Registers unsigned: with a name server of RocketMQ, or an older one, which takes it as it comes."""
+        log.info("name server knows no secrets", address=self.line.address)
+        self._greets = False
         self._register()
 
     def _may_wait(self) -> bool:

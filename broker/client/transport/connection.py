@@ -32,6 +32,8 @@ CALL_TIMEOUT_S = 3.0
 """Time limit of a call that names none, in seconds."""
 BACKLOG_BYTES_MAX = 8 * 1024 * 1024
 """Unsent bytes above which a new call waits for room: a peer that does not read cannot grow this process."""
+_GREETING_PATIENCE_S = 0.5
+"""A greeting that is not answered for so long may be none that the server knows."""
 _NEVER_NS = 1 << 62
 _OPAQUE_MASK = 0x7FFFFFFF
 
@@ -86,6 +88,10 @@ class PendingCall:
             raise self.error
         assert self.response is not None
         return self.response
+
+    async def arrived(self) -> None:
+        """Wait until there is a response or an error; the call goes on if this wait is cancelled."""
+        await self._event.wait()
 
     def abandon(self) -> None:
         """Leave the table of calls, as nobody wants the response any more."""
@@ -142,9 +148,20 @@ class Connection:
 
         Raises CallTimeout or ConnectionLost, ConnectFailed for a server that does not greet now.
         """
-        response = await self.call(RequestCode.TRIVET_GREETING)
+        greeting = self.start_call(RequestCode.TRIVET_GREETING)
         try:
-            self._signer = Signer(credentials, response)
+            with self._runtime.move_on_after(_GREETING_PATIENCE_S):
+                await greeting.arrived()
+            if greeting.response is None and greeting.error is None:
+                # RocketMQ's name servers leave what they do not know without an answer. Trivet's servers answer in
+                # order: once this question is answered, and the greeting is not, there will be none.
+                await self.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
+        finally:
+            greeting.abandon()
+        if greeting.error is not None:
+            raise greeting.error
+        try:
+            self._signer = Signer(credentials, greeting.response)
         except GreetingError as error:
             self.close(str(error))
             raise ConnectFailed(self.address, str(error)) from error

@@ -41,14 +41,16 @@ class Signer:
 
     __slots__ = ("_credentials", "_is_proven", "_nonce", "_signs_each")
 
-    def __init__(self, credentials: Credentials, response: RemotingCommand) -> None:
-        """`response` is what the server has answered to the greeting. Raises `GreetingError`."""
+    def __init__(self, credentials: Credentials, response: RemotingCommand | None) -> None:
+        """`response` is what the server has answered to the greeting, None if it answers others only. Raises
+        `GreetingError`.
+        """
         self._credentials = credentials
         self._nonce: bytes | None = None
         self._signs_each = True
         self._is_proven = False
         """A signed request has left, and none has been refused since."""
-        greeting = read_greeting(response)
+        greeting = None if response is None else read_greeting(response)
         if greeting is not None:
             self._nonce, self._signs_each = greeting
         elif credentials.whole_frames:

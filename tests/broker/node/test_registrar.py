@@ -235,8 +235,8 @@ class SecretRig(Rig):
 
     def greet(self) -> Connection:
         self.open()
-        (asked,) = self.said()
-        assert asked.code == RequestCode.TRIVET_GREETING
+        asked, probe = self.said()
+        assert (asked.code, probe.code) == (RequestCode.TRIVET_GREETING, RequestCode.GET_ROUTEINFO_BY_TOPIC)
         far = Connection(Outgoing(), "broker")
         self.line.received(encode(response(asked, 0, None, greet(far, bytes))))
         return far
@@ -258,7 +258,7 @@ def test_with_a_secret_it_signs_what_it_says() -> None:
 def test_what_is_new_during_the_greeting_is_said_behind_it() -> None:
     rig = SecretRig()
     rig.open()
-    (asked,) = rig.said()
+    asked, _ = rig.said()
     rig.body = b"more topics"
     rig.registrar.changed()
     assert rig.said() == []
@@ -273,7 +273,7 @@ def test_name_servers_without_greetings_are_told_all_the_same() -> None:
     """RocketMQ's answer with code 3."""
     rig = SecretRig()
     rig.open()
-    (asked,) = rig.said()
+    asked, _ = rig.said()
     rig.answer(asked, 3)
     (command,) = rig.said()
     assert (command.code, dict(command.fields)) == (REGISTER, {})
@@ -282,7 +282,7 @@ def test_name_servers_without_greetings_are_told_all_the_same() -> None:
 def test_a_name_server_that_cannot_greet_now_is_tried_again() -> None:
     rig = SecretRig()
     rig.open()
-    (asked,) = rig.said()
+    asked, _ = rig.said()
     rig.answer(asked, 2)
     assert rig.state == "rests"
     rig.desk.advance(2)
@@ -385,3 +385,17 @@ def test_a_name_server_that_was_lost_knows_no_master_either() -> None:
     rig.open()
     (command,) = rig.said()
     assert command.code == REGISTER
+
+
+def test_name_servers_that_answer_no_greeting_are_told_all_the_same() -> None:
+    """RocketMQ 4.9's leave a request that they do not know without a response."""
+    rig = SecretRig()
+    rig.open()
+    _, probe = rig.said()
+    rig.answer(probe, 17)
+    (command,) = rig.said()
+    assert (command.code, dict(command.fields)) == (REGISTER, {})
+    rig.answer(probe, 17)
+    assert rig.state == "awaits"
+    rig.answer(command)
+    assert rig.state == "up"
