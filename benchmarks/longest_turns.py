@@ -1,0 +1,301 @@
+"""The longest time for which one request keeps a node from everybody else, for the worst request of each kind.
+
+    .venv/bin/python -m benchmarks.longest_turns [--only "heartbeat" ...]
+
+A group of three without sockets or clocks (the tests' harness). Measured is the CPU time of each call that the
+surroundings of a node make: bytes of a client or a peer that are handed in, a turn, the end of a job. A node does
+nothing else while one of them runs, so the longest says how long heartbeats and other clients wait. Files are in
+memory: what a disk adds is not in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+
+from broker.node.links import AcceptedLink
+from broker.node.running import RunningNode
+from broker.remoting.codes import RequestCode
+from broker.requests.client_sessions import ClientSession
+from log.batch import BatchItem, encode_batch
+from log.options import StoreOptions
+from tests.broker.harness import Client, Group
+
+ENTRANCES: Final[tuple[tuple[type, str], ...]] = (
+    (ClientSession, "received"),
+    (AcceptedLink, "received"),
+    (RunningNode, "turn"),
+    (RunningNode, "job_done"),
+)
+STORE: Final = StoreOptions(
+    data_file_bytes=256 << 20, prepare_ahead_bytes=1 << 20, prepare_step_bytes=1 << 18
+)
+
+
+@dataclass
+class Longest:
+    """The longest calls of a run, by entrance, in milliseconds of CPU."""
+
+    ms: dict[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"{name} {ms:.1f} ms" for name, ms in sorted(self.ms.items(), key=lambda item: -item[1])
+        )
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Measures what is called inside, and prints it as a part."""
+        inside = Longest()
+        with inside.measured():
+            yield
+        print(f"    {name}: {inside}", flush=True)
+        for entrance, ms in inside.ms.items():
+            self.ms[entrance] = max(ms, self.ms.get(entrance, 0.0))
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """Measures what is called inside."""
+        originals = {(kind, name): getattr(kind, name) for kind, name in ENTRANCES}
+
+        def watched(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*arguments: Any) -> Any:
+                began = time.process_time_ns()
+                try:
+                    return original(*arguments)
+                finally:
+                    took = (time.process_time_ns() - began) / 1e6
+                    self.ms[name] = max(took, self.ms.get(name, 0.0))
+
+            return call
+
+        for (kind, name), original in originals.items():
+            setattr(kind, name, watched(f"{kind.__name__}.{name}", original))
+        try:
+            yield
+        finally:
+            for (kind, name), original in originals.items():
+                setattr(kind, name, original)
+
+
+def group_of_three() -> tuple[Group, Client]:
+    """A group that has written before, with a topic T of 4 queues, and a client of its leader."""
+    group = Group(3, options=STORE)
+    group.elect()
+    client = group.connect()
+    client.create_topic("T", queues=4)
+    fill(client, 2000, b"KEYS\x01warm\x02")
+    group.advance(2)
+    gc.collect()
+    gc.freeze()  # as a broker does when it has started (broker/shell/broker_server.py)
+    return group, client
+
+
+def batch(client: Client, items: list[BatchItem], topic: str = "T") -> int:
+    """Sends a batch; returns its opaque."""
+    fields = {
+        "a": "PG",
+        "b": topic,
+        "c": "TBW102",
+        "d": 4,
+        "e": 0,
+        "f": 0,
+        "g": client.group.wall_ms,
+        "h": 0,
+        "m": True,
+    }
+    return client.start_call(RequestCode.SEND_BATCH_MESSAGE, fields, encode_batch(items))
+
+
+def fill(client: Client, count: int, properties: bytes = b"TAGS\x01a\x02") -> None:
+    """Sends so many short messages to T, queue 0."""
+    while count > 0:
+        answer = client.wait(batch(client, [BatchItem(0, b"x", properties)] * min(count, 2000)))
+        assert answer.code == 0, answer.remark
+        count -= 2000
+
+
+def tiny_batch(longest: Longest) -> None:
+    """A batch of as many messages as the tests' group takes, a fourteenth of what the default settings allow."""
+    _, client = group_of_three()
+    with longest.measured():
+        answer = client.wait(batch(client, [BatchItem(0, b"", b"")] * 5000))
+    assert answer.code == 0, answer.remark
+
+
+def many_keys(longest: Longest) -> None:
+    """A batch with as many keys as it may have."""
+    _, client = group_of_three()
+    item = BatchItem(0, b"", b"KEYS\x01" + b" ".join(b"%d" % k for k in range(900)) + b"\x02")
+    with longest.measured():
+        answer = client.wait(batch(client, [item] * 55))
+    assert answer.code == 0, answer.remark
+
+
+def small_sends(longest: Longest) -> None:
+    """What one read brings of the smallest sends."""
+    _, client = group_of_three()
+    with longest.measured():
+        for _ in range(300):
+            last = client.start_send("T", b"")
+        client.wait(last)
+
+
+def filtered_pull(longest: Longest) -> None:
+    """A pull whose filter takes nothing of a long queue: by tag, then by property."""
+    _, client = group_of_three()
+    fill(client, 60_000)
+    client.heartbeat("G", ("T",))
+    with longest.measured():
+        client.pull("T", "G", 0, expression="b || c || d", count=2**31 - 1)
+
+
+def whole_pull(longest: Longest) -> None:
+    """A pull that takes as many messages as it may."""
+    _, client = group_of_three()
+    fill(client, 20_000)
+    with longest.measured():
+        client.pull("T", "G", 0, count=2**31 - 1)
+
+
+def hot_key(longest: Longest) -> None:
+    """A query for a key that tens of thousands of messages have."""
+    _, client = group_of_three()
+    fill(client, 60_000, b"KEYS\x01hot\x02")
+    with longest.measured():
+        client.call(
+            RequestCode.QUERY_MESSAGE,
+            {"topic": "T", "key": "hot", "maxNum": 2**31 - 1, "beginTimestamp": 0, "endTimestamp": 2**62},
+        )
+
+
+def by_time(longest: Longest) -> None:
+    """The offset of a time in a long queue whose messages are all of one time."""
+    group, client = group_of_three()
+    fill(client, 60_000)
+    with longest.measured():
+        for time_ms in (0, group.wall_ms, 2**62):
+            client.call(
+                RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, {"topic": "T", "queueId": 0, "timestamp": time_ms}
+            )
+
+
+def lists_of_topics(longest: Longest) -> None:
+    """A list of a thousand topics is created, all that there are by then are listed, and one goes."""
+    group, client = group_of_three()
+    configs = [{"topicName": f"T{k}", "readQueueNums": 8, "writeQueueNums": 8} for k in range(10_000)]
+    for at in range(0, len(configs), 1000):
+        body = json.dumps({"topicConfigList": configs[at : at + 1000]}).encode()
+        with longest.part("created"):
+            client.ok(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, body)
+    with longest.part("listed"):
+        client.ok(RequestCode.GET_ALL_TOPIC_CONFIG)
+        client.call(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": False})
+    with longest.part("one deleted"):
+        client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T9999"})
+    with longest.part("snapshot"):
+        group.node(group.leader).replica.save_snapshot()
+        group.advance(30)
+
+
+def offsets(longest: Longest) -> None:
+    """A consumer group's offsets in 16,000 queues: stored, told, and copied."""
+    group, client = group_of_three()
+    topics = 1_000
+    configs = [{"topicName": f"T{k}", "readQueueNums": 16, "writeQueueNums": 16} for k in range(topics)]
+    client.ok(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, json.dumps({"topicConfigList": configs}).encode())
+    client.heartbeat("G", ("T",))
+    with longest.part("stored"):
+        for k in range(topics):
+            fields = {"consumerGroup": "G", "topic": f"T{k}", "commitOffset": 0}
+            for queue in range(16):
+                client.tell(RequestCode.UPDATE_CONSUMER_OFFSET, fields | {"queueId": queue})
+            if k % 10 == 9:
+                group.settle()
+        group.advance(10)
+    with longest.part("all told"):
+        client.call(RequestCode.GET_ALL_CONSUMER_OFFSET)
+    with longest.part("progress"):
+        client.call(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "G"})
+    with longest.part("copied"):
+        client.call(RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "G", "destGroup": "G2", "topic": ""})
+
+
+def heartbeat(longest: Longest) -> None:
+    """The longest heartbeat, which creates its consumer groups, and the same once more."""
+    _, client = group_of_three()
+    subscriptions = [{"topic": f"X{k}", "subString": "*", "subVersion": 1} for k in range(15)]
+    groups = [{"groupName": f"G{k}", "subscriptionDataSet": subscriptions} for k in range(990)]
+    body = json.dumps({"clientID": "c", "consumerDataSet": groups}).encode()
+    with longest.part("first"):
+        client.ok(RequestCode.HEART_BEAT, None, body)
+    with longest.part("again"):
+        client.ok(RequestCode.HEART_BEAT, None, body)
+
+
+def locks(longest: Longest) -> None:
+    """Order locks for as many queues as a long body names."""
+    _, client = group_of_three()
+    queues = [{"brokerName": "broker-a", "queueId": k, "topic": "T"} for k in range(100_000)]
+    body = json.dumps({"clientId": "c", "consumerGroup": "G", "mqSet": queues}).encode()
+    client.heartbeat("G", ("T",))
+    with longest.measured():
+        client.call(RequestCode.LOCK_BATCH_MQ, None, body)
+
+
+def delayed(longest: Longest) -> None:
+    """Twenty thousand messages that are due at once, by delay level and by time."""
+    group, client = group_of_three()
+    for what, properties in (
+        ("levels", {"DELAY": "1"}),
+        ("times", {"TIMER_DELIVER_MS": str(group.wall_ms + 20_000)}),
+    ):
+        for _ in range(20_000):
+            last = client.start_send("T", b"x", properties=properties)
+            if last % 200 == 0:
+                client.wait(last)
+        with longest.part(what):
+            group.advance(30)
+
+
+KINDS: Final[dict[str, Callable[[Longest], None]]] = {
+    "batch of tiny messages": tiny_batch,
+    "batch with many keys": many_keys,
+    "small sends": small_sends,
+    "filtered pull": filtered_pull,
+    "whole pull": whole_pull,
+    "query for a hot key": hot_key,
+    "offset by time": by_time,
+    "lists of topics": lists_of_topics,
+    "offsets": offsets,
+    "heartbeat": heartbeat,
+    "locks": locks,
+    "delayed": delayed,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="*", default=list(KINDS))
+    arguments = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    gc.set_threshold(50_000, 20, 50)
+    for kind in arguments.only:
+        longest = Longest()
+        KINDS[kind](longest)
+        print(f"{kind}: {longest}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
