@@ -38,7 +38,7 @@ from broker.retention.retention import Retention
 from broker.sending.replies_processor import RepliesProcessor
 from broker.sending.send_back_processor import SendBackProcessor
 from broker.sending.send_processor import SendProcessor
-from broker.settings.live import LiveSettings
+from broker.settings.live import LiveSettings, differing
 from broker.settings.tables import (
     CONSUME_QUEUE_UNIT_BYTES,
     ImpossibleSettingError,
@@ -168,6 +168,21 @@ def build_node(
             CleaningProcessor(retention),
             SettingsProcessor(replica, live),
         ]
+    )
+    found = recovery.log
+    log.info(
+        "start",
+        release=replica.release.name,
+        node=settings.node.id,
+        address=address,
+        peers_at=settings.raft.peer_listen or settings.raft.peers.get(settings.node.id, ""),
+        store=settings.storage.path,
+        entries=f"{found.first_index}..{found.last_good_index}",
+        cut_at=found.damaged_at,
+        stopped_in_order=recovery.clean_stop,
+        snapshot=store.snapshot_index,
+        term=replica.term,
+        settings=differing(settings),
     )
     return node
 

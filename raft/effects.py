@@ -166,6 +166,18 @@ class RecoveryChanged:
     loss: Loss | None
 
 
+@dataclass(frozen=True, slots=True)
+class PeerSlow:
+    """Leader: the peer has been silent, or has not held what it was sent, for `since_ns`; it lacks `lag` entries.
+
+    Told once until it catches up.
+    """
+
+    node: str
+    since_ns: int
+    lag: int
+
+
 Effect = (
     SaveHardState
     | TruncateLog
@@ -181,4 +193,5 @@ Effect = (
     | ReadLost
     | ConfigurationChanged
     | RecoveryChanged
+    | PeerSlow
 )

@@ -11,7 +11,7 @@ left to answer, it is told in an empty request that wants no answer: at most one
 from collections.abc import Callable
 
 from raft.configuration import AddLearner, Change, Configuration, PromoteLearner, RemoveMember
-from raft.effects import AppendConfiguration, AppendNoop, ReadReady, Run, Send, SnapshotNeeded
+from raft.effects import AppendConfiguration, AppendNoop, PeerSlow, ReadReady, Run, Send, SnapshotNeeded
 from raft.errors import (
     ConfigurationPending,
     LeadershipTransferring,
@@ -478,6 +478,7 @@ class Leader:
             return None
         self._heartbeat_due = now + self._state.config.heartbeat_interval_ns
         self._round_due = True
+        self._tell_of_slow_peers(now)
         contacts = [peer.last_contact for peer in self._voting_peers]
         if self._votes_itself:
             contacts.append(now)
@@ -488,6 +489,14 @@ class Leader:
             self._preferred_check_due = now + self._state.config.preferred_check_interval_ns
             self._hand_over_to_preferred(now)
         return None
+
+    def _tell_of_slow_peers(self, now: int) -> None:
+        state = self._state
+        last_index = state.log.last_index
+        for peer in self.peers.values():
+            slow = peer.becomes_slow(last_index, state.config.election_timeout_min_ns, now)
+            if slow is not None:
+                state.effects.append(PeerSlow(peer.node, slow, last_index - peer.match_index))
 
     # Leadership transfer -------------------------------------------------------------------------------------
 

@@ -32,8 +32,10 @@ class Progress:
         "acknowledged_round",
         "connected",
         "inflight",
+        "is_slow",
         "last_contact",
         "leaving_index",
+        "mark",
         "match_index",
         "next_index",
         "node",
@@ -62,6 +64,10 @@ class Progress:
         # The peer may lack what it had promised, and so might not vote; True until an acknowledgement denies it.
         self.recovering = True
         self.last_contact = now
+        # The end of our log at some time, (index, time): until the peer holds that, it is behind since then.
+        self.mark = (-1, now)
+        # That it is slow was told, and it has not caught up with the mark since.
+        self.is_slow = False
         self.connected = True
         # When to offer a snapshot again that was sent and not answered; None while it is being made.
         self.snapshot_deadline: int | None = None
@@ -81,6 +87,14 @@ class Progress:
         self.state = PeerState.SNAPSHOT
         self.inflight.clear()
         self.snapshot_deadline = None
+
+    def becomes_slow(self, last_index: int, patience: int, now: int) -> int | None:
+        """Returns for how long the peer has been behind or silent when that begins to be too long; else None."""
+        if self.match_index >= self.mark[0]:
+            self.mark = (last_index, now)
+        slow = now - min(self.mark[1], self.last_contact)
+        was_slow, self.is_slow = self.is_slow, slow > patience
+        return slow if self.is_slow and not was_slow else None
 
     def sent_entries(self, last_index: int) -> None:
         """A request with entries up to `last_index` is on its way."""

@@ -37,9 +37,10 @@ from broker.remoting.codes import FLAG_RESPONSE, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import RemotingError
 from broker.replica.replica import Replica
+from broker.replica.slowness import STALLED_NS
 from broker.requests.budget import Budget
 from broker.requests.connection import Connection, Outgoing, RelayedConnection
-from broker.requests.deadline import Time
+from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import NotServingError, OverloadedError, RequestError
 from broker.requests.processing import Handler, Place, Processor
 from broker.requests.responses import refuse, reply
@@ -81,6 +82,10 @@ class Node:
         self.events = events
         self.registry: ClientRegistry[Connection] = ClientRegistry()
         self.calls = ClientCalls(int(replica.node_id[1:]), time)
+        self._due_ns = NEVER
+        """When the next turn is due at the latest, by the last one."""
+        self._late_from_ns = NEVER
+        """If nothing calls this node until then, it has stood still; told once a turn."""
         self.registration_version = 0
         """Rises whenever the name servers must be told something new."""
         self.permission_changes = 0
@@ -234,6 +239,9 @@ class Node:
 
         `wall_ms` is this machine's wall clock, which nobody else sees: what follows has the group's time.
         """
+        if now_ns > self._late_from_ns:
+            self.replica.slow.woke(now_ns - self._due_ns, now_ns)
+            self._late_from_ns = NEVER
         self.time.now_ns = self.replica.now_ns = now_ns
         self.time.wall_ms = self.replica.wall_ms = self.replica.clock.read(now_ns, wall_ms)
 
@@ -370,4 +378,5 @@ class Node:
         deadline = min(replica.deadline_ns(), self.time.earliest_ns)
         if self._held.waiting:
             deadline = min(deadline, self._held.waiting[0].until_ns)
+        self._due_ns, self._late_from_ns = deadline, deadline + STALLED_NS
         return deadline

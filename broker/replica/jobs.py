@@ -49,6 +49,7 @@ class Jobs:
         self.out += 1
         return self._timed(
             self._timings.flush,
+            "log",
             flush.run,
             lambda: replica.flushed(flush, replica.now_ns),
             failure_stops_node=True,
@@ -66,6 +67,7 @@ class Jobs:
             jobs.append(
                 self._timed(
                     self._timings.prepare,
+                    "files made ready",
                     preparation.run,
                     lambda: replica.upkeep.prepared(preparation),
                     failure_stops_node=False,
@@ -76,6 +78,7 @@ class Jobs:
             jobs.append(
                 self._timed(
                     self._timings.checkpoint,
+                    "checkpoint",
                     checkpoint.run,
                     lambda: replica.upkeep.checkpointed(checkpoint, replica.now_ns),
                     failure_stops_node=True,
@@ -86,6 +89,7 @@ class Jobs:
             jobs.append(
                 self._timed(
                     self._timings.load,
+                    "cold reads",
                     load.run,
                     lambda: replica.loads.loaded(load, replica.now_ns),
                     failure_stops_node=True,
@@ -98,6 +102,7 @@ class Jobs:
     def _timed(
         self,
         histogram: Histogram,
+        what: str,
         run: Callable[[], None],
         done: Callable[[], None],
         *,
@@ -116,6 +121,7 @@ class Jobs:
 
         def count_and_take_over() -> None:
             histogram.observe(took_ns)
+            self._replica.slow.flushed(what, took_ns, self._replica.now_ns)
             done()
 
         return Job(

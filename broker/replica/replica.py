@@ -46,6 +46,7 @@ from broker.replica.proposals import CallbackWaiter, NewMessage, Observer, Waite
 from broker.replica.read_barriers import ReadBarriers
 from broker.replica.recovering import RecoveringFile
 from broker.replica.room import Room
+from broker.replica.slowness import Slowness
 from broker.replica.start import start_from_disk
 from broker.replica.trace import ReplicaTrace
 from broker.replica.uncommitted import Uncommitted
@@ -204,6 +205,7 @@ class Replica:
             interval_ns=options.flush_interval_ns,
             now_ns=now_ns,
         )
+        self.slow = Slowness(self.raft, events)
         self.room = Room(store, self.raft, events)
         self.upkeep = Upkeep(store, self.raft, now_ns, self.release, timings)
         self.upkeep.note_format(self.metadata.format, now_ns)
@@ -225,6 +227,7 @@ class Replica:
             fx.ResetLog: self._on_reset_log,
             fx.ConfigurationChanged: self.members.changed,
             fx.RecoveryChanged: self.durability.recovery_changed,
+            fx.PeerSlow: self._on_peer_slow,
         }
         self.carry_out()
 
@@ -447,7 +450,9 @@ class Replica:
             try:
                 entry_range = self._log.check_range(frame.body, message.prev_index + 1, frame.position)
             except DamagedRangeError as error:
-                log.warning("append refused", source=message.source, error=str(error))
+                self._events.warn(
+                    Event.DAMAGED_FRAME, "append", now_ns, source=message.source, error=str(error)
+                )
                 return False
             if not entry_range.has_terms(message.spans):
                 # The sender's log was truncated and written anew between queueing and sending: not these entries.
@@ -582,7 +587,9 @@ class Replica:
         self._trace.truncated(self.now_ns, effect.last_index)
 
     def _on_save_hard_state(self, effect: fx.SaveHardState) -> None:
+        began_ns = self.timings.stopwatch()
         self.store.hard_state.write(StoredHardState(effect.term, effect.vote or ""))
+        self.slow.noted(self.timings.stopwatch() - began_ns, self.now_ns)
 
     def _on_role_changed(self, effect: fx.RoleChanged) -> None:
         if effect.role is fx.Role.LEADER:
@@ -608,6 +615,16 @@ class Replica:
             self._events.note(Event.STEPPED_DOWN, reason, **facts)
         elif effect.lost_leader is not None:
             self._events.note(Event.LEADER_LOST, reason, leader=effect.lost_leader, **facts)
+
+    def _on_peer_slow(self, effect: fx.PeerSlow) -> None:
+        self._events.warn(
+            Event.SLOW_PEER,
+            "behind or silent",
+            self.now_ns,
+            source=effect.node,
+            for_ms=effect.since_ns // 1_000_000,
+            lacks=effect.lag,
+        )
 
     def _on_snapshot_needed(self, effect: fx.SnapshotNeeded) -> None:
         message = effect.message
@@ -802,7 +819,11 @@ class Replica:
         except BaseException:
             self.store.abandon()
             raise
-        self.store.close(self._committed_index)
+        try:
+            self.store.close(self._committed_index)
+        except DiskFullError as error:
+            # The log is flushed. What is not noted the next start finds out, as after any other stop.
+            self.room.for_notes_of_stop(error, now_ns)
 
 
 def _deleted_topics(command: Command) -> list[str]:

@@ -50,6 +50,10 @@ class Room:
         self.dispatch_due_ns = now_ns + LOOK_NS
         self._lacks("queues and index", now_ns, str(error))
 
+    def for_notes_of_stop(self, error: DiskFullError, now_ns: int) -> None:
+        """There is no room for what makes the next start short."""
+        self._lacks("notes of the stop", now_ns, str(error))
+
     def is_there(self, now_ns: int) -> bool:
         """Returns True if there is room for what raft may write beside entries."""
         # What begins a term is an entry, for which the log makes pages ready by the step.

@@ -66,7 +66,7 @@ _FIXED: Final = {
 }
 """Settings of RocketMQ that have one value here. Without them mqadmin's exportConfigs fails."""
 
-_SECRET: Final = frozenset({"raft.peer_secret", "tls.key_password"})
+_SECRET: Final = frozenset({"raft.peer_secret", "node.registration_secret", "tls.key_password"})
 """Settings that are told to nobody."""
 
 _SETTING_OF = {key: meaning.setting for key, meaning in rocketmq_keys.BROKER_KEYS.items()}
@@ -147,6 +147,20 @@ class LiveSettings:
                 if setting not in named and setting not in _SECRET:
                     found[setting] = _text(setting, _value(settings, setting))
         return "".join(properties_file.line(key, found[key]) for key in found)
+
+
+def differing(settings: Settings) -> dict[str, object]:
+    """Returns the settings that are not the defaults, by ``table.field``; of secrets only that they are set."""
+    found: dict[str, object] = {}
+    defaults = Settings()
+    for table in _TABLES:
+        own, default = getattr(settings, table), getattr(defaults, table)
+        for field in msgspec.structs.fields(own):
+            value = getattr(own, field.name)
+            if value != getattr(default, field.name):
+                name = f"{table}.{field.name}"
+                found[name] = "(set)" if name in _SECRET else value
+    return found
 
 
 def _setting(key: str) -> str:

@@ -62,6 +62,8 @@ class BrokerServer:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._stop_reason = "cancelled"
+        self._stop_began_ns = 0
         client_tls = server_context(settings.tls)
         name_server_tls = name_server_context(settings.tls)
         peer_tls = peer_contexts(settings.tls)
@@ -143,8 +145,11 @@ class BrokerServer:
             accounts, whole_frames=acl.signatures == "frame", encrypted_only=not acl.allow_plaintext
         )
 
-    def stop(self) -> None:
+    def stop(self, reason: str = "asked to") -> None:
         """Asks `serve` to end in order."""
+        self._stop_reason = reason
+        self._stop_began_ns = time.monotonic_ns()
+        log.info("stop begins", reason=reason)
         self._stop.set()
 
     def reload(self) -> None:
@@ -161,10 +166,28 @@ class BrokerServer:
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
+        started_ns = time.monotonic_ns()
         try:
             await self._serve_until_stopped()
+        except BaseException as error:
+            if not isinstance(error, trio.Cancelled):
+                self._stop_reason = _why_it_fails(error)
+            raise
         finally:
-            self._close()
+            self._stop_began_ns = self._stop_began_ns or time.monotonic_ns()
+            try:
+                self._close()
+            except BaseException as error:
+                self._stop_reason = _why_it_fails(error)
+                raise
+            finally:
+                now_ns = time.monotonic_ns()
+                log.info(
+                    "stop",
+                    reason=self._stop_reason,
+                    took_ms=(now_ns - self._stop_began_ns) // 1_000_000,
+                    up_s=(now_ns - started_ns) // 1_000_000_000,
+                )
 
     def _operators_server(self, listener: socket.socket) -> "HttpServer":
         from broker.shell.metrics import operators_server  # a tenth of a start, for those who ask for it
@@ -217,7 +240,9 @@ class BrokerServer:
             timings.lag.observe(now_ns - self._running.due_ns)
         deadline_ns = self._running.turn(now_ns, _wall_ms())
         self._running.end_turn()
-        timings.turn.observe(time.monotonic_ns() - now_ns)
+        took_ns = time.monotonic_ns() - now_ns
+        timings.turn.observe(took_ns)
+        self.node.replica.slow.turned(took_ns, now_ns)
         if self._trace is not None:
             self._trace.flush_if_due(now_ns)
         return deadline_ns
@@ -317,6 +342,13 @@ class BrokerServer:
         finally:
             if self._trace is not None:
                 self._trace.close()
+
+
+def _why_it_fails(error: BaseException) -> str:
+    """Returns the reason of a stop that nobody asked for: the disk, or a bug."""
+    if isinstance(error, BaseExceptionGroup):
+        return _why_it_fails(error.exceptions[0])
+    return str(error) if isinstance(error, DiskError) else f"bug: {type(error).__name__}: {error}"
 
 
 def _wall_ms() -> int:

@@ -37,9 +37,9 @@ async def reload_on_hangup(reload: Callable[[], None]) -> None:
             reload()
 
 
-async def stop_on_signal(stop: Callable[[], None]) -> None:
-    """Calls `stop` at the first SIGTERM or SIGINT, and returns."""
+async def stop_on_signal(stop: Callable[[str], None]) -> None:
+    """Calls `stop` with the signal's name at the first SIGTERM or SIGINT, and returns."""
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for _ in signals:
-            stop()
+        async for number in signals:
+            stop(signal.Signals(number).name)
             return

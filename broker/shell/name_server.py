@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import structlog
 import trio
 
 from broker.access.name_server_control import NameServerControl
@@ -32,6 +33,8 @@ from log.private_files import make_directories, open_file
 
 if TYPE_CHECKING:
     from broker.shell.http import HttpServer
+
+log = structlog.get_logger("trivet.name_server")
 
 
 class FileStorage:
@@ -112,8 +115,9 @@ class NameServerProcess:
         host, port = self._listener.getsockname()[:2]
         return join_address(host, port)
 
-    def stop(self) -> None:
+    def stop(self, reason: str = "asked to") -> None:
         """Asks `serve` to end."""
+        log.info("stop", reason=reason)
         self._stop.set()
 
     def reload(self) -> None:

@@ -50,6 +50,7 @@ from raft.effects import (
     Committed,
     ConfigurationChanged,
     Effect,
+    PeerSlow,
     ReadLost,
     ReadReady,
     RecoveryChanged,
@@ -166,6 +167,8 @@ def line_of(node: str, effect: Effect) -> str:
             return f"{node} read {token} is lost"
         case ConfigurationChanged(index, configuration, committed):
             return f"{node} {members(configuration)} since {index}{', committed' if committed else ''}"
+        case PeerSlow(peer, since_ns, lag):
+            return f"{node} finds {peer} slow: {since_ns // MILLISECOND} ms, lacks {lag}"
         case RecoveryChanged(loss):
             return f"{node} {'has recovered' if loss is None else 'is recovering, lost: ' + loss.value}"
 

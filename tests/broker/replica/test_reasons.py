@@ -3,6 +3,9 @@
 from structlog.testing import capture_logs
 
 from broker.replica.operator_requests import hand_over, transfer_leadership
+from broker.replica.slowness import SLOW_FLUSH_NS, STALLED_NS
+from broker.settings.live import differing
+from broker.settings.tables import NodeSettings, RaftSettings, Settings
 from broker.statistics.events import TOLD_EVERY_NS, Event, Events
 from tests.broker.harness import Group
 
@@ -68,3 +71,67 @@ def test_trouble_is_told_once_a_while_and_always_counted() -> None:
         ("client", None),
         ("peer", 99),
     ]
+
+
+def test_a_leader_that_stood_still_says_so_and_does_not_blame_its_peers() -> None:
+    group = Group(3)
+    old = group.elect()
+    group.advance(1)
+    others = [node for node in ("n0", "n1", "n2") if node != old]
+    replica = group.node(old).replica
+    now_ns = replica.now_ns
+    # the others elect one of them while it is stopped; its loop wakes behind its deadline
+    with capture_logs() as lines:
+        group.node(old).begin(now_ns + 3_000_000_000, group.wall_ms)
+    assert [line["event"] for line in lines if line["event"] == "stalled loop"] == ["stalled loop"]
+    replica.tick(now_ns + 3_000_000_000, group.wall_ms)
+    assert replica.leader is None
+    assert others
+    assert counted(group, old, Event.STEPPED_DOWN) == {"loop stalled": 1}
+
+
+def test_slow_flushes_and_turns_are_told_and_a_wait_for_a_note_is_no_stalled_loop() -> None:
+    group = Group(1)
+    group.elect()
+    node = group.node("n0")
+    slow = node.replica.slow
+    slow.flushed("log", SLOW_FLUSH_NS, 0)
+    slow.turned(STALLED_NS, 0)
+    assert counted(group, "n0", Event.SLOW_FLUSH) == counted(group, "n0", Event.STALLED_TURN) == {}
+    slow.flushed("log", SLOW_FLUSH_NS + 1, 0)
+    slow.turned(STALLED_NS + 1, 0)
+    slow.noted(2 * STALLED_NS, 0)
+    slow.woke(2 * STALLED_NS, 0)
+    assert counted(group, "n0", Event.SLOW_FLUSH) == {"log": 1, "term and vote": 1}
+    assert counted(group, "n0", Event.STALLED_TURN) == {"turn": 1}
+    assert counted(group, "n0", Event.STALLED_LOOP) == {}
+
+
+def test_a_peer_that_does_not_answer_is_told_once() -> None:
+    group = Group(3)
+    leader = group.elect()
+    away = group.follower
+    group.advance(1)
+    assert counted(group, leader, Event.SLOW_PEER) == {}
+    with capture_logs() as lines:
+        group.kill(away)
+        group.advance(10)
+    assert counted(group, leader, Event.SLOW_PEER) == {"behind or silent": 1}
+    (line,) = [line for line in lines if line["event"] == "slow peer"]
+    assert line["source"] == away
+    assert line["for_ms"] >= 1000
+
+
+def test_a_start_says_what_it_is_and_what_it_found_and_no_secret() -> None:
+    with capture_logs() as lines:
+        Group(1)
+    (line,) = [line for line in lines if line["event"] == "start"]
+    assert line["release"]
+    assert line["entries"] == "0..-1"
+    assert line["stopped_in_order"] is False
+    assert isinstance(line["settings"], dict)
+    settings = Settings(
+        raft=RaftSettings(peer_secret="p" * 20), node=NodeSettings(registration_secret="r" * 20)
+    )
+    found = differing(settings)
+    assert found == {"raft.peer_secret": "(set)", "node.registration_secret": "(set)"}

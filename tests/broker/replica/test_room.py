@@ -100,3 +100,19 @@ def test_what_is_committed_is_dispatched_when_there_is_room(group: Group) -> Non
     queue = replica.store.queues.get("new", 0)
     assert queue is not None
     assert queue.max_offset == 1
+
+
+def test_a_stop_on_a_full_disk_is_in_order_and_loses_nothing(group: Group) -> None:
+    client = group.connect(group.leader)
+    client.send("T", b"x")
+    group.converge()
+    node = group.follower
+    replica = group.node(node).replica
+    last_index = replica.store.log.last_index
+    fill(group, node)
+    replica.close(group.now_ns)
+    assert group.node(node).events.counts[Event.DISK_FULL, "notes of the stop"] == 1
+    empty(group, node)
+    group.kill(node)
+    group.restart(node)
+    assert group.node(node).replica.store.log.last_index >= last_index

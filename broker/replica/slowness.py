@@ -1,0 +1,60 @@
+"""What makes a node itself slow, told and counted, and told to raft, which would put it down to others.
+
+Raft measures silence by the calls that it gets. A node that stood still, since its process was stopped, its machine had
+no time for it, or it waited for its disk, hears of heartbeats late, and seems to have lost its leader or its majority.
+`Raft.paused` says so, and the cause of what follows is right (raft/reasons.py).
+"""
+
+from typing import Final
+
+from broker.statistics.events import Event, Events
+from raft.core import Raft
+from raft.reasons import Reason
+
+STALLED_NS: Final = 250_000_000
+"""A turn or a wait that is longer takes a quarter of the shortest election timeout by default: two such in a row, and
+heartbeats are late. No turn takes a tenth of it under any load."""
+
+SLOW_FLUSH_NS: Final = 500_000_000
+"""Acknowledgements wait for a flush of the log. A disk that takes half a second is in trouble, or shared with somebody
+who is."""
+
+_MS: Final = 1_000_000
+
+
+class Slowness:
+    """The slowness of one node."""
+
+    __slots__ = ("_events", "_noting_ns", "_raft")
+
+    def __init__(self, raft: Raft, events: Events) -> None:
+        self._raft = raft
+        self._events = events
+        self._noting_ns = 0
+        """The time that notes of raft's took since the node last stood still."""
+
+    def woke(self, late_ns: int, now_ns: int) -> None:
+        """The node is called that long after its deadline."""
+        if 2 * self._noting_ns >= late_ns:
+            reason = Reason.SLOW_FLUSH  # told when it happened
+        else:
+            reason = Reason.LOOP_STALLED
+            self._events.warn(Event.STALLED_LOOP, "called late", now_ns, late_ms=late_ns // _MS)
+        self._noting_ns = 0
+        self._raft.paused(reason, late_ns, now_ns)
+
+    def turned(self, took_ns: int, now_ns: int) -> None:
+        """A turn that began at `now_ns` took so long."""
+        if took_ns > STALLED_NS:
+            self._events.warn(Event.STALLED_TURN, "turn", now_ns, took_ms=took_ns // _MS)
+
+    def flushed(self, what: str, took_ns: int, now_ns: int) -> None:
+        """A thread took so long to make something durable or ready; the node went on meanwhile."""
+        if took_ns > SLOW_FLUSH_NS:
+            self._events.warn(Event.SLOW_FLUSH, what, now_ns, took_ms=took_ns // _MS)
+
+    def noted(self, took_ns: int, now_ns: int) -> None:
+        """The node waited so long for its term and vote to be durable."""
+        if took_ns > STALLED_NS:
+            self._noting_ns += took_ns
+            self._events.warn(Event.SLOW_FLUSH, "term and vote", now_ns, took_ms=took_ns // _MS)
