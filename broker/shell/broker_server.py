@@ -37,6 +37,7 @@ from broker.shell.clock import (
 )
 from broker.shell.descriptors import FILES_OF_A_STORE, connections_allowed
 from broker.shell.reading import Reading
+from broker.shell.secret_files import tell_what_is_open
 from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
 from broker.shell.tls import Entrance
 from broker.shell.tls_contexts import name_server_context, peer_contexts, reload_certificates, server_context
@@ -363,6 +364,7 @@ async def serve(
     Raises OSError when an address cannot be listened on, `log.errors.LogFault` when the store cannot be used.
     """
     server = BrokerServer(settings)
+    tell_what_is_open(settings)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stop_on_signal, server.stop)
         nursery.start_soon(reload_on_hangup, server.reload)

@@ -25,6 +25,7 @@ from broker.shell.access_file import AccessFile
 from broker.shell.certificate_expiry import told_expiry
 from broker.shell.clock import reload_on_hangup, stop_on_signal
 from broker.shell.descriptors import FILES_OF_A_NAME_SERVER, connections_allowed
+from broker.shell.secret_files import tell_what_is_open
 from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
 from broker.shell.tls import Entrance
 from broker.shell.tls_contexts import reload_certificates, server_context
@@ -220,6 +221,7 @@ async def serve(
 ) -> None:
     """Runs a name server until SIGTERM or SIGINT, or until cancelled. Raises OSError when it cannot listen."""
     server = NameServerProcess(settings)
+    tell_what_is_open(settings)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stop_on_signal, server.stop)
         nursery.start_soon(reload_on_hangup, server.reload)

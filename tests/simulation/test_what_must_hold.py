@@ -47,7 +47,7 @@ class Machine:
         raft = SimpleNamespace(role=Role.FOLLOWER, recovering=None, commit_index=commit)
         store = SimpleNamespace(log=self.log)
         replica = SimpleNamespace(applied_index=applied, store=store, raft=raft, term=1)
-        return SimpleNamespace(replica=replica, listeners=SimpleNamespace(arrivals=[]))
+        return SimpleNamespace(replica=replica, listeners=SimpleNamespace(arrivals=[], role_changes=[]))
 
 
 class Group:

@@ -27,7 +27,7 @@ async def namesrv(
     from broker.settings.reading import load_name_server
     from broker.settings.tables import NameServerSettings
     from broker.shell.name_server import serve
-    from broker.shell.secret_files import tell_what_is_open, warn_of_readable_secrets
+    from broker.shell.secret_files import warn_of_readable_secrets
     from broker.tools.cli.logs import configure_logs
 
     settings = NameServerSettings() if config is None else load_name_server(config)
@@ -36,7 +36,6 @@ async def namesrv(
         settings = msgspec.structs.replace(settings, listen=listen)
     configure_logs(settings.log_level, settings.warnings)
     warn_of_readable_secrets(settings, config)
-    tell_what_is_open(settings)
     await _serve(serve, settings)
     return 0
 
@@ -51,13 +50,12 @@ async def broker(
     """
     from broker.settings.reading import load
     from broker.shell.broker_server import serve
-    from broker.shell.secret_files import tell_what_is_open, warn_of_readable_secrets
+    from broker.shell.secret_files import warn_of_readable_secrets
     from broker.tools.cli.logs import configure_logs
 
     settings = load(config)
     configure_logs(settings.observe.log_level, settings.warnings)
     warn_of_readable_secrets(settings, config)
-    tell_what_is_open(settings)
     await _serve(serve, settings)
     return 0
 

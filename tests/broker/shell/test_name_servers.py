@@ -61,9 +61,9 @@ async def test_answers_that_nobody_reads_are_not_made() -> None:
     server = NameServerProcess(NameServerSettings(listen="127.0.0.1:0", kv_config_path=""))
     put = [
         request(
-            RequestCode.PUT_KV_CONFIG, {"namespace": "N", "key": f"k{k}", "value": 1_000_000 * "v"}, opaque=k
+            RequestCode.PUT_KV_CONFIG, {"namespace": "N", "key": f"k{k}", "value": 250_000 * "v"}, opaque=k
         )
-        for k in range(5)
+        for k in range(20)
     ]
     ask = [request(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "N"}, opaque=k) for k in range(200)]
     _, answers = await exchange(server, put, ask)
