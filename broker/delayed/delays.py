@@ -10,11 +10,11 @@ anything in between, the deliveries themselves. The log keeps the order and has 
 entries right after that command and of its term, exactly how many of them came into the log, and says so
 (`SettleDelayed`) before it delivers anything. A full disk in the middle is settled by the leader itself.
 
-A message is due when its store time and its delay have passed by the leader's wall clock. A leader whose clock is
-behind the one that stored the message sees a store time to come, and the clocks do not tell how long the message has
-waited. Then the message waits for its delay from the moment in which this leader first sees that, by a clock that
-nobody sets, and no longer: messages behind it in its level may have been stored by right clocks, and would wait for
-the wrong one's hours, too.
+A message is due when its store time and its delay have passed by the group's time (broker/replica/group_clock.py).
+When all nodes were down that is made anew from wall clocks, and may be behind the store time: nothing tells then how
+long the message has waited. It waits for its delay from the moment in which the leader first sees that, by a clock that
+nobody sets, and no longer: messages behind it in its level may have been stored by right clocks, and would wait for the
+wrong one's hours, too.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -140,14 +140,10 @@ class Metadata:
                     del self.locks[lock_key]
                 self.groups_version = _next_version(self.groups_version, wall_ms)
             case CommitOffsets(offsets, is_order):
-                if is_order:
-                    for group, topic, queue_id, _ in offsets:
-                        self.parked.end(group, topic, queue_id)
-                elif self.parked.by_group:
-                    # Reports of queues with a parked offset do not count, and the reporters are told where to go.
-                    targets = {item[:3]: self.parked.get(*item[:3]) for item in offsets}
-                    self._commit_offsets(item for item in offsets if targets[item[:3]] is None)
-                    return {key: target for key, target in targets.items() if target is not None}
+                if not is_order:
+                    return self._take_reports(offsets)
+                for group, topic, queue_id, _ in offsets:
+                    self.parked.end(group, topic, queue_id)
                 self._commit_offsets(offsets)
             case ResetOffsets(offsets):
                 self._commit_offsets(offsets)
@@ -184,6 +180,20 @@ class Metadata:
             case Several(commands):
                 return tuple(self.apply(single) for single in commands)
         return None
+
+    def _take_reports(
+        self, offsets: tuple[tuple[str, str, int, int], ...]
+    ) -> dict[tuple[str, str, int], int] | None:
+        """Takes consumers' reports, but for queues with a parked offset: they do not count there.
+
+        Returns where the reporters of these are to go; None if there is nothing that is parked.
+        """
+        if not self.parked.by_group:
+            self._commit_offsets(offsets)
+            return None
+        targets = {item[:3]: self.parked.get(*item[:3]) for item in offsets}
+        self._commit_offsets(item for item in offsets if targets[item[:3]] is None)
+        return {key: target for key, target in targets.items() if target is not None}
 
     def _commit_offsets(self, offsets: Iterable[tuple[str, str, int, int]]) -> None:
         for group, topic, queue_id, offset in offsets:
