@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
+from broker.administration.backup_processor import BackupProcessor
 from broker.administration.connections_processor import ConnectionsProcessor
 from broker.administration.group_changes_processor import GroupChangesProcessor
 from broker.administration.settings_processor import SettingsProcessor
@@ -135,6 +136,7 @@ def build_node(
             disk,
             settings.raft.peers or {settings.node.id: ""},
             newcomer=settings.node.id if settings.raft.join else None,
+            lineage=settings.raft.lineage,
         ),
         RecoveringFile(disk, Run(settings.storage.flush, boot, settings.storage.accept_data_loss)),
         random=random,
@@ -158,13 +160,15 @@ def build_node(
         process_id=process_id,
         hour_of_day=hour_of_day,
     )
-    retention = Retention(replica, live, disk, time, hour_of_day)
+    backups = BackupProcessor(replica, time, listeners, settings.node)
+    retention = Retention(replica, live, disk, time, hour_of_day, lambda: backups.needed_from_index)
     DeadOffsets(replica, node.registry, time, listeners)
     FormatGate(replica, live, time, listeners)
     node.start(
         [
             *_processors(node, address, store_host, random),
             about_the_node,
+            backups,
             CleaningProcessor(retention),
             SettingsProcessor(replica, live),
         ]

@@ -12,6 +12,7 @@ from log.disk import Disk
 from log.errors import DamagedStateError
 from log.small_files import integer, read_values, write_values
 
+_FOUNDING: Final = "founding"
 _ADVICE: Final = (
     "a vote is never guessed; where the group has other nodes, move this node's whole store away and start it with an "
     "empty one: it is recovering until it holds everything again (docs/operations.md)"
@@ -20,10 +21,15 @@ _ADVICE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """The term of a node and its vote: `vote` is the candidate voted for in `term`, empty for none."""
+    """The term of a node and its vote: `vote` is the candidate voted for in `term`, empty for none.
+
+    `founding` says that there is neither yet: the store was made from a backup, and `term` is that of its last entry.
+    Such a node has promised nothing to anybody, as one with an empty disk. The first term that it enters ends that.
+    """
 
     term: int = 0
     vote: str = ""
+    founding: bool = False
 
 
 class HardStateFile:
@@ -42,10 +48,14 @@ class HardStateFile:
             values = read_values(self._disk, self._path, ("currTerm", "voteLeader"))
             if values is None:
                 return None
-            return HardState(integer(values, "currTerm", self._path), values["voteLeader"])
+            founding = values.get(_FOUNDING) == "true"
+            return HardState(integer(values, "currTerm", self._path), values["voteLeader"], founding)
         except DamagedStateError as error:
             raise DamagedStateError(error.file, error.offset, f"{error.reason}; {_ADVICE}") from error
 
     def write(self, state: HardState) -> None:
         """Worker. Writes term and vote, durably. Raises DiskError, FlushError: stop the node."""
-        write_values(self._disk, self._path, {"currTerm": state.term, "voteLeader": state.vote})
+        values: dict[str, int | str] = {"currTerm": state.term, "voteLeader": state.vote}
+        if state.founding:
+            values[_FOUNDING] = "true"
+        write_values(self._disk, self._path, values)

@@ -95,8 +95,10 @@ class Raft:
         self._follower = Follower(self._state)
         self._leader: Leader | None = None
         self._recovery: Recovery | None = None
+        self._founding_term = hard_state.term if loss is Loss.ALL else 0
+        """This node has a history when its term is above that."""
         if loss is not None:
-            assert (loss is Loss.ALL) == (hard_state.term == 0), "only a node without a term has lost all"
+            assert hard_state.term > 0 or loss is Loss.ALL, "only a node without a term has lost all"
             self._recovery = Recovery(self._state, loss, now)
             self._state.recovering = True
             self._conclude_recovery(now)
@@ -406,6 +408,7 @@ class Raft:
     def _answer_recovery(self, request: RecoveryRequest) -> None:
         """Answers a node that may have lost what it acknowledged; a leader forgets its acknowledgements first."""
         state = self._state
+        has_history = state.term > self._founding_term
         leads = self._leader is not None
         if self._leader is not None:
             # Before the answer: its commit index must not rise later by what that node has lost (recovery.py).
@@ -414,9 +417,9 @@ class Raft:
             RecoveryResponse(
                 state.node_id,
                 request.source,
-                state.term,
+                state.term if has_history else 0,
                 request.nonce,
-                state.term > 0,
+                has_history,
                 leads,
                 state.commit_index if leads else -1,
             )
@@ -433,6 +436,9 @@ class Raft:
             return
         recovery.loss = Loss.VOTE
         self._state.effects.append(RecoveryChanged(Loss.VOTE))
+        if term <= self._state.term:
+            # A log from a backup is of that term; from now on the node itself is, and may acknowledge entries in it.
+            self._state.save_hard_state(self._state.term, None)
         self._become_follower(term, now, Cause(Reason.TERM_LEARNED))
         recovery.deadline = now  # the leader, and those who have not told their term, are asked again
 

@@ -144,8 +144,9 @@ class RecoveryRequest(NamedTuple):
 class RecoveryResponse(NamedTuple):
     """The answer to a `RecoveryRequest`.
 
-    `has_history` is False if the node has never had a term. `leads` says that it leads `term`, has forgotten what the
-    asker had acknowledged, and has committed up to `commit_index` (-1 unless it leads).
+    `has_history` is False if the node has never had a term, but for that of a log from a backup. `leads` says that it
+    leads `term`, has forgotten what the asker had acknowledged, and has committed up to `commit_index` (-1 unless it
+    leads).
     """
 
     source: str

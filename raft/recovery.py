@@ -41,6 +41,11 @@ majority, our former self among them, has overruled; and a vote might be given t
   both conditions are the same.) Or
 - a majority of the group, itself included, is as empty as itself, within one round of asking: this is a new group.
 
+**A log from a backup** is an empty disk that knows the beginning of the log. Its node has the term of the last entry,
+and has promised nothing in it. A majority of such nodes, whose logs are the same, is a new group that begins with these
+entries; among nodes that have a history it follows, as one with a new disk does. It says that it has no history until
+it enters a greater term, as a node that has never had one.
+
 **Members.** A learner that has lost its votes, as one with an empty disk has to assume, is not promoted before its mode
 is over (`LearnerRecovering`): as a voter it would raise the majority that elections need and vote in none, and two of
 them among four voters would leave nobody who could end their mode. For the same reason a voter that votes is not

@@ -11,4 +11,4 @@ class Loss(Enum):
     VOTE = "vote"
     """A new disk whose node has learned its group's term; its former votes are unknown."""
     ALL = "all"
-    """An empty disk: the group is new, or the disk is new in an old group."""
+    """An empty disk, or a log made from a backup: the group is new, or the disk is new in an old group."""

@@ -241,4 +241,7 @@ _FINDERS: Final[dict[int, Callable[[RemotingCommand], list[Need]]]] = {
     RequestCode.RESUME_CHECK_HALF_MESSAGE: _administrator,
     RequestCode.TRIVET_CHANGE_GROUP: _administrator,
     RequestCode.TRIVET_TRANSFER_LEADERSHIP: _administrator,
+    RequestCode.TRIVET_BACKUP_BEGIN: _administrator,
+    RequestCode.TRIVET_BACKUP_LOG: _administrator,
+    RequestCode.TRIVET_BACKUP_SNAPSHOT: _administrator,
 }

@@ -80,7 +80,7 @@ class _DialledLink:
         release = replica.release
         hello = Hello(
             release.newest_protocol,
-            links.node.group,
+            links.node.identity,
             replica.node_id,
             self._peer,
             own_address,
@@ -159,7 +159,12 @@ class AcceptedLink:
         self._address = address
         replica = node.replica
         self._accepting = Accepting(
-            node.group, replica.node_id, links.secret, links.nonce, replica.release, replica.metadata.format
+            node.identity,
+            replica.node_id,
+            links.secret,
+            links.nonce,
+            replica.release,
+            replica.metadata.format,
         )
         self._pending = b""
         self._decoder = PeerDecoder()

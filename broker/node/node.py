@@ -75,6 +75,9 @@ class Node:
         """`listeners` observe the replica: the node is the first of them, and the last (`start`)."""
         self.replica = replica
         self.group = settings.current.node.group
+        lineage = settings.current.raft.lineage
+        self.identity = f"{self.group}#{lineage}" if lineage else self.group
+        """The group's name among its nodes: restored, it is another group than before."""
         self.outgoing = outgoing
         self.settings = settings
         self.time = time

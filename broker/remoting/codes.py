@@ -122,6 +122,12 @@ class RequestCode(enum.IntEnum):
     TRIVET_GREETING = 90004
     """Trivet's own: asks for the nonce with which requests of this connection are signed
     (`broker.requests.greeting`)."""
+    TRIVET_BACKUP_BEGIN = 90005
+    """Trivet's own: begins a backup of the node that is asked (`broker.administration.backup_processor`)."""
+    TRIVET_BACKUP_LOG = 90006
+    """Trivet's own: reads entries of the log for the backup that this connection has begun."""
+    TRIVET_BACKUP_SNAPSHOT = 90007
+    """Trivet's own: reads a piece of that backup's snapshot."""
 
 
 class ResponseCode(enum.IntEnum):

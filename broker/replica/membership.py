@@ -12,6 +12,9 @@ A node that joins a running group starts from a configuration without itself: th
 It is no member until an operator adds it. Until the members know its address from the log, they answer it where its
 hello says (`met`): so do they a member whose addition they have not seen yet, and one that was removed and has to hear
 of it.
+
+The file also has the group's lineage (`raft.lineage`): a group that was restored from a backup is another one than that
+whose name it bears. What nodes of the two would take for the same log differs behind the backup.
 """
 
 from collections.abc import Iterable
@@ -19,6 +22,7 @@ from typing import Any, Final
 
 import cbor2
 
+from broker.settings.tables import ImpossibleSettingError
 from log.disk import Disk
 from log.entry_range import EntryRange
 from log.layout import HEADER_BYTES
@@ -34,8 +38,12 @@ Configurations = Iterable[tuple[int, Configuration]]
 class Membership:
     """The members' addresses (node id -> ``host:port``) and the file that keeps them with the configurations."""
 
-    def __init__(self, disk: Disk, addresses: dict[str, str], *, newcomer: str | None = None) -> None:
+    def __init__(
+        self, disk: Disk, addresses: dict[str, str], *, newcomer: str | None = None, lineage: str = ""
+    ) -> None:
         """`addresses` are those of the settings: the group's first members, but for the `newcomer`."""
+        self._lineage = lineage
+        self._newcomer = newcomer
         self.addresses = dict(addresses)
         self._guests: dict[str, str] = {}
         self._configured = dict(addresses)
@@ -46,12 +54,14 @@ class Membership:
     def load(self, last_index: int) -> list[tuple[int, Configuration]]:
         """Returns the configurations of a log that ends at `last_index`, as `raft.core.Raft` takes them.
 
-        Raises `log.errors.DamagedStateError`, DiskError.
+        Raises `ImpossibleSettingError` for a store of another lineage, `log.errors.DamagedStateError`, DiskError.
         """
         data = read_state(self._disk, MEMBERSHIP_FILE)
         if data is None:
+            self._check_may_begin_empty()
             return [(-1, self._first)]
         state = cbor2.loads(data)
+        self._check_lineage(state.get("lineage", ""))
         before = state.get("configured", {})
         self._changed = {node: at for node, at in self._configured.items() if before.get(node) != at}
         self.merge(state["addresses"])
@@ -70,8 +80,35 @@ class Membership:
     def save(self, configurations: Configurations) -> None:
         """Writes the file, durably. Raises `log.errors.DiskError`."""
         items = [(index, c.voters, c.learners) for index, c in configurations]
-        state = {"addresses": self.addresses, "configured": self._configured, "configurations": items}
+        state = {
+            "addresses": self.addresses,
+            "configured": self._configured,
+            "configurations": items,
+            "lineage": self._lineage,
+        }
         write_state(self._disk, MEMBERSHIP_FILE, cbor2.dumps(state))
+
+    def found(self) -> None:
+        """Writes the file of a store that is made from a backup: the members are those of the settings, whatever its
+        log says. Raises `log.errors.DiskError`."""
+        self.save([(-1, self._first)])
+
+    def _check_lineage(self, stored: str) -> None:
+        if stored != self._lineage:
+            of_store = f"of lineage {stored!r}" if stored else "of the group as it was before any restore"
+            raise ImpossibleSettingError(
+                "raft.lineage",
+                f"raft.lineage is {self._lineage!r}, but the store is {of_store} (docs/backup.md); nothing was changed",
+            )
+
+    def _check_may_begin_empty(self) -> None:
+        """A restored group was never empty: as many empty nodes as are its majority would begin without its log."""
+        if self._lineage and self._newcomer is None and len(self._first.members) > 1:
+            raise ImpossibleSettingError(
+                "raft.lineage",
+                f"raft.lineage is {self._lineage!r}, and the store of this node is empty: make it with trivet restore, "
+                "or let the node join with raft.join (docs/backup.md)",
+            )
 
     def met(self, node: str, address: str) -> None:
         """`node`, which may be no member, has dialled and says where it is found."""

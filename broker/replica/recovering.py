@@ -97,7 +97,8 @@ class RecoveringFile:
         if run.accept_data_loss or only_voter:
             loss = None
         elif not has_term:
-            loss, reason = Loss.ALL, "the disk is empty"
+            restored = report.log.last_good_index >= 0
+            loss, reason = Loss.ALL, "the store is restored" if restored else "the disk is empty"
         elif loss is None:
             if gone:
                 loss, reason = Loss.ENTRIES, report.damage[0] if report.damage else "the snapshot is missing"

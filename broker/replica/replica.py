@@ -56,10 +56,9 @@ from broker.requests.deadline import NEVER
 from broker.requests.errors import NotServingError, OverloadedError
 from broker.state.commands import (
     Command,
-    DeleteTopic,
     RaiseFormat,
-    Several,
     decode_command,
+    deleted_topics,
     encode_command,
     format_of,
 )
@@ -391,7 +390,7 @@ class Replica:
         self.check_may_append(despite_full_disk=True)
         waiter = CallbackWaiter(done, lost)
         index = self._append_internal(COMMAND, encode_command(command))
-        for topic in _deleted_topics(command):
+        for topic in deleted_topics(command):
             # Wherever it is applied, the queues are gone then: what comes behind it in the log begins them anew.
             self._uncommitted.forget_queues(topic)
         self.raft.propose(1, self.now_ns)
@@ -762,7 +761,7 @@ class Replica:
         command = decode_command(body, self.release.newest_format)
         result = self.metadata.apply(command) if is_new else None
         # Also for those that the snapshot reflects: dispatch began before them, and made the topic's queues again.
-        for topic in _deleted_topics(command):
+        for topic in deleted_topics(command):
             self.store.remove_topic(topic)
         self.upkeep.note_format(self.metadata.format, self.now_ns)
         if not is_new:
@@ -793,13 +792,25 @@ class Replica:
         After a start dispatch may begin before what the last snapshot reflects; until it is past that, the old one
         stays. Raises `log.errors.DiskError`.
         """
-        if self.upkeep.waiting_snapshot is None and self.applied_index >= self._metadata_index:
+        if self.upkeep.waiting_snapshot is None and self.has_applied(self.applied_index):
             began_ns = self.timings.stopwatch()
-            state = encode_state(self.metadata, self.membership.addresses, self.store.queues)
-            self.upkeep.keep_snapshot(
-                Snapshot(self.applied_index, state), self.timings.stopwatch() - began_ns
-            )
+            snapshot = self.snapshot()
+            self.upkeep.keep_snapshot(snapshot, self.timings.stopwatch() - began_ns)
         self.upkeep.write_snapshot(self.now_ns)
+
+    def has_applied(self, index: int) -> bool:
+        """True if the state is that of one place in the log, at `index` or behind it: `snapshot` may be called then.
+
+        After a start dispatch may begin before what the last snapshot reflects.
+        """
+        return self.applied_index >= max(index, self._metadata_index)
+
+    def snapshot(self) -> Snapshot:
+        """Returns the applied state."""
+        assert self.has_applied(self.applied_index), "metadata and queues reflect the same entries"
+        return Snapshot(
+            self.applied_index, encode_state(self.metadata, self.membership.addresses, self.store.queues)
+        )
 
     def head_deleted(self) -> None:
         """The log begins later than before (broker/retention/retention.py)."""
@@ -824,9 +835,3 @@ class Replica:
         except DiskFullError as error:
             # The log is flushed. What is not noted the next start finds out, as after any other stop.
             self.room.for_notes_of_stop(error, now_ns)
-
-
-def _deleted_topics(command: Command) -> list[str]:
-    """Returns the topics that a command deletes."""
-    singles = command.commands if isinstance(command, Several) else (command,)
-    return [single.topic for single in singles if isinstance(single, DeleteTopic)]

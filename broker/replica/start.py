@@ -45,10 +45,12 @@ def start_from_disk(
     hard_state = store.hard_state.read()
     voters = membership.load(store.log.last_index)[-1][1].voters
     loss, reason = recovering.judge(
-        recovery, has_term=hard_state is not None, only_voter=voters == (node_id,)
+        recovery,
+        has_term=hard_state is not None and not hard_state.founding,
+        only_voter=voters == (node_id,),
     )
     if loss is Loss.ALL:
-        log.info("the disk is empty: the other nodes are asked whether the group is new")
+        log.info("the other nodes are asked whether the group is new", reason=reason)
     elif loss is not None:
         log.warning("recovering: this node may lack what it acknowledged", lost=loss.value, reason=reason)
     if recovery.needs_snapshot:

@@ -31,9 +31,12 @@ _NEARLY_FULL: Final = "the disk is nearly full: the oldest messages are deleted 
 _FULL: Final = "the disk is full: sends are refused"
 
 
-def delete_expired(replica: Replica, policy: RetentionPolicy, *, is_delete_hour: bool) -> int:
-    """Deletes the data files at the log's head that may go (log/retention.py); returns how many. Raises
-    `DiskFullError`.
+def delete_expired(
+    replica: Replica, policy: RetentionPolicy, *, is_delete_hour: bool, needed_from_index: int | None = None
+) -> int:
+    """Deletes the data files at the log's head that may go (log/retention.py), but nothing from `needed_from_index` on.
+
+    Returns how many. Raises `DiskFullError`.
     """
     store, entry_log = replica.store, replica.store.log
     starts = entry_log.file_starts()
@@ -49,7 +52,11 @@ def delete_expired(replica: Replica, policy: RetentionPolicy, *, is_delete_hour:
 
     def delete() -> int:
         return store.delete_expired(
-            policy, wall_ms=replica.wall_ms, is_delete_hour=is_delete_hour, find_waiting=find_waiting
+            policy,
+            wall_ms=replica.wall_ms,
+            is_delete_hour=is_delete_hour,
+            needed_from_index=needed_from_index,
+            find_waiting=find_waiting,
         )
 
     removed = delete()
@@ -74,8 +81,14 @@ class Retention:
         disk: Disk,
         time: Time,
         hour_of_day: Callable[[int], int],
+        needed_from_index: Callable[[], int | None],
     ) -> None:
-        """`hour_of_day` tells the hour at a time in milliseconds."""
+        """`hour_of_day` tells the hour at a time in milliseconds.
+
+        `needed_from_index` tells the first entry that a backup under way may still read, None if there is none: it and
+        what follows stay, even on a disk that is nearly full.
+        """
+        self._needed_from_index = needed_from_index
         self._replica = replica
         self._settings = settings
         self._disk = disk
@@ -99,7 +112,10 @@ class Retention:
         removed = 0
         try:
             removed = delete_expired(
-                self._replica, policy, is_delete_hour=at_any_hour or hour in settings.delete_hours
+                self._replica,
+                policy,
+                is_delete_hour=at_any_hour or hour in settings.delete_hours,
+                needed_from_index=self._needed_from_index(),
             )
             self._complaint = ""
         except DiskFullError as error:

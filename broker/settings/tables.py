@@ -88,6 +88,9 @@ class RaftSettings(SettingsTable, frozen=True):
     peer_secret: str = ""
     """Secret that a node must know to be a peer, the same on all; never sent (docs/security.md). Empty admits
     everyone."""
+    lineage: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{0,64}$")] = ""
+    """A name for the group since it was restored from a backup, the same on all nodes (docs/backup.md). Nodes and
+    stores of another lineage are refused; empty: the group was never restored."""
     hold_format: Annotated[int, Meta(ge=0)] = 0
     """The group's format is raised no further by this node (docs/upgrading.md), so that the way back to an earlier
     release stays open; 0: to the newest that all members read."""

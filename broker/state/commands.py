@@ -222,6 +222,12 @@ def encode_command(command: Command) -> bytes:
     return cbor2.dumps(msgspec.to_builtins(command, builtin_types=(bytes,)))
 
 
+def deleted_topics(command: Command) -> list[str]:
+    """Returns the topics that a command deletes."""
+    singles = command.commands if isinstance(command, Several) else (command,)
+    return [single.topic for single in singles if isinstance(single, DeleteTopic)]
+
+
 def decode_command(body: bytes | memoryview, newest_format: int = THIS_RELEASE.newest_format) -> Command:
     """Returns the command in a record's body.
 

@@ -49,6 +49,12 @@ def decode_state(snapshot: bytes) -> StateSnapshot:
     )
 
 
+def with_addresses(snapshot: bytes, addresses: dict[str, str]) -> bytes:
+    """Returns a snapshot of the same state in which the members are found at `addresses`: of a group that is restored
+    elsewhere."""
+    return cbor2.dumps(cbor2.loads(snapshot) | {"addresses": addresses})
+
+
 def restore_queue_ends(queues: ConsumeQueues, ends: dict[tuple[str, int], int]) -> None:
     """Lets queues without a unit on this disk go on at the snapshot's ends, so that no offset is given twice."""
     for (topic, queue_id), end in ends.items():

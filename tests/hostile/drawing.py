@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
+from broker.administration.backup_processor import BackupBeginHeader, BackupLogHeader, BackupSnapshotHeader
 from broker.administration.group_changes_processor import ChangeGroupHeader, TransferLeadershipHeader
 from broker.remoting import admin_headers as admin
 from broker.remoting import bodies, headers
@@ -78,6 +79,9 @@ HEADERS: Final[Mapping[int, type[msgspec.Struct]]] = {
     _C.VIEW_BROKER_STATS_DATA: admin.ViewBrokerStatsHeader,
     _C.TRIVET_CHANGE_GROUP: ChangeGroupHeader,
     _C.TRIVET_TRANSFER_LEADERSHIP: TransferLeadershipHeader,
+    _C.TRIVET_BACKUP_BEGIN: BackupBeginHeader,
+    _C.TRIVET_BACKUP_LOG: BackupLogHeader,
+    _C.TRIVET_BACKUP_SNAPSHOT: BackupSnapshotHeader,
     _C.GET_ROUTEINFO_BY_TOPIC: names.GetRouteHeader,
     _C.REGISTER_BROKER: names.RegisterBrokerHeader,
     _C.UNREGISTER_BROKER: names.BrokerIdentityHeader,

@@ -812,6 +812,29 @@ def test_recovery_a_new_disk_votes_no_more_than_all_others_can_exclude() -> None
     assert effects == [SaveHardState(3, "b"), RecoveryChanged(None)], "its vote in this term is taken"
 
 
+def test_recovery_a_log_from_a_backup_has_no_history_until_its_node_enters_a_term() -> None:
+    """The term of its last entry is nobody's promise: a majority of such nodes begins the group."""
+    raft = recovering_node(Loss.ALL, [1, 4, 4], term=4)
+    raft.tick(0)
+    nonce = asked(raft.take_effects())["b"].nonce
+    ask = RecoveryRequest("b", "a", 4, 9)
+    assert RecoveryResponse("a", "b", 0, 9, False) in sent(step(raft, ask))
+    assert step(raft, RecoveryResponse("b", "a", 0, nonce, False)) == [RecoveryChanged(None)]
+    assert sent(step(raft, ask)) == [RecoveryResponse("a", "b", 0, 9, False)], "b has to begin, too"
+    step(raft, append((2, 4), (5, 1), term=5, commit=-1))
+    assert sent(step(raft, ask)) == [RecoveryResponse("a", "b", 5, 9, True)]
+
+
+def test_recovery_a_log_from_a_backup_among_nodes_with_a_history_follows() -> None:
+    for told, saved in ((7, 7), (4, 4)):
+        raft = recovering_node(Loss.ALL, [1, 4, 4], term=4)
+        raft.tick(0)
+        nonce = asked(raft.take_effects())["b"].nonce
+        step(raft, RecoveryResponse("b", "a", 3, nonce, True))
+        effects = step(raft, RecoveryResponse("c", "a", told, nonce, True))
+        assert effects[:2] == [RecoveryChanged(Loss.VOTE), SaveHardState(saved, None)]
+
+
 def test_recovery_ends_with_an_entry_of_the_leader_s_own_term_at_what_it_answered() -> None:
     raft = recovering_node(Loss.ENTRIES, [1], term=1)
     nonce = asked(step(raft, append((0, 1), (1, 1), term=2, commit=1)))["b"].nonce

@@ -19,6 +19,7 @@ _WRONG_USE = (
 )
 _FAILURES = (
     "broker.client.errors:ClientError",
+    "broker.tools.backup.errors:BackupError",
     "broker.tools.cluster.child:ChildDiedError",
     "broker.tools.cluster.compare:StoresDifferError",
     "broker.tools.cluster.ports:PortInUseError",

@@ -1,0 +1,197 @@
+"""Backups: a client reads a consistent copy of this node's log and state while the node goes on (docs/backup.md).
+
+A backup is a place in the log: every entry up to it, and the replicated state behind exactly that entry. All of that is
+committed, so it does not matter which node is read, nor who leads meanwhile. What is committed never changes; only
+retention could take entries that are still to be read. So a backup under way holds them: from the entry that was read
+last on, until it ends. It ends with its connection, or when nothing was read for `LEASE_NS`.
+
+Reading costs the node no more than a consumer of old messages does: slices of the mapping, brought into memory by a
+worker where they are cold, one at a time. The reader decides how fast.
+
+    INVALID_PARAMETER 29    no such place in this backup
+    SYSTEM_BUSY 2           not now: another backup is under way, or this node has not applied enough yet
+    ILLEGAL_OPERATION 604   no backup is under way on this connection: it has ended, or the log began anew
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from broker.node.listeners import Listeners
+from broker.remoting.backup_description import BackupDescription
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import Int64, RemotingCommand
+from broker.replica.replica import Replica
+from broker.requests.connection import Connection
+from broker.requests.deadline import NEVER, Time
+from broker.requests.errors import RequestError
+from broker.requests.processing import Place, Route
+from broker.requests.responses import reply
+from broker.settings.tables import NodeSettings
+
+LEASE_NS: Final = 60_000_000_000
+"""A backup of which nothing was read for so long is over."""
+
+SLICE_BYTES: Final = 1 << 20
+"""The most that one response carries, unless a single entry is larger."""
+
+
+class BackupBeginHeader(msgspec.Struct, rename="camel"):
+    """TRIVET_BACKUP_BEGIN 90005: the backup reaches to `commit_index` at least."""
+
+    commit_index: Int64 = -1
+
+
+class BackupLogHeader(msgspec.Struct):
+    """TRIVET_BACKUP_LOG 90006: entries from `index` on."""
+
+    index: Int64
+
+
+class BackupSnapshotHeader(msgspec.Struct):
+    """TRIVET_BACKUP_SNAPSHOT 90007: bytes from `offset` on."""
+
+    offset: Int64
+
+
+@dataclass(slots=True)
+class _Backup:
+    """The backup under way. Entries from `needed_from` on are to be read yet, or are read now."""
+
+    connection: Connection
+    epoch: int
+    last_index: int
+    snapshot: bytes
+    needed_from: int
+
+
+class BackupProcessor:
+    """TRIVET_BACKUP_BEGIN 90005, TRIVET_BACKUP_LOG 90006, TRIVET_BACKUP_SNAPSHOT 90007."""
+
+    def __init__(self, replica: Replica, time: Time, listeners: Listeners, names: NodeSettings) -> None:
+        self._replica = replica
+        self._time = time
+        self._names = names
+        self._backup: _Backup | None = None
+        self._lease = time.add_deadline(self._end)
+        listeners.disconnects.append(self._disconnected)
+
+    def routes(self) -> Iterable[Route]:
+        """Always this node."""
+        return (
+            Route(RequestCode.TRIVET_BACKUP_BEGIN, self.begin, Place.ANY),
+            Route(RequestCode.TRIVET_BACKUP_LOG, self.read_log, Place.ANY),
+            Route(RequestCode.TRIVET_BACKUP_SNAPSHOT, self.read_snapshot, Place.ANY),
+        )
+
+    @property
+    def needed_from_index(self) -> int | None:
+        """The first entry that the backup under way may still read; None if there is none."""
+        return None if self._backup is None else self._backup.needed_from
+
+    def begin(self, connection: Connection, command: RemotingCommand) -> None:
+        """Begins a backup of all that is applied now, and describes it (`BackupDescription`).
+
+        It takes the place of an earlier one of this connection. Raises `RequestError`.
+        """
+        wanted = command.decode_fields(BackupBeginHeader).commit_index
+        replica, log = self._replica, self._replica.store.log
+        backup = self._backup
+        if backup is not None and backup.connection is not connection:
+            raise RequestError(
+                ResponseCode.SYSTEM_BUSY,
+                f"a backup of {replica.node_id} by {backup.connection.name} is under way",
+            )
+        last_index = replica.applied_index
+        if not replica.has_applied(wanted) or last_index < log.first_index:
+            raise RequestError(
+                ResponseCode.SYSTEM_BUSY,
+                f"{replica.node_id} has applied up to {last_index}, not {wanted} yet",
+            )
+        snapshot = replica.snapshot().data
+        self._backup = _Backup(connection, log.epoch, last_index, snapshot, log.first_index)
+        self._renew()
+        description = BackupDescription(
+            group=self._names.group,
+            cluster=self._names.cluster,
+            node=replica.node_id,
+            release=replica.release.name,
+            format=replica.metadata.format,
+            data_file_bytes=log.file_bytes,
+            first_index=log.first_index,
+            first_position=log.first_position,
+            base_term=log.base_term,
+            last_index=last_index,
+            end_position=log.end_of(last_index),
+            snapshot_bytes=len(snapshot),
+        )
+        reply(connection, command, ResponseCode.SUCCESS, body=msgspec.json.encode(description))
+
+    def read_log(self, connection: Connection, command: RemotingCommand) -> None:
+        """Answers with whole entries that follow each other, from the one asked for on, all of one data file.
+
+        The fields are `lastIndex` and `position`, of the first byte. Entries before `index` are not held any longer.
+        Raises `RequestError`.
+        """
+        index = command.decode_fields(BackupLogHeader).index
+        backup = self._of(connection)
+        log = self._replica.store.log
+        if not log.first_index <= index <= backup.last_index:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"entry {index} is not one of {log.first_index}..{backup.last_index}",
+            )
+        backup.needed_from = index
+        self._renew()
+        begin = log.position_of(index)
+        last = min(begin + SLICE_BYTES, log.end_of(backup.last_index)) - 1
+
+        def loaded() -> None:
+            if backup is not self._backup or backup.epoch != log.epoch:
+                reply(connection, command, ResponseCode.ILLEGAL_OPERATION, "the backup has ended meanwhile")
+                return
+            run = log.run(index, backup.last_index, SLICE_BYTES)
+            fields = {"lastIndex": str(run.last_index), "position": str(run.position)}
+            reply(connection, command, ResponseCode.SUCCESS, None, fields, run.body)
+
+        # A slice may lie in two windows.
+        loads, now_ns = self._replica.loads, self._time.now_ns
+        loads.when_loaded(begin, lambda: loads.when_loaded(last, loaded, self._time.now_ns), now_ns)
+
+    def read_snapshot(self, connection: Connection, command: RemotingCommand) -> None:
+        """Answers with bytes of the state behind the last entry. Raises `RequestError`."""
+        offset = command.decode_fields(BackupSnapshotHeader).offset
+        snapshot = self._of(connection).snapshot
+        if not 0 <= offset < len(snapshot):
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"byte {offset} is not in the {len(snapshot)} bytes of the snapshot",
+            )
+        self._renew()
+        body = memoryview(snapshot)[offset : offset + SLICE_BYTES]
+        reply(connection, command, ResponseCode.SUCCESS, body=body)
+
+    def _of(self, connection: Connection) -> _Backup:
+        backup = self._backup
+        if backup is None or backup.connection is not connection:
+            raise RequestError(ResponseCode.ILLEGAL_OPERATION, "no backup is under way on this connection")
+        if backup.epoch != self._replica.store.log.epoch:
+            self._end()
+            raise RequestError(
+                ResponseCode.ILLEGAL_OPERATION,
+                f"the log of {self._replica.node_id} began anew, from the leader's",
+            )
+        return backup
+
+    def _renew(self) -> None:
+        self._lease.due_ns = self._time.now_ns + LEASE_NS
+
+    def _disconnected(self, connection: Connection) -> None:
+        if self._backup is not None and self._backup.connection is connection:
+            self._end()
+
+    def _end(self) -> None:
+        self._backup = None
+        self._lease.due_ns = NEVER

@@ -1,0 +1,102 @@
+"""A backup being read from a node: which request comes next, and what becomes of its answer. Whoever drives it owns the
+connection, so that tests do without one.
+
+It begins anew with another node as often as need be: what is in the directory stays, and the next node goes on behind
+it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from broker.remoting.backup_description import BackupDescription
+from broker.remoting.codes import RequestCode
+from broker.remoting.command import RemotingCommand
+from broker.tools.backup.directory import BackupWriter
+from broker.tools.backup.errors import BackupError
+from broker.tools.backup.manifest import Manifest
+from log.entry_range import check_range
+from log.errors import DamagedRangeError
+
+Request = tuple[int, dict[str, str]]
+"""Code and fields."""
+
+_MISSING: Final = "a field of the answer is missing or no number"
+
+
+class BackupCopy:
+    """Reads one backup into a directory, one request at a time."""
+
+    def __init__(self, directory: BackupWriter, group: str, commit_index: int) -> None:
+        """It will reach to `commit_index` of the group at least. Raises BackupError if the directory's is another."""
+        directory.check_group(group, commit_index)
+        self._directory = directory
+        self._commit_index = commit_index
+        self.description: BackupDescription | None = None
+        """What the node has that is read now; None until it has said so."""
+        self._compared = False
+        self._snapshot = b""
+        self.read_bytes = 0
+        """Of the log, by this command."""
+        self.manifest: Manifest | None = None
+        """Set when the backup is complete."""
+
+    def restart(self) -> None:
+        """Goes on with another node, or on another connection."""
+        self.description = None
+        self._snapshot = b""
+
+    def next_request(self) -> Request | None:
+        """Returns the request to make now; None when the backup is complete."""
+        directory, description = self._directory, self.description
+        if self.manifest is not None:
+            return None
+        if description is None:
+            return RequestCode.TRIVET_BACKUP_BEGIN, {"commitIndex": str(self._commit_index)}
+        if not self._compared:
+            return RequestCode.TRIVET_BACKUP_LOG, {"index": str(directory.last_index)}
+        if directory.last_index < description.last_index:
+            return RequestCode.TRIVET_BACKUP_LOG, {"index": str(directory.last_index + 1)}
+        return RequestCode.TRIVET_BACKUP_SNAPSHOT, {"offset": str(len(self._snapshot))}
+
+    def answered(self, response: RemotingCommand) -> None:
+        """Takes the answer to the last request, which was done. Raises BackupError, OSError."""
+        if self.description is None:
+            self._begun(response)
+        elif not self._compared or self._directory.last_index < self.description.last_index:
+            self._log_read(response)
+        else:
+            self._snapshot += bytes(response.body)
+            if len(self._snapshot) >= self.description.snapshot_bytes:
+                self.manifest = self._directory.finish(self.description, self._snapshot)
+
+    def _begun(self, response: RemotingCommand) -> None:
+        try:
+            description = msgspec.json.decode(response.body, type=BackupDescription)
+        except msgspec.DecodeError as error:
+            raise BackupError(f"the node's answer is not understood: {error}") from error
+        self._directory.begin(description)
+        # The entries that are here must be the group's: the last of them, if it still has it, says so for all.
+        self._compared = self._directory.is_empty or description.first_index > self._directory.last_index
+        self.description = description
+
+    def _log_read(self, response: RemotingCommand) -> None:
+        directory, description = self._directory, self.description
+        assert description is not None, "a node has said what it has"
+        first = directory.last_index + (1 if self._compared else 0)
+        try:
+            position = int(response.fields["position"])
+            entries = check_range(response.body, first, position, description.data_file_bytes)
+        except (KeyError, ValueError):
+            raise BackupError(_MISSING) from None
+        except DamagedRangeError as error:
+            raise BackupError(f"{description.node} sent entries that are damaged: {error}") from error
+        if self._compared:
+            directory.append(entries)
+        else:
+            directory.check_same(entries)
+            self._compared = True
+            directory.append(entries, skip=1)
+        self.read_bytes += len(response.body)
