@@ -14,6 +14,7 @@ from broker.client.consuming.ordered_listening import _OrderlyListener
 from broker.client.message import MessageQueue, MessageView
 from broker.consumer_groups.locks_processor import LocksProcessor
 from broker.reading import sql92
+from broker.replica.group_clock import GroupClock
 from broker.state.metadata import Metadata, OrderLock
 
 
@@ -32,7 +33,8 @@ def locks_judged_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
     """Found here: a leader whose wall clock is ahead of its predecessor's takes locks for expired."""
 
     def time_ms(self: LocksProcessor) -> int:
-        return self._time.wall_ms
+        clock: GroupClock = self._replica.clock  # type: ignore[attr-defined]
+        return clock._wall_offset_ms + self._time.now_ns // 1_000_000
 
     patch.setattr(LocksProcessor, "_time_ms", time_ms)
 

@@ -78,10 +78,12 @@ def due_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def held_up_by_a_clock_that_was_ahead(patch: pytest.MonkeyPatch) -> None:
-    """Found here: what was stored at a time to come keeps its whole level waiting until then."""
+    """Found here: what is due later by this leader's own wall clock keeps its whole level waiting until then."""
 
     def due_ns(self: DelayService, level: int, offset: int, end: int, ahead_ms: int) -> int:
-        return self._time.now_ns + ahead_ms * 1_000_000
+        now_ns, clock = self._time.now_ns, self._appends.clock  # type: ignore[attr-defined]
+        behind_ms = self._time.wall_ms - clock._wall_offset_ms - now_ns // 1_000_000
+        return int(now_ns + (ahead_ms + max(0, behind_ms)) * 1_000_000)
 
     patch.setattr(DelayService, "_due_ns", due_ns)
 
