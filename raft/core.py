@@ -96,7 +96,7 @@ class Raft:
         self._leader: Leader | None = None
         self._recovery: Recovery | None = None
         self._founding_term = hard_state.term if loss is Loss.ALL else 0
-        """This node has a history when its term is above that."""
+        """The term of a log from a backup, in which this node has promised nothing; else 0."""
         if loss is not None:
             assert hard_state.term > 0 or loss is Loss.ALL, "only a node without a term has lost all"
             self._recovery = Recovery(self._state, loss, now)
@@ -118,6 +118,11 @@ class Raft:
     @property
     def term(self) -> int:
         return self._state.term
+
+    @property
+    def has_history(self) -> bool:
+        """False until this node has entered a term: it has promised nothing to anybody."""
+        return self._state.term > self._founding_term
 
     @property
     def vote(self) -> str | None:
@@ -408,7 +413,6 @@ class Raft:
     def _answer_recovery(self, request: RecoveryRequest) -> None:
         """Answers a node that may have lost what it acknowledged; a leader forgets its acknowledgements first."""
         state = self._state
-        has_history = state.term > self._founding_term
         leads = self._leader is not None
         if self._leader is not None:
             # Before the answer: its commit index must not rise later by what that node has lost (recovery.py).
@@ -417,9 +421,9 @@ class Raft:
             RecoveryResponse(
                 state.node_id,
                 request.source,
-                state.term if has_history else 0,
+                state.term if self.has_history else 0,
                 request.nonce,
-                has_history,
+                self.has_history,
                 leads,
                 state.commit_index if leads else -1,
             )
@@ -439,6 +443,7 @@ class Raft:
         if term <= self._state.term:
             # A log from a backup is of that term; from now on the node itself is, and may acknowledge entries in it.
             self._state.save_hard_state(self._state.term, None)
+            self._founding_term = 0
         self._become_follower(term, now, Cause(Reason.TERM_LEARNED))
         recovery.deadline = now  # the leader, and those who have not told their term, are asked again
 

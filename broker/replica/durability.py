@@ -103,7 +103,7 @@ class Durability:
         self._recovering.keep(effect.loss)
         if effect.loss is not None:
             log.info("recovering", lost=effect.loss.value)
-        elif self._raft.term == 0:
+        elif not self._raft.has_history:
             log.info("the group is new")
         else:
             log.info("recovered: this node holds what it ever acknowledged", term=self._raft.term)

@@ -9,6 +9,8 @@ import pytest
 
 from broker.client.errors import BrokerError
 from broker.remoting.codes import RequestCode, ResponseCode
+from broker.state.release import THIS_RELEASE
+from broker.tools.backup.directory import Backup
 from broker.tools.cluster.query import ask
 from tests.broker.shell.certificates import Certificates
 from tests.broker.shell.test_access import ACCOUNTS, OPERATOR
@@ -75,6 +77,12 @@ async def test_a_stranger_over_tls_changes_nothing_and_is_told_of(tmp_path: Path
             assert refused.value.code == ResponseCode.NO_PERMISSION
         assert leader_of(cluster) == before
         cluster.trivet("produce", "orders", "still here")
+        with pytest.raises(BrokerError) as refused:
+            await ask(before, RequestCode.TRIVET_BACKUP_BEGIN, {}, tls=tls)
+        assert refused.value.code == ResponseCode.NO_PERMISSION
+        told = json.loads(cluster.trivet("backup", str(tmp_path / "backup"), "--json"))
+        assert told["group"] == "broker-a"
+        Backup(tmp_path / "backup", THIS_RELEASE).verify()
     finally:
         cluster.stop()
     log = (folder / "namesrv-0.log").read_text()
