@@ -115,6 +115,9 @@ class Invariant:
     Every hook may raise `Violation`; none does anything unless it is overridden. Times are true ones, in nanoseconds.
     """
 
+    asks_readers = False
+    """`check_end` asks if readers have come to the end, and may be called again: the end waits for them for a while."""
+
     def __init__(self, context: Context) -> None:
         self.context = context
 

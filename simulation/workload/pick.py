@@ -40,6 +40,8 @@ _CONDITIONS: Final[tuple[tuple[str, Wanted], ...]] = (
 class Picks(Invariant):
     """Each reader gets every message that it wants, and no other."""
 
+    asks_readers = True
+
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.condition, self._wanted = stream(f"condition {context.seed}").choice(_CONDITIONS)

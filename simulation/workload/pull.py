@@ -118,6 +118,8 @@ class _Reader:
 class Pulls(Invariant):
     """A poll returns the log from the reader's position on; a stored offset changes by its owner's will only."""
 
+    asks_readers = True
+
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._readers: dict[str, _Reader] = {}

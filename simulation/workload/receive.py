@@ -125,6 +125,8 @@ class _Shelf:
 class Broadcasts(Invariant):
     """Every member gets every message of every queue, and the brokers know no offset of the group."""
 
+    asks_readers = True
+
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._machines: dict[str, _Machine] = {}

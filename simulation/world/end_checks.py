@@ -5,7 +5,7 @@ A run that ended with a loss of data is asked only for what clients were told un
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from simulation.journal import Violation
 from simulation.machines.broker_host import BrokerHost
@@ -19,6 +19,25 @@ JudgeHistory = Callable[[Mapping[str, bytes]], str]
 def members_at_end(world: World) -> list[BrokerHost]:
     """Returns the nodes that must hold everything in the end: a node that was removed holds what it had then."""
     return [host for host in world.members.in_service() if host.name in world.members.committed]
+
+
+def is_applied(world: World) -> bool:
+    """True if every node has applied all that is committed."""
+    return all(
+        host.process is not None and host.process.node.replica.applied_index == world.model.last_index
+        for host in members_at_end(world)
+    )
+
+
+def is_read(world: World) -> bool:
+    """True if no reader has yet to come to something."""
+    try:
+        for invariant in world.invariants:
+            if invariant.asks_readers:
+                invariant.check_end()
+    except Violation:
+        return False
+    return not any(_unread(world))
 
 
 def check_end(world: World, judge_history: JudgeHistory | None) -> None:
@@ -58,6 +77,11 @@ def _check_nodes(world: World) -> None:
 
 def _check_everything_was_read(world: World) -> None:
     """Checks that consumers' applications have got each message that is still there."""
+    for problem in _unread(world):
+        raise Violation("liveness", "consumers", problem)
+
+
+def _unread(world: World) -> Iterator[str]:
     if "consumer" not in world.plan.actors:
         return
     model = world.model
@@ -68,8 +92,4 @@ def _check_everything_was_read(world: World) -> None:
         begin = queue.first_kept(0, len(queue.keys), model.kept_from)
         missing = [offset for offset in range(begin, len(queue.keys)) if offset not in consumed]
         if missing:
-            raise Violation(
-                "liveness",
-                "consumers",
-                f"{topic}/{queue_id}: {len(missing)} of {len(queue.keys)} never read, {missing[0]} first",
-            )
+            yield f"{topic}/{queue_id}: {len(missing)} of {len(queue.keys)} never read, {missing[0]} first"

@@ -24,7 +24,7 @@ from simulation.judges.power_losses import DataLoss
 from simulation.plans.plan import Plan
 from simulation.scheduler import SECOND
 from simulation.world.building import World
-from simulation.world.end_checks import JudgeHistory, check_end, members_at_end
+from simulation.world.end_checks import JudgeHistory, check_end, is_applied, is_read
 
 _SENDERS: Final = ("producer", "repeater", "careful")
 """Actors whose sends `ClientJudge` counts."""
@@ -34,6 +34,10 @@ _RECOVERY_NS: Final = 12 * SECOND
 """The longest time from the end of all faults to an acknowledged message: two split elections and a route poll."""
 _LAST_ENTRIES_NS: Final = SECOND
 """The longest time from the end of the run to the moment in which every node has applied everything."""
+_READ_NS: Final = 24 * SECOND
+"""The longest time from the end of all faults to the moment in which readers have got everything. A pull that was sent
+to a machine right before that lost power is given up after 20 s by the client's clock, which may go slow.
+"""
 
 
 @dataclass(slots=True)
@@ -121,14 +125,13 @@ class _Course:
         scheduler.at(_FLUSH_TRACES_NS, self._flush_traces)
 
     def await_last_entries(self) -> None:
-        """Goes on until every node has applied what was committed in the last moment of the run."""
-        scheduler, model = self._world.scheduler, self._world.model
-        latest_ns = scheduler.now_ns + _LAST_ENTRIES_NS
-        while self._world.journal.finding is None and scheduler.now_ns < latest_ns:
-            processes = [host.process for host in members_at_end(self._world)]
-            if all(
-                process and process.node.replica.applied_index == model.last_index for process in processes
-            ):
+        """Goes on until every node has applied what was committed in the last moment of the run, and all is read."""
+        world, scheduler = self._world, self._world.scheduler
+        applied_by_ns = scheduler.now_ns + _LAST_ENTRIES_NS
+        read_by_ns = world.plan.calm_ns + _READ_NS
+        while world.journal.finding is None:
+            applied = scheduler.now_ns >= applied_by_ns or is_applied(world)
+            if applied and (scheduler.now_ns >= read_by_ns or is_read(world)):
                 break
             scheduler.run_until(scheduler.now_ns + _LAST_ENTRIES_NS // 100)
 
