@@ -358,15 +358,17 @@ class Store:
     ) -> int:
         """Deletes data files by age and disk usage, and queue and index files below the new beginning.
 
-        No entry goes behind the snapshot, the durable or the dispatched index, nor from `needed_from_index` on. From
-        the index on that `find_waiting` returns, no entry goes because of its age; it is asked only when something
+        No entry goes behind the snapshot or the durable index, nor from the dispatched one or `needed_from_index` on.
+        From the index on that `find_waiting` returns, no entry goes because of its age; it is asked only when something
         would go. Returns the number of data files deleted. Raises DiskError.
         """
         usage = self._disk.usage()
         used_ratio = 1 - usage.free_bytes / max(usage.total_bytes, 1)
         if not may_delete(policy, used_ratio, is_delete_hour):
             return 0
-        covered = min(self.snapshot_index, self.dispatched_index, self.log.durable_index)
+        # The entry that the log will begin with must be committed, too. Until then it may be replaced by a shorter one,
+        # which would stand at the end of the file that goes, and the log would begin behind it.
+        covered = min(self.snapshot_index, self.dispatched_index - 1, self.log.durable_index)
         if needed_from_index is not None:
             covered = min(covered, needed_from_index - 1)
         # The age of a file is the store time of the first record behind it: the last record's, or close to it.

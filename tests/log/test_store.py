@@ -733,6 +733,22 @@ def test_expired_files_go_with_their_queues_but_not_beyond_the_snapshot() -> Non
     assert derived(store) == before
 
 
+def test_the_log_never_begins_with_an_entry_that_may_be_replaced() -> None:
+    """In seed 3019 it did: power took that entry, and another leader's shorter one belonged into the file before."""
+    store, _ = open_store(MemoryDisk())
+    send_many(store, 100)
+    flush(store)
+    last_file_begins = store.log.index_at(store.log.file_starts()[-1])
+    store.dispatch(last_file_begins - 1, NOW)
+    store.save_snapshot(last_file_begins - 1, b"state")
+    policy = RetentionPolicy(reserved_ms=1000, files_per_pass=100)
+    store.delete_expired(policy, wall_ms=NOW + 10**9, is_delete_hour=True)
+    assert 0 < store.log.first_index < last_file_begins
+    store.dispatch(last_file_begins, NOW)  # it is committed now
+    store.delete_expired(policy, wall_ms=NOW + 10**9, is_delete_hour=True)
+    assert store.log.first_index == last_file_begins
+
+
 def test_the_retention_rule() -> None:
     day = 24 * 3600 * 1000
     files = [DataFile(newest_ms=number * day, next_index=100 * (number + 1)) for number in range(6)]
