@@ -3,13 +3,18 @@
     state           what it does                                       ends when
     HANDS_OVER      leadership goes to the peer that holds most        it leads no more, or after a second
     AWAITS_HEIR     it forwards what still comes to it as the master   name servers know another, or after two seconds
+    LINGERS         it forwards what clients send by older routes      `node.linger_s` is over, or no client is there
     SAYS_GOODBYE    name servers are told                              that is written, or after a second
     AWAITS_JOBS     no new work for threads; what is out comes back    nothing is out
     STOPPED         its owner closes connections and the replica
 
-A node that does not lead, or has nobody to lead in its place, begins with SAYS_GOODBYE. (A client that found no master
-in a route, in between, would fail for as long as it keeps routes.) Until the end everything else
-goes on as before. A node whose disk fails on the way stops at once, whatever state it is in.
+A node that does not lead begins with LINGERS, one that has nobody to lead in its place with SAYS_GOODBYE. Until the end
+everything else goes on as before. A node whose disk fails on the way stops at once, whatever state it is in.
+
+A client that found no master in a route would fail for as long as it keeps routes, which is why the heir is awaited.
+RocketMQ's clients keep a route for 30 s and send to the master that it names, whether that is there or not; nothing in
+their protocol tells them to look again. So only a node that outlasts their routes leaves without a failed send. A node
+that lingers is a follower as any other; should the group elect it, it hands over again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,14 +35,16 @@ GOODBYE_NS: Final = 1_000_000_000
 class StopState(Enum):
     HANDS_OVER = "hands over"
     AWAITS_HEIR = "awaits heir"
+    LINGERS = "lingers"
     SAYS_GOODBYE = "says goodbye"
     AWAITS_JOBS = "awaits jobs"
     STOPPED = "stopped"
 
 
 _NEXT: Final[Mapping[StopState, tuple[StopState, ...]]] = {
-    StopState.HANDS_OVER: (StopState.AWAITS_HEIR, StopState.SAYS_GOODBYE),
-    StopState.AWAITS_HEIR: (StopState.SAYS_GOODBYE,),
+    StopState.HANDS_OVER: (StopState.AWAITS_HEIR, StopState.LINGERS, StopState.SAYS_GOODBYE),
+    StopState.AWAITS_HEIR: (StopState.LINGERS,),
+    StopState.LINGERS: (StopState.HANDS_OVER, StopState.SAYS_GOODBYE),
     StopState.SAYS_GOODBYE: (StopState.AWAITS_JOBS,),
     StopState.AWAITS_JOBS: (StopState.STOPPED,),
     StopState.STOPPED: (),
@@ -45,7 +52,10 @@ _NEXT: Final[Mapping[StopState, tuple[StopState, ...]]] = {
 
 
 class OrderlyStop:
-    """The stop of one node, which begins at once. `stopped` is called once, at the end of a turn."""
+    """The stop of one node, which begins at once. `stopped` is called once, at the end of a turn.
+
+    It lingers until `linger_ns` from now at most, while `has_clients`.
+    """
 
     def __init__(
         self,
@@ -55,6 +65,9 @@ class OrderlyStop:
         surroundings: Surroundings,
         time: Time,
         stopped: Callable[[], None],
+        *,
+        linger_ns: int,
+        has_clients: Callable[[], bool],
     ) -> None:
         self.state = StopState.HANDS_OVER
         self._replica = replica
@@ -62,11 +75,15 @@ class OrderlyStop:
         self._registrars = registrars
         self._wake = surroundings.wake
         self._stopped = stopped
+        self._has_clients = has_clients
         surroundings.begin()
         self._time = time
-        self._deadline = time.add_deadline(self._waited_enough, time.now_ns + HAND_OVER_NS)
-        if not replica.serving or hand_over(replica) is None:
-            self._say_goodbye()
+        self._linger_until_ns = time.now_ns + linger_ns
+        self._deadline = time.add_deadline(self._waited_enough, NEVER)
+        if replica.serving:
+            self._hand_over()
+        else:
+            self._linger()
         self._wake()
 
     def turned(self) -> None:
@@ -75,12 +92,29 @@ class OrderlyStop:
             self._become(StopState.AWAITS_HEIR)
             self._deadline.due_ns = self._time.now_ns + HEIR_NS
         if self.state is StopState.AWAITS_HEIR and not any(one.is_master for one in self._registrars):
-            self._say_goodbye()
+            self._linger()
+        if self.state is StopState.LINGERS:
+            if self._replica.serving:
+                self._become(StopState.HANDS_OVER)
+                self._hand_over()
+            elif not self._has_clients():
+                self._say_goodbye()
         if self.state is StopState.SAYS_GOODBYE and all(one.line.is_closed for one in self._registrars):
             self._await_jobs()
         if self.state is StopState.AWAITS_JOBS and not self._jobs.out:
             self._become(StopState.STOPPED)
             self._stopped()
+
+    def _hand_over(self) -> None:
+        self._deadline.due_ns = self._time.now_ns + HAND_OVER_NS
+        if hand_over(self._replica) is None:
+            self._say_goodbye()
+
+    def _linger(self) -> None:
+        self._become(StopState.LINGERS)
+        self._deadline.due_ns = self._linger_until_ns
+        if self._time.now_ns >= self._linger_until_ns or not self._has_clients():
+            self._say_goodbye()
 
     def _say_goodbye(self) -> None:
         self._become(StopState.SAYS_GOODBYE)
@@ -90,7 +124,9 @@ class OrderlyStop:
 
     def _waited_enough(self) -> None:
         self._deadline.due_ns = NEVER
-        if self.state in (StopState.HANDS_OVER, StopState.AWAITS_HEIR):
+        if self.state is StopState.AWAITS_HEIR:
+            self._linger()
+        elif self.state in (StopState.HANDS_OVER, StopState.LINGERS):
             self._say_goodbye()
         elif self.state is StopState.SAYS_GOODBYE:
             self._await_jobs()

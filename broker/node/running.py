@@ -158,8 +158,18 @@ class RunningNode:
     def stop(self, stopped: Callable[[], None]) -> None:
         """Stops in order, once; `stopped` is called at the end of a turn when nothing is left to wait for."""
         if self._stop is None:
+            settings = self.node.settings.current
+            # To a preferred leader that stayed leadership would come back, again and again.
+            lingers = settings.node.id not in settings.raft.preferred_leaders
             self._stop = OrderlyStop(
-                self.node.replica, self.jobs, self.registrars, self._surroundings, self.node.time, stopped
+                self.node.replica,
+                self.jobs,
+                self.registrars,
+                self._surroundings,
+                self.node.time,
+                stopped,
+                linger_ns=settings.node.linger_s * _SECOND if lingers else 0,
+                has_clients=lambda: bool(self.clients.open),
             )
 
     def _sweep_clients(self) -> None:

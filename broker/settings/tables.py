@@ -64,6 +64,9 @@ class NodeSettings(SettingsTable, frozen=True):
     proves nothing."""
     vip: bool = False
     """Serve clients two ports below ``listen``, too (RocketMQ's VIP channel)."""
+    linger_s: Annotated[int, Meta(ge=0, le=600)] = 0
+    """A node that stops forwards for so long while clients are connected, so that those that keep their routes for 30 s
+    find its heir before it is gone (docs/operations.md); 0: it stops at once."""
 
 
 class RaftSettings(SettingsTable, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from broker.node.orderly_stop import OrderlyStop, StopState
@@ -9,6 +10,7 @@ from broker.node.registrar import Registrar
 from broker.remoting.command import encode, request, response
 from broker.remoting.frame import FrameDecoder
 from broker.replica.jobs import Jobs
+from broker.replica.operator_requests import transfer_leadership
 from broker.replica.upkeep import Upkeep
 from log.tail import PrepareJob
 from tests.broker.harness import Group
@@ -25,6 +27,7 @@ class Rig:
         self.replica = group.node(node_id).replica
         self.jobs = Jobs(self.replica)
         self.ended = 0
+        self.clients = 1
         self.registrar = Registrar(
             "ns:9876",
             lambda: request(REGISTER),
@@ -40,11 +43,20 @@ class Rig:
         line.opened(self.desk.connection)
         line.received(encode(response(FrameDecoder().feed(self.desk.take())[0], 0)))
 
-    def stop(self) -> OrderlyStop:
+    def stop(self, linger_s: int = 0) -> OrderlyStop:
         def stopped() -> None:
             self.ended += 1
 
-        return OrderlyStop(self.replica, self.jobs, [self.registrar], self.desk, self.desk.time, stopped)
+        return OrderlyStop(
+            self.replica,
+            self.jobs,
+            [self.registrar],
+            self.desk,
+            self.desk.time,
+            stopped,
+            linger_ns=linger_s * 10**9,
+            has_clients=lambda: self.clients > 0,
+        )
 
     def said(self) -> list[int]:
         return [command.code for command in FrameDecoder().feed(self.desk.take())]
@@ -118,6 +130,43 @@ def test_an_heir_that_does_not_register_is_waited_for_two_seconds(group: Group) 
     assert (state_of(stop), rig.said()) == (StopState.SAYS_GOODBYE, [UNREGISTER])
 
 
+def test_a_node_lingers_for_clients_with_older_routes(group: Group) -> None:
+    rig = Rig(group, group.follower)
+    stop = rig.stop(linger_s=25)
+    rig.desk.advance(24.99)
+    stop.turned()
+    assert (state_of(stop), rig.said()) == (StopState.LINGERS, [])
+    rig.desk.advance(0.01)
+    assert (state_of(stop), rig.said()) == (StopState.SAYS_GOODBYE, [UNREGISTER])
+
+
+def test_a_node_lingers_no_longer_than_clients_are_connected(group: Group) -> None:
+    rig = Rig(group, group.follower)
+    stop = rig.stop(linger_s=35)
+    stop.turned()
+    assert state_of(stop) is StopState.LINGERS
+    rig.clients = 0
+    stop.turned()
+    assert state_of(stop) is StopState.SAYS_GOODBYE
+    assert state_of(Rig(group, group.follower).stop(linger_s=0)) is StopState.SAYS_GOODBYE
+
+
+def test_a_node_that_is_elected_while_it_lingers_hands_over_again(group: Group) -> None:
+    follower = group.follower
+    rig = Rig(group, follower)
+    stop = rig.stop(linger_s=35)
+    transfer_leadership(group.node(group.leader).replica, follower)
+    for member in group.members.values():
+        member.due_ns = group.now_ns
+    group.run_until(lambda: rig.replica.serving, "the node leads")
+    stop.turned()
+    assert state_of(stop) is StopState.HANDS_OVER
+    group.members[follower].due_ns = group.now_ns
+    group.run_until(lambda: not rig.replica.serving, "another leader")
+    stop.turned()
+    assert (state_of(stop), rig.said()) == (StopState.LINGERS, [])
+
+
 def test_a_leader_that_nobody_follows_waits_for_a_second(group: Group) -> None:
     leader = group.leader
     group.partition(leader)
@@ -174,3 +223,20 @@ def test_jobs_that_are_out_come_back_and_no_new_ones_begin(
         rig.jobs.done(job)
         stop.turned()
     assert (state_of(stop), rig.ended) == (StopState.STOPPED, 1)
+
+
+@pytest.mark.parametrize(("preferred", "seconds"), [((), 25), (("n0", "n1", "n2"), 0)])
+def test_nodes_linger_as_set_but_for_preferred_leaders(preferred: tuple[str, ...], seconds: int) -> None:
+    """To which leadership would come back."""
+    group = Group(3, node={"linger_s": 25}, start=False)
+    for member in group.members.values():
+        raft = msgspec.structs.replace(member.config.raft, preferred_leaders=preferred)
+        member.config = msgspec.structs.replace(member.config, raft=raft)
+        group.start(member.id)
+    group.elect()
+    group.connect(group.follower)
+    ends: list[int] = []
+    begins = group.now_ns
+    group.members[group.follower].process.stop(lambda: ends.append(group.now_ns))
+    group.run_until(lambda: bool(ends), "the stop ends", limit_s=60)
+    assert (ends[0] - begins) // 10**9 == seconds
