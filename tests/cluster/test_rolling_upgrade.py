@@ -5,9 +5,6 @@ The earlier release is the code of its commit in this repository, unpacked, and 
 
 from __future__ import annotations
 
-import io
-import subprocess
-import tarfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -24,11 +21,10 @@ from broker.tools.cluster.child import Child
 from broker.tools.cluster.ports import PortReservations
 from broker.tools.cluster.query import node_status
 from tests.cluster.support import LIMIT_S, QUEUES, TOPIC, Load, check_nothing_lost, repeated
+from tests.earlier_release import unpack_earlier_release
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
-EARLIER_COMMIT = "975d3b633d8c12f3585ff8a573d9fc1346062760"
-"""The last one of release 0.1.0."""
 ROOT = Path(__file__).parents[2]
 NODES = ("n0", "n1", "n2")
 HOST = "127.0.0.1"
@@ -40,18 +36,7 @@ _STEPS: tuple[tuple[str, Release], ...] = (("n0", "this"), ("n1", "this"), ("n0"
 @pytest.fixture(scope="module")
 def earlier_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory with the code of the earlier release."""
-    directory = tmp_path_factory.mktemp("earlier")
-    archive = subprocess.run(
-        ["git", "archive", EARLIER_COMMIT, "raft", "log", "broker", "trivet.py"],
-        cwd=ROOT,
-        capture_output=True,
-        check=False,
-    )
-    if archive.returncode:
-        pytest.skip(f"the earlier release is not in this checkout: {archive.stderr.decode().strip()}")
-    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
-        files.extractall(directory, filter="data")
-    return directory
+    return unpack_earlier_release(tmp_path_factory.mktemp("earlier"))
 
 
 class MixedGroup:

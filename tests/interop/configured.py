@@ -8,23 +8,29 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.interop.cluster import HOST, READY_LIMIT_S, Node, free_base_port, wait_for_leader
 from tests.interop.processes import Child, wait_until
 
 Settings = Mapping[str, object]
+ROOT = Path(__file__).resolve().parents[2]
 TRIVET = str(Path(sys.executable).with_name("trivet"))
 COMMAND_LIMIT_S = 120
+STOP_LIMIT_S = 240
+"""Of a stop in order, lingering included."""
 
 
 class ConfiguredCluster:
     """Name servers and one group of brokers; every table of `broker` is added to each broker's configuration.
 
-    `environment` is how Trivet's own commands reach it (TRIVET_TLS_CA, TRIVET_ACCESS_KEY, ...).
+    `environment` is how Trivet's own commands reach it (TRIVET_TLS_CA, TRIVET_ACCESS_KEY, ...); `code` is the directory
+    of the release that brokers are of.
     """
 
     kind = "trivet"
@@ -39,6 +45,7 @@ class ConfiguredCluster:
         broker: Mapping[str, Settings] | None = None,
         name_server: Settings | None = None,
         environment: Mapping[str, str] | None = None,
+        code: Path = ROOT,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
@@ -69,7 +76,7 @@ class ConfiguredCluster:
             for number in range(name_servers):
                 self.start(f"namesrv-{number}")
             self.nodes: Sequence[Node] = [
-                Node(name, self.start(name).pid, address) for name, address in listen.items()
+                Node(name, self.start(name, code).pid, address) for name, address in listen.items()
             ]
             wait_until(self._serves, READY_LIMIT_S, "the group registered", interval_s=0.5)
         except BaseException:
@@ -79,12 +86,22 @@ class ConfiguredCluster:
     def leader(self) -> Node:
         return wait_for_leader(self.name_server.partition(";")[0], self.nodes)
 
-    def start(self, name: str) -> Child:
-        """Starts the server of configuration ``name`` (``namesrv-0``, ``n1``), for the first time or again."""
+    def start(self, name: str, code: Path = ROOT) -> Child:
+        """Starts the server of configuration ``name`` (``namesrv-0``, ``n1``), for the first time or again.
+
+        ``code`` is the directory of the release to start.
+        """
         kind = "namesrv" if name.startswith("namesrv") else "broker"
-        argv = [TRIVET, kind, "--config", str(self._folder / f"{name}.toml")]
-        self._servers[name] = Child(argv, log=self._folder / f"{name}.log", cwd=self._folder)
+        argv = [sys.executable, "-m", "trivet", kind, "--config", str(self._folder / f"{name}.toml")]
+        env = {"PYTHONPATH": str(code), "PYTHONSAFEPATH": "1"}
+        self._servers[name] = Child(argv, log=self._folder / f"{name}.log", env=env, cwd=self._folder)
         return self._servers[name]
+
+    def stop_in_order(self, name: str) -> None:
+        """Asks the server to stop; returns once it has ended, with status 0."""
+        server = self._servers[name]
+        server.process.send_signal(signal.SIGTERM)
+        assert server.wait_for_end(STOP_LIMIT_S) == 0, server.tail()
 
     def kill(self, name: str) -> None:
         """SIGKILL; returns once the process is gone."""
@@ -101,12 +118,13 @@ class ConfiguredCluster:
             self._servers[name].interrupt()
         self._servers.clear()
 
-    def _serves(self) -> bool:
+    def statuses(self) -> list[dict[str, Any]]:
+        """What `trivet status --json` says of each node that is registered; empty while one does not answer."""
         done = self._run("status", "--json")
-        if done.returncode != 0:
-            return False
-        registered = {node["node"] for node in json.loads(done.stdout)["nodes"]}
-        return registered == {node.id for node in self.nodes}
+        return list(json.loads(done.stdout)["nodes"]) if done.returncode == 0 else []
+
+    def _serves(self) -> bool:
+        return {node["node"] for node in self.statuses()} == {node.id for node in self.nodes}
 
     def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -11,6 +11,8 @@ and calls back from its own threads. Their options and events are the same as th
     {"event": "message", "body", "topic", "queue", "offset", "tags", "keys", "reconsume", "delay_ms", ...}
     {"event": "done"}                                           all work finished
     {"event": "stopped"}                                        clean shutdown after the end of standard input
+
+Each has "at_ms", when it was written (Unix time).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import argparse
 import json
 import sys
 import threading
+import time
 from typing import Any
 
 CHANNEL = "ALIYUN"
@@ -29,7 +32,7 @@ _output = threading.Lock()
 
 def emit(event: str, **fields: object) -> None:
     """One JSON line; callable from the library's threads."""
-    line = json.dumps({"event": event, **fields})
+    line = json.dumps({"event": event, "at_ms": time.time_ns() // 1_000_000, **fields})
     with _output:
         print(line, flush=True)
 

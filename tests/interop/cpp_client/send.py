@@ -39,6 +39,7 @@ def main() -> None:
     parser.add_argument("--delay-level", type=int, default=0, help="-1: each message another level")
     parser.add_argument("--size", type=int, default=0, help="pads bodies to this many bytes")
     parser.add_argument("--timeout-ms", type=int, default=3000)
+    parser.add_argument("--pause-ms", type=int, default=0, help="between two sends")
     parser.add_argument("--properties", default="", help="k=v separated by commas; a value of % is the index")
     args = parser.parse_args()
 
@@ -80,6 +81,7 @@ def main() -> None:
         while_there_is_no_route(-1, args.timeout_ms, lambda: producer.send_sync(build(-1)))
     index = 0
     while index < args.count or (ended is not None and not ended.seen()):
+        time.sleep(args.pause_ms / 1e3)
         begin = time.monotonic()
         try:
             result = while_there_is_no_route(index, args.timeout_ms, functools.partial(send, index))

@@ -16,6 +16,7 @@ final class Report {
     /** Prints one event; fields are name, value, name, value... with values String, Number or Boolean. */
     static void emit(String event, Object... fields) {
         StringBuilder line = new StringBuilder("{\"event\":").append(quoted(event));
+        line.append(",\"at_ms\":").append(System.currentTimeMillis());
         for (int i = 0; i < fields.length; i += 2) {
             Object value = fields[i + 1];
             line.append(',').append(quoted((String) fields[i])).append(':');
@@ -41,7 +42,6 @@ final class Report {
             "reconsume", message.getReconsumeTimes(),
             "born_ms", message.getBornTimestamp(),
             "store_ms", message.getStoreTimestamp(),
-            "at_ms", System.currentTimeMillis(),
             "properties", String.valueOf(message.getProperties()));
     }
 
