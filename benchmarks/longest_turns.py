@@ -87,9 +87,9 @@ class Longest:
                 setattr(kind, name, original)
 
 
-def group_of_three() -> tuple[Group, Client]:
+def group_of_three(max_message_bytes: int = 256 << 10) -> tuple[Group, Client]:
     """A group that has written before, with a topic T of 4 queues, and a client of its leader."""
-    group = Group(3, options=STORE)
+    group = Group(3, options=STORE, max_message_bytes=max_message_bytes)
     group.elect()
     client = group.connect()
     client.create_topic("T", queues=4)
@@ -125,10 +125,11 @@ def fill(client: Client, count: int, properties: bytes = b"TAGS\x01a\x02") -> No
 
 
 def tiny_batch(longest: Longest) -> None:
-    """A batch of as many messages as the tests' group takes, a fourteenth of what the default settings allow."""
-    _, client = group_of_three()
+    """A batch of nearly as many messages as the default settings allow."""
+    group, client = group_of_three(4 << 20)
     with longest.measured():
-        answer = client.wait(batch(client, [BatchItem(0, b"", b"")] * 5000))
+        answer = client.wait(batch(client, [BatchItem(0, b"", b"")] * 60_000))
+        group.advance(1)
     assert answer.code == 0, answer.remark
 
 

@@ -5,7 +5,7 @@ length, properties.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from log.errors import RecordError
@@ -24,14 +24,19 @@ class BatchItem(NamedTuple):
 
 
 def parse_batch(body: Buffer) -> list[BatchItem]:
-    """Returns all items, in order. Raises RecordError if there is none or the lengths do not add up."""
+    """Returns all items, in order. Raises as `batch_items`."""
+    return list(batch_items(body))
+
+
+def batch_items(body: Buffer) -> Iterator[BatchItem]:
+    """Yields all items, in order. Raises RecordError if there is none, or where the lengths do not add up."""
     raw = bytes(body)
-    items: list[BatchItem] = []
+    number = 0
     offset = 0
     end = len(raw)
     while offset < end:
         if end - offset < ITEM_OVERHEAD:
-            raise RecordError(f"batch item {len(items)} is cut off: {end - offset} bytes are left")
+            raise RecordError(f"batch item {number} is cut off: {end - offset} bytes are left")
         size, _, _, flag, body_length = _ITEM.unpack_from(raw, offset)
         body_begin = offset + _ITEM.size
         body_end = body_begin + body_length
@@ -40,15 +45,15 @@ def parse_batch(body: Buffer) -> list[BatchItem]:
         # Every length comes from a client: none is believed before it is seen to stay within the item.
         if body_length < 0 or properties_begin > item_end or item_end > end:
             raise RecordError(
-                f"batch item {len(items)} of {size} bytes with a body of {body_length} does not fit"
+                f"batch item {number} of {size} bytes with a body of {body_length} does not fit"
             )
         if properties_begin + _SHORT.unpack_from(raw, body_end)[0] != item_end:
-            raise RecordError(f"batch item {len(items)}: the properties do not end at its {size} bytes")
-        items.append(BatchItem(flag, raw[body_begin:body_end], raw[properties_begin:item_end]))
+            raise RecordError(f"batch item {number}: the properties do not end at its {size} bytes")
+        yield BatchItem(flag, raw[body_begin:body_end], raw[properties_begin:item_end])
+        number += 1
         offset = item_end
-    if not items:
+    if not number:
         raise RecordError("a batch needs at least one item")
-    return items
 
 
 def encode_batch(items: Iterable[BatchItem]) -> bytes:

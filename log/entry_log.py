@@ -45,6 +45,9 @@ from log.segments import Segments
 from log.tail import PrepareJob, Tail
 from log.unit_repair import checked_unit
 
+_BETWEEN_BYTES = 64 * 1024
+"""Room for the entries of others that come between those of a batch."""
+
 
 class FlushJob:
     """A flush of what was appended since the last one. `last_index` is durable once `run` returned (see `flushed`)."""
@@ -394,6 +397,24 @@ class EntryLog:
         finally:
             self._set_limit()
         return positions
+
+    def make_room_for(self, count: int, bytes_together: int, largest: int) -> None:
+        """Makes sure that no `append` of `count` entries fails whose bodies have so many bytes, and `largest` at most.
+
+        There is room left for a few short entries between them. Raises EntryTooLargeError, DiskFullError, DiskError;
+        nothing of the log has changed then.
+        """
+        assert not self.damaged, "cut_damage comes before any append"
+        self.next_position(largest)
+        size = bytes_together + count * HEADER_BYTES + _BETWEEN_BYTES
+        # The end of each data file that they come to may stay empty, as its rest is too short for the next entry.
+        unused = largest + HEADER_BYTES + MARKER_BYTES
+        files = 1 + size // max(self._file_bytes - unused, unused)
+        try:
+            self._tail.ensure_through(self.end_position + size + files * unused)
+            self._index.reserve_ahead(self.last_index + count)
+        finally:
+            self._set_limit()
 
     def make_room_for_range(self, entries: EntryRange) -> None:
         """Makes sure that `append_range` of these entries does not fail for want of space.

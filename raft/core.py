@@ -504,14 +504,27 @@ class Raft:
         """
         self._leading().check_proposal(count)
 
-    def propose(self, count: int, now: int) -> int:
+    def grant(self, count: int) -> None:
+        """Allows `count` entries to be proposed in parts, others between them; ends with the last, or `end_grant`.
+
+        A transfer that begins meanwhile waits for all of them. Raises as `check_proposal`.
+        """
+        self._leading().grant(count)
+
+    def end_grant(self) -> None:
+        """Nothing more of what was granted is proposed. Does nothing where all of it was, or the leadership is over."""
+        if self._leader is not None:
+            self._leader.end_grant()
+
+    def propose(self, count: int, now: int, *, granted: bool = False) -> int:
         """Adds `count` entries of the current term to the log and returns the first one's index.
 
-        The caller writes them; `replicate` sends them. Raises NotLeader, LeadershipTransferring, ProposalLimit.
+        The caller writes them; `replicate` sends them. What was `granted` is not refused any more. Raises NotLeader,
+        LeadershipTransferring, ProposalLimit.
         """
         if self._leader is None:
             raise NotLeader(self._state.leader)
-        return self._leader.propose(count)
+        return self._leader.propose(count, granted=granted)
 
     def replicate(self, now: int) -> None:
         """Ends a turn, in every role: a leader sends what its peers lack, a follower what it acknowledges."""

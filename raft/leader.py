@@ -38,6 +38,7 @@ class Leader:
     __slots__ = (
         "_clip",
         "_commit_notice_due",
+        "_granted",
         "_heartbeat_due",
         "_leaving",
         "_preferred_check_due",
@@ -65,6 +66,8 @@ class Leader:
         self._heartbeat_due = now + state.config.heartbeat_interval_ns
         self._preferred_check_due = now + state.config.preferred_check_interval_ns
         self._commit_notice_due: int | None = None
+        # Entries that were allowed together and are proposed in parts: so many are still to come.
+        self._granted = 0
         # The deadline, the reason, and if TimeoutNow was sent, mean something only while there is a transferee.
         self.transferee: str | None = None
         self._transfer_deadline = 0
@@ -108,13 +111,30 @@ class Leader:
         if uncommitted + count > state.config.max_uncommitted_entries and uncommitted:
             raise ProposalLimit(uncommitted, state.config.max_uncommitted_entries)
 
-    def propose(self, count: int) -> int:
+    def grant(self, count: int) -> None:
+        """Allows a proposal in parts, see `Raft.grant`. Raises LeadershipTransferring, ProposalLimit."""
+        assert not self._granted, "one proposal in parts at a time"
+        self.check_proposal(count)
+        self._granted = count
+
+    def end_grant(self) -> None:
+        """The parts that have not come do not come any more."""
+        self._granted = 0
+        peer = self.peers.get(self.transferee or "")
+        if peer is not None:
+            self._send_timeout_now(peer)
+
+    def propose(self, count: int, *, granted: bool = False) -> int:
         """Adds entries to the log and returns the first one's index. Raises LeadershipTransferring, ProposalLimit."""
         state = self._state
         log = state.log
         assert count > 0, "a proposal of no entries"
         assert not state.log_effects_pending, "effects that write to the log must be carried out first"
-        self.check_proposal(count)
+        if granted:
+            assert count <= self._granted, "no more than was allowed"
+            self._granted -= count
+        else:
+            self.check_proposal(count)
         first_index = log.last_index + 1
         log.append(state.term, count)
         return first_index
@@ -517,9 +537,12 @@ class Leader:
         self._send_timeout_now(self.peers[target])
 
     def _send_timeout_now(self, peer: Progress) -> None:
-        """Sends TimeoutNow, once, as soon as the target holds the whole log: it could not win before (5.4.1)."""
+        """Sends TimeoutNow, once, as soon as the target holds the whole log: it could not win before (5.4.1).
+
+        What was granted belongs to that log: a change of leaders in the middle would leave a part of it.
+        """
         state = self._state
-        if not self._transfer_sent and peer.match_index == state.log.last_index:
+        if not self._transfer_sent and not self._granted and peer.match_index == state.log.last_index:
             self._transfer_sent = True
             state.send(TimeoutNow(state.node_id, peer.node, state.term))
 

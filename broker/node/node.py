@@ -9,7 +9,8 @@ of failing: most elections are over before a client's patience.
 client's node, `relayed_clients.py` that of the leader.
 """
 
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import structlog
@@ -41,7 +42,7 @@ from broker.replica.slowness import STALLED_NS
 from broker.requests.budget import Budget
 from broker.requests.connection import Connection, Outgoing, RelayedConnection
 from broker.requests.deadline import NEVER, Time
-from broker.requests.errors import NotServingError, OverloadedError, RequestError
+from broker.requests.errors import BatchUnderWayError, NotServingError, OverloadedError, RequestError
 from broker.requests.processing import Handler, Place, Processor
 from broker.requests.responses import refuse, reply
 from broker.settings.live import LiveSettings
@@ -52,6 +53,12 @@ from broker.statistics.stats import Stats
 from log.errors import DiskError, DiskFullError
 
 log = structlog.get_logger("trivet.node")
+
+_OVER: Final = object()
+"""What an iterator of steps gives that has no more."""
+
+_RESUMED_IN_A_TURN: Final = 100
+"""Requests that have waited for a batch and go on in one turn: some 3 ms of sends."""
 
 _ABOUT_THE_NODE: Final = frozenset(
     {RequestCode.TRIVET_NODE_STATUS, RequestCode.GET_BROKER_CONFIG, RequestCode.GET_BROKER_RUNTIME_INFO}
@@ -98,6 +105,11 @@ class Node:
         self.access: AccessControl | None = None
         """Decides what clients of this node may do; None lets them do everything."""
         self._routes: dict[int, tuple[Handler, Place]] = {}
+        self._long: deque[tuple[Connection, RemotingCommand, Iterator[None]]] = deque()
+        """The requests that are handled in steps; the first has its next one in the next turn."""
+        self._behind_batch: deque[tuple[Connection, RemotingCommand]] = deque()
+        """The requests that came while a long batch was being stored, oldest first."""
+        self._behind_batch_budget = Budget("a long batch")
         self._behind_barrier = Budget("a round of messages that confirms this leader")
         self._held = HeldRequests()
         self._relayed = RelayedClients(replica, outgoing, listeners, self._held, self.received)
@@ -250,7 +262,11 @@ class Node:
 
     def _handle(self, connection: Connection, command: RemotingCommand, handler: Handler) -> None:
         try:
-            handler(connection, command)
+            steps = handler(connection, command)
+            if steps is not None and next(steps, _OVER) is None:
+                self._long.append((connection, command, steps))
+        except BatchUnderWayError:
+            self._wait_behind_batch(connection, command)
         except RequestError as error:
             reply(connection, command, error.code, error.remark)
         except RemotingError as error:
@@ -267,6 +283,36 @@ class Node:
             if self._admits(Event.REQUEST_FAILED, error, connection):
                 log.exception("request failed", code=command.code, client=connection.name)
             reply(connection, command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+
+    def _wait_behind_batch(self, connection: Connection, command: RemotingCommand) -> None:
+        """Keeps a request of which nothing was done until the batch that is under way is over."""
+        try:
+            self._behind_batch_budget.take(command)
+        except OverloadedError as error:
+            refuse(connection, command, error)
+            return
+        self._behind_batch.append((connection, command))
+
+    @property
+    def has_more(self) -> bool:
+        """Requests are handled in steps, or wait for one: the next turn is wanted at once."""
+        return bool(self._long or self._behind_batch)
+
+    def _step(self) -> None:
+        """Goes on with the oldest long request, and with some of those that have waited for a batch, in their order."""
+        if self._long:
+            connection, command, steps = self._long.popleft()
+            self._handle(connection, command, lambda _connection, _command: steps)
+        replica, waiting = self.replica, self._behind_batch
+        replica.others_first = False
+        for _ in range(min(len(waiting), _RESUMED_IN_A_TURN)):
+            if replica.batch_under_way:
+                break
+            connection, command = waiting.popleft()
+            self._behind_batch_budget.give_back(command)
+            if connection in self._forwarding or isinstance(connection, RelayedConnection):
+                self.resumed(connection, command)
+        replica.others_first = bool(waiting)
 
     def handle_after_barrier(
         self, connection: Connection, command: RemotingCommand, handler: Handler
@@ -373,6 +419,8 @@ class Node:
                 self._forwarding.release_held()  # a transfer has come to nothing, and this node leads on
             self._forwarding.expire_held()
         self.time.run_due()
+        if self._long or self._behind_batch:
+            self._step()
         replica.turn(now_ns, time_ms, send)
         self.stats.put_times.turn_ended(
             replica.serving, replica.store.log.last_index, replica.applied_index, now_ns
@@ -381,5 +429,7 @@ class Node:
         deadline = min(replica.deadline_ns(), self.time.earliest_ns)
         if self._held.waiting:
             deadline = min(deadline, self._held.waiting[0].until_ns)
+        if self.has_more:
+            deadline = now_ns
         self._due_ns, self._late_from_ns = deadline, deadline + STALLED_NS
         return deadline

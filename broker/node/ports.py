@@ -5,12 +5,12 @@ and events are small objects that are handed over as they are (`broker.requests.
 are functions (`broker.requests.responses`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from broker.access.control import AccessControl, Sight
 from broker.remoting.command import RemotingCommand
-from broker.replica.proposals import NewMessage, Waiter, ignore
+from broker.replica.proposals import BatchUnderWay, NewMessage, Waiter, ignore
 from broker.requests.connection import Connection
 from broker.requests.processing import Handler
 from broker.state.commands import Command
@@ -71,10 +71,24 @@ class Appends(Proposals, Protocol):
     ) -> tuple[int, int]:
         """Appends one message: (physical offset of its record, queue offset)."""
 
+    @property
+    def batch_under_way(self) -> bool:
+        """A batch has begun and is not over: no other message may be appended."""
+
+    def begin_batch(self) -> BatchUnderWay:
+        """Keeps other messages away until `end_batch`."""
+
+    def end_batch(self, batch: BatchUnderWay) -> None:
+        """Lets messages come again."""
+
     def append_batch(
-        self, common: NewMessage, items: Sequence[tuple[int, bytes, bytes]], waiter: Waiter
-    ) -> tuple[list[int], int]:
-        """Appends messages one behind the other: (physical offsets, queue offset of the first)."""
+        self,
+        batch: BatchUnderWay,
+        common: NewMessage,
+        items: Sequence[tuple[int, bytes, bytes]],
+        waiter: Waiter,
+    ) -> Iterator[tuple[int, list[int]]]:
+        """Appends messages one behind the other, in slices: (queue offset of the first, physical offsets)."""
 
 
 class Requests(Protocol):

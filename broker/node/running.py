@@ -124,7 +124,7 @@ class RunningNode:
                 registrar.changed()
         if self._stop is not None:
             self._stop.turned()
-        if node.replica.is_behind:
+        if node.replica.is_behind or node.has_more:
             self._surroundings.wake()
         self.due_ns = deadline_ns
         return deadline_ns  # what has set another one since has asked for another turn

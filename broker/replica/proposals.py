@@ -81,6 +81,20 @@ def ignore(_: object = None) -> None:
     """Does nothing: the callback of a proposal that nobody waits for."""
 
 
+class BatchUnderWay:
+    """A batch that is appended in slices, one a turn: in the hands of the replica, until it is over or lost."""
+
+    __slots__ = ("is_lost", "waiter", "waiting")
+
+    def __init__(self) -> None:
+        self.is_lost = False
+        """The leadership ended first: nothing more of it is appended."""
+        self.waiter: Waiter | None = None
+        """The one who waits for the batch, once a part of it is in the log that is not all."""
+        self.waiting: list[Waiter] = []
+        """Those who wait until the batch, whatever comes of it, and all before it is applied."""
+
+
 class CallbackWaiter:
     """Calls `done` with the result of applying a command, None for a message; or `lost`."""
 

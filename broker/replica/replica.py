@@ -20,7 +20,7 @@ The order that safety asks for holds by construction:
 - nothing queued in an outbox leaves the process before the turn sends it: by then it has written what that rests on.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -42,7 +42,7 @@ from broker.replica.internal_records import (
 from broker.replica.loads import Loads
 from broker.replica.members import Members
 from broker.replica.membership import Membership
-from broker.replica.proposals import CallbackWaiter, NewMessage, Observer, Waiter, ignore
+from broker.replica.proposals import BatchUnderWay, CallbackWaiter, NewMessage, Observer, Waiter, ignore
 from broker.replica.read_barriers import ReadBarriers
 from broker.replica.recovering import RecoveringFile
 from broker.replica.room import Room
@@ -53,7 +53,7 @@ from broker.replica.uncommitted import Uncommitted
 from broker.replica.upkeep import Upkeep
 from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER
-from broker.requests.errors import NotServingError, OverloadedError
+from broker.requests.errors import BatchUnderWayError, NotServingError, OverloadedError
 from broker.state.commands import (
     Command,
     RaiseFormat,
@@ -178,6 +178,9 @@ class Replica:
         self._entry_range: EntryRange | None = None
 
         self._uncommitted = Uncommitted()
+        self._batch: BatchUnderWay | None = None
+        self.others_first = False
+        """Messages wait that came before those which come now; set by the node, which brings them in order."""
         self._has_timed_append = False
         """An append was timed since the last turn: one of each turn is, for two clocks a message would be felt."""
         self._reads = ReadBarriers()
@@ -249,6 +252,7 @@ class Replica:
     def check_may_append(self, count: int = 1, *, despite_full_disk: bool = False) -> None:
         """Raises `NotServingError`, `OverloadedError` or `DiskFullError` when `count` entries cannot be appended now.
 
+        `BatchUnderWayError`, an `OverloadedError`, keeps messages away while a batch is under way.
         `disk_full` is for messages. What is small, and lets consumers go on, is taken `despite_full_disk` until nothing
         is left: positions, order locks, topics and groups, members.
         """
@@ -256,8 +260,14 @@ class Replica:
             raise NotServingError(self.raft.leader)
         if self.disk_full and not despite_full_disk:
             raise DiskFullError("the store", "writing", "more of the disk is used than the settings allow")
+        if not despite_full_disk and (self._batch is not None or self.others_first):
+            raise BatchUnderWayError("a long batch is being stored")
         if self._uncommitted.bytes > self._uncommitted_bytes_max:
             raise OverloadedError(f"{self._uncommitted.bytes} bytes of the log wait for a majority")
+        self._check_proposal(count)
+
+    def _check_proposal(self, count: int) -> None:
+        """Raises as `check_may_append` where raft does not take `count` entries now."""
         try:
             self.raft.check_proposal(count)
         except (LeadershipTransferring, NotLeader) as error:
@@ -276,6 +286,7 @@ class Replica:
         `RecordError`, with nothing appended.
         """
         topic_bytes = message.topic.encode()
+        assert self._batch is None, "nothing comes between the messages of a batch"
         assert topic_bytes != INTERNAL_TOPIC_BYTES, "every replica would apply it as a command"
         entry_log, store_host = self._log, self._store_host
         born_host, body, properties = message.born_host, message.body, message.properties
@@ -324,25 +335,95 @@ class Replica:
         )
         return physical_offset, queue_offset
 
-    def append_batch(
-        self, common: NewMessage, items: Sequence[tuple[int, bytes, bytes]], waiter: Waiter
-    ) -> tuple[list[int], int]:
-        """Appends a message for each item (flag, body, properties), one behind the other, all of them or none.
+    @property
+    def batch_under_way(self) -> bool:
+        """A batch has begun and is not over: no other message may be appended."""
+        return self._batch is not None
 
-        The rest of each message is that of `common`. Returns the physical offsets of their records, and the queue
-        offset of the first. Call `check_may_append` with their number first: one proposal has them all, however many a
-        batch may have. `waiter` is told as by `append_message` with `told_at_commit`. Raises as that, with nothing
-        appended.
+    def begin_batch(self) -> BatchUnderWay:
+        """Keeps all other messages away until `end_batch`: a batch will be appended, or be refused.
+
+        So its queue offsets are consecutive, and a send that may be the same again comes before it or behind it. Raises
+        as `check_may_append`.
         """
+        self.check_may_append()
+        self._batch = BatchUnderWay()
+        return self._batch
+
+    def end_batch(self, batch: BatchUnderWay) -> None:
+        """All of the batch is in the log, or nothing is and will be; messages may come again."""
+        if batch.is_lost:
+            return
+        assert batch is self._batch, "one batch at a time"
+        self._batch = None
+        self.raft.end_grant()
+        for waiter in batch.waiting:
+            self.when_applied(waiter)
+
+    def append_batch(
+        self,
+        batch: BatchUnderWay,
+        common: NewMessage,
+        items: Sequence[tuple[int, bytes, bytes]],
+        waiter: Waiter,
+    ) -> Iterator[tuple[int, list[int]]]:
+        """Appends a message for each item (flag, body, properties), one behind the other: all of them, or none.
+
+        A slice is appended each time that the iterator is asked; the caller does that once a turn. It yields the queue
+        offset of the slice's first message, and the physical offsets of all their records. The rest of each message is
+        that of `common`. One proposal has them all, however many a batch may have. `waiter` is told as by
+        `append_message` with `told_at_commit`.
+
+        Raises at the first slice, with nothing appended, as `check_may_append` and `append_message`. If the leadership
+        is lost behind it, the waiter is told so and the iterator ends.
+        """
+        assert items, "a batch has at least one message"
+        if self._batch is not batch:
+            raise NotServingError(self.raft.leader)  # the leadership was lost while the messages were made
+        beside = RECORD_BYTES_WITHOUT_VARIABLE_PARTS + len(common.born_host) + len(self._store_host)
         topic_bytes = common.topic.encode()
         assert topic_bytes != INTERNAL_TOPIC_BYTES, "every replica would apply it as a command"
-        assert items, "a batch has at least one message"
+        beside += len(topic_bytes) + (len(topic_bytes) > SHORT_TOPIC_BYTES_MAX)  # as in `append_message`
+        self._check_proposal(len(items))
+        slice_messages = self.store.options.batch_messages
+        if len(items) > slice_messages:
+            # Room for all, or nothing is begun. What fits into one slice asks for what it needs exactly.
+            lengths = [len(body) + len(properties) for _, body, properties in items]
+            count = len(items)
+            self._log.make_room_for(count, sum(lengths) + count * beside, max(lengths) + beside)
+        self.raft.grant(len(items))
+        for at in range(0, len(items), slice_messages):
+            if batch.is_lost:
+                return
+            part = items[at : at + slice_messages]
+            is_last = at + len(part) == len(items)
+            try:
+                appended = self._append_slice(common, topic_bytes, beside, part, waiter if is_last else None)
+            except DiskFullError as error:
+                if not at:
+                    raise
+                # What others appended meanwhile has taken more than was kept for them.
+                log.warning("batch stored in part", messages=at, of=len(items), error=str(error))
+                waiter.lost()
+                return
+            batch.waiter = None if is_last else waiter
+            yield appended
+
+    def _append_slice(
+        self,
+        common: NewMessage,
+        topic_bytes: bytes,
+        beside: int,
+        items: Sequence[tuple[int, bytes, bytes]],
+        waiter: Waiter | None,
+    ) -> tuple[int, list[int]]:
+        """Appends a slice of a batch, all of it or nothing; `beside` are a record's bytes beside body and properties.
+
+        Returns the queue offset of its first message, and the physical offsets of all. Raises as `append_message`.
+        """
         entry_log, store_host, wall_ms = self._log, self._store_host, self.wall_ms
         queue_id, sys_flag, reconsume_times = common.queue_id, common.sys_flag, common.reconsume_times
         born_timestamp, born_host = common.born_timestamp, common.born_host
-        beside = RECORD_BYTES_WITHOUT_VARIABLE_PARTS + len(born_host) + len(store_host) + len(topic_bytes)
-        if len(topic_bytes) > SHORT_TOPIC_BYTES_MAX:
-            beside += 1  # as in `append_message`
         sizes = [beside + len(body) + len(properties) for _, body, properties in items]
         physical_offsets = [position + HEADER_BYTES for position in entry_log.make_room_for_all(sizes)]
         key = (common.topic, queue_id)
@@ -372,10 +453,10 @@ class Replica:
         term, append = self.raft.term, entry_log.append
         for record in records:
             index = append(term, record)
-        self.raft.propose(len(records), self.now_ns)
+        self.raft.propose(len(records), self.now_ns, granted=True)
         assert entry_log.end_position >= physical_offsets[-1] + sizes[-1], "the records are where they say"
         self._uncommitted.add_messages(key, queue_offset, index, sum(sizes), waiter, told_at_commit=True)
-        return physical_offsets, first_offset
+        return first_offset, physical_offsets
 
     def propose_command(
         self, command: Command, done: Callable[[Any], None] = ignore, lost: Callable[[], None] = ignore
@@ -388,9 +469,12 @@ class Replica:
             "no member may meet a command that it cannot read"
         )
         self.check_may_append(despite_full_disk=True)
+        gone = deleted_topics(command)
+        if gone and self._batch is not None:
+            raise BatchUnderWayError("a long batch is being stored, and may be for the topic that goes")
         waiter = CallbackWaiter(done, lost)
         index = self._append_internal(COMMAND, encode_command(command))
-        for topic in deleted_topics(command):
+        for topic in gone:
             # Wherever it is applied, the queues are gone then: what comes behind it in the log begins them anew.
             self._uncommitted.forget_queues(topic)
         self.raft.propose(1, self.now_ns)
@@ -399,8 +483,12 @@ class Replica:
     def when_applied(self, waiter: Waiter) -> None:
         """Tells `waiter` when all entries that this leader's log has now are applied, or that it stopped leading first.
 
-        Leader only. The waiter may be told before this returns.
+        A batch that is under way counts as if all of it were in the log. Leader only. The waiter may be told before
+        this returns.
         """
+        if self._batch is not None:
+            self._batch.waiting.append(waiter)
+            return
         last_index = self._log.last_index
         if last_index <= self.applied_index:
             waiter.committed()
@@ -780,7 +868,12 @@ class Replica:
         """Forgets all that only a leader has, and tells those who wait that the outcome is unknown."""
         self._serving_from = None
         self.serving = False
+        batch, self._batch = self._batch, None
         self._uncommitted.abandon()
+        if batch is not None:
+            batch.is_lost = True
+            for waiter in (*((batch.waiter,) if batch.waiter is not None else ()), *batch.waiting):
+                waiter.lost()
         self.members.give_up_change()
         self._reads.abandon_wanted()
 

@@ -4,6 +4,7 @@
     ReplicaError         this replica does not take the request now
       NotServingError    it leads no group that serves: ask `leader`, or again shortly
       OverloadedError    too much waits already: ask again later
+        BatchUnderWayError  a long batch is being stored: again when it is over
 
 A full disk is `log.errors.DiskFullError`, bytes that are no request `broker.remoting.errors.RemotingError`.
 """
@@ -36,6 +37,13 @@ class NotServingError(ReplicaError):
 
 class OverloadedError(ReplicaError):
     """Taking more would only make the queue longer."""
+
+
+class BatchUnderWayError(OverloadedError):
+    """A long batch is being stored, and nothing may come between its messages.
+
+    A request that meets it waits in its node until that is over (`Node`).
+    """
 
 
 class TooManyError(Exception):

@@ -6,16 +6,17 @@ leader), and calls the handler. The handler answers now or later with `reply`, o
 """
 
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from broker.remoting.command import RemotingCommand
 from broker.requests.connection import Connection
 
-Handler = Callable[[Connection, RemotingCommand], None]
+Handler = Callable[[Connection, RemotingCommand], Iterator[None] | None]
 """Handles a request of a client. May raise `RequestError`, `RemotingError`, `ReplicaError` or `DiskFullError`: the node
-answers for it, or hands the request to the leader (`Node._handle`)."""
+answers for it, or hands the request to the leader (`Node._handle`). If it takes long, it returns an iterator: the node
+asks that for one step at once and for one more in each turn, and each step may raise the same."""
 
 OUTCOME_UNKNOWN: Final = "the leader was lost before it answered: the outcome is unknown"
 """The remark, with code 1, where a request may have taken effect, or may yet."""

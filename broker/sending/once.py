@@ -61,6 +61,7 @@ from broker.node.ports import Appends, Requests
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import SendHeader
+from broker.replica.internal_records import read_internal
 from broker.requests.budget import Budget
 from broker.requests.connection import Connection
 from broker.requests.errors import RequestError
@@ -154,6 +155,11 @@ class OnceSends:
     def decide(self, decision: "_Decision") -> None:
         """Answers an attempt, or appends it: everything that was in the log when it came is applied now."""
         connection, command = decision.connection, decision.command
+        if not decision.appended and self._appends.batch_under_way:
+            self._appends.when_applied(
+                decision
+            )  # it could not be appended now, and the batch may have the message
+            return
         if decision.appended:
             # It is applied itself: the attempts that waited find it now.
             self._end(decision)
@@ -238,15 +244,19 @@ class OnceSends:
         """The physical offsets of a batch's messages behind its first one, up to the first that is not its own."""
         appends, topic = self._appends, decision.topic
         log = appends.store.log
-        index = log.index_at(first.physical_offset)
+        index = log.index_at(first.physical_offset) + 1
         for key in decision.keys[1:]:
-            index += 1
-            if index > appends.applied_index:
+            while index <= appends.applied_index:
+                offset = log.position_of(index) + HEADER_BYTES
+                record = log.record_at(offset)
+                index += 1
+                if _is(record, topic, topic, key):
+                    yield offset
+                    break
+                if read_internal(record) is None:  # the group's own may come between two slices, nothing else
+                    return
+            else:
                 return
-            offset = log.position_of(index) + HEADER_BYTES
-            if not _is(log.record_at(offset), topic, topic, key):
-                return
-            yield offset
 
     def _oldest_record(self, topic: str, key: str, floor: int) -> memoryview | None:
         """The first record behind the floor of a message for `topic` with that key; None if there is none."""

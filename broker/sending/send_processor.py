@@ -15,7 +15,7 @@ The hot path of a broker; this file reads in the order in which a send goes thro
 Nothing else is allocated per message. Batches are decided and written in batches.py.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from broker.delayed.delays import delay_level, schedule
@@ -29,7 +29,7 @@ from broker.remoting.property_room import fitted
 from broker.replica.proposals import NewMessage
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
-from broker.requests.errors import OverloadedError, RequestError
+from broker.requests.errors import BatchUnderWayError, OverloadedError, RequestError
 from broker.requests.processing import Place, Route
 from broker.sending.batches import Batches
 from broker.sending.dead_letters import dead_letter_properties, retries_are_over
@@ -104,8 +104,8 @@ class SendProcessor:
         """Sends are for the leader."""
         return [Route(code, self.send, Place.LEADER) for code in _HEADERS]
 
-    def send(self, connection: Connection, command: RemotingCommand) -> None:
-        """Appends what the request carries; the response comes with its commit.
+    def send(self, connection: Connection, command: RemotingCommand) -> Iterator[None] | None:
+        """Appends what the request carries, a batch in steps; the response comes with its commit.
 
         Raises `RequestError` for what may not be stored, and as `Replica.check_may_append`, with nothing appended.
         """
@@ -127,7 +127,7 @@ class SendProcessor:
         topic = self._appends.metadata.topics.get(header.topic)
         if topic is None:
             self._new_topics.create(connection, command, header)
-            return
+            return None
         if topic.order and not config.broker.permission_bits & Permission.WRITE:
             # RocketMQ refuses only sends to ordered topics here: of others producers see in the route that nothing is
             # written on this broker.
@@ -146,14 +146,16 @@ class SendProcessor:
                 and (header.again or header.once <= self._once.suspect)
                 and not self._once.may_append(connection, command, header, properties)
             ):
-                return  # until it is known whether an earlier attempt has stored the message
+                return None  # until it is known whether an earlier attempt has stored the message
             if is_batch:
-                self._batches.append(connection, command, header, properties, queue_id)
-            else:
-                self._append(connection, command, header, properties, queue_id)
+                return self._batches.append(connection, command, header, properties, queue_id)
+            self._append(connection, command, header, properties, queue_id)
+        except BatchUnderWayError:
+            raise  # it has not failed: the node keeps it
         except (RequestError, OverloadedError, DiskFullError):
             self._stats.puts_failed += 1
             raise
+        return None
 
     # ------------------------------------------------------------------ decide
 

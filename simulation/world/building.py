@@ -172,6 +172,7 @@ class World:
             write_buffer=self.random("write buffer").random() < 0.25,
             hot_bytes=2 * plan.data_file_bytes,
             dispatch_entries=self.random("dispatch entries").choice((1, 2, 5, 4096)),
+            batch_messages=self.random("batch messages").randint(1, 8),
         )
 
     def _broker_settings(self, name: str, ip: str, peers: dict[str, str]) -> Settings:

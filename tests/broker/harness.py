@@ -175,6 +175,7 @@ class Group:
         retention: Mapping[str, Any] | None = None,
         observe: Mapping[str, Any] | None = None,
         flush: str = "async",
+        max_message_bytes: int = 256 * 1024,
         options: StoreOptions = SMALL_STORE,
         start: bool = True,
         first_port: int = 10_000,
@@ -186,6 +187,7 @@ class Group:
         self.random = random.Random(seed)
         self._options = options
         self._flush = flush
+        self._max_message_bytes = max_message_bytes
         self._first_port = first_port
         self.dial_name_server = dial_name_server or _no_name_server
         self._node = dict(node or {})
@@ -220,7 +222,11 @@ class Group:
         return Settings(
             node=NodeSettings(id=node, listen=f"127.0.0.1:{self._first_port + int(node[1:])}", **self._node),
             raft=raft,
-            storage=StorageSettings(path="store", flush=self._flush, max_message_bytes=256 * 1024),  # type: ignore[arg-type]
+            storage=StorageSettings(
+                path="store",
+                flush=self._flush,  # type: ignore[arg-type]
+                max_message_bytes=self._max_message_bytes,
+            ),
             broker=BrokerSettings(**self._broker),
             limits=LimitSettings(**{"idle_seconds": 10**9, **self._limits}),
             retention=RetentionSettings(**self._retention),

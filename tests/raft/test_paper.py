@@ -553,6 +553,30 @@ class TestTransfer:
             raft.propose(1, 2 * SECOND)
         assert TimeoutNow("a", "b", 2) in sent(step(raft, agrees(raft, "b", 0)))
 
+    def test_3_10_what_was_granted_belongs_to_the_log_that_the_target_gets(self) -> None:
+        raft = node(config=RaftConfig(max_uncommitted_entries=2))
+        become_leader(raft)
+        step(raft, agrees(raft, "b", 0))
+        raft.grant(3)
+        assert raft.propose(1, 2 * SECOND, granted=True) == 1
+        step(raft, agrees(raft, "b", 1))
+        raft.transfer_leadership("b", 2 * SECOND)
+        assert sent(raft.take_effects()) == [], "it has all that there is, but not all that will be"
+        with pytest.raises(LeadershipTransferring):
+            raft.propose(1, 2 * SECOND)
+        assert raft.propose(2, 2 * SECOND, granted=True) == 2
+        assert TimeoutNow("a", "b", 2) in sent(step(raft, agrees(raft, "b", 3)))
+
+    def test_3_10_a_grant_that_is_given_up_holds_nothing_back(self) -> None:
+        raft = node()
+        become_leader(raft)
+        step(raft, agrees(raft, "b", 0))
+        raft.grant(3)
+        raft.transfer_leadership("b", 2 * SECOND)
+        assert sent(raft.take_effects()) == []
+        raft.end_grant()
+        assert sent(raft.take_effects()) == [TimeoutNow("a", "b", 2)]
+
     def test_3_10_the_target_campaigns_at_once_without_a_pre_vote_and_against_stickiness(self) -> None:
         raft = node()
         step(raft, append((-1, 0)), now=0)

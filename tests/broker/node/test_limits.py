@@ -203,7 +203,7 @@ REFUSED: dict[str, tuple[Answer, int, str]] = {
     "batch that is large with what its messages share": (
         batch(*[item()] * 1200, properties={"k": "v" * 1000}),
         CODES.MESSAGE_ILLEGAL,
-        "the 1200 messages of the batch have ",
+        "the first 1000 messages of the batch have ",
     ),
     "very many keys in a batch": (
         batch(*[item(KEYS="k " * 250)] * 201),

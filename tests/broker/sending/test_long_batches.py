@@ -1,0 +1,266 @@
+"""A batch of very many messages is stored in slices, one a turn: what goes on between them, and what waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
+from broker.replica.replica import Replica
+from log.batch import BatchItem, encode_batch
+from tests.broker.harness import SECOND, SMALL_STORE, Client, Group
+
+SLICE = 5
+COUNT = 43
+OPTIONS = replace(SMALL_STORE, batch_messages=SLICE)
+
+
+@pytest.fixture
+def group() -> Group:
+    group = Group(3, options=OPTIONS)
+    group.elect()
+    client = group.connect()
+    client.create_topic("T", 2)
+    client.heartbeat("g")
+    group.converge()
+    return group
+
+
+def start_batch(client: Client, name: str = "a", count: int = COUNT, **header: Any) -> int:
+    items = [
+        BatchItem(0, b"%s%d" % (name.encode(), number), b"UNIQ_KEY\x01%s%d\x02" % (name.encode(), number))
+        for number in range(count)
+    ]
+    return client.start_send("T", encode_batch(items), batch=True, **header)
+
+
+def stored(answer: RemotingCommand) -> int:
+    """The queue offset of the first message."""
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    return int(answer.fields["queueOffset"])
+
+
+def until(group: Group, condition: Callable[[], bool]) -> None:
+    """Single steps, so that a test may do something in the middle of a batch."""
+    for _ in range(2000):
+        if condition():
+            return
+        group.step_at_random(group.random)
+    raise AssertionError(f"it does not come to this: {group.describe()}")
+
+
+def until_in_the_log(group: Group, replica: Replica, slices: int) -> None:
+    """So many slices of the batch that was sent last are in the leader's log."""
+    begin = replica.store.log.last_index
+    assert replica.batch_under_way
+    until(group, lambda: replica.store.log.last_index >= begin + slices * SLICE)
+    assert replica.batch_under_way
+
+
+def bodies(group: Group, count: int) -> list[bytes]:
+    """All messages of T's first queue, which are so many."""
+    client = group.connect()
+    found: list[bytes] = []
+    while len(found) < count:
+        found += client.pull("T", "g", len(found)).bodies
+    assert client.offset_of(RequestCode.GET_MAX_OFFSET, "T") == count
+    return found
+
+
+def names(name: str, count: int = COUNT) -> list[bytes]:
+    return [b"%s%d" % (name.encode(), number) for number in range(count)]
+
+
+def test_one_slice_a_turn_and_others_are_served_between(group: Group) -> None:
+    replica = group.node(group.leader).replica
+    client, other = group.connect(), group.connect()
+    other.send("T", b"before")
+    begin = replica.store.log.last_index
+    opaque = start_batch(client)
+    turns = 0
+    while replica.batch_under_way:
+        turns += 1
+        before = replica.store.log.last_index
+        pull = other.start_pull("T", "g", 0)
+        group._turn(group.members[group.leader])
+        assert replica.store.log.last_index - before <= SLICE
+        assert other.answers.pop(pull).code == ResponseCode.SUCCESS
+    assert turns == 2 * ((COUNT - 1) // SLICE), (
+        "to check them, then to append them; the first came with the request"
+    )
+    assert replica.store.log.last_index == begin + COUNT
+    assert stored(client.wait(opaque)) == 1
+    assert bodies(group, COUNT + 1) == [b"before", *names("a")]
+    group.converge()
+
+
+def test_consumer_offsets_and_heartbeats_go_on_between_slices(group: Group) -> None:
+    leader = group.node(group.leader).replica
+    client, other = group.connect(), group.connect()
+    opaque = start_batch(client)
+    until_in_the_log(group, leader, 2)
+    heartbeat = other.start_call(
+        RequestCode.HEART_BEAT, None, b'{"clientID":"x","consumerDataSet":[{"groupName":"h"}]}'
+    )
+    fields = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 0}
+    commit = other.start_call(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+    until(group, lambda: heartbeat in other.answers or not leader.batch_under_way)
+    assert leader.batch_under_way, "the heartbeat, whose consumer group is a command in the log, came between"
+    assert stored(client.wait(opaque)) == 0
+    assert other.wait(commit).code == ResponseCode.SUCCESS
+    assert bodies(group, COUNT) == names("a")
+    again = client.wait(start_batch(client, once=0, again=True))
+    assert (stored(again), again.fields["once"]) == (0, "found"), (
+        "commands between its messages do not hide it"
+    )
+
+
+def test_messages_behind_a_batch_come_after_it_in_order(group: Group) -> None:
+    leader = group.node(group.leader).replica
+    client, other = group.connect(), group.connect(group.follower)
+    opaques = [start_batch(client)]
+    until_in_the_log(group, leader, 1)
+    opaques += [client.start_send("T", b"%d" % number) for number in range(250)]
+    through_follower = other.start_send("T", b"other queue", 1)
+    opaques.append(start_batch(client, "b"))
+    opaques.append(client.start_send("T", b"last"))
+    offsets = [stored(client.wait(opaque)) for opaque in opaques]
+    assert offsets == [0, *range(COUNT, COUNT + 250), COUNT + 250, 2 * COUNT + 250]
+    assert stored(other.wait(through_follower)) == 0
+    numbers = [b"%d" % number for number in range(250)]
+    assert bodies(group, 2 * COUNT + 251) == [*names("a"), *numbers, *names("b"), b"last"]
+
+
+def test_leadership_lost_in_the_middle(group: Group) -> None:
+    """The batch's outcome is unknown, of what waited behind it nothing was done, and the next leader does it."""
+    old = group.leader
+    leader = group.node(old).replica
+    client = group.connect()
+    batch = start_batch(client)
+    until_in_the_log(group, leader, 2)
+    behind = client.start_send("T", b"behind", 1)
+    group.partition(old)
+    group.now_ns += 5 * SECOND  # it hears that no majority has answered for long
+    until(group, lambda: not leader.serving)
+    assert not leader.batch_under_way
+    assert client.wait(batch).code == ResponseCode.SYSTEM_ERROR
+    group.heal()
+    assert stored(client.wait(behind)) == 0
+    group.converge()
+    end = group.connect().offset_of(RequestCode.GET_MAX_OFFSET, "T")
+    assert end < COUNT
+    assert group.connect().send("T", b"next").queue_offset == end
+
+
+def test_leadership_lost_before_the_first_slice(group: Group) -> None:
+    """Nothing of the batch is in the log: the next leader stores all of it."""
+    old = group.leader
+    leader = group.node(old).replica
+    client = group.connect()
+    batch = start_batch(client)
+    assert leader.batch_under_way
+    begin = leader.store.log.last_index
+    target = group.follower
+    leader.raft.transfer_leadership(target, group.now_ns)
+    answer = client.wait(batch)
+    assert leader.store.log.last_index > begin
+    assert group.leader == target
+    assert stored(answer) == 0
+    assert bodies(group, COUNT) == names("a")
+
+
+def test_a_transfer_that_is_asked_for_in_the_middle_waits_for_the_batch(group: Group) -> None:
+    leader = group.node(group.leader).replica
+    client = group.connect()
+    batch = start_batch(client)
+    until_in_the_log(group, leader, 2)
+    group.transfer_leadership(group.follower)
+    assert stored(client.wait(batch)) == 0
+    assert bodies(group, COUNT) == names("a")
+
+
+def test_nothing_is_begun_where_the_disk_has_no_room_for_all() -> None:
+    group = Group(1, options=OPTIONS)
+    group.elect()
+    client = group.connect()
+    client.create_topic("T")
+    client.heartbeat("g")
+    leader, disk = group.node(group.leader).replica, group.members["n0"].disk
+    begin = leader.store.log.last_index
+    disk.free_pages = 40
+    item = BatchItem(0, bytes(20_000), b"")
+    items = encode_batch([item] * (SLICE + 6))
+    answers = []
+    for _ in range(8):
+        answers.append(client.wait(client.start_send("T", items, batch=True)))
+        if answers[-1].code != ResponseCode.SUCCESS:
+            break
+    assert answers[-1].code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert not leader.batch_under_way
+    taken = (len(answers) - 1) * (SLICE + 6)
+    assert client.offset_of(RequestCode.GET_MAX_OFFSET, "T") == taken
+    assert leader.store.log.last_index == begin + taken
+    assert client.send("T", b"a short one").queue_offset == taken
+
+
+def test_a_wrong_item_at_the_end_is_found_before_the_first_is_appended(group: Group) -> None:
+    leader = group.node(group.leader).replica
+    client = group.connect()
+    begin = leader.store.log.last_index
+    items = [BatchItem(0, b"x", b"")] * COUNT + [BatchItem(0, b"x", b"DELAY\x011\x02")]
+    opaque = client.start_send("T", encode_batch(items), batch=True)
+    assert leader.batch_under_way
+    behind = client.start_send("T", b"behind")
+    assert client.wait(opaque).code == ResponseCode.MESSAGE_ILLEGAL
+    assert stored(client.wait(behind)) == 0
+    assert leader.store.log.last_index == begin + 1
+
+
+@pytest.mark.parametrize("slices", [0, 2])
+def test_a_repeated_batch_is_stored_once(group: Group, slices: int) -> None:
+    """Its first attempt is being checked, or stored in part, when the second comes; then both are repeated ones."""
+    leader = group.node(group.leader).replica
+    client, other = group.connect(), group.connect()
+    first = start_batch(client, once=0)
+    until(group, lambda: leader.batch_under_way)
+    if slices:
+        until_in_the_log(group, leader, slices)
+    second = start_batch(other, once=0, again=True)
+    single = other.start_send("T", b"single", 0, {"UNIQ_KEY": "S"}, once=0, again=True)
+    assert [stored(client.wait(first)), stored(other.wait(second)), stored(other.wait(single))] == [
+        0,
+        0,
+        COUNT,
+    ]
+    third, fourth = start_batch(client, "c", once=0, again=True), start_batch(other, "c", once=0, again=True)
+    assert [stored(client.wait(third)), stored(other.wait(fourth))] == [COUNT + 1] * 2
+    assert bodies(group, 2 * COUNT + 1) == [*names("a"), b"single", *names("c")]
+
+
+def test_a_topic_does_not_go_in_the_middle_of_a_batch(group: Group) -> None:
+    leader = group.node(group.leader).replica
+    client, other = group.connect(), group.connect()
+    batch = start_batch(client)
+    until_in_the_log(group, leader, 2)
+    gone = other.start_call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    assert stored(client.wait(batch)) == 0
+    assert other.wait(gone).code == ResponseCode.SUCCESS
+    client.create_topic("T")
+    assert client.send("T", b"anew").queue_offset == 0
+
+
+def test_delayed_messages_are_delivered_behind_a_batch(group: Group) -> None:
+    leader = group.node(group.leader).replica
+    client = group.connect()
+    client.send("T", b"delayed", properties={"DELAY": "1"})
+    group.advance(0.9)
+    batch = start_batch(client)
+    until_in_the_log(group, leader, 1)
+    group.now_ns += 200_000_000  # it is due while the batch is under way
+    assert stored(client.wait(batch)) == 0
+    group.advance(3)
+    assert bodies(group, COUNT + 1) == [*names("a"), b"delayed"]
