@@ -31,8 +31,10 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     clean: list[bool] = []
     original = Store.open
 
-    def open_store(disk: Disk, options: StoreOptions, wall_ms: int) -> tuple[Store, RecoveryReport]:
-        store, report = original(disk, options, wall_ms)
+    def open_store(
+        disk: Disk, options: StoreOptions, wall_ms: int, newest_format: int
+    ) -> tuple[Store, RecoveryReport]:
+        store, report = original(disk, options, wall_ms, newest_format)
         clean.append(report.clean_stop)
         return store, report
 
