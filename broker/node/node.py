@@ -167,6 +167,7 @@ class Node:
     def client_connected(self, name: str, host: bytes, *, is_encrypted: bool = False) -> Connection:
         """Takes in a client (or another server) that has connected from `host`, packed as in a record."""
         connection = Connection(self.outgoing, name, host, is_encrypted=is_encrypted)
+        connection.is_stranger = self.access is not None
         self._forwarding.client_connected(connection)
         return connection
 
@@ -236,6 +237,7 @@ class Node:
                 log.exception("request not judged", code=command.code, client=connection.name)
             reply(connection, command, ResponseCode.NO_PERMISSION, f"{type(error).__name__}: {error}")
         else:
+            connection.is_stranger = False
             return True
         return False
 

@@ -61,6 +61,7 @@ class Connection:
     `unsent_bytes` is how much of what was queued in earlier turns the socket has not taken yet, as the shell last saw
     it. `was_written` says that the socket has taken something; whoever looks for idle connections resets it.
     `is_encrypted` tells whether it is TLS's; `greeting` is what it was greeted with (broker/requests/greeting.py).
+    `is_stranger` says that it has to prove an account and has not yet: the shell reads little of it at a time.
     """
 
     __slots__ = (
@@ -70,6 +71,7 @@ class Connection:
         "greeting",
         "host",
         "is_encrypted",
+        "is_stranger",
         "name",
         "outbox",
         "unsent_bytes",
@@ -88,6 +90,7 @@ class Connection:
         self.unsent_bytes = 0
         self.was_written = False
         self.is_encrypted = is_encrypted
+        self.is_stranger = False
         self.greeting: Greeting | None = None
 
     @property

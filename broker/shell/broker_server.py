@@ -214,6 +214,7 @@ class BrokerServer:
             self._wires.tasks = nursery
             if self._flusher is not None:
                 start(self._flusher.run)
+            start(self._entrance.run)
             if self._access is not None:
                 start(self._access.watch)
             for listener in filter(None, (self._client_listener, self._vip_listener)):

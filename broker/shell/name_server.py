@@ -148,6 +148,7 @@ class NameServerProcess:
 
                 nursery.start_soon(accept_forever, self._listener, accepted)
                 nursery.start_soon(self._sweep)
+                nursery.start_soon(self._entrance.run)
                 if self._access is not None:
                     nursery.start_soon(self._access.watch)
                 if self.operators is not None:

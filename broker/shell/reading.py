@@ -5,9 +5,12 @@ bytes that arrive, and the turn would come in a pass of its own behind them. Her
 their own, and Trio waits for that set as for one descriptor. When anything has arrived, the task reads once from each
 socket that is ready, and the turn follows in the same step.
 
-Nobody keeps others waiting. Whatever a socket holds beyond one read waits until all others have been read. After
-`PASS_S` the turn comes first, and the sockets that are left are read before any that have been read already. A
-connection whose last read took so long to handle is given fewer bytes at once (broker/shell/sockets.py).
+Nobody keeps others waiting. Every pass begins with those that are to be first, however many others are ready, or left
+from the pass before: the links of peers, since on what they bring depends who leads, and flushes that have ended.
+Whatever a socket holds beyond one read waits until all others have been read. After `PASS_S` the turn comes, and the
+sockets that are left are read before any that have been read already. A connection whose last read took so long to
+handle is given fewer bytes at once, and so is one that has to prove an account and has not yet
+(broker/shell/sockets.py).
 
 While one message comes soon after another, a pass of Trio's scheduler between them is much of what they cost. So a task
 that was woken soon after it had begun to wait goes on waiting in the set itself, as long as nobody else wants
@@ -70,7 +73,11 @@ class Reading:
         assert sys.platform == "linux"
         self._turns = turns
         self._epoll = select.epoll()
+        self._first = select.epoll()
+        """Those that are to be first have a set of their own, which stands in the set of all others."""
         self._readers: dict[int, Callable[[], None]] = {}
+        self._first_readers: dict[int, Callable[[], None]] = {}
+        self._epoll.register(self._first.fileno(), select.EPOLLIN)
         self._left: list[tuple[int, int]] = []
         """Sockets that were ready, and that the last pass had no time for."""
         self.bytes_read = 0
@@ -83,17 +90,27 @@ class Reading:
         """Returns None on systems without epoll: there every socket has a task that reads."""
         return cls(turns) if sys.platform == "linux" else None
 
-    def add(self, descriptor: int, read: Callable[[], None]) -> None:
-        """Calls `read`, which must not block, whenever there is something to read. What it raises, `run` raises."""
+    def add(self, descriptor: int, read: Callable[[], None], *, first: bool = False) -> None:
+        """Calls `read`, which must not block, whenever there is something to read. What it raises, `run` raises.
+
+        Those that are to be `first` are called before all others, in every pass.
+        """
         if not self._epoll.closed:
             assert descriptor not in self._readers, "a socket has one reader"
-            self._epoll.register(descriptor, select.EPOLLIN)
-            self._readers[descriptor] = read
+            assert descriptor not in self._first_readers, "a socket has one reader"
+            if first:
+                self._first.register(descriptor, select.EPOLLIN)
+                self._first_readers[descriptor] = read
+            else:
+                self._epoll.register(descriptor, select.EPOLLIN)
+                self._readers[descriptor] = read
 
     def remove(self, descriptor: int) -> None:
         """Reads no more from a descriptor, even if it was found ready. To be called before it is closed."""
         if self._readers.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
+        elif self._first_readers.pop(descriptor, None) is not None:
+            self._first.unregister(descriptor)
 
     async def run(self) -> NoReturn:
         """Reads and runs turns until cancelled."""
@@ -141,14 +158,21 @@ class Reading:
         finally:
             trio.lowlevel.remove_instrument(others)
             self._readers.clear()
+            self._first_readers.clear()
             self._epoll.close()
+            self._first.close()
 
     def _read(self, found: list[tuple[int, int]]) -> None:
-        readers = self._readers
+        readers, first = self._readers, self._first_readers
         until = perf_counter() + PASS_S
+        if first:
+            for descriptor, _ in self._first.poll(0, _READY_AT_ONCE):
+                reader = first.get(descriptor)
+                if reader is not None:  # else another's bytes have closed it
+                    reader()
         for place, (descriptor, _) in enumerate(found, 1):
             reader = readers.get(descriptor)
-            if reader is not None:  # else another's bytes have closed it
+            if reader is not None:  # else another's bytes have closed it, or it is the set of the first
                 reader()
             if perf_counter() > until:
                 self._left = found[place:]

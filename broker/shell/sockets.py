@@ -34,7 +34,11 @@ messages of 1 KiB is one turn and not two.
 """
 
 RECEIVE_BYTES_LEAST: Final = 4 * 1024
-"""The fewest bytes that are received at once. The number is halved while they take longer to handle than a pass."""
+"""The fewest bytes that are received at once. The number is halved while they take longer to handle than a pass.
+
+So much is also what a connection brings at once that has to prove an account and has not yet: some forty refused
+requests, about a millisecond's work, and not the thousand that an account's connection may have answered.
+"""
 
 UNSENT_BYTES_HIGH: Final = 4 * 1024 * 1024
 """Reading from a connection stops above this many unsent bytes."""
@@ -57,8 +61,10 @@ class SocketConnection:
         unsent_bytes_high: int = UNSENT_BYTES_HIGH,
         tls: TlsSession | None = None,
         reading: Reading | None = None,
+        *,
+        is_peer: bool = False,
     ) -> None:
-        """`reading` reads the socket together with others; None for a task of its own."""
+        """`reading` reads the socket together with others, and a peer's before them; None for a task of its own."""
         sock.setblocking(False)
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -66,6 +72,7 @@ class SocketConnection:
         self.connection = connection
         self._tls = tls
         self._reading = reading
+        self._is_peer = is_peer
         self._received: Callable[[bytes], None] = _drop
         self._receive_bytes = self._receive_bytes_now = RECEIVE_BYTES
         """The most bytes that are received at once: by default, and now."""
@@ -98,7 +105,7 @@ class SocketConnection:
             self._received = received
             self._receive_bytes = self._receive_bytes_now = receive_bytes
             try:
-                self._reading.add(self.socket.fileno(), self._read_once)
+                self._reading.add(self.socket.fileno(), self._read_once, first=self._is_peer)
             except OSError:
                 return  # the system does not watch any more sockets
             await self._read_to_end.wait()
@@ -111,7 +118,7 @@ class SocketConnection:
         while not self.closed:
             try:
                 await wait_readable(sock)
-                data = sock.recv(receive_bytes)
+                data = sock.recv(RECEIVE_BYTES_LEAST if self.connection.is_stranger else receive_bytes)
             except (BlockingIOError, InterruptedError):
                 continue
             except (OSError, trio.ClosedResourceError):
@@ -127,7 +134,9 @@ class SocketConnection:
         """Receives once from a socket that is readable, and closes the connection at its end."""
         assert self._reading is not None
         try:
-            data = self.socket.recv(self._receive_bytes_now)
+            data = self.socket.recv(
+                RECEIVE_BYTES_LEAST if self.connection.is_stranger else self._receive_bytes_now
+            )
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -159,7 +168,7 @@ class SocketConnection:
         if self._paused:
             assert self._reading is not None
             self._paused = False
-            self._reading.add(self.socket.fileno(), self._read_once)
+            self._reading.add(self.socket.fileno(), self._read_once, first=self._is_peer)
 
     async def read_and_write(self, received: Callable[[bytes], None]) -> None:
         """Runs `read`, and `write` beside it for as long. What `received` raises is raised alone, not in a group."""

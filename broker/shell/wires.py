@@ -19,7 +19,7 @@ from broker.requests.connection import Connection, Outgoing
 from broker.requests.line import Line
 from broker.shell.reading import Reading
 from broker.shell.sockets import SocketConnection, connect
-from broker.shell.tls import RefusedError, accept_tls, dial_tls
+from broker.shell.tls import Handshakes, RefusedError, dial_tls
 from broker.shell.tls_contexts import PeerContexts
 
 _RECEIVE_BYTES: Final = 256 * 1024
@@ -71,6 +71,8 @@ class Wires:
         self._reading = reading
         self._peers = peers
         self._name_servers = name_servers
+        self._handshakes = Handshakes()
+        """Of those who come to the port of the peers: however many clients shake hands, no peer waits for them."""
 
     def hand_out(self) -> None:
         """Writes what is queued, as far as the sockets take it now."""
@@ -86,19 +88,17 @@ class Wires:
 
     def dial_peer(self, line: Line) -> None:
         """See `broker.node.running.NodeSurroundings`."""
-        self._dial(line, None if self._peers is None else self._peers.dialling, _detect_silence)
+        self._dial(line, None if self._peers is None else self._peers.dialling, is_peer=True)
 
     def dial_name_server(self, line: Line) -> None:
         """See `broker.node.running.NodeSurroundings`."""
-        self._dial(line, self._name_servers, lambda _: None)
+        self._dial(line, self._name_servers, is_peer=False)
 
-    def _dial(
-        self, line: Line, context: ssl.SSLContext | None, prepare: Callable[[socket.socket], None]
-    ) -> None:
+    def _dial(self, line: Line, context: ssl.SSLContext | None, *, is_peer: bool) -> None:
         assert self.tasks is not None, "nothing is dialled before the node serves"
         assert line.connection not in self.open, "each attempt of a line has a connection of its own"
         attempt = self.open[line.connection] = _Attempt(line.connection)
-        self.tasks.start_soon(self._serve_line, line, line.connection, attempt, context, prepare)
+        self.tasks.start_soon(self._serve_line, line, line.connection, attempt, context, is_peer)
 
     async def _serve_line(
         self,
@@ -106,7 +106,7 @@ class Wires:
         connection: Connection,
         attempt: _Attempt,
         context: ssl.SSLContext | None,
-        prepare: Callable[[socket.socket], None],
+        is_peer: bool,
     ) -> None:
         reason = _CLOSED
         try:
@@ -114,12 +114,13 @@ class Wires:
                 address = line.address
                 sock = await connect(address)
                 with _closed_unless_done(sock):
-                    prepare(sock)
+                    if is_peer:
+                        _detect_silence(sock)
                     line.opened(connection)
                     tls = (
                         None if context is None else await dial_tls(sock, context, split_address(address)[0])
                     )
-                wire = SocketConnection(sock, connection, tls=tls, reading=self._reading)
+                wire = SocketConnection(sock, connection, tls=tls, reading=self._reading, is_peer=is_peer)
                 self.open[connection] = wire
                 wire.flush()  # what was queued meanwhile
                 await wire.read_and_write(line.received)
@@ -140,8 +141,12 @@ class Wires:
             with attempt.scope:
                 with _closed_unless_done(sock):
                     _detect_silence(sock)
-                    tls = None if self._peers is None else await accept_tls(sock, self._peers.accepting)
-                wire = SocketConnection(sock, connection, tls=tls, reading=self._reading)
+                    tls = (
+                        None
+                        if self._peers is None
+                        else await self._handshakes.accept(sock, self._peers.accepting)
+                    )
+                wire = SocketConnection(sock, connection, tls=tls, reading=self._reading, is_peer=True)
                 self.open[connection] = wire
                 # Nobody waits until it can be written to: its challenge is all that is ever sent on it, which the
                 # buffer of a new socket has room for.

@@ -48,7 +48,7 @@ class JobsBetweenReads:
         """Runs until cancelled. A job that was begun before is waited for then, and reported, too."""
         self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread.start()
-        self._reading.add(self._descriptor, self._read)
+        self._reading.add(self._descriptor, self._read, first=True)
         try:
             await trio.sleep_forever()
         finally:

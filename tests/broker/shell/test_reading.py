@@ -55,11 +55,15 @@ class Server:
             self.connections[connection.name].flush()
         return FAR_NS
 
-    def connect(self, name: str, received: Callable[[bytes], None] | None = None) -> socket.socket:
+    def connect(
+        self, name: str, received: Callable[[bytes], None] | None = None, *, is_peer: bool = False
+    ) -> socket.socket:
         """The remote end of a new connection."""
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
-        served = SocketConnection(ours, Connection(self.outgoing, name), reading=self.reading)
+        served = SocketConnection(
+            ours, Connection(self.outgoing, name), reading=self.reading, is_peer=is_peer
+        )
         self.connections[name] = served
 
         def arrived(data: bytes) -> None:
@@ -153,6 +157,78 @@ async def test_expensive_requests_hold_up_neither_the_turn_nor_those_that_are_re
         assert len(order) == 2 * len(served)
         assert sorted(served[:3]) == ["a", "b", "c"]
         assert served[3:6] == served[:3], "who was read waits until all others had theirs"
+
+
+async def test_every_pass_begins_with_the_peers_however_many_others_were_left(
+    remotes: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that the pass before had no time for wait a little longer: a leader that is not heard loses its term."""
+    clock = Clock(monkeypatch)
+    async with serving() as server:
+        passes: list[list[str]] = [[]]
+
+        def expensive(name: str) -> Callable[[bytes], None]:
+            def received(data: bytes) -> None:
+                passes[-1].append(name)
+                clock.now += 1.5 * PASS_S
+                server.wake()
+
+            return received
+
+        def peer_received(data: bytes) -> None:
+            passes[-1].append(data.decode())
+            server.wake()
+
+        def in_turn(_: object) -> None:
+            peer.send(b"p%d" % len(passes))  # as it does from time to time, come what may
+            passes.append([])
+
+        clients = [server.connect(f"c{k}", expensive("client")) for k in range(10)]
+        peer = server.connect("peer", peer_received, is_peer=True)
+        remotes += [*clients, peer]
+        await trio.testing.wait_all_tasks_blocked()
+        server.in_turn = in_turn
+        for client in clients:
+            client.send(b"x")
+        peer.send(b"p0")
+        while sum(found.count("client") for found in passes) < len(clients):
+            await trio.lowlevel.checkpoint()
+        server.in_turn = lambda _: None
+        assert passes[: len(clients)] == [[f"p{k}", "client"] for k in range(len(clients))]
+
+
+async def test_a_peer_is_read_from_when_nobody_else_is_ready_and_can_be_closed(
+    remotes: list[socket.socket],
+) -> None:
+    async with serving() as server:
+        remotes += [server.connect("peer", is_peer=True), server.connect("other", is_peer=True)]
+        await trio.testing.wait_all_tasks_blocked()
+        remotes[0].send(b"x")
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.turns == [[("peer", b"x")]]
+        server.connections["peer"].close()
+        remotes[1].send(b"y")
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.turns[1:] == [[("other", b"y")]]
+        assert server.failures == {"peer": None}
+
+
+async def test_of_a_stranger_little_is_read_at_a_time_until_it_has_proved_an_account(
+    remotes: list[socket.socket],
+) -> None:
+    async with serving() as server:
+        remotes.append(server.connect("stranger"))
+        await trio.testing.wait_all_tasks_blocked()
+        connection = server.connections["stranger"].connection
+        connection.is_stranger = True
+        remotes[0].send(bytes(5 * RECEIVE_BYTES_LEAST))
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.turns == [[("stranger", bytes(RECEIVE_BYTES_LEAST))]] * 5
+        connection.is_stranger = False
+        server.turns.clear()
+        remotes[0].send(bytes(5 * RECEIVE_BYTES_LEAST))
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.turns == [[("stranger", bytes(5 * RECEIVE_BYTES_LEAST))]]
 
 
 async def test_of_a_connection_whose_requests_take_long_little_is_read_at_a_time(

@@ -172,7 +172,7 @@ async def test_writes_beyond_the_socket_buffer_arrive_in_order(certificates: Cer
                 sock, _ = await trio.to_thread.run_sync(listener.accept)
                 sock.setblocking(False)
                 session = TlsSession(context, server_side=True)
-                await session.handshake(sock)
+                await session.handshake(sock, trio.Lock())
                 connection = Connection(Outgoing(), "test")
                 link = SocketConnection(sock, connection, tls=session)
                 for piece in pieces:
@@ -185,7 +185,7 @@ async def test_writes_beyond_the_socket_buffer_arrive_in_order(certificates: Cer
             nursery.start_soon(server)
             sock = await connect(f"127.0.0.1:{listener.getsockname()[1]}")
             session = TlsSession(certificates.client(), server_side=False, server_hostname="127.0.0.1")
-            await session.handshake(sock)
+            await session.handshake(sock, trio.Lock())
             link = SocketConnection(sock, Connection(Outgoing(), "test"), tls=session)
             await link.read(received.extend)
     listener.close()
