@@ -198,9 +198,9 @@ class HeartbeatsProcessor:
                 )
 
     def unregister(self, connection: Connection, command: RemotingCommand) -> None:
-        """Takes the client out of the groups, here and at the leader."""
+        """Takes the client of the connection out of the groups, here and at the leader."""
         header = command.decode_fields(UnregisterClientHeader)
-        changed = self._registry.unregister(header.client_id, header.producer_group, header.consumer_group)
+        changed = self._registry.unregister(connection, header.producer_group, header.consumer_group)
         self._plan_expiry()
         if self._replica.serving:
             self._notify(changed)

@@ -130,23 +130,20 @@ class ClientRegistry(Generic[ConnectionType]):
         yield "consumer", len(self._consumers), sum(name not in self._consumers for name in consumers)
         yield "producer", len(self._producers), sum(name not in self._producers for name in producers)
 
-    def unregister(self, client_id: str, producer_group: str | None, consumer_group: str | None) -> list[str]:
-        """UNREGISTER_CLIENT 35: a client leaves the named groups, on whatever connections it is known.
+    def unregister(
+        self, connection: ConnectionType, producer_group: str | None, consumer_group: str | None
+    ) -> list[str]:
+        """UNREGISTER_CLIENT 35: whoever is registered on the connection leaves the named groups.
 
+        By the connection alone, as RocketMQ does it: a client id is what a client says, and everyone may say another's.
         Returns the consumer groups that changed.
         """
-        entries: list[_Entry[ConnectionType]] = []
+        left: list[_Entry[ConnectionType]] = []
         if producer_group:
-            producers = self._producers.get(producer_group, {}).values()
-            entries += [
-                _Entry(c.connection, producer_group, False) for c in producers if c.client_id == client_id
-            ]
-        if consumer_group and (group := self._consumers.get(consumer_group)) is not None:
-            consumers = group.clients.values()
-            entries += [
-                _Entry(c.connection, consumer_group, True) for c in consumers if c.client_id == client_id
-            ]
-        return self._remove(entries)
+            left.append(_Entry(connection, producer_group, False))
+        if consumer_group:
+            left.append(_Entry(connection, consumer_group, True))
+        return self._remove([entry for entry in left if entry in self._renewed_ns])
 
     def connection_closed(self, connection: ConnectionType) -> list[str]:
         """Everything registered on the connection ends; returns the consumer groups that changed."""

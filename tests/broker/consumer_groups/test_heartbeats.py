@@ -122,6 +122,22 @@ def test_leaving_member_is_missed_at_once(group: Group, way: str) -> None:
     assert members(stays) == ["stays"]
 
 
+@pytest.mark.parametrize("at", ["leader", "its node", "another node"])
+def test_nobody_takes_another_client_out_of_its_groups(group: Group, at: str) -> None:
+    """UNREGISTER_CLIENT with another's clientID did, from every connection and over every node."""
+    stays = group.connect(group.leader, name="stays")
+    victim = group.connect(group.follower, name="victim")
+    others = [node for node in ("n0", "n1", "n2") if node not in (group.leader, group.follower)]
+    node = {"leader": group.leader, "its node": group.follower, "another node": others[0]}[at]
+    stays.heartbeat("g")
+    victim.heartbeat("g")
+    group.connect(node, name="stranger").ok(
+        RequestCode.UNREGISTER_CLIENT, {"clientID": "victim", "consumerGroup": "g"}
+    )
+    group.settle()
+    assert members(stays) == ["stays", "victim"]
+
+
 def test_silent_client_is_disconnected(group: Group) -> None:
     client = group.connect()
     client.heartbeat("g")

@@ -152,8 +152,8 @@ def test_broadcasting_groups_are_not_notified_and_the_last_heartbeat_wins(
 def test_group_is_forgotten_with_its_last_client(registry: ClientRegistry[str]) -> None:
     registry.heartbeat(client("a"), consuming(), 0)
     registry.heartbeat(client("b"), consuming(), 0)
-    assert registry.unregister("id-a", None, "g") == ["g"]
-    assert registry.unregister("id-a", None, "g") == []
+    assert registry.unregister("a", None, "g") == ["g"]
+    assert registry.unregister("a", None, "g") == []
     assert registry.members("g") == ["id-b"]
     assert registry.connection_closed("b") == ["g"]
     assert registry.connection_closed("b") == []
@@ -162,12 +162,25 @@ def test_group_is_forgotten_with_its_last_client(registry: ClientRegistry[str]) 
     assert registry.connections_to_notify("g") == []
 
 
+def test_nobody_leaves_by_what_comes_on_another_connection(registry: ClientRegistry[str]) -> None:
+    """A client id was enough to take another account's producer out of its group."""
+    victim = RegisteredClient("v", "id-a", LanguageCode.CPP, 409)
+    for found in (victim, client("a")):
+        registry.heartbeat(found, consuming(), 0)
+        registry.heartbeat(found, producing("p"), 0)
+    assert registry.unregister("stranger", "p", "g") == []
+    assert registry.unregister("a", "p", "g") == [], "the client is still a member, on its other connection"
+    assert [found.connection for found in registry.producers("p")] == ["v"]
+    assert registry.connections_to_notify("g") == ["v"]
+    assert registry.unregister("v", "p", "g") == ["g"]
+
+
 def test_producers_are_kept_apart_from_consumers(registry: ClientRegistry[str]) -> None:
     registry.heartbeat(client("a"), consuming("same"), 0)
     assert registry.heartbeat(client("a"), producing("same", "p"), 0) == []
     assert [found.connection for found in registry.producers("same")] == ["a"]
     assert registry.producer_groups() == ["same", "p"]
-    assert registry.unregister("id-a", "same", None) == []
+    assert registry.unregister("a", "same", None) == []
     assert registry.producers("same") == []
     assert registry.members("same") == ["id-a"]
     assert registry.connection_closed("a") == ["same"]
@@ -258,7 +271,7 @@ class RegistryMachine(RuleBasedStateMachine):
 
     @rule(connection=connections, consumer=st.none() | groups, producer=st.none() | groups)
     def unregister(self, connection: str, consumer: str | None, producer: str | None) -> None:
-        changed = self.registry.unregister(f"id-{connection}", producer, consumer)
+        changed = self.registry.unregister(connection, producer, consumer)
         assert changed == ([consumer] if (consumer, connection) in self.consumers else [])
         self.consumers = {k: v for k, v in self.consumers.items() if k != (consumer, connection)}
         self.producers = {k: v for k, v in self.producers.items() if k != (producer, connection)}
