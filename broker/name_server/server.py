@@ -107,6 +107,11 @@ class NameServer:
         }
         assert self._handlers.keys() == NAME_SERVER_NEEDS.keys(), "the table says who may make each request"
 
+    @property
+    def key_values(self) -> int:
+        """Counts the keys of the key-value configuration."""
+        return self._key_values.count
+
     def answer(
         self, connection_id: ConnectionId, command: RemotingCommand, now_ns: int, sight: Sight = SEES_ALL
     ) -> bytes | None:

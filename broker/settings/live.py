@@ -10,7 +10,7 @@ address something when it is made cannot change in a running node, and a request
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -19,7 +19,13 @@ import structlog
 from broker.remoting.addresses import split_address
 from broker.settings import properties_file, rocketmq_keys
 from broker.settings.reading import expected_value
-from broker.settings.tables import ImpossibleSettingError, Settings, check_broker
+from broker.settings.tables import (
+    ImpossibleSettingError,
+    NameServerSettings,
+    Settings,
+    SettingsTable,
+    check_broker,
+)
 from log.disk import Disk
 from log.state_file import read_state, write_state
 
@@ -66,7 +72,12 @@ _FIXED: Final = {
 }
 """Settings of RocketMQ that have one value here. Without them mqadmin's exportConfigs fails."""
 
-_SECRET: Final = frozenset({"raft.peer_secret", "node.registration_secret", "tls.key_password"})
+_SECRET: Final = frozenset(
+    {
+        *("raft.peer_secret", "node.registration_secret", "tls.key_password"),
+        *("registration_secret", "tls_key_password"),  # of a name server
+    }
+)
 """Settings that are told to nobody."""
 
 _SETTING_OF = {key: meaning.setting for key, meaning in rocketmq_keys.BROKER_KEYS.items()}
@@ -149,18 +160,24 @@ class LiveSettings:
         return "".join(properties_file.line(key, found[key]) for key in found)
 
 
-def differing(settings: Settings) -> dict[str, object]:
-    """Returns the settings that are not the defaults, by ``table.field``; of secrets only that they are set."""
-    found: dict[str, object] = {}
+def differing(settings: Settings | NameServerSettings) -> dict[str, object]:
+    """Returns the settings that are not the defaults, a broker's by ``table.field``; of secrets only that they are
+    set.
+    """
+    if isinstance(settings, NameServerSettings):
+        return dict(_differing(settings, NameServerSettings(), ""))
     defaults = Settings()
+    found: dict[str, object] = {}
     for table in _TABLES:
-        own, default = getattr(settings, table), getattr(defaults, table)
-        for field in msgspec.structs.fields(own):
-            value = getattr(own, field.name)
-            if value != getattr(default, field.name):
-                name = f"{table}.{field.name}"
-                found[name] = "(set)" if name in _SECRET else value
+        found.update(_differing(getattr(settings, table), getattr(defaults, table), f"{table}."))
     return found
+
+
+def _differing(own: SettingsTable, default: SettingsTable, prefix: str) -> Iterator[tuple[str, object]]:
+    for field in msgspec.structs.fields(own):
+        name, value = prefix + field.name, getattr(own, field.name)
+        if value != getattr(default, field.name) and field.name != "warnings":
+            yield name, "(set)" if name in _SECRET else value
 
 
 def _setting(key: str) -> str:

@@ -39,6 +39,7 @@ from broker.shell.descriptors import FILES_OF_A_STORE, connections_allowed
 from broker.shell.reading import Reading
 from broker.shell.secret_files import tell_what_is_open
 from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
+from broker.shell.stopping import Stopping
 from broker.shell.tls import Entrance
 from broker.shell.tls_contexts import name_server_context, peer_contexts, reload_certificates, server_context
 from broker.shell.trace_file import TraceFile
@@ -63,8 +64,7 @@ class BrokerServer:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._stop_reason = "cancelled"
-        self._stop_began_ns = 0
+        self._stopping = Stopping(log)
         client_tls = server_context(settings.tls)
         name_server_tls = name_server_context(settings.tls)
         peer_tls = peer_contexts(settings.tls)
@@ -148,9 +148,7 @@ class BrokerServer:
 
     def stop(self, reason: str = "asked to") -> None:
         """Asks `serve` to end in order."""
-        self._stop_reason = reason
-        self._stop_began_ns = time.monotonic_ns()
-        log.info("stop begins", reason=reason)
+        self._stopping.begin(reason)
         self._stop.set()
 
     def reload(self) -> None:
@@ -167,28 +165,8 @@ class BrokerServer:
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
-        started_ns = time.monotonic_ns()
-        try:
+        with self._stopping.told(self._close):
             await self._serve_until_stopped()
-        except BaseException as error:
-            if not isinstance(error, trio.Cancelled):
-                self._stop_reason = _why_it_fails(error)
-            raise
-        finally:
-            self._stop_began_ns = self._stop_began_ns or time.monotonic_ns()
-            try:
-                self._close()
-            except BaseException as error:
-                self._stop_reason = _why_it_fails(error)
-                raise
-            finally:
-                now_ns = time.monotonic_ns()
-                log.info(
-                    "stop",
-                    reason=self._stop_reason,
-                    took_ms=(now_ns - self._stop_began_ns) // 1_000_000,
-                    up_s=(now_ns - started_ns) // 1_000_000_000,
-                )
 
     def _operators_server(self, listener: socket.socket) -> "HttpServer":
         from broker.shell.metrics import operators_server  # a tenth of a start, for those who ask for it
@@ -344,13 +322,6 @@ class BrokerServer:
         finally:
             if self._trace is not None:
                 self._trace.close()
-
-
-def _why_it_fails(error: BaseException) -> str:
-    """Returns the reason of a stop that nobody asked for: the disk, or a bug."""
-    if isinstance(error, BaseExceptionGroup):
-        return _why_it_fails(error.exceptions[0])
-    return str(error) if isinstance(error, DiskError) else f"bug: {type(error).__name__}: {error}"
 
 
 def _wall_ms() -> int:

@@ -20,6 +20,7 @@ from broker.remoting.addresses import join_address
 from broker.requests.client_sessions import SWEEP_NS
 from broker.requests.connection import Connection, Outgoing
 from broker.requests.deadline import Time
+from broker.settings.live import differing
 from broker.settings.tables import NameServerSettings
 from broker.shell.access_file import AccessFile
 from broker.shell.certificate_expiry import told_expiry
@@ -27,8 +28,10 @@ from broker.shell.clock import reload_on_hangup, stop_on_signal
 from broker.shell.descriptors import FILES_OF_A_NAME_SERVER, connections_allowed
 from broker.shell.secret_files import tell_what_is_open
 from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
+from broker.shell.stopping import Stopping
 from broker.shell.tls import Entrance
 from broker.shell.tls_contexts import reload_certificates, server_context
+from broker.state.release import THIS_RELEASE
 from broker.statistics.events import Event
 from log.private_files import make_directories, open_file
 
@@ -109,6 +112,9 @@ class NameServerProcess:
         )
         self._connections_max = connections_allowed(settings.max_connections, FILES_OF_A_NAME_SERVER)
         self._stop = trio.Event()
+        self._stopping = Stopping(log)
+        self._key_values = core.key_values
+        """The keys that were loaded."""
 
     @property
     def address(self) -> str:
@@ -118,7 +124,7 @@ class NameServerProcess:
 
     def stop(self, reason: str = "asked to") -> None:
         """Asks `serve` to end."""
-        log.info("stop", reason=reason)
+        self._stopping.begin(reason)
         self._stop.set()
 
     def reload(self) -> None:
@@ -130,37 +136,49 @@ class NameServerProcess:
 
     async def serve(self) -> None:
         """Serves until `stop`."""
-        try:
-            async with trio.open_nursery() as nursery:
+        log.info(
+            "start",
+            release=THIS_RELEASE.name,
+            address=self.address,
+            key_values_at=self._settings.kv_config_path,
+            key_values=self._key_values,
+            settings=differing(self._settings),
+        )
+        with self._stopping.told(self._close):
+            await self._serve_until_stopped()
 
-                def accepted(sock: socket.socket, address: tuple[str, int]) -> None:
-                    if len(self._open) + self._entrance.waiting >= self._connections_max:
-                        self._sessions.events.warn(
-                            Event.CONNECTION_REFUSED,
-                            "too many connections",
-                            time.monotonic_ns(),
-                            source=address[0],
-                            limit=self._connections_max,
-                        )
-                        sock.close()
-                        return
-                    nursery.start_soon(self._serve_connection, sock, address)
+    async def _serve_until_stopped(self) -> None:
+        async with trio.open_nursery() as nursery:
 
-                nursery.start_soon(accept_forever, self._listener, accepted)
-                nursery.start_soon(self._sweep)
-                nursery.start_soon(self._entrance.run)
-                if self._access is not None:
-                    nursery.start_soon(self._access.watch)
-                if self.operators is not None:
-                    nursery.start_soon(self.operators.run)
-                await self._stop.wait()
-                nursery.cancel_scope.cancel()
-        finally:
-            for connection in list(self._open.values()):
-                connection.close()
-            self._listener.close()
-            if self._operators_listener is not None:
-                self._operators_listener.close()
+            def accepted(sock: socket.socket, address: tuple[str, int]) -> None:
+                if len(self._open) + self._entrance.waiting >= self._connections_max:
+                    self._sessions.events.warn(
+                        Event.CONNECTION_REFUSED,
+                        "too many connections",
+                        time.monotonic_ns(),
+                        source=address[0],
+                        limit=self._connections_max,
+                    )
+                    sock.close()
+                    return
+                nursery.start_soon(self._serve_connection, sock, address)
+
+            nursery.start_soon(accept_forever, self._listener, accepted)
+            nursery.start_soon(self._sweep)
+            nursery.start_soon(self._entrance.run)
+            if self._access is not None:
+                nursery.start_soon(self._access.watch)
+            if self.operators is not None:
+                nursery.start_soon(self.operators.run)
+            await self._stop.wait()
+            nursery.cancel_scope.cancel()
+
+    def _close(self) -> None:
+        for connection in list(self._open.values()):
+            connection.close()
+        self._listener.close()
+        if self._operators_listener is not None:
+            self._operators_listener.close()
 
     def _operators_server(self, core: NameServer, listener: socket.socket) -> "HttpServer":
         from broker.shell.metrics import operators_server  # much of a start, for those who ask for it

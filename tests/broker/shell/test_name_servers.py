@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import structlog.testing
 import trio
 
 from broker.client.admin import AdminClient
@@ -18,6 +19,7 @@ from broker.remoting.command import RemotingCommand, encode, request
 from broker.remoting.frame import FrameDecoder
 from broker.settings.tables import NameServerSettings, Settings
 from broker.shell.name_server import NameServerProcess
+from broker.state.release import THIS_RELEASE
 from broker.tools.cluster.query import cluster_info
 from tests.broker.shell.servers import LIMIT_S, running
 
@@ -85,6 +87,53 @@ async def test_key_values_outlive_a_name_server(tmp_path: Path, monkeypatch: pyt
     ((found,),) = await exchange(NameServerProcess(settings), ask)
     assert found.fields["value"] == "v"
     assert names_below(tmp_path) == ["namesrv", "namesrv/kvConfig.json"]
+
+
+async def test_a_name_server_says_what_it_begins_with_and_why_it_ends(tmp_path: Path) -> None:
+    """There was no line at its start, and "stop" came before the end."""
+    path = tmp_path / "kvConfig.json"
+    path.write_text('{"configTable": {"N": {"a": "1", "b": "2"}}}')
+    settings = NameServerSettings(
+        listen="127.0.0.1:0",
+        kv_config_path=str(path),
+        registration_secret="s" * 20,
+        tls_key_password="p" * 20,
+    )
+    with structlog.testing.capture_logs() as logs, trio.fail_after(LIMIT_S):
+        server = NameServerProcess(settings)
+        address = server.address
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.serve)
+            server.stop("SIGTERM")
+    told = {entry["event"]: entry for entry in logs}
+    start, begins, stop = told["start"], told["stop begins"], told["stop"]
+    assert (start["release"], start["address"]) == (THIS_RELEASE.name, address)
+    assert (start["key_values_at"], start["key_values"]) == (str(path), 2)
+    assert start["settings"] == {
+        "listen": "127.0.0.1:0",
+        "kv_config_path": str(path),
+        "registration_secret": "(set)",
+        "tls_key_password": "(set)",
+    }
+    assert begins["reason"] == stop["reason"] == "SIGTERM"
+    assert logs[-1] is stop
+
+
+async def test_a_name_server_that_fails_says_of_what(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = NameServerProcess(NameServerSettings(listen="127.0.0.1:0", kv_config_path=""))
+
+    async def fails() -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(server, "_sweep", fails)
+    with (
+        structlog.testing.capture_logs() as logs,
+        trio.fail_after(LIMIT_S),
+        pytest.raises(ExceptionGroup),
+    ):
+        await server.serve()
+    (stop,) = (entry for entry in logs if entry["event"] == "stop")
+    assert stop["reason"] == "bug: RuntimeError: planted"
 
 
 def names_below(folder: Path) -> list[str]:

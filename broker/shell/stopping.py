@@ -1,0 +1,59 @@
+"""The end of a server as its log tells it: why, how long it took, and how long the server was there."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import trio
+
+from log.errors import DiskError
+
+
+class Stopping:
+    """`begin` is called when somebody asks for the end; `told` writes the line when it has come."""
+
+    def __init__(self, log: Any) -> None:
+        """`log` is structlog's logger of the server."""
+        self._log = log
+        self._reason = "cancelled"
+        self._began_ns = 0
+
+    def begin(self, reason: str) -> None:
+        """The server was asked to end, for this reason."""
+        self._reason = reason
+        self._began_ns = time.monotonic_ns()
+        self._log.info("stop begins", reason=reason)
+
+    @contextmanager
+    def told(self, close: Callable[[], None]) -> Iterator[None]:
+        """Runs the server in it, then `close`. What either raises is the reason that is told, and raised on."""
+        started_ns = time.monotonic_ns()
+        try:
+            yield
+        except BaseException as error:
+            if not isinstance(error, trio.Cancelled):
+                self._reason = _why_it_fails(error)
+            raise
+        finally:
+            self._began_ns = self._began_ns or time.monotonic_ns()
+            try:
+                close()
+            except BaseException as error:
+                self._reason = _why_it_fails(error)
+                raise
+            finally:
+                now_ns = time.monotonic_ns()
+                self._log.info(
+                    "stop",
+                    reason=self._reason,
+                    took_ms=(now_ns - self._began_ns) // 1_000_000,
+                    up_s=(now_ns - started_ns) // 1_000_000_000,
+                )
+
+
+def _why_it_fails(error: BaseException) -> str:
+    """Returns the reason of a stop that nobody asked for: the disk, or a bug."""
+    if isinstance(error, BaseExceptionGroup):
+        return _why_it_fails(error.exceptions[0])
+    return str(error) if isinstance(error, DiskError) else f"bug: {type(error).__name__}: {error}"
