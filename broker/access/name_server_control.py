@@ -52,7 +52,8 @@ class NameServerControl:
         )
 
     def check(self, connection: Connection, command: RemotingCommand) -> Sight:
-        """Returns what the client of a request that may be made sees, or raises `RefusedError`.
+        """Returns what the client of a request that may be made sees, or raises `RefusedError`; notes that the
+        connection has proved something.
 
         A request that no name server knows may be made: the response says so. Raises `HeaderFieldError` for one whose
         fields are none.
@@ -62,6 +63,7 @@ class NameServerControl:
             return SEES_ALL
         if self._secret and command.fields.get(ACCESS_KEY) == BROKERS:
             check_frame(BROKERS, self._secret, command, connection.greeting)
+            connection.is_proven = True
             if need is Need.ADMINISTRATOR:
                 raise RefusedError(
                     Reason.NO_PERMISSION,
@@ -75,11 +77,13 @@ class NameServerControl:
         if need is Need.BROKER and ACCESS_KEY not in command.fields:
             # RocketMQ's brokers sign nothing: their addresses may be trusted.
             if self._identification.trusts(connection.host):
+                connection.is_proven = True
                 return SEES_ALL
             raise _no_broker(command)
         account = self._identification.account(
             connection.host, command, connection.greeting, is_encrypted=connection.is_encrypted
         )
+        connection.is_proven = True
         if account is None:
             return SEES_ALL
         _check_need(need, account, command)

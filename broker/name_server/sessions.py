@@ -48,7 +48,14 @@ class NameServerSessions:
         """Counts the outbox of the connection whose bytes are being handled. It is empty before them, since `wake`
         writes it behind them."""
         self.clients = ClientSessions(
-            surroundings, time, self._handle, core.connection_closed, idle_ns, nonce, self.events
+            surroundings,
+            time,
+            self._handle,
+            core.connection_closed,
+            idle_ns,
+            nonce,
+            self.events,
+            has_strangers=lambda: True,
         )
 
     def accept(self, connection: Connection) -> ClientSession:

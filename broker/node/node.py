@@ -238,6 +238,7 @@ class Node:
             reply(connection, command, ResponseCode.NO_PERMISSION, f"{type(error).__name__}: {error}")
         else:
             connection.is_stranger = False
+            connection.is_proven = True
             return True
         return False
 

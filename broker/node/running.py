@@ -79,6 +79,7 @@ class RunningNode:
             settings.limits.idle_seconds * _SECOND,
             nonce,
             node.events,
+            has_strangers=lambda: node.access is not None,
         )
         self.registrars = [
             Registrar(

@@ -3,7 +3,8 @@
 A client that neither reads nor writes for `idle_ns` is closed, as RocketMQ's remoting server does it
 (IdleStateHandler), and so is one that sends what is no frame, or one beyond a bound, after the good requests before it
 have been handled. Of a bound its sender is told.
-All together hold no more of frames that are not whole than `broker.requests.incoming` allows.
+All together hold no more of frames that are not whole than `broker.requests.incoming` allows, and strangers leave no
+more unread than `broker.requests.unread` does.
 """
 
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from broker.requests.greeting import greet
 from broker.requests.incoming import IncompleteFrames
 from broker.requests.line import Surroundings
 from broker.requests.responses import reply
+from broker.requests.unread import UnreadAnswers
 from broker.statistics.events import Event, Events
 
 _GREETING: Final = int(RequestCode.TRIVET_GREETING)
@@ -53,8 +55,10 @@ class ClientSession:
         self.active_ns = sessions.time.now_ns
         handle = sessions.handle
         held = decoder.pending_size
+        whole = False
         try:
             for command in decoder.feed(data):
+                whole = True
                 if command.code == _GREETING:
                     self._greet(command)
                 else:
@@ -74,7 +78,9 @@ class ClientSession:
                 reply(connection, error.request, ResponseCode.SYSTEM_ERROR, str(error))
             connection.close()
         if held or decoder.pending_size:
-            sessions.incomplete.holds(connection, decoder.pending_size)
+            sessions.incomplete.holds(connection, decoder.pending_size, anew=whole)
+        if not connection.is_proven and not connection.aborted and sessions.has_strangers():
+            sessions.unread.answered(connection)
         sessions.wake()
 
     def _greet(self, command: RemotingCommand) -> None:
@@ -100,6 +106,7 @@ class ClientSession:
         """Hears that the connection is closed. To be called once."""
         sessions = self._sessions
         sessions.incomplete.holds(self.connection, 0)
+        sessions.unread.lost(self.connection)
         del sessions.open[self.connection]
         sessions.begin()
         sessions.closed(self.connection)
@@ -108,7 +115,8 @@ class ClientSession:
 
 class ClientSessions:
     """The sessions of one server. `handle` is given each request but greetings, `closed` each connection
-    that has ended, `nonce` returns the given number of random bytes. `events` is told of what clients do wrong."""
+    that has ended, `nonce` returns the given number of random bytes. `events` is told of what clients do wrong.
+    `has_strangers` tells whether who has shown no account may ask for little here, and so leaves little unread."""
 
     def __init__(
         self,
@@ -119,6 +127,7 @@ class ClientSessions:
         idle_ns: int,
         nonce: Callable[[int], bytes],
         events: Events,
+        has_strangers: Callable[[], bool],
     ) -> None:
         self.time = time
         self.events = events
@@ -128,7 +137,9 @@ class ClientSessions:
         self.handle = handle
         self.closed = closed
         self.open: dict[Connection, ClientSession] = {}
-        self.incomplete = IncompleteFrames(self._holds_most)
+        self.has_strangers = has_strangers
+        self.incomplete = IncompleteFrames(time, lambda *who: self._must_go("holds memory", *who))
+        self.unread = UnreadAnswers(time, lambda *who: self._must_go("leaves answers unread", *who))
         self._idle_ns = idle_ns
 
     def accept(self, connection: Connection) -> ClientSession:
@@ -137,14 +148,14 @@ class ClientSessions:
         session = self.open[connection] = ClientSession(self, connection)
         return session
 
-    def _holds_most(self, connection: Connection, reason: str) -> None:
+    def _must_go(self, reason: str, connection: Connection, detail: str) -> None:
         self.events.warn(
             Event.CONNECTION_CLOSED,
-            "holds memory",
+            reason,
             self.time.now_ns,
             source=connection.address,
             client=connection.name,
-            detail=reason,
+            detail=detail,
         )
         connection.abort()
 

@@ -62,6 +62,7 @@ class Connection:
     it. `was_written` says that the socket has taken something; whoever looks for idle connections resets it.
     `is_encrypted` tells whether it is TLS's; `greeting` is what it was greeted with (broker/requests/greeting.py).
     `is_stranger` says that it has to prove an account and has not yet: the shell reads little of it at a time.
+    `is_proven` tells that a request has come on it which showed an account, or came from an address that is trusted.
     """
 
     __slots__ = (
@@ -71,6 +72,7 @@ class Connection:
         "greeting",
         "host",
         "is_encrypted",
+        "is_proven",
         "is_stranger",
         "name",
         "outbox",
@@ -91,6 +93,7 @@ class Connection:
         self.was_written = False
         self.is_encrypted = is_encrypted
         self.is_stranger = False
+        self.is_proven = False
         self.greeting: Greeting | None = None
 
     @property
@@ -122,9 +125,14 @@ class Connection:
         self.aborted = True
         self.outbox.clear()
 
+    @property
+    def unread_bytes(self) -> int:
+        """The bytes that wait for the remote end, those of this turn counted."""
+        return self.unsent_bytes + sum(map(len, self.outbox))
+
     def leaves_much_unread(self) -> bool:
         """Tells whether so many bytes wait for the remote end that it is not to be given long lists."""
-        return self.unsent_bytes + sum(map(len, self.outbox)) > UNREAD_BYTES_MAX
+        return self.unread_bytes > UNREAD_BYTES_MAX
 
     def is_link_full(self) -> bool:
         """Tells whether the link to the replica between here and the client has no room; there is none between."""

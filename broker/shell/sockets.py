@@ -14,7 +14,7 @@ import contextlib
 import errno
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
 from typing import Final
 
@@ -46,6 +46,9 @@ UNSENT_BYTES_HIGH: Final = 4 * 1024 * 1024
 _ENCRYPTED_AT_ONCE: Final = 256 * 1024
 """The most bytes that are encrypted before they are written. The others wait as views of the log: encrypted bytes are
 a copy."""
+
+_JOINED_BYTES_MAX: Final = 4096
+"""Buffers that are kept and are no longer than this are joined: apart, each takes some hundred bytes of its own."""
 
 _BUFFERS_PER_CALL: Final = 512
 """Slices given to one `sendmsg`; the system's limit is 1024."""
@@ -212,7 +215,7 @@ class SocketConnection:
             if self._tls is None:
                 self._send(buffers)
             elif buffers:
-                self._not_encrypted.extend(memoryview(buffer) for buffer in buffers if len(buffer))
+                self._not_encrypted.extend(_to_keep(buffers))
                 self.connection.unsent_bytes += sum(map(len, buffers))
                 self._encrypt_and_send(self._tls)
         except OSError:
@@ -270,7 +273,7 @@ class SocketConnection:
         return sent
 
     def _keep(self, buffers: list[Buffer]) -> None:
-        self._unsent.extend(memoryview(buffer) for buffer in buffers if len(buffer))
+        self._unsent.extend(_to_keep(buffers))
         self.connection.unsent_bytes += sum(map(len, buffers))
         self._has_unsent.set()
 
@@ -336,6 +339,21 @@ class SocketConnection:
 
 def _drop(_: bytes) -> None:
     """Stands in for `received` until `read` is called."""
+
+
+def _to_keep(buffers: Iterable[Buffer]) -> Iterator[memoryview]:
+    """Yields the bytes of buffers that wait, in order and in few pieces, none of them empty."""
+    short: list[Buffer] = []
+    for buffer in buffers:
+        if len(buffer) <= _JOINED_BYTES_MAX:
+            short.append(buffer)
+            continue
+        if any(short):
+            yield memoryview(b"".join(short))
+        short = []
+        yield memoryview(buffer)
+    if any(short):
+        yield memoryview(b"".join(short))
 
 
 def packed_host(address: tuple[str, int]) -> bytes:

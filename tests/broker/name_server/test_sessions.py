@@ -10,8 +10,10 @@ from broker.name_server.sessions import NameServerSessions
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode, request
 from broker.remoting.frame import FrameDecoder
+from broker.requests import unread
 from broker.requests.connection import Connection
 from broker.settings.tables import NameServerSettings
+from broker.statistics.events import Event
 from tests.broker.lines import Desk
 
 
@@ -23,8 +25,8 @@ class Rig:
             self.core, self.desk, self.desk.time, 120 * 10**9, bytes, NameServerControl()
         )
 
-    def connect(self) -> Connection:
-        connection = Connection(self.desk.outgoing, "client")
+    def connect(self, name: str = "client") -> Connection:
+        connection = Connection(self.desk.outgoing, name)
         self.sessions.accept(connection)
         return connection
 
@@ -54,6 +56,24 @@ def test_who_leaves_much_unread_is_refused(monkeypatch: pytest.MonkeyPatch, unre
     assert codes == [*answered, *[ResponseCode.SYSTEM_BUSY] * (3 - len(answered))]
     connection.unsent_bytes = 0
     assert [answer.code for answer in rig.ask(connection)] == [ResponseCode.SUCCESS]
+
+
+def test_strangers_that_read_nothing_take_a_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fifty of them had a name server grow by 200 MB."""
+    monkeypatch.setattr(unread, "STRANGERS_UNREAD_BYTES_MAX", 100_000)
+    rig = Rig()
+    reads = rig.connect("10.0.0.1:1")
+    strangers = [rig.connect(f"10.0.0.2:{number}") for number in range(50)]
+    data = encode(request(RequestCode.GET_BROKER_CLUSTER_INFO)) * 50
+    for _ in range(3):
+        for stranger in strangers:
+            rig.sessions.clients.open[stranger].received(data)
+            stranger.unsent_bytes += sum(map(len, stranger.take()))
+        assert sum(each.unsent_bytes for each in strangers if not each.aborted) <= 100_000 + 50_000
+        assert len(rig.ask(reads, 3)) == 3
+    assert sum(each.aborted for each in strangers) > 20
+    assert not reads.aborted
+    assert rig.sessions.events.counts[Event.CONNECTION_CLOSED, "leaves answers unread"] > 20
 
 
 def test_idle_connections_are_closed() -> None:

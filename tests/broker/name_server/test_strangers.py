@@ -284,6 +284,18 @@ def test_rocketmq_s_brokers_register_from_addresses_that_are_trusted() -> None:
     assert Caller(rig, "10.9.0.2").register("10.9.0.2:10911", 2).code == ResponseCode.NO_PERMISSION
 
 
+def test_who_has_shown_something_is_no_stranger() -> None:
+    """Their frames and answers count otherwise; a route is everyone's, and shows nothing."""
+    rig = Rig(guarded())
+    stranger, account, trusted = Caller(rig), Caller(rig), Caller(rig, "10.9.0.1")
+    assert rig.leader.connection.is_proven
+    account.introduced(SERVICE)
+    for caller in (stranger, account, trusted):
+        caller.call(105, {"topic": "orders"})
+        caller.call(206)
+    assert [caller.connection.is_proven for caller in (stranger, account, trusted)] == [False, True, True]
+
+
 def test_a_broker_s_registration_cannot_be_sent_again() -> None:
     """Not on its own connection, and not on another: the old leader's word would come back."""
     rig = Rig(guarded())

@@ -30,6 +30,7 @@ class Rig:
             IDLE_S * 10**9,
             bytes,
             Events(),
+            has_strangers=lambda: True,
         )
 
     def _handle(self, connection: Connection, command: RemotingCommand) -> None:

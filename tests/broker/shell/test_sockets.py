@@ -2,6 +2,7 @@
 
 import socket
 import struct
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -117,6 +118,35 @@ async def test_what_a_slow_reader_asked_for_is_not_encrypted_before_it_reads() -
             assert await _receive(remote, size) == 4 * (b"head" + body)
             nursery.cancel_scope.cancel()
     assert (tls.encrypted, connection.connection.unsent_bytes) == (size, 0)
+    remote.close()
+
+
+async def test_short_answers_that_wait_are_joined() -> None:
+    """Apart, a refusal of 200 bytes that nobody read took four times as much."""
+    connection, remote = _pair()
+    answers: list[bytes] = [struct.pack(">I", k) * 50 for k in range(30_000)]
+    long = bytes(10_000)
+    tracemalloc.start()
+    try:
+        while answers:
+            connection.connection.send(*answers[:500], long, b"")
+            del answers[:500]
+            connection.flush()
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    unsent = connection.connection.unsent_bytes
+    assert unsent > 5_000_000
+    assert taken < unsent * 1.2
+    expected = b"".join(
+        b"".join(struct.pack(">I", k) * 50 for k in range(first, first + 500)) + long
+        for first in range(0, 30_000, 500)
+    )
+    with trio.fail_after(LIMIT_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.write)
+            assert await _receive(remote, len(expected)) == expected
+            nursery.cancel_scope.cancel()
     remote.close()
 
 

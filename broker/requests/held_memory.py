@@ -1,0 +1,115 @@
+"""The memory that clients make a server hold, and who goes first when all of them together hold too much.
+
+Whoever means to hold memory holds it and does nothing; whoever means to do something goes on. So those go first
+that have stood still, those who have not shown whose they are after a second, accounts after half a minute. Then come
+strangers, then accounts; among them the address whose connections hold most, since one sender can make many; and of
+that address those that have stood still for longest, or hold most.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from broker.requests.connection import Connection
+from broker.requests.deadline import Time
+
+PROGRESS_BYTES: Final = 16 * 1024
+"""Less is no progress: whoever sends or takes a byte now and then holds memory all the same."""
+STRANGER_STANDS_NS: Final = 1_000_000_000
+ACCOUNT_STANDS_NS: Final = 30_000_000_000
+"""A connection stands still when it has made no progress for so long."""
+_ROOM_SHARE: Final = 8
+"""Where those who stand still must go, an eighth of the bound is made free at a time: to look for them costs more than
+to receive what makes them too many."""
+
+
+class Held:
+    """What is held for one connection."""
+
+    __slots__ = ("mark", "progress_ns", "size")
+
+    def __init__(self, size: int, now_ns: int) -> None:
+        self.size = size
+        self.mark = size
+        """The size when it made progress last."""
+        self.progress_ns = now_ns
+
+    def progressed(self, now_ns: int) -> None:
+        """Notes that it has gone on, and is not standing still before some time is over."""
+        self.mark = self.size
+        self.progress_ns = now_ns
+
+
+class HeldMemory:
+    """Counts what connections hold of one kind. `close` is called with a connection that must go, and why."""
+
+    __slots__ = ("_bytes_max", "_close", "_time", "_what", "held", "total")
+
+    def __init__(
+        self, what: str, bytes_max: int, time: Time, close: Callable[[Connection, str], None]
+    ) -> None:
+        """`what` it is, in words, for those who read the log."""
+        self._what = what
+        self._bytes_max = bytes_max
+        self._time = time
+        self._close = close
+        self.held: dict[Connection, Held] = {}
+        self.total = 0
+        """The sum of all sizes."""
+
+    def put(self, connection: Connection, size: int) -> Held:
+        """Notes the size that is held for a connection now, not 0; who is new makes progress with that."""
+        held = self.held.get(connection)
+        if held is None:
+            held = self.held[connection] = Held(0, self._time.now_ns)
+            held.mark = size
+        self.total += size - held.size
+        held.size = size
+        return held
+
+    def drop(self, connection: Connection) -> None:
+        """Forgets what was held for a connection, if anything was."""
+        held = self.held.pop(connection, None)
+        if held is not None:
+            self.total -= held.size
+
+    @property
+    def is_too_much(self) -> bool:
+        """Whether `make_room` has something to do."""
+        return self.total > self._bytes_max
+
+    def make_room(self) -> None:
+        """Has connections closed until the rest is within the bound."""
+        if not self.is_too_much:
+            return
+        found, enough = self.total, self._bytes_max - self._bytes_max // _ROOM_SHARE
+        for connection, held, stands in list(self._in_order()):
+            if self.total <= (enough if stands else self._bytes_max):
+                return
+            self.drop(connection)
+            idle_ms = (self._time.now_ns - held.progress_ns) // 1_000_000
+            self._close(
+                connection,
+                f"{self._what} take {found} bytes, of which it has {held.size} and did not go on for {idle_ms} ms",
+            )
+
+    def _in_order(self) -> Iterator[tuple[Connection, Held, bool]]:
+        """Yields all, those that go first first, and whether they stand still."""
+        now_ns = self._time.now_ns
+        of_address: Counter[tuple[bool, bool, str]] = Counter()
+        ranked: list[tuple[tuple[bool, bool, str], Connection, Held]] = []
+        for connection, held in self.held.items():
+            proven = connection.is_proven
+            goes_on = now_ns - held.progress_ns < (ACCOUNT_STANDS_NS if proven else STRANGER_STANDS_NS)
+            rank = goes_on, proven, connection.address
+            of_address[rank] += held.size
+            ranked.append((rank, connection, held))
+
+        def place(one: tuple[tuple[bool, bool, str], Connection, Held]) -> tuple[bool, bool, int, str, int]:
+            (goes_on, proven, address), _, held = one
+            last = -held.size if goes_on else held.progress_ns
+            return goes_on, proven, -of_address[one[0]], address, last
+
+        ranked.sort(key=place)
+        for (goes_on, _, _), connection, held in ranked:
+            yield connection, held, not goes_on

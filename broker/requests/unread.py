@@ -1,0 +1,59 @@
+"""The bound on the answers that strangers leave unread, for all connections of a server together.
+
+A connection whose answers wait is read from no more beyond some megabytes, but whoever sends requests and reads nothing
+can make many connections, and needs no account to be refused. Who has shown whose it is is not counted: what it
+may ask for is bounded otherwise.
+
+An answer counts when its request has been handled, and most are written right behind that. So what is counted is too
+much, and what really waits is looked at when it seems to be more than is allowed.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from broker.requests.connection import Connection
+from broker.requests.deadline import Time
+from broker.requests.held_memory import PROGRESS_BYTES, HeldMemory
+
+STRANGERS_UNREAD_BYTES_MAX: Final = 64 * 1024 * 1024
+
+
+class UnreadAnswers:
+    """Counts what waits for each stranger. `close` is called with a connection that must go, and why."""
+
+    __slots__ = ("_memory", "_time")
+
+    def __init__(
+        self, time: Time, close: Callable[[Connection, str], None], bytes_max: int | None = None
+    ) -> None:
+        self._time = time
+        self._memory = HeldMemory(
+            "unread answers to strangers",
+            STRANGERS_UNREAD_BYTES_MAX if bytes_max is None else bytes_max,
+            time,
+            close,
+        )
+
+    def answered(self, connection: Connection) -> None:
+        """Looks at what waits for a connection, some of whose requests have just been handled."""
+        self._look_at(connection)
+        memory = self._memory
+        if memory.is_too_much:
+            for other in list(memory.held):
+                self._look_at(other)
+            memory.make_room()
+
+    def lost(self, connection: Connection) -> None:
+        """Forgets a connection that has ended."""
+        self._memory.drop(connection)
+
+    def _look_at(self, connection: Connection) -> None:
+        unread = 0 if connection.is_proven else connection.unread_bytes
+        if not unread:
+            self._memory.drop(connection)
+            return
+        held = self._memory.put(connection, unread)
+        # What is written right behind this turn is no sign that its reader stands still.
+        if not connection.unsent_bytes or held.mark - unread >= PROGRESS_BYTES:
+            held.progressed(self._time.now_ns)
+        held.mark = max(held.mark, unread)
