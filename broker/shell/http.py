@@ -2,14 +2,15 @@
 
 h11 knows the protocol; here are the sockets and the limits. Nobody who connects can make the node keep much or do much:
 
-- a request's head has `HEAD_BYTES_MAX` bytes at most; a body is not read, and ends the connection;
-- there are `CONNECTIONS_MAX` connections at a time. For the next one that is closed which has waited longest for a
-  request, so that whoever sits there silently, or sends a byte a second, does not keep a probe out;
+- a connection is for one request, whose head has `HEAD_BYTES_MAX` bytes at most; what follows is not read;
+- there are `CONNECTIONS_MAX` connections at a time. The next one gets a place in any case: of the address that has most
+  of them the oldest is closed, whether it is silent, sends a byte a second or leaves its answer unread. So nobody keeps
+  a probe out: only a crowd of newer connections of its own address could close it before it has asked;
 - an answer that is not taken within `ANSWER_S` is given up.
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qs
@@ -19,8 +20,8 @@ import trio
 
 HEAD_BYTES_MAX: Final = 8 * 1024
 CONNECTIONS_MAX: Final = 32
-REQUEST_S: Final = 120.0
-"""A connection waits so long for a whole request: as long as Prometheus' longest usual interval."""
+REQUEST_S: Final = 10.0
+"""A connection waits so long for a whole request."""
 ANSWER_S: Final = 10.0
 _RECEIVE_BYTES: Final = 4096
 
@@ -49,9 +50,8 @@ class HttpServer:
     def __init__(self, listener: trio.SocketListener, pages: Mapping[str, PageMaker]) -> None:
         self._listener = listener
         self._pages = pages
-        self._waiting: dict[trio.CancelScope, None] = {}
-        """The connections that wait for a request; the one that has waited longest is the first."""
-        self._open = 0
+        self._open: dict[trio.CancelScope, str] = {}
+        """The connections, by age, the oldest one first, and the addresses that they come from."""
 
     @property
     def port(self) -> int:
@@ -64,65 +64,36 @@ class HttpServer:
         await trio.serve_listeners(self._accepted, [self._listener])
 
     async def _accepted(self, stream: trio.SocketStream) -> None:
-        if self._open >= CONNECTIONS_MAX:
-            if not self._waiting:
+        if len(self._open) >= CONNECTIONS_MAX:
+            self._close_one()
+        with trio.CancelScope() as scope:
+            self._open[scope] = _address(stream)
+            try:
+                await self._serve(stream)
+            except (trio.BrokenResourceError, trio.ClosedResourceError, h11.LocalProtocolError):
+                pass  # the other end is gone, in the midst of what it asked for or was told
+            finally:
+                self._open.pop(scope, None)
                 await trio.aclose_forcefully(stream)
-                return
-            next(iter(self._waiting)).cancel()
-        self._open += 1
-        try:
-            await self._serve(stream)
-        except (trio.BrokenResourceError, trio.ClosedResourceError, h11.LocalProtocolError):
-            pass  # the other end is gone, in the midst of what it asked for or was told
-        finally:
-            self._open -= 1
-            await trio.aclose_forcefully(stream)
+
+    def _close_one(self) -> None:
+        """Makes a place for a new connection."""
+        ((crowd, _),) = Counter(self._open.values()).most_common(1)
+        oldest = next(scope for scope, address in self._open.items() if address == crowd)
+        del self._open[oldest]  # it has no place any more, although its task has yet to hear of it
+        oldest.cancel()
 
     async def _serve(self, stream: trio.SocketStream) -> None:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
-        while True:
-            try:
-                request = await self._next_request(stream, connection)
-            except h11.RemoteProtocolError as error:
-                with suppress(
-                    h11.LocalProtocolError
-                ):  # it has been answered, and goes on with what is no HTTP
-                    refusal = Page(error.error_status_hint, f"{error}\n".encode())
-                    await _answer(stream, connection, refusal, without_body=False, close=True)
-                return
-            if request is None:
-                return
+        try:
+            request = await _request(stream, connection)
+        except h11.RemoteProtocolError as error:
+            refusal = Page(error.error_status_hint, f"{error}\n".encode())
+            await _answer(stream, connection, refusal, without_body=False)
+            return
+        if request is not None:
             page = await self._page(request)
-            # A body, if one is announced, is not read: nobody who asks for these pages has one.
-            close = any(
-                name in (b"content-length", b"transfer-encoding") and value != b"0"
-                for name, value in request.headers
-            )
-            await _answer(stream, connection, page, without_body=request.method == b"HEAD", close=close)
-            if close or connection.our_state is h11.MUST_CLOSE:
-                return
-            if isinstance(connection.next_event(), h11.EndOfMessage):
-                connection.start_next_cycle()
-            else:
-                return
-
-    async def _next_request(
-        self, stream: trio.SocketStream, connection: h11.Connection
-    ) -> h11.Request | None:
-        """Returns None when the other end is gone, or was waited for too long. Raises `h11.RemoteProtocolError`."""
-        with trio.CancelScope(deadline=trio.current_time() + REQUEST_S) as scope:
-            self._waiting[scope] = None
-            try:
-                while True:
-                    event = connection.next_event()
-                    if isinstance(event, h11.Request):
-                        return event
-                    if event is not h11.NEED_DATA:
-                        return None
-                    connection.receive_data(await stream.receive_some(_RECEIVE_BYTES))
-            finally:
-                del self._waiting[scope]
-        return None
+            await _answer(stream, connection, page, without_body=request.method == b"HEAD")
 
     async def _page(self, request: h11.Request) -> Page:
         path, _, query = request.target.decode("ascii", "replace").partition("?")
@@ -134,14 +105,36 @@ class HttpServer:
         return await maker(parse_qs(query, keep_blank_values=True, max_num_fields=None))
 
 
+def _address(stream: trio.SocketStream) -> str:
+    try:
+        return str(stream.socket.getpeername()[0])
+    except OSError:
+        return ""  # it is gone again
+
+
+async def _request(stream: trio.SocketStream, connection: h11.Connection) -> h11.Request | None:
+    """Returns None when the other end is gone, or was waited for too long. Raises `h11.RemoteProtocolError`."""
+    with trio.move_on_after(REQUEST_S):
+        while True:
+            event = connection.next_event()
+            if isinstance(event, h11.Request):
+                return event
+            if event is not h11.NEED_DATA:
+                return None
+            connection.receive_data(await stream.receive_some(_RECEIVE_BYTES))
+    return None
+
+
 async def _answer(
-    stream: trio.SocketStream, connection: h11.Connection, page: Page, *, without_body: bool, close: bool
+    stream: trio.SocketStream, connection: h11.Connection, page: Page, *, without_body: bool
 ) -> None:
-    headers = [("Content-Type", page.content_type), ("Content-Length", str(len(page.body)))]
+    headers = [
+        ("Content-Type", page.content_type),
+        ("Content-Length", str(len(page.body))),
+        ("Connection", "close"),
+    ]
     if page.status == _NOT_ALLOWED.status:
         headers.append(("Allow", "GET"))
-    if close:
-        headers.append(("Connection", "close"))
     data = connection.send(h11.Response(status_code=page.status, headers=headers)) or b""
     if not without_body:
         data += connection.send(h11.Data(data=page.body)) or b""

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from broker.shell import http
-from broker.shell.http import HttpServer, Page, Query
+from broker.shell.http import HttpServer, Page, PageMaker, Query
 from broker.shell.sockets import listen
 
 LIMIT_S = 600.0
@@ -21,10 +21,9 @@ async def page(query: Query) -> Page:
 
 
 @contextlib.asynccontextmanager
-async def serving() -> AsyncIterator[HttpServer]:
-    server = HttpServer(
-        trio.SocketListener(trio.socket.from_stdlib_socket(listen("127.0.0.1:0"))), {"/page": page}
-    )
+async def serving(**more: PageMaker) -> AsyncIterator[HttpServer]:
+    pages = {"/page": page, **{f"/{name}": maker for name, maker in more.items()}}
+    server = HttpServer(trio.SocketListener(trio.socket.from_stdlib_socket(listen("127.0.0.1:0"))), pages)
     with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.run)
@@ -78,21 +77,13 @@ async def test_a_page_is_read_and_nothing_else(line: str, status: int, body: str
         assert await asked(server, request(line)) == (status, body)
 
 
-async def test_a_connection_is_used_again() -> None:
+async def test_a_connection_is_for_one_request() -> None:
+    """Whoever asks for much must connect for each answer, and so stands behind all others each time."""
     async with serving() as server, await connected(server) as stream:
-        for _ in range(3):
-            await stream.send_all(b"GET /page HTTP/1.1\r\nHost: x\r\n\r\n")
-            answer = b""
-            while not answer.endswith(b"short"):
-                answer += await stream.receive_some()
-            assert answer.startswith(b"HTTP/1.1 200")
-
-
-async def test_requests_that_come_together_are_answered_one_after_the_other() -> None:
-    async with serving() as server, await connected(server) as stream:
-        await stream.send_all(b"GET /page HTTP/1.1\r\nHost: x\r\n\r\n" + request("GET /nothing"))
+        await stream.send_all(b"GET /page HTTP/1.1\r\nHost: x\r\n\r\n" * 3)
         answer = await until_closed(stream)
-    assert answer.count(b"HTTP/1.1 200") == answer.count(b"HTTP/1.1 404") == 1
+    assert answer.count(b"HTTP/1.1 200") == 1
+    assert b"connection: close" in answer.lower()
 
 
 @pytest.mark.parametrize(
@@ -131,6 +122,40 @@ async def test_silent_connections_keep_nobody_out() -> None:
         assert await until_closed(silent[0]) == b""
         await silent[-1].send_all(b"P/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert (await until_closed(silent[-1])).endswith(b"short")
+
+
+async def test_answers_that_are_not_read_keep_nobody_out() -> None:
+    """More of them than there are places, each with more requests behind it."""
+    begun = 0
+
+    async def large(query: Query) -> Page:
+        nonlocal begun
+        begun += 1
+        return Page(200, bytes(16 << 20))  # more than the buffers of both ends hold
+
+    async with serving(large=large) as server, contextlib.AsyncExitStack() as stack:
+        for number in range(http.CONNECTIONS_MAX + 8):
+            sock = trio.socket.socket()
+            sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, 1024)
+            await sock.connect(("127.0.0.1", server.port))
+            stream = await stack.enter_async_context(trio.SocketStream(sock))
+            await stream.send_all(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
+            while begun <= min(number, http.CONNECTIONS_MAX - 1):
+                await trio.lowlevel.checkpoint()
+        for _ in range(8):
+            assert await asked(server, request("GET /page")) == (200, "short")
+
+
+async def test_a_crowd_from_one_address_closes_none_from_another() -> None:
+    async with serving() as server, contextlib.AsyncExitStack() as stack:
+        slow = await trio.open_tcp_stream("127.0.0.1", server.port, local_address="127.0.0.2")
+        await stack.enter_async_context(slow)
+        for _ in range(3 * http.CONNECTIONS_MAX):
+            await stack.enter_async_context(await connected(server))
+        # accepted in this order: all before it have a place or had one
+        assert await asked(server, request("GET /page")) == (200, "short")
+        await slow.send_all(request("GET /page"))
+        assert (await until_closed(slow)).endswith(b"short")
 
 
 async def test_a_request_that_does_not_end_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
