@@ -247,6 +247,12 @@ class Store:
         self.checkpoint_waits = False
         return self._checkpoint_job
 
+    @property
+    def checkpoint_awaits_flush(self) -> bool:
+        """A checkpoint is drawn up, and a flush must come back before `checkpoint_job` returns it."""
+        job = self._checkpoint_job
+        return self.checkpoint_waits and job is not None and self.log.durable_index < job.end_index
+
     def _draw_up_checkpoint(self, commit_index: int) -> CheckpointJob:
         """Notes queues and index files as they are now; the files that it takes to be flushed are not listed again.
 

@@ -38,6 +38,11 @@ class Health:
             leader = "" if replica.serving else "it leads, and does not serve yet"
         elif raft.leader is not None:
             leader = "" if raft.leader in replica.links else f"no link to {raft.leader}"
+        disk = ""
+        if replica.room.refuses_sends:
+            disk = "it is full: sends are refused"
+        elif replica.room.is_full(running.node.time.now_ns):
+            disk = "it is full: something found no room"
         registrars = running.registrars
         silent = [registrar.line.address for registrar in registrars if not registrar.is_registered]
         unregistered = (
@@ -47,7 +52,7 @@ class Health:
             Check("member", "it is no member of its group" if running.node.is_outside else ""),
             Check("leader", leader),
             Check("recovered", f"it lacks {raft.recovering}" if raft.recovering is not None else ""),
-            Check("disk", "it is full: sends are refused" if replica.disk_full else ""),
+            Check("disk", disk),
             Check("registered", unregistered),
             Check("running", "it stops" if running.is_stopping else ""),
         ]

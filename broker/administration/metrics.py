@@ -177,7 +177,9 @@ RESERVE_TIME = family(
 LOG_END = family("trivet_log_end_position_bytes", "gauge", "Where the log ends.")
 DISK_TOTAL = family("trivet_disk_total_bytes", "gauge", "Size of the disk that the store is on.")
 DISK_FREE = family("trivet_disk_free_bytes", "gauge", "Bytes of it that the node may still use.")
-DISK_FULL = family("trivet_disk_full", "gauge", "1 while sends are refused because the disk is full.")
+DISK_FULL = family(
+    "trivet_disk_full", "gauge", "1 while the disk is full: sends are refused, or something found no room."
+)
 FILES = family("trivet_store_files", "gauge", "Files of the store: log, consume_queue, index.", "kind")
 
 # ------------------------------------------------------------------ turns
@@ -391,7 +393,7 @@ class NodeMetrics:
         usage = self._disk.usage()
         yield one(DISK_TOTAL, usage.total_bytes)
         yield one(DISK_FREE, usage.free_bytes)
-        yield one(DISK_FULL, replica.disk_full)
+        yield one(DISK_FULL, replica.room.is_full(self._node.time.now_ns))
         yield many(
             FILES,
             (

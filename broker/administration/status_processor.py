@@ -124,7 +124,7 @@ class StatusProcessor:
             process_id=self._process_id(),
             store_path=self._settings.current.storage.path,
             recovering=raft.recovering,
-            disk_full=replica.disk_full or replica.room.lacks,
+            disk_full=replica.room.is_full(self._time.now_ns),
             voters=raft.configuration.voters,
             learners=raft.configuration.learners,
             configuration_index=raft.configuration_index,

@@ -408,8 +408,8 @@ class Node:
 
     # ------------------------------------------------------------------ time and turns
 
-    def turn(self, now_ns: int, wall_ms: int, send: Callable[[], None]) -> int:
-        """Does everything that has become possible; returns when the next turn is due at the latest (monotonic ns).
+    def turn(self, now_ns: int, wall_ms: int, send: Callable[[], None]) -> None:
+        """Does everything that has become possible.
 
         `send` writes out what is queued so far; it is called where others wait for that while this node has more to do.
         """
@@ -429,10 +429,14 @@ class Node:
             replica.serving, replica.store.log.last_index, replica.applied_index, now_ns
         )
         self._relayed.turn_ended()
-        deadline = min(replica.deadline_ns(), self.time.earliest_ns)
+
+    def deadline_ns(self) -> int:
+        """Returns when the next turn is due at the latest, if nothing happens before (monotonic ns)."""
+        due_ns = min(self.replica.deadline_ns(), self.time.earliest_ns)
         if self._held.waiting:
-            deadline = min(deadline, self._held.waiting[0].until_ns)
-        if self.has_more:
-            deadline = now_ns
-        self._due_ns, self._late_from_ns = deadline, deadline + STALLED_NS
-        return deadline
+            due_ns = min(due_ns, self._held.waiting[0].until_ns)
+        return self.time.now_ns if self.has_more else due_ns
+
+    def expect_turn(self, due_ns: int) -> None:
+        """The next turn is due at that time; who calls much later than that was held up (`Slowness.woke`)."""
+        self._due_ns, self._late_from_ns = due_ns, due_ns + STALLED_NS

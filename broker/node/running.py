@@ -113,10 +113,10 @@ class RunningNode:
         """Returns the session of a client that has connected. `host` is packed as in a record, `name` for the log."""
         return self.clients.accept(self.node.client_connected(name, host, is_encrypted=is_encrypted))
 
-    def turn(self, now_ns: int, wall_ms: int) -> int:
-        """Does all that has become possible. Returns when the next turn is due at the latest, in nanoseconds."""
+    def turn(self, now_ns: int, wall_ms: int) -> None:
+        """Does all that has become possible; `end_turn` follows."""
         node = self.node
-        deadline_ns = node.turn(now_ns, wall_ms, self._send)
+        node.turn(now_ns, wall_ms, self._send)
         if node.replica.members.peers is not self.links.peers:
             self.links.follow_membership()
         if node.registration_version != self._told_version:
@@ -127,14 +127,20 @@ class RunningNode:
             self._stop.turned()
         if node.replica.is_behind or node.has_more:
             self._surroundings.wake()
-        self.due_ns = deadline_ns
-        return deadline_ns  # what has set another one since has asked for another turn
 
-    def end_turn(self) -> None:
-        """Sends what `turn` has left, and begins the jobs that are due."""
+    def end_turn(self) -> int:
+        """Sends what `turn` has left, and begins the jobs that are due.
+
+        Returns when the next turn is due at the latest, in nanoseconds. That is asked last, when all that was due is
+        done or begun, and is never before this turn: what could have been done earlier makes nobody late.
+        """
         self._send()
         for job in self.jobs.others():
             self._begin_job(job)
+        node = self.node
+        self.due_ns = max(min(node.deadline_ns(), self.jobs.due_ns()), node.time.now_ns)
+        node.expect_turn(self.due_ns)
+        return self.due_ns
 
     def _send(self) -> None:
         """Writes what is queued, and begins the flush that others wait for: it takes longer than the rest of a turn."""

@@ -10,6 +10,7 @@ that failed the node must stop: nobody knows what was lost.
 import structlog
 
 from broker.replica.recovering import RecoveringFile
+from broker.requests.deadline import NEVER
 from log.entry_log import EntryLog, FlushJob
 from raft.core import Raft
 from raft.effects import RecoveryChanged
@@ -21,14 +22,14 @@ class Durability:
     """The flushes of one replica's log, one at a time, and what they make raft sure of."""
 
     __slots__ = (
+        "_flush_due_ns",
+        "_flushed_position",
         "_generation",
         "_interval_ns",
         "_log",
         "_raft",
         "_recovering",
         "_written_index",
-        "flush_due_ns",
-        "flushed_position",
         "flushing",
         "sync",
     )
@@ -49,12 +50,12 @@ class Durability:
         self._raft = raft
         self._recovering = recovering
         self._interval_ns = interval_ns
-        self.flush_due_ns = now_ns + interval_ns
+        self._flush_due_ns = now_ns + interval_ns
         """The time at which the next flush of asynchronous mode may begin, if there is anything to flush."""
         self.flushing = False
         self._generation = 0
         """Raft's generation of the log when the flush that is out began; meaningful only while `flushing`."""
-        self.flushed_position = log.end_position
+        self._flushed_position = log.end_position
         """The log's end when the newest flush began."""
         self._written_index = -2
         """The last entry that was acknowledged from the page cache."""
@@ -73,6 +74,15 @@ class Durability:
         self._recovering.acknowledged(last_index)
         self._raft.persisted(last_index, self._raft.log_generation, now_ns)
 
+    def due_ns(self) -> int:
+        """Returns when `flush_job` is to be asked again; NEVER if something must be written first, or come back.
+
+        In synchronous mode it is asked whenever bytes are sent, and no later time is of use.
+        """
+        if self.sync or self.flushing or self._log.end_position == self._flushed_position:
+            return NEVER
+        return self._flush_due_ns
+
     def flush_job(self, now_ns: int) -> FlushJob | None:
         """Returns the flush that is due now, None if none is; one at a time is out.
 
@@ -80,10 +90,10 @@ class Durability:
         """
         if self.flushing:
             return None
-        if not self.sync and now_ns < self.flush_due_ns:
+        if not self.sync and now_ns < self._flush_due_ns:
             return None
-        self.flush_due_ns = now_ns + self._interval_ns
-        self.flushed_position = self._log.end_position
+        self._flush_due_ns = now_ns + self._interval_ns
+        self._flushed_position = self._log.end_position
         job = self._log.flush_job()
         if job is not None:
             self.flushing = True

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from broker.replica.replica import Replica
+from broker.requests.deadline import NEVER
 from broker.statistics.histogram import Histogram
 
 
@@ -37,6 +38,12 @@ class Jobs:
         """The number of jobs that were taken and have not come back."""
         self.is_closed = False
         """True from the stop on: no job begins any more."""
+
+    def due_ns(self) -> int:
+        """Returns when to ask for jobs at the latest, if nothing happens before; NEVER while none becomes due."""
+        if self.is_closed:
+            return NEVER
+        return min(self._replica.durability.due_ns(), self._replica.upkeep.due_ns())
 
     def flush(self) -> Job | None:
         """Returns the flush that is to begin now, None if none is.

@@ -187,8 +187,6 @@ class Replica:
         self._serving_from: int | None = None
         self.serving = False
         """True when this node leads and all committed before its term is applied: it may answer for the group."""
-        self.disk_full = False
-        """Set by retention: nothing is taken until there is room again."""
 
         # What is committed, and how far that has become state: always applied index <= committed index <= last index.
         self._committed_index = self.raft.commit_index
@@ -209,7 +207,7 @@ class Replica:
         )
         self.slow = Slowness(self.raft, events)
         self.room = Room(store, self.raft, events)
-        self.upkeep = Upkeep(store, self.raft, now_ns, self.release, timings)
+        self.upkeep = Upkeep(store, self.raft, self.room, now_ns, self.release, timings)
         self.upkeep.note_format(self.metadata.format, now_ns)
         self.members = Members(
             node_id, self.raft, membership, self.links, observer, options.release.newest_format
@@ -253,12 +251,12 @@ class Replica:
         """Raises `NotServingError`, `OverloadedError` or `DiskFullError` when `count` entries cannot be appended now.
 
         `BatchUnderWayError`, an `OverloadedError`, keeps messages away while a batch is under way.
-        `disk_full` is for messages. What is small, and lets consumers go on, is taken `despite_full_disk` until nothing
-        is left: positions, order locks, topics and groups, members.
+        `Room.refuses_sends` is for messages. What is small, and lets consumers go on, is taken `despite_full_disk`
+        until nothing is left: positions, order locks, topics and groups, members.
         """
         if not self.serving:
             raise NotServingError(self.raft.leader)
-        if self.disk_full and not despite_full_disk:
+        if self.room.refuses_sends and not despite_full_disk:
             raise DiskFullError("the store", "writing", "more of the disk is used than the settings allow")
         if not despite_full_disk and (self._batch is not None or self.others_first):
             raise BatchUnderWayError("a long batch is being stored")
@@ -590,24 +588,19 @@ class Replica:
             self.carry_out()
 
     def deadline_ns(self) -> int:
-        """Returns the time at which `tick` and `turn` must run at the latest; NEVER while nothing is due."""
+        """Returns the time at which `tick` and `turn` must run at the latest; NEVER while nothing is due.
+
+        When jobs become due says `Jobs.due_ns`.
+        """
         deadline: int | None = self.raft.deadline()
         due = NEVER if deadline is None else deadline
         if self.is_behind:
             return self.now_ns
-        durability, room = self.durability, self.room
+        room = self.room
         if room.lacks:
             due = room.due_ns if self.raft.role is not fx.Role.LEADER else min(due, room.due_ns)
         if self.applied_index < self._committed_index:
             due = min(due, room.dispatch_due_ns)
-        if (
-            not durability.sync
-            and not durability.flushing
-            and self._log.end_position != durability.flushed_position
-        ):
-            due = min(due, durability.flush_due_ns)
-        if self.applied_index != self.upkeep.checkpointed_index:
-            due = min(due, self.upkeep.checkpoint_due_ns)
         return due
 
     @property

@@ -9,6 +9,9 @@ Raft believes that what it asks for is written, and a failed write of it stops t
 - Queues and indices of committed entries wait for room; they are made from the log at any time.
 
 It looks again every `LOOK_NS`, which is also how often a leader may send entries in vain.
+
+`is_full` is what status, readiness and metrics tell of the disk: whatever found no room, and that retention has sends
+refused because more of the disk is used than the settings allow.
 """
 
 from typing import Final
@@ -21,6 +24,12 @@ from raft.messages import Message
 
 LOOK_NS: Final = 1_000_000_000
 
+UPKEEP_PAUSE_NS: Final = 10_000_000_000
+"""The time after which a checkpoint or a snapshot that found no space is tried again; retention looks as often."""
+
+TRIED_WITHIN_NS: Final = 2 * LOOK_NS
+"""What found no room is tried again so soon after its time: entries, when the leader sends them again."""
+
 ROOM_BYTES: Final = 1 << 20
 """More than all that raft writes beside entries in a second: notes of some hundred bytes, a configuration, a no-op."""
 
@@ -28,7 +37,16 @@ ROOM_BYTES: Final = 1 << 20
 class Room:
     """The room on one replica's disk, as far as raft depends on it."""
 
-    __slots__ = ("_events", "_raft", "_store", "dispatch_due_ns", "due_ns", "lacks")
+    __slots__ = (
+        "_events",
+        "_full_until_ns",
+        "_raft",
+        "_store",
+        "dispatch_due_ns",
+        "due_ns",
+        "lacks",
+        "refuses_sends",
+    )
 
     def __init__(self, store: Store, raft: Raft, events: Events) -> None:
         self._store = store
@@ -39,6 +57,14 @@ class Room:
         self.due_ns = 0
         self.dispatch_due_ns = 0
         """Until then committed entries wait to be dispatched: there was no room for their queues or keys."""
+        self.refuses_sends = False
+        """Set by retention: no message is taken until less of the disk is used."""
+        self._full_until_ns = 0
+        """The disk counts as full until what found no room has been tried again."""
+
+    def is_full(self, now_ns: int) -> bool:
+        """Returns True while sends are refused, or if what was tried last found no room."""
+        return self.refuses_sends or self.lacks or now_ns < self._full_until_ns
 
     def for_entries(self, error: DiskFullError, now_ns: int) -> None:
         """There is no room for the entries that have come."""
@@ -49,6 +75,10 @@ class Room:
         """There is no room for what dispatch makes."""
         self.dispatch_due_ns = now_ns + LOOK_NS
         self._lacks("queues and index", now_ns, str(error))
+
+    def for_upkeep(self, what: str, error: DiskFullError, now_ns: int) -> None:
+        """There is no room for what raft does not depend on; it is tried again after `UPKEEP_PAUSE_NS`."""
+        self._tell(what, now_ns, UPKEEP_PAUSE_NS, str(error))
 
     def for_notes_of_stop(self, error: DiskFullError, now_ns: int) -> None:
         """There is no room for what makes the next start short."""
@@ -76,4 +106,8 @@ class Room:
     def _lacks(self, what: str, now_ns: int, error: str) -> None:
         self.lacks = True
         self.due_ns = now_ns + LOOK_NS
+        self._tell(what, now_ns, LOOK_NS, error)
+
+    def _tell(self, what: str, now_ns: int, again_ns: int, error: str) -> None:
+        self._full_until_ns = max(self._full_until_ns, now_ns + again_ns + TRIED_WITHIN_NS)
         self._events.warn(Event.DISK_FULL, what, now_ns, error=error)

@@ -17,6 +17,8 @@ from typing import Final
 
 import structlog
 
+from broker.replica.room import UPKEEP_PAUSE_NS, Room
+from broker.requests.deadline import NEVER
 from broker.state.release import Release
 from broker.statistics.timings import Timings
 from log.checkpoint import CheckpointJob
@@ -31,33 +33,34 @@ log = structlog.get_logger("trivet.replica")
 CHECKPOINT_INTERVAL_NS: Final = 3_000_000_000
 """The time from one checkpoint of queues and index files to the next."""
 
-NO_SPACE_PAUSE_NS: Final = 10_000_000_000
-"""The time after which work that found no space on the disk is tried again; retention looks as often."""
-
 
 class Upkeep:
     """Preparation, checkpoints and snapshots of one replica."""
 
     __slots__ = (
+        "_checkpoint_due_ns",
         "_encoded_ns",
         "_no_space_until_ns",
         "_preparing",
         "_raft",
         "_release",
+        "_room",
         "_store",
         "_timings",
-        "checkpoint_due_ns",
         "checkpointed_index",
         "waiting_snapshot",
     )
 
-    def __init__(self, store: Store, raft: Raft, now_ns: int, release: Release, timings: Timings) -> None:
+    def __init__(
+        self, store: Store, raft: Raft, room: Room, now_ns: int, release: Release, timings: Timings
+    ) -> None:
         self._timings = timings
+        self._room = room
         self._store = store
         self._release = release
         self._raft = raft
         self._preparing = False
-        self.checkpoint_due_ns = now_ns + CHECKPOINT_INTERVAL_NS
+        self._checkpoint_due_ns = now_ns + CHECKPOINT_INTERVAL_NS
         self.checkpointed_index = store.dispatched_index
         """The dispatched index that the last checkpoint noted; while it is the newest, no checkpoint is due."""
         self.waiting_snapshot: Snapshot | None = None
@@ -82,31 +85,38 @@ class Upkeep:
         self._preparing = False
         self._store.log.prepared(job)
 
+    def due_ns(self) -> int:
+        """Returns when `checkpoint_job` is to be asked again; NEVER if a flush or a dispatch must come first."""
+        store = self._store
+        if store.checkpoint_waits:
+            return NEVER if store.checkpoint_awaits_flush else self._no_space_until_ns
+        if store.dispatched_index == self.checkpointed_index:
+            return NEVER
+        return max(self._checkpoint_due_ns, self._no_space_until_ns)
+
     def checkpoint_job(self, now_ns: int) -> CheckpointJob | None:
         """Returns a checkpoint when one is due and can be written, else None.
 
         A worker thread runs it, and `checkpointed` takes it back.
         """
-        if now_ns < self._no_space_until_ns:
+        if now_ns < self.due_ns():
             return None
         store = self._store
         if not store.checkpoint_waits:
-            if now_ns < self.checkpoint_due_ns or store.dispatched_index == self.checkpointed_index:
-                return None
-            self.checkpoint_due_ns = now_ns + CHECKPOINT_INTERVAL_NS
+            self._checkpoint_due_ns = now_ns + CHECKPOINT_INTERVAL_NS
             self.checkpointed_index = store.dispatched_index
         try:
             return store.checkpoint_job(self._raft.commit_index)
         except DiskFullError as error:
             self.checkpointed_index = -1
-            self._lacks_space(error, now_ns)
+            self._lacks_space("checkpoint", error, now_ns)
             return None
 
     def checkpointed(self, job: CheckpointJob, now_ns: int) -> None:
         """The job has run without an error."""
         self._store.checkpointed(job)
         if job.refused is not None:
-            self._lacks_space(job.refused, now_ns)
+            self._lacks_space("checkpoint", job.refused, now_ns)
 
     def keep_snapshot(self, snapshot: Snapshot, took_ns: int) -> None:
         """Keeps a snapshot, which took so long to encode, until `write_snapshot` can write it."""
@@ -128,7 +138,7 @@ class Upkeep:
             try:
                 self._store.save_snapshot(snapshot.applied_index, snapshot.data)
             except DiskFullError as error:
-                self._lacks_space(error, now_ns)
+                self._lacks_space("snapshot", error, now_ns)
             else:
                 self.waiting_snapshot = None
                 written_ns = self._timings.stopwatch() - began_ns
@@ -144,7 +154,7 @@ class Upkeep:
             try:
                 self._store.raise_format(number, self._release.name)
             except DiskFullError as error:
-                self._lacks_space(error, now_ns)
+                self._lacks_space("format", error, now_ns)
             else:
                 log.info("format raised", format=number)
 
@@ -153,6 +163,6 @@ class Upkeep:
         self.waiting_snapshot = None
         self._no_space_until_ns = 0
 
-    def _lacks_space(self, error: DiskFullError, now_ns: int) -> None:
-        self._no_space_until_ns = now_ns + NO_SPACE_PAUSE_NS
-        log.warning("no space on the disk, tried again later", error=str(error))
+    def _lacks_space(self, what: str, error: DiskFullError, now_ns: int) -> None:
+        self._no_space_until_ns = now_ns + UPKEEP_PAUSE_NS
+        self._room.for_upkeep(what, error, now_ns)

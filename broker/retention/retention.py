@@ -106,7 +106,7 @@ class Retention:
         self._deadline.due_ns = self._time.now_ns + settings.interval_ms * _MS
         usage = self._disk.usage()
         used = 1 - usage.free_bytes / max(usage.total_bytes, 1)
-        self._replica.disk_full = used > settings.disk_full_percent / 100
+        self._replica.room.refuses_sends = used > settings.disk_full_percent / 100
         self._tell(used, policy)
         hour = self._hour_of_day(self._time.wall_ms)
         removed = 0
@@ -128,7 +128,7 @@ class Retention:
     def _tell(self, used: float, policy: RetentionPolicy) -> None:
         """Warns of each watermark when it is passed, up or down: the first gives an operator the time to act."""
         before = self._watermark
-        if self._replica.disk_full:
+        if self._replica.room.refuses_sends:
             self._watermark = _FULL
         elif used > policy.force_ratio:
             self._watermark = _NEARLY_FULL

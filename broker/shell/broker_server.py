@@ -218,8 +218,8 @@ class BrokerServer:
         timings = self.node.stats.timings
         if now_ns > self._running.due_ns:
             timings.lag.observe(now_ns - self._running.due_ns)
-        deadline_ns = self._running.turn(now_ns, _wall_ms())
-        self._running.end_turn()
+        self._running.turn(now_ns, _wall_ms())
+        deadline_ns = self._running.end_turn()
         took_ns = time.monotonic_ns() - now_ns
         timings.turn.observe(took_ns)
         self.node.replica.slow.turned(took_ns, now_ns)

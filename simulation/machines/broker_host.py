@@ -481,10 +481,9 @@ class BrokerProcess:
     def _turn(self) -> None:
         host = self.host
         self._turn_planned = False
-        deadline_ns = self.running.turn(*host.clock.read())
+        self.running.turn(*host.clock.read())
         host.surroundings.watcher.turned(host, self.node)
-        self.running.end_turn()
-        self._arm(deadline_ns)
+        self._arm(self.running.end_turn())
 
     def _arm(self, deadline_ns: int) -> None:
         self._deadline_ns = deadline_ns

@@ -60,6 +60,7 @@ from broker.settings.tables import (
 )
 from broker.shell.clock import local_hour
 from broker.state.release import THIS_RELEASE, Release
+from log.errors import DiskFullError
 from log.options import StoreOptions
 from log.properties import encode_properties
 from log.record import Record, decode_record, pack_host
@@ -488,12 +489,15 @@ class Group:
 
     def _turn(self, member: Member) -> None:
         member.due_ns = FAR_NS
-        due_ns = member.process.turn(self.now_ns, self.wall_ms)
-        member.due_ns = min(member.due_ns, due_ns)
-        member.process.end_turn()
+        member.process.turn(self.now_ns, self.wall_ms)
+        member.due_ns = min(member.due_ns, member.process.end_turn())
         while member.jobs:
             job = member.jobs.pop(0)
-            job.run()
+            try:
+                job.run()
+            except DiskFullError:
+                if job.failure_stops_node:
+                    raise
             member.process.job_done(job)
 
     def hand_out(self, member: Member) -> None:

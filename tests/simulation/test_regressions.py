@@ -13,6 +13,7 @@ import pytest
 
 from broker.delayed.deliveries import count_delivered
 from broker.replica.replica import Replica
+from broker.replica.room import Room
 from broker.replica.trace import ReplicaTrace
 from broker.replica.upkeep import Upkeep
 from broker.state.metadata import Metadata
@@ -350,7 +351,7 @@ def test_a_snapshot_does_not_say_that_it_reflects_less_than_it_does() -> None:
         membership=SimpleNamespace(addresses={}),
         store=store,
         timings=Timings(),
-        upkeep=Upkeep(cast("Store", store), cast("Raft", None), 0, THIS_RELEASE, Timings()),
+        upkeep=Upkeep(cast("Store", store), cast("Raft", None), cast(Room, None), 0, THIS_RELEASE, Timings()),
         _metadata_index=9,
     )
     Replica.save_snapshot(cast("Replica", replica))

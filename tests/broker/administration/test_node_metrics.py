@@ -5,7 +5,9 @@ from __future__ import annotations
 from broker.administration.health import Health
 from broker.administration.metrics import QUEUES_AT_ONCE, NodeMetrics
 from broker.remoting.codes import RequestCode
+from broker.remoting.node_status import decode_node_status
 from broker.shell.metrics import SAMPLES_AT_ONCE, MetricsPage
+from broker.statistics.events import Event
 from broker.statistics.families import ALL, ROCKETMQ_PREFIX
 from broker.statistics.histogram import BOUNDS_NS, Histogram
 from broker.statistics.totals import OTHERS, Totals
@@ -193,13 +195,46 @@ def test_a_node_is_ready_when_clients_can_use_it() -> None:
 
     leader, follower = group.leader, group.follower
     assert problems(leader) == problems(follower) == {}
-    group.node(leader).replica.disk_full = True
+    group.node(leader).replica.room.refuses_sends = True
     assert problems(leader) == {"disk": "it is full: sends are refused"}
     for node_id in group.members:
         if node_id != follower:
             group.kill(node_id)
     group.advance(5)
     assert problems(follower) == {"leader": "none is known"}
+
+
+def test_status_readiness_and_metrics_say_the_same_of_the_disk() -> None:
+    """All the time, not only when retention has looked: what found no room is known at once, and for as long."""
+    group = Group(3)
+    group.elect()
+    group.converge()
+    node = group.follower
+    group.kill(node)
+    group.replace_disk(node)
+    group.restart(node)
+    disk = group.members[node].disk
+    disk.free_pages, disk.free_bytes = 0, 0
+    events = group.node(node).events
+
+    def told() -> list[bool]:
+        process = group.members[node].process
+        status = decode_node_status(group.connect(node).ok(RequestCode.TRIVET_NODE_STATUS).body)
+        ready = {check.name: check.problem for check in Health(process).ready()}
+        return [
+            status.disk_full,
+            ready["disk"] == "it is full: something found no room",
+            Told(group, node).value("trivet_disk_full") == 1,
+        ]
+
+    group.run_until(lambda: events.count(Event.DISK_FULL) > 0)
+    for _ in range(80):
+        assert told() == [True, True, True]
+        group.advance(0.1)
+    disk.free_pages, disk.free_bytes = None, disk.total_bytes
+    group.advance(4)
+    group.converge()
+    assert told() == [False, False, False]
 
 
 def test_a_node_without_turns_does_not_live() -> None:

@@ -123,9 +123,9 @@ def test_much_that_is_due_at_once_takes_many_turns(
     turn, looked_at = Node.turn, deliveries.delivery_of
     in_turn: list[int] = []
 
-    def counted_turn(node: Node, *args: Any) -> int:
+    def counted_turn(node: Node, *args: Any) -> None:
         in_turn.append(0)
-        return turn(node, *args)
+        turn(node, *args)
 
     def counted(*args: Any) -> Any:
         in_turn[-1] += 1

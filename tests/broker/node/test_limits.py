@@ -636,9 +636,9 @@ def test_broadcasting_where_it_is_forbidden(shared: Group) -> None:
 
 def test_no_room_on_the_disk(shared: Group) -> None:
     replica = shared.node(shared.leader).replica
-    replica.disk_full = True
+    replica.room.refuses_sends = True
     got = send()(shared.connect())
-    replica.disk_full = False
+    replica.room.refuses_sends = False
     assert got.code == CODES.SERVICE_NOT_AVAILABLE
     assert "disk full: " in (got.remark or "")
 

@@ -212,7 +212,7 @@ def test_a_disk_without_any_space_stops_nobody_who_reads() -> None:
         group.advance(30)
     assert {line["event"] for line in logs} >= {
         "the disk is full: sends are refused",
-        "no space on the disk, tried again later",
+        "disk full",
         "no space even to note what is deleted: free some",
     }
     assert len(logs) < 30, "it is not said in every turn"

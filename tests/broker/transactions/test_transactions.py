@@ -513,7 +513,7 @@ def test_nobody_is_asked_while_nobody_may_commit(group: Group) -> None:
     half = send_half(producer, b"x")
     disk = group.members[group.leader].disk
     free_before, disk.free_bytes = disk.free_bytes, disk.total_bytes // 20
-    group.node(group.leader).replica.disk_full = True
+    group.node(group.leader).replica.room.refuses_sends = True
     group.advance(3 * INTERVAL_S)
     assert end(producer, half, COMMIT) == ResponseCode.SERVICE_NOT_AVAILABLE
     assert questions(producer) == []
@@ -756,12 +756,11 @@ def test_a_pass_over_many_whose_producers_are_gone_keeps_nobody_waiting(
     turn = type(node).turn
     most = 0
 
-    def counted(self: Node, now_ns: int, wall_ms: int, send: Callable[[], None]) -> int:
+    def counted(self: Node, now_ns: int, wall_ms: int, send: Callable[[], None]) -> None:
         nonlocal most
         before = len(looked_at)
-        due_ns = turn(self, now_ns, wall_ms, send)
+        turn(self, now_ns, wall_ms, send)
         most = max(most, len(looked_at) - before)
-        return due_ns
 
     monkeypatch.setattr(Node, "turn", counted)
     group.advance(INTERVAL_S)
