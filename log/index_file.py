@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from log.disk import Disk, MappedFile
+from log.errors import DiskFullError
 from log.java_hash import java_hash_utf8, java_hash_utf8_many
 from log.options import StoreOptions
 
@@ -381,17 +382,27 @@ class IndexFiles:
         """Returns the physical offsets of records that may have the key (hashes collide), newest first.
 
         They were stored in the given time (ms, both ends included) and lie at `least_offset` or behind it; there are at
-        most min(limit, MAX_QUERY_RESULTS). Raises as `write`. A key of millions of messages has a chain as long; with
-        a `budget` the query ends when it is used up.
+        most min(limit, MAX_QUERY_RESULTS). A key of millions of messages has a chain as long; with a `budget` the query
+        ends when it is used up. Raises DiskError, but for a full disk: what finds no room in a file is looked through
+        where it waits.
         """
-        self.write()
-        wanted = key_hash(f"{topic}#{key}".encode("utf-8", "surrogatepass"))
+        name = f"{topic}#{key}".encode("utf-8", "surrogatepass")
+        wanted = key_hash(name)
         limit = min(limit, MAX_QUERY_RESULTS)
         found: list[int] = []
+        try:
+            self.write()
+        except DiskFullError:
+            newest_first = reversed(list(zip(*self._pending, strict=True)))
+            found = [
+                offset
+                for pending, offset, time in newest_first
+                if pending == name and offset >= least_offset and begin_time <= time <= end_time
+            ][:limit]
         for file in reversed(self._files):
             if (
                 len(found) >= limit
-                or file.end_offset < least_offset
+                or (file.count > 1 and file.end_offset < least_offset)  # one that found no room is empty
                 or (budget is not None and budget.exhausted)
             ):
                 break

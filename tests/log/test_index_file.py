@@ -230,6 +230,25 @@ def test_a_full_disk_can_be_tried_again() -> None:
         assert index.query("T", key, 64, 0, 1 << 60) == expected(everything, key)
 
 
+def test_keys_that_find_no_room_are_found_where_they_wait() -> None:
+    """A query that raised here ended a leader in seed 5027: a repeated send is looked up in the middle of a turn."""
+    disk = MemoryDisk()
+    index = IndexFiles(disk, OPTIONS)
+    everything = fill(index, [10])
+    disk.free_pages = 0
+    with pytest.raises(DiskFullError):
+        everything += fill(index, [10], first=10)
+    everything += [(f"k{number % 5}", 48 + 100 * number, NOW + 700 * number) for number in range(10, 20)]
+    for key in ("k0", "k1"):
+        places = expected(everything, key)
+        assert index.query("T", key, 64, 0, 1 << 60) == places
+        assert index.query("T", key, 3, 0, 1 << 60) == places[:3]
+        assert index.query("T", key, 64, NOW + 700 * 5, NOW + 700 * 14) == [
+            place for place in places if 5 <= place // 100 <= 14
+        ]
+        assert index.query("T", key, 64, 0, 1 << 60, least_offset=1000) == [p for p in places if p >= 1000]
+
+
 def test_pending_keys_are_found_and_written_when_enough_are_together() -> None:
     disk = MemoryDisk()
     index = IndexFiles(disk, OPTIONS)
