@@ -325,9 +325,14 @@ async def inquire(context: Context, runtime: Runtime, writer: TraceWriter) -> No
                 message = invariant.any_message(random)
                 if message is None:
                     continue
+                topic = random.choice((TOPIC, EVENTS))
                 try:
-                    queue = random.choice(await consumer.queues(random.choice((TOPIC, EVENTS))))
-                    await random.choice(questions)(queue, message)
+                    queues = await consumer.queues(topic)
+                    if not queues:
+                        raise Violation(
+                            "what may not be written can be read", "inquirer", f"{topic}: no queue"
+                        )
+                    await random.choice(questions)(random.choice(queues), message)
                 except ClientError:
                     pass
 

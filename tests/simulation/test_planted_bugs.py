@@ -31,7 +31,7 @@ _FOUND_AS: dict[str, tuple[str, ...]] = {
     "transaction: unknown taken for rollback": ("decided as it should be",),
     "timer: judged by the leader's wall clock": ("no delay is cut short",),
     "order: done with before it is handled": ("positions follow handling",),
-    "order: every lock is granted": ("handled under its own lock",),
+    "order: every lock is granted": ("handled under its own lock", "one holder of an ordered queue"),
     "order: position read before the lock": ("order without gaps or steps back",),
     "retry: delays do not grow": ("delays grow",),
     "retry: due at once": ("no retry is early",),
