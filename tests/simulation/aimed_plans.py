@@ -190,6 +190,7 @@ AIMED: dict[str, Aim] = {
         _leaders_lost_with_requests_under_way,
         "a reset is done once",
         {"flush": "sync", "actors": ("administrator", "operator", "resetter")},
+        or_as=("members report where they are",),
     ),
     "order: locks forgotten with their leader": Aim(
         _often("transfer", gap_s=1),

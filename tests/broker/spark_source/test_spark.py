@@ -77,7 +77,8 @@ async def test_a_batch_has_every_message_once(spark: SparkSession, tmp_path: Pat
                 assert row["keys"] == ["k", str(number)]
                 assert row["properties"]["KEYS"] == f"k {number}"
                 assert row["message_id"] == row["properties"]["UNIQ_KEY"]
-                assert 0 <= (row["timestamp"] - row["born_timestamp"]).total_seconds() < LIMIT_S
+                # The group's time (broker/replica/group_clock.py) may be a little behind the producer's clock.
+                assert -1 < (row["timestamp"] - row["born_timestamp"]).total_seconds() < LIMIT_S
             # A part of each queue, and columns of one's own choice.
             ends = Counter(row["queue"] for row in rows)
             starts = {str(queue): 3 for queue in range(QUEUES)}
