@@ -228,20 +228,7 @@ def encode_frame(frame: Frame | HandshakeFrame) -> tuple[Buffer, ...]:
             header = encode_header(ClientGoneHeader(connection))
         case NotAMember(index):
             header = encode_header(NotAMemberHeader(index))
-        case Hello(
-            version,
-            group,
-            source,
-            target,
-            address,
-            body,
-            oldest,
-            newest_format,
-            release,
-            time_ms,
-            is_group_time,
-        ):
-            clock = () if time_ms is None else (time_ms, is_group_time)
+        case Hello(version, group, source, target, address, body, oldest):
             fields = (
                 "hello",
                 version,
@@ -250,11 +237,11 @@ def encode_frame(frame: Frame | HandshakeFrame) -> tuple[Buffer, ...]:
                 target,
                 address,
                 oldest,
-                newest_format,
-                release,
-                *clock,
+                frame.newest_format,
+                frame.release,
             )
-            header = cbor2.dumps(fields)
+            clock = () if frame.time_ms is None else (frame.time_ms, frame.is_group_time)
+            header = cbor2.dumps((*fields, *clock))
         case Challenge(nonce, proof, version, newest_format):
             header = cbor2.dumps(("challenge", nonce, proof, version, newest_format))
         case Proof(proof):
@@ -427,24 +414,10 @@ def take_frame(data: bytes, frame_bytes_max: int) -> tuple[HandshakeFrame, bytes
     except (cbor2.CBORError, ValueError, TypeError) as error:
         raise PeerProtocolError(f"a handshake's header cannot be read: {error}") from error
     match fields:
-        case _Hello(
-            version, group, source, target, address, oldest, newest_format, release, time_ms, is_group_time
-        ):
-            oldest = version if oldest is None else oldest
-            hello = Hello(
-                version,
-                group,
-                source,
-                target,
-                address,
-                body,
-                oldest,
-                newest_format,
-                release,
-                time_ms,
-                is_group_time,
-            )
-            return hello, rest
+        case _Hello():
+            if fields.oldest_version is None:
+                fields.oldest_version = fields.version
+            return Hello(**msgspec.structs.asdict(fields), nonce=body), rest
         case _Challenge(nonce, proof, version, newest_format):
             return Challenge(nonce, proof, version, newest_format), rest
     return Proof(fields.proof), rest
