@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 SHARED := --numprocesses auto
 ROOMS := raft log broker simulation spark_analysis tests benchmarks trivet.py
 
-.PHONY: demo test test-fast check fmt map bench simulate fuzz interop lock clean
+.PHONY: demo test test-fast fast-check check fmt map bench simulate fuzz interop lock clean
 
 demo: $(STAMP)
 	$(BIN)/trivet demo
@@ -19,6 +19,10 @@ test: $(STAMP)
 # Between edits: no real processes, no Spark, nothing that takes seconds.
 test-fast: $(STAMP)
 	$(BIN)/pytest $(SHARED) -m "not (cluster or spark or interop or slow)"
+
+# The loops in C against the pure ones, and below gcc's sanitizers; what was skipped is said.
+fast-check: $(STAMP)
+	$(BIN)/pytest -rs tests/log/test_loops.py
 
 check: $(STAMP)
 	$(BIN)/ruff format --check $(ROOMS)

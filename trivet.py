@@ -1,107 +1,41 @@
-"""Trivet's public face: ``import trivet`` gives the client, ``python -m trivet`` the command."""
+"""Trivet's public face: ``import trivet`` gives the client, ``python -m trivet`` the command.
 
-if __name__ == "__main__":  # first, so that the command does not wait for the client to be imported
+Whatever is imported from the wheel runs this first, Spark's workers and the command included. So nothing is imported
+here but when it is asked for.
+"""
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from broker.public.client import *  # noqa: F403
+    from broker.public.client import __all__ as __all__
+
+# In the wheel this file is trivet/__init__.py, with testing.py beside it, which is `trivet.testing`. In a checkout this
+# makes it the same of broker/public/testing.py; the rooms have their own names there, and no others.
+__path__ = globals().get("__path__") or [str(Path(__file__).parent / "broker" / "public")]
+
+
+def main() -> NoReturn:
+    """Run the command ``trivet`` with this process's arguments, and exit."""
     from broker.tools.cli import main
 
     main()
 
-from broker.client.admin import AdminClient, BrokerStatus, QueueStatus
-from broker.client.consuming.consumer import Consumer
-from broker.client.consuming.intake import FetchLimits
-from broker.client.consuming.listening import Handled, listen
-from broker.client.consuming.offset_file import OffsetFile
-from broker.client.consuming.order_locks import LockTimes
-from broker.client.consuming.ordered_listening import listen_orderly
-from broker.client.consuming.pull_consumer import PullConsumer
-from broker.client.consuming.rebalance import (
-    allocate_averagely,
-    allocate_by_circle,
-    allocation_by_machine_room,
-    allocation_nearby,
-    consistent_hash_allocation,
-    fixed_allocation,
-)
-from broker.client.consuming.subscription import SqlFilter
-from broker.client.errors import (
-    BrokerBusy,
-    BrokerError,
-    CallTimeout,
-    ClientClosed,
-    ClientError,
-    ConnectFailed,
-    ConnectionFailed,
-    ConnectionLost,
-    DamagedMessage,
-    DamagedOffsets,
-    MessageRejected,
-    NameServerUnavailable,
-    NoRoute,
-    NotDelivered,
-    OffsetsNotStored,
-    OutboxFull,
-    ReplyTimeout,
-    SendOutcomeUnknown,
-    SendsFailed,
-    TransactionUndecided,
-    UsageError,
-)
-from broker.client.message import Message, MessageQueue, MessageView, SendResult, SendStatus
-from broker.client.producing.latency import CLASSES_OF_4, LatencyClasses
-from broker.client.producing.outbox import Outbox, Sending
-from broker.client.producing.producer import Producer
-from broker.client.producing.transactions import Decision, Transaction, TransactionalProducer
 
-__all__ = [
-    "CLASSES_OF_4",
-    "AdminClient",
-    "BrokerBusy",
-    "BrokerError",
-    "BrokerStatus",
-    "CallTimeout",
-    "ClientClosed",
-    "ClientError",
-    "ConnectFailed",
-    "ConnectionFailed",
-    "ConnectionLost",
-    "Consumer",
-    "DamagedMessage",
-    "DamagedOffsets",
-    "Decision",
-    "FetchLimits",
-    "Handled",
-    "LatencyClasses",
-    "LockTimes",
-    "Message",
-    "MessageQueue",
-    "MessageRejected",
-    "MessageView",
-    "NameServerUnavailable",
-    "NoRoute",
-    "NotDelivered",
-    "OffsetFile",
-    "OffsetsNotStored",
-    "Outbox",
-    "OutboxFull",
-    "Producer",
-    "PullConsumer",
-    "QueueStatus",
-    "ReplyTimeout",
-    "SendOutcomeUnknown",
-    "SendResult",
-    "SendStatus",
-    "Sending",
-    "SendsFailed",
-    "SqlFilter",
-    "Transaction",
-    "TransactionUndecided",
-    "TransactionalProducer",
-    "UsageError",
-    "allocate_averagely",
-    "allocate_by_circle",
-    "allocation_by_machine_room",
-    "allocation_nearby",
-    "consistent_hash_allocation",
-    "fixed_allocation",
-    "listen",
-    "listen_orderly",
-]
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        if name == "__all__" or not name.startswith("_"):
+            client = import_module("trivet.client")
+            if name == "__all__" or name in client.__all__:
+                return getattr(client, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__():
+        return [*globals(), *__getattr__("__all__")]
+
+
+if __name__ == "__main__":
+    main()

@@ -91,8 +91,8 @@ def _panel(
 ) -> list[str]:
     """One square with its axes; its border on the left is at ``left``."""
     measured = [one for listed in lines.values() for one in listed]
-    xs, x_ticks = _scale([one["history"]["operations"] for one in measured], left, left + SIDE)
-    ys, y_ticks = _scale([value_of(one) for one in measured], TOP + SIDE, TOP)
+    xs, x_ticks = log_scale([one["history"]["operations"] for one in measured], left, left + SIDE)
+    ys, y_ticks = log_scale([value_of(one) for one in measured], TOP + SIDE, TOP)
     bottom, middle = TOP + SIDE, TOP + SIDE / 2
     drawn = [
         f'<text x="{left + SIDE / 2}" y="{bottom + 34}" text-anchor="middle">operations</text>',
@@ -100,10 +100,10 @@ def _panel(
     ]
     for tick in x_ticks:
         drawn.append(f'<path d="M{xs(tick):.1f} {TOP}V{bottom}" stroke="#ddd"/>')
-        drawn.append(f'<text x="{xs(tick):.1f}" y="{bottom + 16}" text-anchor="middle">{_short(tick)}</text>')
+        drawn.append(f'<text x="{xs(tick):.1f}" y="{bottom + 16}" text-anchor="middle">{short(tick)}</text>')
     for tick in y_ticks:
         drawn.append(f'<path d="M{left} {ys(tick):.1f}H{left + SIDE}" stroke="#ddd"/>')
-        drawn.append(f'<text x="{left - 5}" y="{ys(tick) + 4:.1f}" text-anchor="end">{_short(tick)}</text>')
+        drawn.append(f'<text x="{left - 5}" y="{ys(tick) + 4:.1f}" text-anchor="end">{short(tick)}</text>')
     for color, listed in zip(COLORS, lines.values(), strict=False):
         points = [(xs(one["history"]["operations"]), ys(value_of(one))) for one in listed]
         path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
@@ -117,7 +117,9 @@ def _panel(
     return drawn
 
 
-def _scale(values: Sequence[float], begin: float, end: float) -> tuple[Callable[[float], float], list[float]]:
+def log_scale(
+    values: Sequence[float], begin: float, end: float
+) -> tuple[Callable[[float], float], list[float]]:
     """The function from a value to its place between ``begin`` and ``end``, logarithmic; and the ticks there."""
     low, high = math.log10(min(values)) - 0.1, math.log10(max(values)) + 0.1
     powers = range(math.ceil(low), math.floor(high) + 1)
@@ -131,7 +133,7 @@ def _scale(values: Sequence[float], begin: float, end: float) -> tuple[Callable[
     return place, [tick for tick in ticks if low <= math.log10(tick) <= high]
 
 
-def _short(tick: float) -> str:
+def short(tick: float) -> str:
     """1000 as 1k, 1000000 as 1M."""
     for size, letter in ((1e6, "M"), (1e3, "k")):
         if tick >= size:

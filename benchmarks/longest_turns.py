@@ -22,13 +22,23 @@ from typing import Any, Final
 
 import structlog
 
+from broker.access.name_server_control import NameServerControl
+from broker.name_server import NameServer
+from broker.name_server.sessions import NameServerSessions
 from broker.node.links import AcceptedLink
 from broker.node.running import RunningNode
-from broker.remoting.codes import RequestCode
+from broker.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable
+from broker.remoting.codes import RequestCode, Version
+from broker.remoting.command import encode, request
+from broker.remoting.register_body import RegisterBrokerBody, body_crc
 from broker.requests.client_sessions import ClientSession
+from broker.requests.connection import Connection
+from broker.settings.tables import NameServerSettings
 from log.batch import BatchItem, encode_batch
 from log.options import StoreOptions
 from tests.broker.harness import Client, Group
+from tests.broker.lines import Desk
+from tests.hostile.test_cost import CHANGES_MEMBERS, DeafEnd, worst_frames
 
 ENTRANCES: Final[tuple[tuple[type, str], ...]] = (
     (ClientSession, "received"),
@@ -37,8 +47,13 @@ ENTRANCES: Final[tuple[tuple[type, str], ...]] = (
     (RunningNode, "job_done"),
 )
 STORE: Final = StoreOptions(
-    data_file_bytes=256 << 20, prepare_ahead_bytes=1 << 20, prepare_step_bytes=1 << 18
+    data_file_bytes=256 << 20,
+    prepare_ahead_bytes=1 << 20,
+    prepare_step_bytes=1 << 18,
+    index_slots=500_000,
+    index_entries=2_000_000,
 )
+"""IndexFiles are a tenth of the usual, and so is the memory that stands for them."""
 
 
 @dataclass
@@ -89,8 +104,7 @@ class Longest:
 
 def group_of_three(max_message_bytes: int = 256 << 10) -> tuple[Group, Client]:
     """A group that has written before, with a topic T of 4 queues, and a client of its leader."""
-    group = Group(3, options=STORE, max_message_bytes=max_message_bytes)
-    group.elect()
+    group = Group.elected(3, options=STORE, max_message_bytes=max_message_bytes)
     client = group.connect()
     client.create_topic("T", queues=4)
     fill(client, 2000, b"KEYS\x01warm\x02")
@@ -100,8 +114,10 @@ def group_of_three(max_message_bytes: int = 256 << 10) -> tuple[Group, Client]:
     return group, client
 
 
-def batch(client: Client, items: list[BatchItem], topic: str = "T") -> int:
-    """Sends a batch; returns its opaque."""
+def batch(
+    client: Client, items: list[BatchItem], topic: str = "T", once: tuple[int, bool] | None = None
+) -> int:
+    """Sends a batch, `once` with a floor, and whether it is sent again; returns its opaque."""
     fields = {
         "a": "PG",
         "b": topic,
@@ -113,6 +129,8 @@ def batch(client: Client, items: list[BatchItem], topic: str = "T") -> int:
         "h": 0,
         "m": True,
     }
+    if once is not None:
+        fields |= {"once": once[0]} | ({"again": True} if once[1] else {})
     return client.start_call(RequestCode.SEND_BATCH_MESSAGE, fields, encode_batch(items))
 
 
@@ -131,6 +149,18 @@ def tiny_batch(longest: Longest) -> None:
         answer = client.wait(batch(client, [BatchItem(0, b"", b"")] * 60_000))
         group.advance(1)
     assert answer.code == 0, answer.remark
+
+
+def repeated_batch(longest: Longest) -> None:
+    """A batch of 50,000 messages that is stored already, and is sent again."""
+    group, client = group_of_three(4 << 20)
+    items = [BatchItem(0, b"x", b"UNIQ_KEY\x01%016X\x02" % number) for number in range(50_000)]
+    for again in (False, True):
+        with longest.part("again" if again else "first"):
+            answer = client.wait(batch(client, items, once=(0, again)))
+            group.advance(1)
+        assert answer.code == 0, answer.remark
+    assert answer.fields["once"] == "found"
 
 
 def many_keys(longest: Longest) -> None:
@@ -228,13 +258,15 @@ def offsets(longest: Longest) -> None:
     with longest.part("progress"):
         client.call(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "G"})
     with longest.part("copied"):
-        client.call(RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "G", "destGroup": "G2", "topic": ""})
+        client.call(
+            RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "G", "destGroup": "G2", "topic": "", "offline": True}
+        )
 
 
 def heartbeat(longest: Longest) -> None:
     """The longest heartbeat, which creates its consumer groups, and the same once more."""
     _, client = group_of_three()
-    subscriptions = [{"topic": f"X{k}", "subString": "*", "subVersion": 1} for k in range(15)]
+    subscriptions = [{"topic": f"X{k}", "subString": "*", "subVersion": 1} for k in range(5)]
     groups = [{"groupName": f"G{k}", "subscriptionDataSet": subscriptions} for k in range(990)]
     body = json.dumps({"clientID": "c", "consumerDataSet": groups}).encode()
     with longest.part("first"):
@@ -246,11 +278,81 @@ def heartbeat(longest: Longest) -> None:
 def locks(longest: Longest) -> None:
     """Order locks for as many queues as a long body names."""
     _, client = group_of_three()
-    queues = [{"brokerName": "broker-a", "queueId": k, "topic": "T"} for k in range(100_000)]
+    queues = [{"brokerName": "broker-a", "queueId": k, "topic": "T"} for k in range(8_000)]
     body = json.dumps({"clientId": "c", "consumerGroup": "G", "mqSet": queues}).encode()
+    client.create_topic("T", queues=8_000)
     client.heartbeat("G", ("T",))
     with longest.measured():
-        client.call(RequestCode.LOCK_BATCH_MQ, None, body)
+        client.ok(RequestCode.LOCK_BATCH_MQ, None, body)
+
+
+def wide_topic(longest: Longest) -> None:
+    """What is told of each queue of a topic that has as many as it may."""
+    _, client = group_of_three()
+    client.create_topic("W", queues=65_536)
+    client.heartbeat("G", ("W",))
+    with longest.part("ranges"):
+        client.ok(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "W"})
+    with longest.part("times"):
+        client.ok(RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "W", "group": "G"})
+    with longest.part("progress"):
+        client.ok(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "G", "topic": "W"})
+    with longest.part("reset"):
+        fields = {"topic": "W", "group": "G", "timestamp": -1, "isForce": True}
+        client.ok(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+
+
+def every_code(longest: Longest) -> None:
+    """The worst frames of every request code, each with a body of 1 MiB (`tests/hostile/test_cost.py`)."""
+    group, _ = group_of_three()
+    for code in RequestCode:
+        if code in CHANGES_MEMBERS:
+            continue
+        inside = Longest()
+        for frame in worst_frames(code, 1, (1 << 20) - 4096):
+            end = DeafEnd()
+            session = group.accept(group.leader, end, "10.1.1.1", 999)
+            with inside.measured():
+                session.received(frame)
+                group.settle()
+            group.hang_up(group.leader, session)
+        for entrance, ms in inside.ms.items():
+            longest.ms[entrance] = max(ms, longest.ms.get(entrance, 0.0))
+        if max(inside.ms.values()) > 10:
+            print(f"    {code.name}: {inside}", flush=True)
+
+
+def registration(longest: Longest) -> None:
+    """A broker with 20,000 topics, and with 80,000, at a name server: it comes, has changed, and goes."""
+    for count, compressed in ((20_000, False), (20_000, True), (80_000, True)):
+        desk = Desk()
+        sessions = NameServerSessions(
+            NameServer(NameServerSettings()), desk, desk.time, 120 * 10**9, bytes, NameServerControl()
+        )
+        session = sessions.accept(Connection(desk.outgoing, "broker"))
+        for counter, what in enumerate(("first", "changed"), 1):
+            topics = {
+                f"topic-{number:06}": TopicConfig(
+                    topic_name=f"topic-{number:06}", attributes={"+message.type": "NORMAL"}
+                )
+                for number in range(count)
+            }
+            read = RegisterBrokerBody(topics=TopicConfigTable(DataVersion(counter=counter), topics))
+            body = read.encode_compressed(Version.V5_0_0) if compressed else read.encode()
+            fields = {
+                "brokerName": "b",
+                "brokerAddr": "10.0.0.1:10911",
+                "clusterName": "c",
+                "haServerAddr": "",
+                "brokerId": "0",
+                "compressed": str(compressed).lower(),
+                "bodyCrc32": str(body_crc(body)),
+            }
+            frame = encode(request(RequestCode.REGISTER_BROKER, fields, body))
+            with longest.part(f"{count} topics, {'compressed' if compressed else 'JSON'}, {what}"):
+                session.received(frame)
+        with longest.part(f"{count} topics, unregistered"):
+            session.received(encode(request(RequestCode.UNREGISTER_BROKER, fields)))
 
 
 def delayed(longest: Longest) -> None:
@@ -270,6 +372,7 @@ def delayed(longest: Longest) -> None:
 
 KINDS: Final[dict[str, Callable[[Longest], None]]] = {
     "batch of tiny messages": tiny_batch,
+    "repeated batch": repeated_batch,
     "batch with many keys": many_keys,
     "small sends": small_sends,
     "filtered pull": filtered_pull,
@@ -281,6 +384,9 @@ KINDS: Final[dict[str, Callable[[Longest], None]]] = {
     "heartbeat": heartbeat,
     "locks": locks,
     "delayed": delayed,
+    "wide topic": wide_topic,
+    "registration": registration,
+    "every code": every_code,
 }
 
 

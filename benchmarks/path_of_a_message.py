@@ -112,8 +112,7 @@ def follow(group: Group, client: Client, code: int, fields: dict[str, str], body
 
 def paths() -> dict[str, MessagePath]:
     """The path of a send and that of a pull that finds the message."""
-    group = Group(3)
-    group.elect()
+    group = Group.elected(3)
     client = group.connect()
     client.create_topic("T")
     for _ in range(3):

@@ -56,6 +56,7 @@ from broker.transactions.checks import TransactionChecks
 from broker.transactions.decisions import Decisions
 from log.disk import Disk
 from log.layout import UNIT_BYTES
+from log.loops import INSTALLED
 from log.options import StoreOptions
 from log.record import pack_host
 from log.store import Store
@@ -219,7 +220,7 @@ def _processors(node: Node, address: str, store_host: bytes, random: RandomSourc
         ),
         HeartbeatsProcessor(replica, requests, registry, creations, settings, time, listeners),
         OffsetsProcessor(replica, requests, registry, offsets, resets),
-        LocksProcessor(replica, settings, time, listeners),
+        LocksProcessor(replica, requests, creations, settings, time, listeners),
         QueriesProcessor(replica, requests),
         TopicsProcessor(replica, requests, creations, offsets, settings, time, listeners),
         ConnectionsProcessor(replica, requests, registry, stats, time, names.group),
@@ -277,6 +278,7 @@ def store_options_of(settings: Settings, memory_bytes: int = 0) -> StoreOptions:
         index_slots=storage.index_file_slots,
         index_entries=storage.index_file_entries,
         delay_levels_ms=settings.broker.delay_level_ms,
+        loops=INSTALLED,
     )
 
 

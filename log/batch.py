@@ -6,8 +6,12 @@ length, properties.
 
 import struct
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from itertools import islice
+from typing import NamedTuple, Self
 
+import numpy as np
+
+from log.columns import RUN_FROM, Places, chain, gather, pieces
 from log.errors import RecordError
 from log.record import MAX_PROPERTIES_BYTES, Buffer
 
@@ -17,22 +21,92 @@ ITEM_OVERHEAD = _ITEM.size + _SHORT.size
 """Bytes of an item beside its body and properties."""
 
 
+_ITEM_TYPE = np.dtype(
+    {"names": ["flag", "body"], "formats": [">i4", ">i4"], "offsets": [12, 16], "itemsize": 20}
+)
+_SHORT_TYPE = np.dtype(">i2")
+
+
 class BatchItem(NamedTuple):
     flag: int
     body: bytes
     properties: bytes
 
 
-def parse_batch(body: Buffer) -> list[BatchItem]:
-    """Returns all items, in order. Raises as `batch_items`."""
-    return list(batch_items(body))
+class BatchColumns(NamedTuple):
+    """Items, one element of each list for each of them."""
+
+    flags: list[int]
+    bodies: list[bytes]
+    properties: list[bytes]
+
+    @classmethod
+    def of(cls, items: Iterable[BatchItem]) -> Self:
+        """Returns the same items as columns."""
+        columns = cls([], [], [])
+        for flag, body, properties in items:
+            columns.flags.append(flag)
+            columns.bodies.append(body)
+            columns.properties.append(properties)
+        return columns
+
+    def part(self, begin: int, end: int) -> Self:
+        """Returns items [begin, end)."""
+        return self._replace(
+            flags=self.flags[begin:end], bodies=self.bodies[begin:end], properties=self.properties[begin:end]
+        )
+
+    def extend(self, other: "BatchColumns") -> None:
+        """Adds items at the end."""
+        self.flags.extend(other.flags)
+        self.bodies.extend(other.bodies)
+        self.properties.extend(other.properties)
 
 
-def batch_items(body: Buffer) -> Iterator[BatchItem]:
-    """Yields all items, in order. Raises RecordError if there is none, or where the lengths do not add up."""
+def batch_columns(body: bytes, items_max: int) -> Iterator[BatchColumns]:
+    """Yields all items, in order, at most so many at a time. Raises as `batch_items`."""
+    number, at, end = 0, 0, len(body)
+    while at < end or not number:
+        found = chain(body, at, end, 0, ITEM_OVERHEAD, items_max)
+        columns = None
+        if found is not None and len(found[0]) >= RUN_FROM:
+            columns = _columns(body, *found)
+        if columns is not None:
+            assert found is not None, "columns are made of what was found"
+            at = found[1]
+        else:
+            # Few, or something is wrong with one of them: this says with which.
+            columns = BatchColumns([], [], [])
+            for item in islice(batch_items(body, at, number), items_max):
+                columns.extend(BatchColumns.of((item,)))
+                at += ITEM_OVERHEAD + len(item.body) + len(item.properties)
+        number += len(columns.flags)
+        yield columns
+
+
+def _columns(body: bytes, places: Places, end: int) -> BatchColumns | None:
+    """Returns the items at these places; None if the lengths of one of them do not add up."""
+    heads = gather(body, places, _ITEM.size, _ITEM_TYPE)
+    lengths = heads["body"].astype(np.int64)
+    ends = np.append(places[1:], end)
+    body_ends = places + lengths + _ITEM.size
+    if (lengths < 0).any() or (body_ends + _SHORT.size > ends).any():
+        return None
+    if (body_ends + gather(body, body_ends, _SHORT.size, _SHORT_TYPE) + _SHORT.size != ends).any():
+        return None
+    return BatchColumns(
+        heads["flag"].tolist(),
+        pieces(body, places + _ITEM.size, body_ends),
+        pieces(body, body_ends + _SHORT.size, ends),
+    )
+
+
+def batch_items(body: Buffer, offset: int = 0, number: int = 0) -> Iterator[BatchItem]:
+    """Yields all items, in order. Raises RecordError if there is none, or where the lengths do not add up.
+
+    They begin at `offset`, with item `number`.
+    """
     raw = bytes(body)
-    number = 0
-    offset = 0
     end = len(raw)
     while offset < end:
         if end - offset < ITEM_OVERHEAD:

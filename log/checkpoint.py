@@ -55,10 +55,7 @@ def encode_notes(notes: Notes) -> bytes:
             "endIndex": notes.end_index,
             "committedIndex": notes.committed_index,
             "dispatchedIndex": notes.dispatched_index,
-            "queues": [
-                (q.topic, q.queue_id, q.min_offset, q.max_offset, q.checksum_begin, q.checksum)
-                for q in notes.queues
-            ],
+            "queues": notes.queues,
             "indexFiles": [(file.name, file.header.hex(), file.checksum) for file in notes.index_files],
         }
     ).encode()

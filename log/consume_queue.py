@@ -7,7 +7,7 @@ be built again; so nothing here is flushed before an acknowledgement.
 
 Thousands of queues must cost little: a queue is a small object, its files are mapped when they are used, and
 all queues share one pool of mappings (`MappingPool`, a CLOCK). What is hot in `append` and `units` is a
-comparison or two and one `struct` call.
+comparison or two and one `struct` call; `append_units` stores those of many messages at once.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,6 +16,7 @@ from struct import Struct
 from zlib import crc32
 
 import numpy as np
+from numpy.typing import NDArray
 
 from log.disk import Disk, MappedFile
 from log.errors import QueueOrderError
@@ -168,6 +169,34 @@ class ConsumeQueue:
         self.recently_used = True
         return True
 
+    def append_run(
+        self, offset: int, physical_offsets: NDArray[np.int64], sizes: NDArray[np.int64], tags_code: int
+    ) -> None:
+        """Adds the units of messages as `append_units` does."""
+        units = np.empty(len(sizes), _UNIT_TYPE)
+        units["offset"] = physical_offsets
+        units["size"] = sizes
+        units["tags"] = tags_code
+        self.append_units(offset, units.tobytes())
+
+    def append_units(self, offset: int, units: bytes) -> None:
+        """Adds units from `offset` on, which is where the queue ends, or any offset for an empty queue.
+
+        Raises DiskFullError, DiskError; some of them are added then, and their replay is ignored by `append`.
+        """
+        begin = 0
+        while begin < len(units):
+            if offset >= self._limit or offset != self.max_offset:
+                is_room = self._make_room(offset)
+                assert is_room, "a run is added behind the last unit"
+            at = (offset - self._tail_first) * UNIT_BYTES
+            end = min(len(units), begin + (self._limit - offset) * UNIT_BYTES)
+            self._buffer[at : at + end - begin] = units[begin:end]
+            offset += (end - begin) // UNIT_BYTES
+            begin = end
+            self.max_offset = offset
+            self.recently_used = True
+
     def start_at(self, offset: int) -> None:
         """Tells an empty queue where its next message belongs (its history is not on this node)."""
         assert self.min_offset == self.max_offset, "only an empty queue can be moved"
@@ -298,7 +327,10 @@ class ConsumeQueue:
             self.min_offset = self.max_offset = 0
 
     def is_sound(self, begin: int, end: int, checksum: int) -> bool:
-        """True if units [begin, end), which lie in one file, are those that a checkpoint summed up."""
+        """True if units [begin, end), which lie in one file, are those that a checkpoint summed up.
+
+        The next checkpoint goes on from there: it would map the last file of each queue otherwise, in one turn.
+        """
         if begin >= end:
             return True
         start = begin // self._file_units * self._file_units * UNIT_BYTES
@@ -311,7 +343,11 @@ class ConsumeQueue:
             return False
         # The searches need ascending offsets; a checksum that was made over others would vouch for them.
         offsets = np.frombuffer(units, _UNIT_TYPE)["offset"]
-        return bool((np.diff(offsets) >= 0).all())
+        if not (np.diff(offsets) >= 0).all():
+            return False
+        if begin == first:
+            self.checked_end, self.checked_crc = end, checksum
+        return True
 
     def checksum(self) -> tuple[int, int]:
         """Returns (first offset, CRC-32) of the units in the last file; goes on where the last call ended."""

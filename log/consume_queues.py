@@ -6,7 +6,7 @@ file agrees; a queue that is missing, shorter or different is built again from t
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from log.consume_queue import ConsumeQueue, MappingPool
 from log.disk import Disk
@@ -17,9 +17,11 @@ _NO_END = 1 << 62
 """A physical offset behind all records."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueueNote:
-    """A checkpoint's note of a queue; `checksum` covers units [checksum_begin, max_offset)."""
+class QueueNote(NamedTuple):
+    """A checkpoint's note of a queue; `checksum` covers units [checksum_begin, max_offset).
+
+    A tuple, as each checkpoint makes one for every queue there is, in a turn.
+    """
 
     topic: str
     queue_id: int

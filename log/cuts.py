@@ -94,7 +94,8 @@ def reset(
 def delete_before(log: EntryLog, index: int) -> int:
     """Deletes the data files all of whose entries come before `index`, never the last file; returns their number.
 
-    `first_index` and `first_position` move up to the first file that stays.
+    `first_index` and `first_position` move up to the first file that stays, and have done so even where this raises
+    `DiskFullError` because a directory cannot be written: the next deletion removes what is left.
     """
     keep, keep_index = log.first_position, log.first_index
     for start in log._data.starts:
@@ -109,15 +110,16 @@ def delete_before(log: EntryLog, index: int) -> int:
     base_term = log.term_of(keep_index - 1)
     # The new beginning is on the disk before a file goes: recovery would take a missing first file for a lost one.
     write_begin(log._disk, log._begin_path, LogBegin(keep_index, keep, base_term, log.epoch))
+    # From here on the log begins there: files that cannot be removed now are none of its any more.
     log._flush_from = max(log._flush_from, keep)
     log._written_position = max(log._written_position, keep)
-    removed = log._data.remove_before(keep)
-    log._units.remove_before(keep_index * UNIT_BYTES)
     run = bisect_right(log._runs, keep_index, key=itemgetter(0)) - 1
     log._runs = [(keep_index, log._runs[run][1]), *log._runs[run + 1 :]]
     log.first_index = keep_index
     log.first_position = keep
     log.base_term = base_term
+    removed = log._data.remove_before(keep)
+    log._units.remove_before(keep_index * UNIT_BYTES)
     return removed
 
 

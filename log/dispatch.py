@@ -1,8 +1,9 @@
 """Dispatch makes ConsumeQueue and IndexFile units of committed entries: the one pass over every message of every node.
 
 The pass walks the mapping, not objects: one `struct` call reads entry and record heads, slices and `find`
-get topic, tags and keys; hashes of all keys of a pass are computed by numpy at the end. A pass may be
-repeated from any earlier entry: units and keys that exist are left alone.
+get topic, tags and keys; hashes of all keys are computed by numpy at the end. Long runs of messages of one kind are
+taken as columns instead (log/dispatch_columns.py), or all plain messages by C where it is installed (log/loops.py). A
+pass may be repeated from any earlier entry: units and keys that exist are left alone.
 
 Rules of RocketMQ's `CommitLogDispatcher`s: prepared and rolled back transaction records get no unit, rolled back
 ones no keys either; delayed and timed messages carry their deliver time instead of a tags code; records of the internal
@@ -13,14 +14,19 @@ transaction are messages like others and are handed over too (broker/transaction
 from struct import Struct
 from typing import NamedTuple
 
+import numpy as np
+
 from log.consume_queue import NO_RECORD_BYTES, ConsumeQueue
 from log.consume_queues import ConsumeQueues, is_storable_topic
+from log.dispatch_columns import RUN_FROM, Run, hashes_of, kind_of, runs_of
 from log.entry_log import EntryLog
 from log.errors import RecordError
 from log.index_file import IndexFiles
 from log.java_hash import java_hash_utf8
 from log.layout import ENTRY_MAGIC, HEADER_BYTES
-from log.options import DECIDING_TOPICS, INTERNAL_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, StoreOptions
+from log.loops import KEY_TYPE
+from log.options import StoreOptions
+from log.own_topics import DECIDING_TOPICS, INTERNAL_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from log.properties import KEYS, TAGS, TIMER_OUT_MS, UNIQ_KEY, get_property
 from log.record import (
     MAGIC_V1,
@@ -39,6 +45,12 @@ _HEADS = Struct(">ii40xiI4xi4xqqi16xq20xi")
 _HEADS_BYTES = 136
 _ANY_HOST_V6 = SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6
 _TAGS_REMEMBERED = 4096
+_APART = frozenset((INTERNAL_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, *DECIDING_TOPICS))
+"""Topics whose messages are not plain: they are for the caller as well, or their units hold times."""
+_PLAIN_FROM = 4
+"""Shorter runs are walked, even where there is C: what surrounds it costs some 10 us a run."""
+_WALKED_BETWEEN = 8
+"""The number of entries that are walked before C is asked again whether what follows is plain."""
 
 assert _HEADS.size == _HEADS_BYTES
 
@@ -93,7 +105,17 @@ class _Topic:
 class Dispatcher:
     """Builds the queues and index files of one store from its log."""
 
-    __slots__ = ("_delays", "_entries_per_pass", "_index", "_log", "_queues", "_tags", "_topics", "_touched")
+    __slots__ = (
+        "_delays",
+        "_entries_per_pass",
+        "_index",
+        "_log",
+        "_plain_messages",
+        "_queues",
+        "_tags",
+        "_topics",
+        "_touched",
+    )
 
     def __init__(
         self, log: EntryLog, queues: ConsumeQueues, index: IndexFiles, options: StoreOptions
@@ -103,6 +125,7 @@ class Dispatcher:
         self._index = index
         self._delays = options.delay_levels_ms
         self._entries_per_pass = options.dispatch_entries
+        self._plain_messages = options.loops.plain_messages
         self._topics: dict[bytes, _Topic] = {}
         self._tags: dict[bytes | None, int] = {}
         # Kept from a call that failed to the next, so that no arrival is forgotten.
@@ -145,8 +168,99 @@ class Dispatcher:
     ) -> int:
         """Dispatches entries `index`..`to_index`, or up to the first internal one; returns the next index.
 
-        The loop is the one piece of work that every message costs on every node. So a plain message takes the straight
-        way through it, and whatever few messages need stands in a method of its own.
+        Long runs of one kind are taken as columns, everything else is walked.
+        """
+        stopped = False
+        while self._plain_messages is not None and index <= to_index and not stopped:
+            if to_index - index >= _PLAIN_FROM - 1:
+                index += self._plain(index, to_index, wall_ms)
+            if index <= to_index:
+                last = min(to_index, index + _WALKED_BETWEEN - 1)
+                index, stopped = self._walk(index, last, wall_ms, internal, stop_at_internal)
+        while index <= to_index and not stopped:
+            parts: list[tuple[int, Run | None]] = [(to_index, None)]
+            if to_index - index >= RUN_FROM - 1:
+                parts = runs_of(self._log, index, to_index)
+            for last, run in parts:
+                while run is not None and len(run.sizes) >= RUN_FROM and (count := self._run(run, wall_ms)):
+                    index += count
+                    run = run.behind(count)
+                if index <= last:
+                    index, stopped = self._walk(index, last, wall_ms, internal, stop_at_internal)
+                    if stopped:
+                        break
+        return index
+
+    def _plain(self, index: int, to_index: int, wall_ms: int) -> int:
+        """Dispatches the plain messages from entry `index` on by C; returns how many, 0 if they are to be walked."""
+        assert self._plain_messages is not None, "it is called where there is such a function"
+        buffer, start, at = self._walk_from(index)
+        found = self._plain_messages(buffer, start, at, to_index - index + 1, _APART)
+        if found is None:
+            return 0
+        count, groups, raw_keys = found
+        runs = []
+        for raw_topic, queue_id, first_offset, units in groups:
+            topic = self._topics.get(raw_topic)
+            if topic is None:
+                topic = self._topics[raw_topic] = _Topic(raw_topic)
+            queue = topic.queues.get(queue_id) or self._queue(topic, queue_id)
+            if queue is None or (first_offset != queue.max_offset and queue.max_offset > queue.min_offset):
+                return 0  # a replay, or a hole
+            runs.append((queue, first_offset, units))
+        keys = np.frombuffer(raw_keys, KEY_TYPE)
+        if len(keys) and int(keys["offset"][0]) <= self._index.end_offset:
+            return 0  # they are there already
+        for queue, first_offset, units in runs:
+            self._touched.setdefault(queue, first_offset)
+            queue.append_units(first_offset, units)
+        if len(keys):
+            self._index.put_hashes(keys["hash"], keys["offset"], keys["time"], wall_ms)
+        return count
+
+    def _run(self, run: Run, wall_ms: int) -> int:
+        """Dispatches the first messages of a run; returns how many, 0 if they are to be walked."""
+        kind = kind_of(run)
+        if kind is None or kind.messages < RUN_FROM:
+            return 0
+        topic = self._topics.get(kind.topic)
+        if topic is None:
+            topic = self._topics[kind.topic] = _Topic(kind.topic)
+        if topic.is_for_caller or topic.waits:
+            return 0
+        queue = topic.queues.get(run.queue_id) or self._queue(topic, run.queue_id)
+        if queue is None or (run.first_offset != queue.max_offset and queue.max_offset > queue.min_offset):
+            return 0  # a replay, or a hole
+        count = kind.messages
+        physical_offsets, times = run.physical_offsets[:count], run.times[:count]
+        if kind.keys and int(physical_offsets[0]) <= self._index.end_offset:
+            return 0  # its keys are there already
+        self._touched.setdefault(queue, run.first_offset)
+        known = self._tags.get(kind.tag)
+        code = self._tags_code(kind.tag) if known is None else known
+        queue.append_run(run.first_offset, physical_offsets, run.sizes[:count], code)
+        if kind.keys:
+            each = len(kind.keys)
+            self._index.put_hashes(
+                hashes_of(topic.key_prefix, kind.keys),
+                physical_offsets.repeat(each),
+                times.repeat(each),
+                wall_ms,
+            )
+        return count
+
+    def _walk(
+        self,
+        index: int,
+        to_index: int,
+        wall_ms: int,
+        internal: list[tuple[int, memoryview]],
+        stop_at_internal: bool,
+    ) -> tuple[int, bool]:
+        """Dispatches entries as `_pass` does, one by one; returns the next index, and whether it stopped early.
+
+        The loop is what every message costs on every node where messages come one at a time. So a plain message takes
+        the straight way through it, and whatever few messages need stands in a method of its own.
         """
         topics, tags, touched = self._topics, self._tags, self._touched
         unpack = _HEADS.unpack_from
@@ -155,10 +269,14 @@ class Dispatcher:
         key_times: list[int] = []
         buffer, start, at = self._walk_from(index)
         last_at = len(buffer) - _HEADS_BYTES
+        stopped = False
         while index <= to_index:
             if at > last_at or buffer[at] == 0xFF:
                 # The file's end marker, or what may be one: the entry index knows where the next entry begins.
                 buffer, start, at = self._walk_from(index)
+                if at > last_at:
+                    index += 1  # shorter than any record
+                    continue
             (
                 magic,
                 size,
@@ -207,6 +325,7 @@ class Dispatcher:
                 internal.append((entry_index, buffer[entry_at + HEADER_BYTES : end]))
                 if topic.is_internal:
                     if stop_at_internal:
+                        stopped = True
                         break
                     continue
 
@@ -239,7 +358,7 @@ class Dispatcher:
                             key_times.append(store_time)
         if keys:
             self._index.put(keys, key_offsets, key_times, wall_ms)
-        return index
+        return index, stopped
 
     def _walk_from(self, index: int) -> tuple[memoryview, int, int]:
         """Returns (the bytes of the data file with entry `index`, the file's start, the entry's place in the file)."""

@@ -7,9 +7,12 @@ zeroed durably, so that none ever outlives its entry.
 
 from collections.abc import Callable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from log.entry_range import EntryRange
 from log.errors import DamagedLogError
-from log.layout import ENTRY_MAGIC, UNIT, UNIT_BYTES
+from log.layout import ENTRY_MAGIC, UNIT, UNIT_BYTES, UNIT_TYPE
 from log.segments import Segments
 from log.tail import Tail
 
@@ -50,6 +53,18 @@ class EntryIndex:
             path = self._segments.path(self._segments.start_of(index * UNIT_BYTES))
             raise DamagedLogError(path, at, f"it does not hold the index unit of entry {index}")
         return position, size, term
+
+    def units(self, first: int, last: int) -> NDArray[np.void]:
+        """Returns the units of entries `first`..`last`, as far as they are in one file; none if they are damaged."""
+        begin = self.first
+        buffer = self.buffer
+        if first < begin:
+            start = self._segments.start_of(first * UNIT_BYTES)
+            begin, buffer = start // UNIT_BYTES, self._segments.mapping(start).buffer
+        count = min(last + 1, begin + len(buffer) // UNIT_BYTES) - first
+        units = np.frombuffer(buffer, UNIT_TYPE, count, (first - begin) * UNIT_BYTES)
+        sound = (units["index"] == np.arange(first, first + count)) & (units["magic"] == ENTRY_MAGIC)
+        return units if sound.all() else units[:0]
 
     @staticmethod
     def term_runs(first: int, last: int, term_of: Callable[[int], int]) -> list[tuple[int, int]]:

@@ -19,11 +19,12 @@ truncated while a slice is held show zeros or other entries. A leader never trun
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
 from operator import itemgetter
 from typing import NamedTuple
-from zlib import crc32
 
+import numpy as np
+
+from log.columns import Places, leading
 from log.disk import Disk, MappedFile
 from log.entry_index import EntryIndex
 from log.entry_range import EntryRange, check_range
@@ -95,6 +96,7 @@ class EntryLog:
         "_flush_job",
         "_index",
         "_last_term",
+        "_loops",
         "_prepare_job",
         "_reset_pending",
         "_runs",
@@ -134,6 +136,7 @@ class EntryLog:
         self._data = data
         self._units = units
         self._file_bytes = options.data_file_bytes
+        self._loops = options.loops
         self._tail = Tail(data, options.prepare_ahead_bytes, options.prepare_step_bytes)
         self._index = EntryIndex(units)
         self._data_limit = 0
@@ -304,6 +307,20 @@ class EntryLog:
         start = self._data.start_of(position)
         return self._buffer(start), start
 
+    def places(self, first: int, last: int) -> tuple[memoryview, int, Places, Places]:
+        """Returns (all bytes of the data file with entry `first`, its start, places in it, sizes) of many entries.
+
+        They are those from `first` to `last` that are in that file, or fewer, and none where their units were not
+        checked yet. Raises as `position_of`.
+        """
+        buffer, start = self.file_view(self.position_of(first))
+        units = self._index.units(first, last)
+        if first < self._sound_from:
+            units = units[:0]
+        places = units["position"].astype(np.int64) - start
+        places = places[: leading(places < self._file_bytes)]
+        return buffer, start, places, units["size"][: len(places)].astype(np.int64)
+
     def file_at(self, start: int) -> MappedFile:
         """Returns the data file that begins at `start`."""
         return self._tail.mapped if start == self._tail.start else self._data.mapping(start)
@@ -329,7 +346,8 @@ class EntryLog:
 
     def file_starts(self) -> list[int]:
         """Returns the positions at which the data files with entries begin, oldest first."""
-        return [start for start in self._data.starts if start < max(self.end_position, 1)]
+        begin, end = self.first_position, max(self.end_position, 1)
+        return [start for start in self._data.starts if begin <= start < end]
 
     # ---- writing -------------------------------------------------------------------------------------
 
@@ -339,8 +357,7 @@ class EntryLog:
         `body` is a record whose PHYSICALOFFSET is already `next_position(len(body)) + HEADER_BYTES`.
         Raises EntryTooLargeError, DiskFullError, DiskError; nothing has changed then.
         """
-        body_size = len(body)
-        size = body_size + HEADER_BYTES
+        size = len(body) + HEADER_BYTES
         position = self.end_position
         index = self.last_index + 1
         if position + size > self._data_limit or index >= self._index.limit:
@@ -349,14 +366,16 @@ class EntryLog:
             assert term >= self._last_term, "terms never decrease along the log"
             self._runs.append((index, term))
             self._last_term = term
-        tail = self._tail
-        buffer = tail.buffer
-        at = position - tail.start
-        HEADER.pack_into(buffer, at, ENTRY_MAGIC, size, index, term, position, 0, 0, crc32(body), body_size)
-        buffer[at + HEADER_BYTES : at + size] = body
-        units = self._index
-        UNIT.pack_into(
-            units.buffer, (index - units.first) * UNIT_BYTES, ENTRY_MAGIC, position, size, index, term
+        tail, units = self._tail, self._index
+        self._loops.store_entry(
+            tail.buffer,
+            position - tail.start,
+            units.buffer,
+            (index - units.first) * UNIT_BYTES,
+            term,
+            index,
+            position,
+            body,
         )
         self.last_index = index
         self.end_position = position + size
@@ -377,7 +396,7 @@ class EntryLog:
         self._index.reserve(self.last_index + 1, self.last_index + 1)
         self._set_limit()
 
-    def make_room_for_all(self, body_sizes: Sequence[int]) -> list[int]:
+    def make_room_for_all(self, body_sizes: Places) -> Places:
         """Makes sure that no `append` of entries with bodies of these sizes, in this order, fails.
 
         Returns the positions at which they will begin.
@@ -385,15 +404,25 @@ class EntryLog:
         Raises EntryTooLargeError, DiskFullError, DiskError; nothing of the log has changed then.
         """
         assert not self.damaged, "cut_damage comes before any append"
-        end = self.end_position
-        positions: list[int] = []
-        for body_size in body_sizes:
-            position = self.next_position(body_size, end)
-            positions.append(position)
-            end = position + body_size + HEADER_BYTES
+        file_bytes = self._file_bytes
+        sizes = body_sizes + HEADER_BYTES
+        positions = np.empty(len(sizes), np.int64)
+        end, placed = self.end_position, 0
+        while placed < len(sizes):
+            left = file_bytes - end % file_bytes
+            ends = np.cumsum(sizes[placed:])
+            fitting = leading(ends + MARKER_BYTES <= left)
+            if fitting:
+                positions[placed : placed + fitting] = end + ends[:fitting] - sizes[placed : placed + fitting]
+                end += int(ends[fitting - 1])
+                placed += fitting
+            elif left < file_bytes:
+                end += left
+            else:
+                raise EntryTooLargeError(int(sizes[placed]), file_bytes - MARKER_BYTES)
         try:
             self._tail.ensure_through(end)
-            self._index.reserve_ahead(self.last_index + len(body_sizes))
+            self._index.reserve_ahead(self.last_index + len(sizes))
         finally:
             self._set_limit()
         return positions
@@ -433,7 +462,7 @@ class EntryLog:
 
     def check_range(self, data: Buffer, first_index: int, position: int) -> EntryRange:
         """Checks entries from a peer, see `log.entry_range.check_range`. Raises DamagedRangeError."""
-        return check_range(data, first_index, position, self._file_bytes)
+        return check_range(data, first_index, position, self._file_bytes, self._loops.checked_run)
 
     def append_range(self, entries: EntryRange, skip_entries: int = 0) -> None:
         """Appends a checked range (without its first `skip_entries`, which are in the log already).

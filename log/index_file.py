@@ -151,19 +151,23 @@ class IndexFile:
         )
         return 1 <= self.count <= self._entries_max and self.begin_offset <= self.end_offset
 
-    def put(self, mapped: MappedFile, hashes: "Hashes", offsets: Sequence[int], times: Sequence[int]) -> None:
+    def put(
+        self,
+        mapped: MappedFile,
+        hashes: NDArray[np.int32],
+        offsets: NDArray[np.int64],
+        times: NDArray[np.int64],
+    ) -> None:
         """Adds entries, as many as there are hashes; they must fit. Raises DiskFullError."""
         number = len(hashes)
         assert 0 < number <= self.room, "the caller goes on to a new file when one is full"
         self._prepare(mapped, self.count + number)
         if self.count == 1:
-            self.begin_time, self.begin_offset = times[0], offsets[0]
-        if isinstance(hashes, list):
-            self._put_each(mapped.buffer, hashes, offsets, times)
-        else:
-            self._put_bulk(mapped.buffer, hashes, offsets, times)
+            self.begin_time, self.begin_offset = int(times[0]), int(offsets[0])
+        put = self._put_each if number < _BULK_FROM else self._put_bulk
+        put(mapped.buffer, hashes, offsets, times)
         self.count += number
-        self.end_time, self.end_offset = times[-1], offsets[-1]
+        self.end_time, self.end_offset = int(times[-1]), int(offsets[-1])
         mapped.buffer[:HEADER_BYTES] = self.header()
 
     def query(
@@ -233,12 +237,16 @@ class IndexFile:
             mapped.buffer[:HEADER_BYTES] = self.header()
 
     def _put_each(
-        self, buffer: memoryview, hashes: list[int], offsets: Sequence[int], times: Sequence[int]
+        self,
+        buffer: memoryview,
+        hashes: NDArray[np.int32],
+        offsets: NDArray[np.int64],
+        times: NDArray[np.int64],
     ) -> None:
         number = self.count
         slots, begin_time = self._slots, self.begin_time
         at = self._entries_at + ENTRY_BYTES * number
-        for entry_hash, offset, time in zip(hashes, offsets, times, strict=True):
+        for entry_hash, offset, time in zip(hashes.tolist(), offsets.tolist(), times.tolist(), strict=True):
             slot_at = HEADER_BYTES + _SLOT.size * (entry_hash % slots)
             (previous,) = _SLOT.unpack_from(buffer, slot_at)
             if not 0 < previous < number:
@@ -254,8 +262,8 @@ class IndexFile:
         self,
         buffer: memoryview,
         hashes: NDArray[np.int32],
-        offsets: Sequence[int],
-        times: Sequence[int],
+        offsets: NDArray[np.int64],
+        times: NDArray[np.int64],
     ) -> None:
         number = len(hashes)
         numbers = np.arange(self.count, self.count + number, dtype=np.int32)
@@ -270,7 +278,7 @@ class IndexFile:
         entries = self._entries(buffer)[self.count : self.count + number]
         entries["hash"] = hashes
         entries["offset"] = offsets
-        seconds = (np.asarray(times, dtype=np.int64) - self.begin_time) // 1000
+        seconds = (times - self.begin_time) // 1000
         entries["seconds"] = np.clip(seconds, 0, _LARGEST_SECONDS)
         entries["previous"] = previous
         table[slots] = numbers
@@ -302,9 +310,11 @@ class IndexFiles:
         "_disk",
         "_file_bytes",
         "_files",
+        "_hashed",
+        "_hashed_count",
+        "_keys",
         "_mapped",
         "_options",
-        "_pending",
         "_tail",
         "_wall_ms",
         "end_offset",
@@ -318,8 +328,11 @@ class IndexFiles:
         self._files: list[IndexFile] = []
         self._mapped: dict[str, MappedFile] = {}
         self._tail: MappedFile | None = None
-        self._pending: tuple[list[bytes], list[int], list[int]] = ([], [], [])
-        """Keys, offsets and times that are not in a file yet."""
+        self._keys: tuple[list[bytes], list[int], list[int]] = ([], [], [])
+        """Keys, offsets and times that are neither hashed nor in a file yet."""
+        self._hashed: list[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]] = []
+        """Hashes, offsets and times that are not in a file yet, and come before `_keys`."""
+        self._hashed_count = 0
         self._wall_ms = 0
         self.end_offset = -1
         """The largest offset indexed or pending."""
@@ -337,32 +350,65 @@ class IndexFiles:
         begin = 0
         while begin < len(keys) and offsets[begin] <= self.end_offset:
             begin += 1
-        pending_keys, pending_offsets, pending_times = self._pending
         if begin < len(keys):
+            pending_keys, pending_offsets, pending_times = self._keys
             pending_keys += keys[begin:]
             pending_offsets += offsets[begin:]
             pending_times += times[begin:]
             self.end_offset = offsets[-1]
             self._wall_ms = wall_ms
-        if len(pending_keys) >= _PENDING_KEYS:
+        if len(self._keys[0]) + self._hashed_count >= _PENDING_KEYS:
             self.write()
+
+    def put_hashes(
+        self,
+        hashes: NDArray[np.int32],
+        offsets: NDArray[np.int64],
+        times: NDArray[np.int64],
+        wall_ms: int,
+    ) -> None:
+        """Does as `put` for keys of which only the Java hashes are told; none of them was indexed before.
+
+        Raises as `put`.
+        """
+        assert int(offsets[0]) > self.end_offset, "these keys were indexed before"
+        self._hash_keys()
+        self._hashed.append((_positive(hashes), offsets, times))
+        self._hashed_count += len(hashes)
+        self.end_offset = int(offsets[-1])
+        self._wall_ms = wall_ms
+        if self._hashed_count >= _PENDING_KEYS:
+            self.write()
+
+    def _hash_keys(self) -> None:
+        """Makes hashes of the keys that wait."""
+        keys, offsets, times = self._keys
+        if keys:
+            hashes = _positive(java_hash_utf8_many(keys))
+            self._hashed.append((hashes, np.array(offsets, np.int64), np.array(times, np.int64)))
+            self._hashed_count += len(keys)
+            self._keys = ([], [], [])
 
     def write(self) -> None:
         """Writes the pending keys into the files. Raises DiskFullError, DiskError; the next call goes on from there."""
-        keys, offsets, times = self._pending
-        if not keys:
+        self._hash_keys()
+        if not self._hashed:
             return
-        hashes = _index_hashes(keys)
-        while keys:
+        if len(self._hashed) > 1:
+            columns = [np.concatenate([chunk[column] for chunk in self._hashed]) for column in range(3)]
+            self._hashed = [(columns[0], columns[1], columns[2])]
+        hashes, offsets, times = self._hashed[0]
+        while len(hashes):
             if not self._files or not self._files[-1].room:
                 self._add_file(self._wall_ms)
             file = self._files[-1]
             if self._tail is None:
                 self._tail = self._map(file)
-            end = min(file.room, len(keys))
+            end = min(file.room, len(hashes))
             file.put(self._tail, hashes[:end], offsets[:end], times[:end])
-            hashes = hashes[end:]
-            del keys[:end], offsets[:end], times[:end]
+            hashes, offsets, times = hashes[end:], offsets[end:], times[end:]
+            self._hashed = [(hashes, offsets, times)] if len(hashes) else []
+            self._hashed_count = len(hashes)
 
     def begin_of_newest(self, count: int) -> int:
         """Returns the first offset that is in the newest `count` files; 0 when there are no more than these."""
@@ -393,11 +439,13 @@ class IndexFiles:
         try:
             self.write()
         except DiskFullError:
-            newest_first = reversed(list(zip(*self._pending, strict=True)))
+            newest_first = [
+                one for chunk in self._hashed for one in zip(*(c.tolist() for c in chunk), strict=True)
+            ][::-1]
             found = [
                 offset
                 for pending, offset, time in newest_first
-                if pending == name and offset >= least_offset and begin_time <= time <= end_time
+                if pending == wanted and offset >= least_offset and begin_time <= time <= end_time
             ][:limit]
         for file in reversed(self._files):
             if (
@@ -429,7 +477,7 @@ class IndexFiles:
             self._remove(name)
         self._files.clear()
         self._tail = None
-        self._pending = ([], [], [])
+        self._keys, self._hashed, self._hashed_count = ([], [], []), [], 0
         self.end_offset = -1
 
     def recover(self, notes: list[IndexNote] | None, *, clean_stop: bool) -> int | None:
@@ -509,14 +557,8 @@ class IndexFiles:
         self._disk.remove(f"{DIRECTORY}/{name}")
 
 
-Hashes = list[int] | NDArray[np.int32]
-"""A list goes into the table entry by entry, an array by numpy."""
-
-
-def _index_hashes(keys: Sequence[bytes]) -> Hashes:
-    if len(keys) < _BULK_FROM:
-        return [key_hash(key) for key in keys]
-    hashes = java_hash_utf8_many(keys)
-    hashes = np.abs(hashes)
-    hashes[hashes < 0] = 0  # the absolute value of -2**31 is itself
-    return hashes
+def _positive(hashes: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The hashes as the index has them, see `key_hash`."""
+    positive = np.abs(hashes)
+    positive[positive < 0] = 0  # the absolute value of -2**31 is itself
+    return positive

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _LONGEST_TABLED = 256
+TABLED_CHARACTERS = _LONGEST_TABLED
+"""`java_hash_columns` takes fewer than so many characters."""
 _POWERS = [pow(31, exponent, 1 << 32) for exponent in range(_LONGEST_TABLED)]
 _RUNS = [tuple(reversed(_POWERS[:length])) for length in range(_LONGEST_TABLED + 1)]
 _ARRAYS = [np.array(run, dtype=np.uint32) for run in _RUNS]
@@ -67,3 +69,13 @@ def java_hash_utf8_many(keys: Sequence[bytes]) -> NDArray[np.int32]:
             return values
         hashes[numbers] = values
     return hashes
+
+
+def java_hash_columns(prefix: bytes, values: NDArray[np.uint8]) -> NDArray[np.int32]:
+    """Returns `java_hash_utf8` of `prefix` and each row of ASCII, shape (len(values),).
+
+    The prefix ends with a whole character; a row has fewer than TABLED_CHARACTERS.
+    """
+    width = values.shape[1]
+    begin = np.uint32(java_hash_utf8(prefix) * _POWERS[width] & 0xFFFFFFFF)
+    return (values.astype(np.uint32) @ _ARRAYS[width] + begin).view(np.int32)

@@ -6,6 +6,9 @@ that a flipped bit in a topic or an offset is found too, which the record's own 
 """
 
 import struct
+from zlib import crc32
+
+import numpy as np
 
 ENTRY_MAGIC = 1
 HEADER_BYTES = 48
@@ -22,9 +25,46 @@ UNIT = struct.Struct(">iqiqq")
 END_MARKER = struct.Struct(">ii")
 END_MAGIC = -1
 
+HEADER_TYPE = np.dtype(
+    [
+        ("magic", ">i4"),
+        ("size", ">i4"),
+        ("index", ">i8"),
+        ("term", ">i8"),
+        ("position", ">i8"),
+        ("channel", ">i4"),
+        ("chain", ">i4"),
+        ("checksum", ">u4"),
+        ("body", ">i4"),
+    ]
+)
+UNIT_TYPE = np.dtype(
+    [("magic", ">i4"), ("position", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")]
+)
+"""The same for numpy."""
+
 assert HEADER.size == HEADER_BYTES
 assert UNIT.size == UNIT_BYTES
+assert (HEADER_TYPE.itemsize, UNIT_TYPE.itemsize) == (HEADER_BYTES, UNIT_BYTES)
 assert END_MARKER.size == MARKER_BYTES
+
+
+def store_entry(
+    buffer: memoryview,
+    at: int,
+    units: memoryview,
+    unit_at: int,
+    term: int,
+    index: int,
+    position: int,
+    body: bytes | bytearray | memoryview,
+) -> None:
+    """Writes an entry into a data file at `at`, and its unit into an index file at `unit_at`."""
+    body_size = len(body)
+    size = body_size + HEADER_BYTES
+    HEADER.pack_into(buffer, at, ENTRY_MAGIC, size, index, term, position, 0, 0, crc32(body), body_size)
+    buffer[at + HEADER_BYTES : at + size] = body
+    UNIT.pack_into(units, unit_at, ENTRY_MAGIC, position, size, index, term)
 
 
 def file_name(start: int) -> str:

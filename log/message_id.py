@@ -2,6 +2,9 @@
 
 import struct
 
+import numpy as np
+from numpy.typing import NDArray
+
 from log.errors import RecordError
 
 _OFFSET = struct.Struct(">q")
@@ -12,6 +15,14 @@ _KEY_TAIL = struct.Struct(">iH")
 def offset_message_id(store_host: bytes, physical_offset: int) -> str:
     """Returns the id that a broker answers with: packed store host (8 or 20 bytes, `record.pack_host`) and offset."""
     return (store_host + _OFFSET.pack(physical_offset)).hex().upper()
+
+
+def offset_message_ids(store_host: bytes, physical_offsets: NDArray[np.int64]) -> str:
+    """Returns the ids of many messages, joined by commas."""
+    ids = np.empty(len(physical_offsets), [("host", f"V{len(store_host)}"), ("offset", ">i8")])
+    ids["host"] = np.void(store_host)
+    ids["offset"] = physical_offsets
+    return ids.tobytes().hex(",", ids.itemsize).upper()
 
 
 def parse_offset_message_id(text: str) -> tuple[bytes, int]:

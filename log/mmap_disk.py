@@ -34,9 +34,13 @@ from log.disk import DiskUsage, StoreLock
 from log.errors import DiskError, DiskFullError, FlushError, StoreLockedError
 
 PAGE_BYTES = mmap.PAGESIZE
+_MADV_NORMAL = 0
+_MADV_RANDOM = 1
 _MADV_COLD = 20
 _MADV_POPULATE_READ = 22
 _MADV_POPULATE_WRITE = 23
+_ALONE_BYTES_MAX = 256 * 1024
+"""So many bytes are prepared without reading ahead: the steps in which a ConsumeQueue grows."""
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 _NO_BYTES = memoryview(b"")
 _NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT))
@@ -90,7 +94,14 @@ class MmapFile:
             raise _failure(self.path, "allocation", error) from error
         if touch:
             # Without this call the writer takes the page faults itself, and is right all the same.
+            # What lies behind in a new file is a hole: to read it ahead fills the page cache with megabytes of zeros
+            # for each queue that begins. Long runs are better read ahead, in larger pages.
+            is_short = end - begin <= _ALONE_BYTES_MAX
+            if is_short:
+                self._advise(begin, end, _MADV_RANDOM)
             self._advise(begin, end, _MADV_POPULATE_WRITE)
+            if is_short:
+                self._advise(begin, end, _MADV_NORMAL)
             self._locker.lock(self, begin, end)
 
     def load(self, begin: int, end: int) -> None:
@@ -224,6 +235,7 @@ class MmapDisk:
         self, root: str | Path, *, lock_memory: bool = False, locked_bytes_max: int = LOCKED_BYTES_MAX
     ) -> None:
         self._root = Path(root)
+        self._root_name = str(self._root)
         self.locker = MemoryLocker(wanted=lock_memory, window_bytes=locked_bytes_max)
         self._being_written: dict[Path, object] = {}
         """Temporary files of `write_durably`, each with a token of the call that has it: a worker and the owner of a
@@ -238,14 +250,16 @@ class MmapDisk:
             self._sync(created.parent, str(root))
 
     def open(self, path: str, size: int, *, create: bool, buffered: bool = False) -> MmapFile:
-        full = self._root / path
+        # Names are joined as text here and in `size`: a start opens a file for every queue.
+        name = f"{self._root_name}/{path}"
         flags = os.O_RDWR | os.O_CLOEXEC
         try:
             try:
-                descriptor = os.open(full, flags)
+                descriptor = os.open(name, flags)
             except FileNotFoundError:
                 if not create:
                     raise
+                full = self._root / path
                 private_files.make_directories(full.parent)
                 descriptor = os.open(full, flags | os.O_CREAT, private_files.FILE_MODE)
             try:
@@ -274,7 +288,7 @@ class MmapDisk:
 
     def size(self, path: str) -> int:
         try:
-            return (self._root / path).stat().st_size
+            return os.stat(f"{self._root_name}/{path}").st_size  # noqa: PTH116
         except OSError as error:
             raise _failure(path, "examination", error) from error
 

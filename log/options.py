@@ -7,22 +7,8 @@ was made with: positions in the log depend on them, on every replica alike.
 
 from dataclasses import dataclass
 
-INTERNAL_TOPIC = b"TRIVET_SYS_RAFT_LOG"
-"""Records of this topic are commands and no-ops of the group: never in a ConsumeQueue or an IndexFile."""
-
-SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
-
-TIMER_TOPIC = b"rmq_sys_wheel_timer"
-"""Messages for a time of their own, all in queue 0; the unit of each holds the time of its TIMER_OUT_MS."""
-
-DECIDING_TOPICS = frozenset((b"RMQ_SYS_TRANS_OP_HALF_TOPIC", b"TRANS_CHECK_MAX_TIME_TOPIC"))
-"""Records of these topics say what became of a transaction, as committed messages do (sysFlag 8)."""
-
-DEFAULT_DELAY_LEVELS_MS = tuple(
-    1000 * seconds
-    for seconds in (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-)
-"""RocketMQ's default `messageDelayLevel`; level n is element n - 1."""
+from log.loops import PURE, Loops
+from log.own_topics import DEFAULT_DELAY_LEVELS_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +57,9 @@ class StoreOptions:
     """Messages of a batch that are checked, or appended, at once: some 3 to 5 ms."""
 
     delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
+
+    loops: Loops = PURE
+    """Who goes over the bytes. Both leave the same."""
 
     def __post_init__(self) -> None:
         assert self.data_file_bytes >= 256, "a data file holds at least one small entry"

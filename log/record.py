@@ -53,9 +53,11 @@ _FRONT = struct.Struct(">iIIiiqqiq")
 # STORETIMESTAMP, and then behind STOREHOST: RECONSUMETIMES PREPAREDTRANSACTIONOFFSET BODYLEN
 _TIMESTAMP = struct.Struct(">q")
 _BACK = struct.Struct(">iqi")
-# The whole fixed part when both hosts are IPv4, in one call.
-_FIXED_V4 = struct.Struct(">iIIiiqqiq8sq8siqi")
+FIXED_V4 = struct.Struct(">iIIiiqqiq8sq8siqi")
+"""The whole fixed part when both hosts are IPv4, in one call."""
 _SHORT = struct.Struct(">h")
+_SYS_FLAG = struct.Struct(">i")
+_SYS_FLAG_AT = struct.calcsize(">iIIiiqq")
 _FRONT_BYTES, _TIMESTAMP_BYTES, _BACK_BYTES, _SHORT_BYTES = (
     _FRONT.size,
     _TIMESTAMP.size,
@@ -63,9 +65,10 @@ _FRONT_BYTES, _TIMESTAMP_BYTES, _BACK_BYTES, _SHORT_BYTES = (
     _SHORT.size,
 )
 _LENGTH_BYTES = [bytes([length]) for length in range(256)]
-_POSITIVE_INT = 0x7FFFFFFF
+POSITIVE_INT = 0x7FFFFFFF
+"""The bits that Java keeps of a checksum."""
 
-assert _FIXED_V4.size + _SHORT.size + len(_LENGTH_BYTES[0]) == SMALLEST_RECORD_BYTES
+assert FIXED_V4.size + _SHORT.size + len(_LENGTH_BYTES[0]) == SMALLEST_RECORD_BYTES
 
 
 class Host(NamedTuple):
@@ -186,9 +189,9 @@ def encode_record(
         topic_prefix = _SHORT.pack(topic_length)
         size += 1
     # Java keeps checksums as they fit into a positive int (`UtilAll.crc32`).
-    body_crc = crc32(body) & _POSITIVE_INT
+    body_crc = crc32(body) & POSITIVE_INT
     if len(born_host) == HOST_V4_BYTES and len(store_host) == HOST_V4_BYTES:
-        fixed = _FIXED_V4.pack(
+        fixed = FIXED_V4.pack(
             size,
             magic,
             body_crc,
@@ -295,11 +298,18 @@ def peek(buffer: Buffer, offset: int = 0) -> RecordHead:
     )
 
 
+def stored_at(buffer: Buffer, offset: int = 0) -> int:
+    """Returns the store time (ms since 1970) of a record that is whole, as one in an entry whose checksum is right."""
+    (sys_flag,) = _SYS_FLAG.unpack_from(buffer, offset + _SYS_FLAG_AT)
+    at = offset + _FRONT_BYTES + (HOST_V6_BYTES if sys_flag & SYS_FLAG_BORN_HOST_V6 else HOST_V4_BYTES)
+    return int(_TIMESTAMP.unpack_from(buffer, at)[0])
+
+
 def check_record(buffer: Buffer, offset: int = 0) -> RecordHead:
     """Does `peek`, and checks the body's checksum too (0 means that there is none). Raises RecordError."""
     head = peek(buffer, offset)
     if head.body_crc:
-        found = crc32(memoryview(buffer)[head.body_begin : head.body_end]) & _POSITIVE_INT
+        found = crc32(memoryview(buffer)[head.body_begin : head.body_end]) & POSITIVE_INT
         if found != head.body_crc:
             raise RecordError(f"body checksum is {found:#010x}, the record says {head.body_crc:#010x}")
     return head

@@ -31,7 +31,7 @@ from log.consume_queue import UNIT_BYTES, ConsumeQueue
 from log.consume_queues import ConsumeQueues
 from log.disk import Disk, MappedFile
 from log.errors import DiskFullError
-from log.options import TIMER_TOPIC
+from log.own_topics import TIMER_TOPIC
 
 DIRECTORY: Final = "timer"
 _TOPIC: Final = TIMER_TOPIC.decode()

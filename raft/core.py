@@ -5,10 +5,11 @@
     follower        silence, or the leader's connection lost         pre-candidate, same term
     follower        TimeoutNow                                       candidate, next term
     pre-candidate   a majority would vote for it                     candidate, next term
+    pre-candidate   a majority votes for it, late                    leader, same term
     pre-candidate   the leader heard; no majority possible           follower, same term
     candidate       a majority votes for it                          leader, same term
     candidate       another leader of its term; no majority possible follower, same term
-    candidate       an election timeout                              pre-candidate, same term
+    candidate       a round without a result                         pre-candidate, same term
     leader          no majority heard for an election timeout        follower, same term
     leader          its own removal committed                        follower, same term
 
@@ -37,7 +38,7 @@ from raft.config import HardState, RaftConfig
 from raft.configuration import Change, Configuration, ConfigurationHistory
 from raft.effects import Effect, RecoveryChanged, Role
 from raft.election import Election
-from raft.errors import NotLeader
+from raft.errors import ImpossibleMessage, NotLeader
 from raft.follower import Follower
 from raft.leader import Clip, Leader
 from raft.messages import (
@@ -193,6 +194,7 @@ class Raft:
     @property
     def lacks_room(self) -> bool:
         """True while the caller has no room for entries: a follower takes none then, and follows its leader otherwise.
+        A recovering mode goes on, as its end would have to be noted.
 
         The caller sets it before it steps the append, and takes it back when there may be room: entries come again.
         """
@@ -244,7 +246,7 @@ class Raft:
     # Messages and time -----------------------------------------------------------------------------------------
 
     def step(self, message: Message, now: int) -> None:
-        """Takes a message from another member."""
+        """Takes a message from another member. Raises `ImpossibleMessage`."""
         state = self._state
         assert message.target == state.node_id, f"{message.target}'s message came to {state.node_id}"
         recovery = self._recovery
@@ -267,7 +269,7 @@ class Raft:
                 self._election.answer(message, now, may_vote=recovery is None or recovery.may_vote)
             case VoteResponse():
                 if self._election.count(message, now):
-                    self._campaign_won(now)
+                    self._campaign_won(now, pre_vote=message.pre_vote)
             case SnapshotRequest():
                 self._follow(message.source, now)
                 self._follower.install_snapshot(message)
@@ -298,7 +300,9 @@ class Raft:
             if isinstance(message, VoteRequest):
                 # A PreVote must not raise terms (dissertation 9.6); nor may a server that a living leader has removed
                 # or cut off (4.2.3), unless that leader asked for the election itself (3.10).
-                defended = not message.leadership_transfer and self._election.defends_leader(now)
+                defended = not message.leadership_transfer and self._election.defends_leader(
+                    message.source, now
+                )
                 if not message.pre_vote and not defended:
                     self._become_follower(message.term, now, self._cause_of_term(message, now))
             else:
@@ -319,17 +323,25 @@ class Raft:
             silence_ns = self._leader.tick(now)
             if silence_ns is not None:
                 cause = Cause(Reason.MAJORITY_LOST, after_ns=silence_ns)
-                self._become_follower(self._state.term, now, self._state.after_silence(cause, now))
+                self._become_follower(self._state.term, now, cause)
+                self._election.ask_soon(now)
             return
         if self._recovery is not None:
             self._recovery.tick(now)
         if self._may_campaign and now >= self._election.deadline and self._election.begin_pre_vote(now):
-            self._campaign_won(now)
+            self._campaign_won(now, pre_vote=True)
 
     def paused(self, reason: Reason, duration_ns: int, now: int) -> None:
-        """This node did nothing for so long until now: its event loop stalled, or it waited for its disk."""
+        """This node did nothing for so long until now: its event loop stalled, or it waited for its disk.
+
+        To be told before the next `step` or `tick`: whom it could not hear meanwhile was not silent.
+        """
         assert reason in (Reason.LOOP_STALLED, Reason.SLOW_FLUSH), f"{reason.value} is no pause"
         self._state.pause = Pause(reason, now - duration_ns, now)
+        if self._leader is not None:
+            self._leader.stood_still(duration_ns, now)
+        else:
+            self._election.stood_still(duration_ns, now)
 
     # Transitions -----------------------------------------------------------------------------------------------
 
@@ -366,18 +378,18 @@ class Raft:
         """Follows `leader`, which has sent a leader's message of the current term."""
         state = self._state
         # Election safety (5.2): at most one leader in a term. Another one would be a bug of ours or of that node.
-        assert self._leader is None, f"{leader} and {state.node_id} both lead term {state.term}"
         if state.leader != leader:
-            assert state.leader is None, f"{leader} and {state.leader} both lead term {state.term}"
-            self._election.forget_leader()
+            if state.leader is not None:
+                raise ImpossibleMessage(f"{leader} and {state.leader} both lead term {state.term}")
+            self._election.led_by(leader)
             state.set_role(Role.FOLLOWER, leader, Cause(Reason.LEADER_HEARD, leader))
             if self._recovery is not None:
                 self._recovery.ask(leader)
         self._election.heard_leader(now)
 
-    def _campaign_won(self, now: int) -> None:
-        """Makes a pre-candidate a candidate, and a candidate the leader."""
-        if self._state.role is Role.PRE_CANDIDATE:
+    def _campaign_won(self, now: int, *, pre_vote: bool) -> None:
+        """Makes whoever has won a PreVote a candidate, and whoever has won its term's votes the leader."""
+        if pre_vote:
             self._begin_vote(now, Cause(Reason.PRE_VOTE_WON))
         else:
             self._become_leader(now)
@@ -392,7 +404,8 @@ class Raft:
     def _become_leader(self, now: int) -> None:
         state = self._state
         assert state.vote == state.node_id, "a leader voted for itself in its term"
-        self._election.forget_leader()
+        assert state.leader is None, f"{state.leader} leads this term"
+        self._election.led_by(state.node_id)
         alone = state.configurations.current.voters == (state.node_id,)
         state.set_role(Role.LEADER, state.node_id, Cause(Reason.ONLY_VOTER if alone else Reason.ELECTED))
         self._leader = Leader(state, self._clip, now)
@@ -450,8 +463,8 @@ class Raft:
     def _conclude_recovery(self, now: int) -> None:
         """Ends the recovering mode when this node holds what it promised, or when the group turns out to be new."""
         recovery, state = self._recovery, self._state
-        if recovery is None:
-            return
+        if recovery is None or state.lacks_room:
+            return  # that the mode is over must be noted
         if recovery.group_is_new:
             self._election.ask_soon(now)
         elif not recovery.is_over(leads=self._leader is not None):
@@ -570,17 +583,19 @@ class Raft:
 
     def peer_connected(self, peer: str, now: int) -> None:
         """Messages can be sent to `peer`; that is assumed of everyone until the contrary is told."""
+        self._state.unreachable.discard(peer)
         if self._leader is not None:
             self._leader.peer_connected(peer)
-        elif self._recovery is not None:
+            return
+        if self._recovery is not None:
             self._recovery.ask(peer)
+        self._election.reached_peer(peer)
 
     def peer_disconnected(self, peer: str, now: int) -> None:
         """The connection to `peer` is gone, with all that was under way on it."""
+        self._state.unreachable.add(peer)
         if self._leader is not None:
             self._leader.peer_disconnected(peer)
-        elif peer == self._state.leader:
-            self._election.lost_connection_to_leader(now)
         else:
             self._election.lost_peer(peer, now)
 

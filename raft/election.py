@@ -1,10 +1,22 @@
 """Elections: when to call one, whom to vote for, and how to count (5.2, 5.4.1, dissertation 4.2.3 and 9.6).
 
 A real election raises terms and so deposes a leader; hence it is preceded by a PreVote, in which nothing changes
-but the asker's role, and voters that hear a leader refuse both. Two things cut the wait short where the paper only
-knows silence: a lost connection to the leader (its process is gone, or the path to it) lets a voter ask at once and
-lets it stop defending that leader, and a round that visibly cannot be won is repeated soon. Both draw a short random
-wait, and a voter that grants a PreVote lets the asker go first, so that two candidates seldom meet.
+but the asker's role, and voters that hear a leader refuse both. Four rules cut the wait short where the paper only
+knows silence:
+
+- **A lost connection** to the leader (its process is gone, or the path to it) lets a voter ask without waiting for
+  silence, and lets it stop defending that leader.
+- **Voters stand in line**, so that no two meet and split the vote. The line follows from what all of them know: the
+  preferred leaders, then the voters behind the lost leader in the configuration, round in a circle. The first in line,
+  the leader's heir, asks at once; each other one waits a round for every voter before it that it can reach, and a bit,
+  drawn at random. No leader has to name an heir: a name in its messages would be another one here and there whenever
+  it changes. An heir whose log is too short for a voter's vote gives its place to that voter.
+- **A round without a result is repeated** soon, as long as it takes twice as long each time; who cannot be reached is
+  not waited for, and is asked when it can be. That is a PreVote again, so that impatience burns no terms. The votes of
+  the term that the node is in go on to count meanwhile: a voter whose disk is slow may take longer than a round.
+- **A pause of this node itself is no silence** (`stood_still`): what others sent meanwhile has yet to be read.
+
+The place in line only says when to ask. Who is voted for, and what wins, is the paper's.
 
 Whom we consider a voter is the candidate's business, not the voter's: a node answers a candidate that its own, maybe
 older, configuration does not know (dissertation 4.1), and a candidate asks and counts only the voters of its own.
@@ -18,19 +30,47 @@ from raft.state import NodeState
 
 _DOUBLINGS_MAX = 32
 
+_VOTE_ROUNDS = 4
+"""The votes of a term are waited for as long as so many rounds: they are flushed, and who refuses one says so."""
+
+_ROUNDS_IN_FRONT = 3
+"""Who asks refuses those behind it in line for so many rounds; if they are in vain, it may not be heard by anybody."""
+
 
 class Election:
     """The election timer of a node, its view of the leader's liveness, and its campaign if it has one."""
 
-    __slots__ = ("_attempts", "_leader_contact", "_state", "_tally", "_timeout", "deadline")
+    __slots__ = (
+        "_attempts",
+        "_former_leader",
+        "_in_line",
+        "_is_transfer",
+        "_leader_contact",
+        "_pre_votes",
+        "_state",
+        "_timeout",
+        "_voted_at",
+        "_votes",
+        "deadline",
+    )
 
     def __init__(self, state: NodeState, now: int) -> None:
         self._state = state
         # The time at which the leader of the current term was last heard; None also when the connection to it is lost.
         self._leader_contact: int | None = None
-        # The votes of the campaign under way; None for whoever is neither pre-candidate nor candidate.
-        self._tally: VoteTally | None = None
-        # Campaigns that were lost since a leader was last heard.
+        # The leader that was followed last, or this node, if it led: the line of successors begins behind it.
+        self._former_leader: str | None = None
+        # The deadline is this node's turn in line, not the end of a silence.
+        self._in_line = False
+        # The votes of the PreVote under way; None for whoever is no pre-candidate.
+        self._pre_votes: VoteTally | None = None
+        # The votes of the current term while this node is its candidate, or asks anew after it was.
+        self._votes: VoteTally | None = None
+        # The old leader asked for the campaign whose votes are counted.
+        self._is_transfer = False
+        # The time at which another node got our vote in the current term; None if no other one has it.
+        self._voted_at: int | None = None
+        # Rounds without a result since a leader was last heard.
         self._attempts = 0
         self.restart_timer(now)
 
@@ -42,53 +82,126 @@ class Election:
         self._timeout = self._state.random.randrange(
             config.election_timeout_min_ns, config.election_timeout_max_ns
         )
+        self._in_line = False
         self.deadline = now + self._timeout
 
     def heard_leader(self, now: int) -> None:
         """The leader of the current term was heard: it is defended, and the timeout begins anew (5.2)."""
         self._leader_contact = now
         self._attempts = 0
+        self._in_line = False
         self.deadline = now + self._timeout
 
     def forget_leader(self) -> None:
         """Defends no leader and counts no votes any more: the term or the role has changed."""
-        self._leader_contact = None
-        self._tally = None
+        self._leader_contact = self._voted_at = None
+        self._pre_votes = self._votes = None
 
-    def lost_connection_to_leader(self, now: int) -> None:
-        """Stops to defend the leader, and asks for votes soon: its process or the path to it is gone."""
-        self._leader_contact = None
-        self.ask_soon(now)
+    def led_by(self, leader: str) -> None:
+        """The term has a leader, this node or another one: no votes are counted any more."""
+        self.forget_leader()
+        self._former_leader = leader
+
+    def stood_still(self, duration: int, now: int) -> None:
+        """This node did nothing for so long until now: a silence of the leader meanwhile is not the leader's.
+
+        It may have stood still for longer, as it knows of that from its deadline on only: so what waits to be read has
+        the time of a heartbeat.
+        """
+        contact = self._leader_contact
+        if contact is not None:
+            config = self._state.config
+            grace = config.heartbeat_interval_ns
+            contact = max(contact + duration, now - config.election_timeout_min_ns + grace)
+            self._leader_contact = min(contact, now)
+            self.deadline = max(self._leader_contact + self._timeout, now + grace)
+
+    def lost_peer(self, peer: str, now: int) -> None:
+        """The connection to `peer` is gone: its process, or the path to it."""
+        state = self._state
+        # Whom we have voted for is about to lead.
+        if peer == state.leader or (state.leader is None and peer == state.vote):
+            self._leader_contact = self._voted_at = None
+            self.ask_soon(now)
+        elif self._in_line:
+            self.ask_soon(now)  # it may have stood before us
+        for tally in (self._pre_votes, self._votes):
+            if tally is not None:
+                tally.record(peer, False)
+        self._give_up_if_lost(now)
 
     def ask_soon(self, now: int) -> None:
-        """Asks for votes after a short random wait, as there is no leader to wait for."""
-        config = self._state.config
-        # The range doubles with every campaign that was lost since a leader was heard.
-        doubled = config.campaign_jitter_ns << min(self._attempts, _DOUBLINGS_MAX)
-        wait = self._state.random.randrange(0, min(doubled, config.election_timeout_max_ns))
+        """Asks for votes when it is this node's turn, as there is no leader to wait for."""
+        rank = self._rank()
+        wait = 0
+        if rank or self._attempts or self._former_leader is None:
+            span = self._round()
+            wait = rank * span + self._state.random.randrange(0, max(span // 2, 1))
+        self._in_line = True
         self.deadline = min(self.deadline, now + wait)
 
-    def defends_leader(self, now: int) -> bool:
-        """True while this node leads or hears a leader: it then refuses its vote (dissertation 4.2.3)."""
+    def _round(self, rounds: int = 1) -> int:
+        """Returns how long so many rounds may take: twice as long after each one without a result."""
+        config = self._state.config
+        longer = rounds * config.campaign_round_ns << min(self._attempts, _DOUBLINGS_MAX)
+        return min(longer, config.election_timeout_min_ns)
+
+    def _before_us(self) -> list[str]:
+        """Returns the voters that stand in line before this node."""
+        state, former = self._state, self._former_leader
+        voters = state.configurations.current.voters
+        begin = voters.index(former) + 1 if former in voters else 0
+        preferred = state.config.preferred_leaders
+        line = [node for node in preferred if node in voters]
+        line += [node for node in (*voters[begin:], *voters[:begin]) if node not in preferred]
+        # Whoever is being removed comes last, and whoever recovers: its vote does not count as others do.
+        is_last = state.node_id not in line or state.recovering
+        return line if is_last else line[: line.index(state.node_id)]
+
+    def _stands_before(self, node: str) -> bool:
+        """True if this node stands in line before another one."""
+        return node not in self._before_us()
+
+    def _rank(self) -> int:
+        """Returns the number of voters that are to ask before this node, as far as it can reach them."""
+        no_more = {self._state.node_id, self._former_leader, *self._state.unreachable}
+        return sum(node not in no_more for node in self._before_us())
+
+    def defends_leader(self, asker: str, now: int) -> bool:
+        """True while this node leads or hears a leader: it then refuses its vote (dissertation 4.2.3).
+
+        Not if that leader is the asker itself: whoever asks for votes leads no more.
+        """
         if self._state.role is Role.LEADER:
             return True
         contact = self._leader_contact
-        return contact is not None and now - contact < self._state.config.election_timeout_min_ns
+        if contact is None or asker == self._state.leader:
+            return False
+        return now - contact < self._state.config.election_timeout_min_ns
 
     # Voter ---------------------------------------------------------------------------------------------------
 
     def answer(self, request: VoteRequest, now: int, *, may_vote: bool = True) -> None:
         """Answers a vote request: grants or refuses (5.2). `Raft` has entered the term of a real request before."""
         state = self._state
+        if request.source == state.leader and request.pre_vote and request.term > state.term:
+            self._leader_contact = None  # it leads no more
+            self.ask_soon(now)
         granted = may_vote and self._may_grant(request, now)
         if granted and request.pre_vote:
             # The asker goes first, so that two candidates seldom meet and split the vote.
-            self.deadline = max(self.deadline, now + state.config.campaign_jitter_ns)
+            self.deadline = max(self.deadline, now + self._round())
+            if not self._stands_before(request.source):
+                self._pre_votes = None
         elif granted:
             if state.vote is None:
                 state.save_hard_state(state.term, request.source)
             # 5.2: whoever grants a vote begins its election timeout anew.
             self.restart_timer(now)
+            self._voted_at = now
+            self._pre_votes = None
+        elif self._in_line and request.pre_vote and self._has_more_than(request):
+            self.deadline = min(self.deadline, now)  # who asks cannot have our vote: it is our turn
         state.send(
             VoteResponse(
                 state.node_id,
@@ -105,22 +218,53 @@ class Election:
         state = self._state
         if request.term < state.term:
             return False
-        if not request.leadership_transfer and self.defends_leader(now):
+        if not request.leadership_transfer and self.defends_leader(request.source, now):
             return False
         # 5.2: one vote in a term. In a term that has a leader any other vote is useless.
         if request.term > state.term:
             assert request.pre_vote, "the term of a vote request is entered before it is answered"
+            if self._prefers_another(request, now):
+                return False
         elif state.vote not in (None, request.source) or state.leader is not None:
             return False
         # 5.4.1: the candidate's log must be at least as up to date as ours, by last term, then by length.
-        return (request.last_term, request.last_index) >= (state.log.last_term, state.log.last_index)
+        return not self._has_more_than(request)
+
+    def _prefers_another(self, request: VoteRequest, now: int) -> bool:
+        """True while a campaign is under way that the asker would only disturb; never for longer than a few rounds.
+
+        It is the campaign of the candidate that has our vote, or our own if we could have the asker's vote.
+        """
+        state = self._state
+        if self._voted_at is not None and state.vote != request.source:
+            return now - self._voted_at < self._round(_VOTE_ROUNDS)
+        if (state.log.last_term, state.log.last_index) < (request.last_term, request.last_index):
+            return False
+        if state.role is Role.CANDIDATE:
+            return True
+        if self._pre_votes is None or self._attempts >= _ROUNDS_IN_FRONT:
+            return False
+        return self._stands_before(request.source)
+
+    def _has_more_than(self, candidate: VoteRequest) -> bool:
+        """True when this log is more up to date than the candidate's (5.4.1)."""
+        log = self._state.log
+        return (log.last_term, log.last_index) > (candidate.last_term, candidate.last_index)
 
     # Candidate -----------------------------------------------------------------------------------------------
 
     def begin_pre_vote(self, now: int) -> bool:
-        """Asks the voters if they would vote for us (dissertation 9.6); returns True when our own vote is enough."""
-        self._state.set_role(Role.PRE_CANDIDATE, None, self._cause(now))
-        return self._begin(now, pre_vote=True, leadership_transfer=False)
+        """Asks the voters if they would vote for us (dissertation 9.6); returns True when our own vote is enough.
+
+        Votes of the current term that are still under way go on to count.
+        """
+        state = self._state
+        if state.role is not Role.FOLLOWER:
+            self._attempts += 1  # the last round came to no result
+        state.set_role(Role.PRE_CANDIDATE, None, self._cause(now))
+        self._leader_contact = None
+        self._pre_votes = self._ask_all(now, self._round())
+        return self._pre_votes.won
 
     def _cause(self, now: int) -> Cause:
         """Returns why this node asks for votes: what it knows of the leader that it has followed."""
@@ -131,62 +275,77 @@ class Election:
             return Cause(Reason.NO_LEADER)
         if contact is None:
             return Cause(Reason.CONNECTION_LOST, state.leader)
-        return state.after_silence(Cause(Reason.NO_HEARTBEAT, state.leader, now - contact), now)
+        return Cause(Reason.NO_HEARTBEAT, state.leader, now - contact)
 
     def begin_vote(self, now: int, cause: Cause) -> bool:
         """Enters the next term and asks for votes in it (5.2); returns True when our own vote is enough."""
         state = self._state
         state.save_hard_state(state.term + 1, state.node_id)
         state.set_role(Role.CANDIDATE, None, cause, term_changed=True)
-        # Dissertation 3.10: voters need not defend the leader that asked for it.
-        return self._begin(now, pre_vote=False, leadership_transfer=cause.reason is Reason.TRANSFER)
-
-    def _begin(self, now: int, *, pre_vote: bool, leadership_transfer: bool) -> bool:
-        state = self._state
         self.forget_leader()
-        self.restart_timer(now)
+        self._is_transfer = cause.reason is Reason.TRANSFER
+        self._votes = self._ask_all(now, self._round(_VOTE_ROUNDS))
+        return self._votes.won
+
+    def _ask_all(self, now: int, span: int) -> VoteTally:
+        """Begins a round of that length, and a bit: asks all voters that can be reached."""
+        state = self._state
         voters = state.configurations.current.voters
-        self._tally = VoteTally(voters)
-        self._tally.record(state.node_id, True, marked=state.recovering)
-        if self._tally.won:
-            return True
-        term = state.term + 1 if pre_vote else state.term
+        tally = VoteTally(voters)
+        tally.record(state.node_id, True, marked=state.recovering)
         for voter in voters:
-            if voter != state.node_id:
-                state.send(
-                    VoteRequest(
-                        state.node_id,
-                        voter,
-                        term,
-                        state.log.last_index,
-                        state.log.last_term,
-                        pre_vote,
-                        leadership_transfer,
-                    )
-                )
-        return False
+            if voter in state.unreachable:
+                tally.record(voter, False)  # it is asked when it can be (`reached_peer`)
+            elif voter != state.node_id and not tally.won:
+                self._ask(voter)
+        self._in_line = False
+        self.deadline = now + span + state.random.randrange(0, max(span // 2, 1))
+        return tally
+
+    def _ask(self, voter: str) -> None:
+        """Asks one voter for what this node asks all for: its vote, or if it would give it."""
+        state = self._state
+        pre_vote = state.role is Role.PRE_CANDIDATE
+        state.send(
+            VoteRequest(
+                state.node_id,
+                voter,
+                state.term + 1 if pre_vote else state.term,
+                state.log.last_index,
+                state.log.last_term,
+                pre_vote,
+                # Dissertation 3.10: voters need not defend the leader that asked for it.
+                self._is_transfer and not pre_vote,
+            )
+        )
 
     def count(self, response: VoteResponse, now: int) -> bool:
-        """Counts a vote of the campaign under way; returns True when we have won by now."""
+        """Counts a vote of a round under way; returns True when we have won by it what it was asked for."""
         state = self._state
-        expected = Role.PRE_CANDIDATE if response.pre_vote else Role.CANDIDATE
-        request_term = state.term + 1 if response.pre_vote else state.term
-        if state.role is not expected or response.request_term != request_term or self._tally is None:
+        tally = self._pre_votes if response.pre_vote else self._votes
+        if tally is None or response.request_term != (state.term + 1 if response.pre_vote else state.term):
             return False
-        self._tally.record(response.source, response.granted, marked=response.recovering)
-        self._give_up_if_lost(now)
-        return self._tally is not None and self._tally.won
-
-    def lost_peer(self, peer: str, now: int) -> None:
-        """A peer will not answer the campaign under way."""
-        if self._tally is not None:
-            self._tally.record(peer, False)
+        tally.record(response.source, response.granted, marked=response.recovering)
+        if not response.granted or response.recovering:
             self._give_up_if_lost(now)
+        return tally.won
+
+    def reached_peer(self, peer: str) -> None:
+        """The connection to `peer` is there: asks it what it could not hear, or could not answer, until now."""
+        is_asking = self._pre_votes is not None or self._votes is not None
+        if is_asking and peer in self._state.configurations.current.voters:
+            self._ask(peer)
 
     def _give_up_if_lost(self, now: int) -> None:
-        """No majority can come together: follows nobody, and asks again before long."""
-        if self._tally is not None and self._tally.lost:
-            self._tally = None
+        """If no majority can come together, follows nobody, and asks again before long.
+
+        Not where too few can be reached, and those agree: the round goes on until others can be, or it is repeated.
+        """
+        lost_term = self._votes is not None and self._votes.lost
+        if lost_term:
+            self._votes = None
+        if self._pre_votes.lost if self._pre_votes is not None else lost_term:
+            self._pre_votes = self._votes = None
             self._attempts += 1
             self.ask_soon(now)
             self._state.set_role(Role.FOLLOWER, None, Cause(Reason.VOTES_REFUSED))

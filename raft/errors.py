@@ -1,12 +1,13 @@
 """Errors that the operation of a group can cause.
 
-What only a bug can break is an assertion and not in this tree. Every error here leaves the state machine as it
-was; the tree says whose fault it is and whether a retry may help:
+What only a bug of this node can break is an assertion and not in this tree. Every error here leaves the state machine
+as it was; the tree says whose fault it is and whether a retry may help:
 
     RaftError
     ├── NotLeader                 ask `leader` instead, or again once a leader is known
     ├── LeadershipTransferring    ask again shortly, wherever the leader then is
     ├── ProposalLimit             overload: ask again once earlier proposals are committed
+    ├── ImpossibleMessage         no member that works sends this: believe the sender no more
     └── ConfigurationError
         ├── ConfigurationPending  ask again once the change under way, or this term's first entry, is committed
         ├── LearnerBehind         ask again once the learner has caught up
@@ -46,6 +47,10 @@ class ProposalLimit(RaftError):
         super().__init__(f"{uncommitted} entries are uncommitted, the limit is {limit}")
         self.uncommitted = uncommitted
         self.limit = limit
+
+
+class ImpossibleMessage(RaftError):
+    """A message contradicts what this node knows: its sender is broken, or this node is."""
 
 
 class ConfigurationError(RaftError):

@@ -12,6 +12,7 @@ close, keeps it from sending entries over and over. The first answer in full, wh
 """
 
 from raft.effects import AcceptEntries
+from raft.errors import ImpossibleMessage
 from raft.messages import AppendRequest, AppendResponse, SnapshotRequest, SnapshotResponse
 from raft.state import NodeState
 
@@ -67,7 +68,8 @@ class Follower:
         first_new = self._first_new(request)
         if first_new > last_index:
             return
-        assert first_new > self._agreed_index, "a leader changed its log"
+        if first_new <= self._agreed_index:
+            raise ImpossibleMessage(f"the leader of term {state.term} has changed its log at {first_new}")
         if first_new <= log.last_index:
             state.truncate(first_new - 1)
         index = request.prev_index + 1

@@ -14,6 +14,7 @@ from raft.configuration import AddLearner, Change, Configuration, PromoteLearner
 from raft.effects import AppendConfiguration, AppendNoop, PeerSlow, ReadReady, Run, Send, SnapshotNeeded
 from raft.errors import (
     ConfigurationPending,
+    ImpossibleMessage,
     LeadershipTransferring,
     LearnerBehind,
     LearnerRecovering,
@@ -90,7 +91,8 @@ class Leader:
         configuration = state.configurations.current
         for node in configuration.members:
             if node != state.node_id and node not in self.peers:
-                self.peers[node] = Progress(node, state.log.last_index + 1, now)
+                peer = self.peers[node] = Progress(node, state.log.last_index + 1, now)
+                peer.connected = node not in state.unreachable
         for node, peer in self.peers.items():
             if node in configuration.members:
                 peer.leaving_index = None
@@ -392,6 +394,13 @@ class Leader:
         if peer is None:
             return
         state = self._state
+        if response.round > self._round or (
+            response.success and not response.match_index <= response.log_index <= state.log.last_index
+        ):
+            raise ImpossibleMessage(
+                f"an answer to round {response.round} that reaches to {response.match_index} and {response.log_index}; "
+                f"the last round is {self._round}, the log ends with {state.log.last_index}"
+            )
         peer.last_contact = now
         if response.round > peer.acknowledged_round:
             peer.acknowledged_round = response.round
@@ -405,9 +414,6 @@ class Leader:
         if not response.success:
             peer.refuse(response.log_index, response.hint_index, response.hint_term, state.log)
         else:
-            assert response.match_index <= response.log_index <= state.log.last_index, (
-                "an answer beyond our log"
-            )
             if peer.acknowledge(response.match_index, response.log_index, state.log.first_index):
                 self._acknowledged(peer)
 
@@ -490,7 +496,8 @@ class Leader:
         """Begins heartbeats and ends a transfer that took too long.
 
         Returns how long no majority has answered (ns) once that is too long, else None: a leader without a majority
-        for the shortest election timeout steps down (dissertation 6.2).
+        for an election timeout steps down (dissertation 6.2). It is the longest one, for until then one that was only
+        kept from answering may not have given it up.
         """
         if self.transferee is not None and now >= self._transfer_deadline:
             self.transferee = None
@@ -503,7 +510,7 @@ class Leader:
         if self._votes_itself:
             contacts.append(now)
         silence = now - agreed(contacts)
-        if silence > self._state.config.election_timeout_min_ns:
+        if silence > self._state.config.election_timeout_max_ns:
             return silence
         if now >= self._preferred_check_due:
             self._preferred_check_due = now + self._state.config.preferred_check_interval_ns
@@ -587,6 +594,11 @@ class Leader:
         if self._voting_peers:
             best = max(self._voting_peers, key=lambda peer: peer.match_index)
             self._state.send(TimeoutNow(self._state.node_id, best.node, self._state.term))
+
+    def stood_still(self, duration: int, now: int) -> None:
+        """This node did nothing for so long until now: what its peers sent meanwhile has yet to be read."""
+        for peer in self.peers.values():
+            peer.stood_still(duration, now)
 
     # Connections ---------------------------------------------------------------------------------------------
 

@@ -72,6 +72,19 @@ class AppendRequest(NamedTuple):
             index += count
         return index
 
+    @property
+    def contradicts_itself(self) -> bool:
+        """True if no leader can have sent this: terms fall along its log, or a configuration is not of its entries."""
+        last_term = self.prev_term
+        for term, _ in self.spans:
+            if not last_term <= term <= self.term:
+                return True
+            last_term = term
+        if self.configurations:
+            indices = [self.prev_index, *(index for index, _ in self.configurations)]
+            return sorted({*indices}) != indices or indices[-1] > self.last_index
+        return False
+
 
 class AppendResponse(NamedTuple):
     """A follower's acknowledgement or refusal.
@@ -110,6 +123,11 @@ class SnapshotRequest(NamedTuple):
     prev_term: int
     configuration_index: int
     configuration: Configuration
+
+    @property
+    def contradicts_itself(self) -> bool:
+        """True if no leader can have sent this: something in it is of a later time than the snapshot."""
+        return self.prev_term > self.term or self.configuration_index >= self.first_index
 
 
 class SnapshotResponse(NamedTuple):

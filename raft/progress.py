@@ -74,6 +74,11 @@ class Progress:
         # Index of the configuration that removes this peer, which still has to hear of its commit.
         self.leaving_index: int | None = None
 
+    def stood_still(self, duration: int, now: int) -> None:
+        """This leader could hear nobody for so long until now."""
+        self.last_contact = min(now, self.last_contact + duration)
+        self.mark = (self.mark[0], min(now, self.mark[1] + duration))
+
     def become_probe(self, next_index: int) -> None:
         """Asks anew, from `next_index` on, how far the logs agree."""
         self.state = PeerState.PROBE

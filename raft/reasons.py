@@ -1,7 +1,7 @@
 """Why a node's role, term or leader has changed: every transition of the table in core.py names its cause.
 
 What only the caller can know, that this node itself stood still, it says by `Raft.paused`; the silence that falls into
-such a pause is then put down to it, and not to a peer.
+such a pause counts for nothing, and what follows from it elsewhere is put down to it, and not to a peer.
 """
 
 from dataclasses import dataclass
@@ -46,8 +46,3 @@ class Pause:
     reason: Reason
     begin_ns: int
     end_ns: int
-
-    def explains(self, since_ns: int, until_ns: int) -> bool:
-        """Returns True if at least half of that time falls into the pause."""
-        overlap = min(self.end_ns, until_ns) - max(self.begin_ns, since_ns)
-        return overlap > 0 and 2 * overlap >= until_ns - since_ns

@@ -50,6 +50,7 @@ class NodeState:
         "recovering",
         "role",
         "term",
+        "unreachable",
         "vote",
     )
 
@@ -84,6 +85,8 @@ class NodeState:
         self.recovering = False
         self.role = Role.FOLLOWER
         self.leader: str | None = None
+        # The peers that no message can be sent to, as far as the caller has told.
+        self.unreachable: set[str] = set()
         # The caller has no room for entries: none are taken (follower.py).
         self.lacks_room = False
         # The last pause that the caller told of.
@@ -138,13 +141,6 @@ class NodeState:
             self.leader = leader
             lost_leader = followed if followed not in (leader, self.node_id) else None
             self.effects.append(RoleChanged(role, self.term, leader, cause, before, lost_leader))
-
-    def after_silence(self, cause: Cause, now: int) -> Cause:
-        """Returns `cause`, of a silence of `after_ns` until now; or our own pause, if that explains the silence."""
-        pause = self.pause
-        if pause is not None and pause.explains(now - cause.after_ns, now):
-            return Cause(pause.reason, cause.peer, pause.end_ns - pause.begin_ns)
-        return cause
 
     def append_configuration(self, index: int, configuration: Configuration) -> None:
         """The entry at `index` is in the log: its configuration is in force from now on (dissertation 4.1)."""

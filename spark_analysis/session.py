@@ -10,6 +10,7 @@ installed there but third-party packages: PySpark, PyArrow and cbor2.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import re
 import shutil
@@ -76,8 +77,25 @@ def require_environment() -> None:
         )
 
 
+_ahead: SparkSession | None = None
+"""A session that was started ahead, until :func:`start_session` hands it out."""
+
+
+def start_ahead() -> None:
+    """Start the session of a short history's analysis that is still to come, from any thread.
+
+    Java and Spark take seconds to start, in which whoever records the history may still be at work. What goes wrong
+    here is not told: it goes wrong again in :func:`start_session`, for whoever asks for the session.
+    """
+    global _ahead
+    with contextlib.suppress(Exception):
+        _ahead = start_session(small=True)
+
+
 def has_session() -> bool:
     """True if :func:`start_session` would return a session that somebody else has started."""
+    if _ahead is not None:
+        return False
     pyspark = sys.modules.get("pyspark.sql")
     return pyspark is not None and pyspark.SparkSession.getActiveSession() is not None
 
@@ -92,8 +110,12 @@ def start_session(
     """Return the session of this process; start one if there is none. Raises :class:`AnalysisUnavailableError`.
 
     ``master`` is any Spark master URL; None keeps the one that ``spark-submit`` has set, else means every core of this
-    machine. ``small`` is for histories of a few megabytes.
+    machine. ``small`` is for histories of a few megabytes. One that was started ahead is returned as it is.
     """
+    global _ahead
+    if _ahead is not None:
+        session, _ahead = _ahead, None
+        return session
     require_environment()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master is None or master.startswith("local"):
@@ -147,18 +169,22 @@ def package_archive() -> Path:
     It lives as long as this process, from which the executors fetch it. Where the code itself came in a zip (a driver
     that runs inside the cluster), it is that one.
     """
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[__name__.count(".")]
     if root.is_file():
         return root
     directory = tempfile.mkdtemp(prefix="trivet-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     target = Path(directory, "trivet_analysis.zip")
+    trivet = root.joinpath(
+        *__name__.split(".")[:-2]
+    )  # the same folder in a checkout, where rooms are no part of a package
+    folders = (trivet / "broker" / "trace", trivet / "spark_analysis")
+    files = [*trivet.glob("__init__.py"), *(file for folder in folders for file in folder.rglob("*.*"))]
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("broker/__init__.py", "")
-        for folder in ("broker/trace", "spark_analysis"):
-            for path in sorted((root / folder).rglob("*")):
-                if path.is_file() and "__pycache__" not in path.parts:
-                    archive.write(path, path.relative_to(root))
+        archive.writestr(str((trivet / "broker/__init__.py").relative_to(root)), "")
+        for file in sorted(files):
+            if "__pycache__" not in file.parts:
+                archive.write(file, file.relative_to(root))
     return target
 
 

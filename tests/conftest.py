@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from hypothesis import HealthCheck, settings
 
 from tests.evidence import log_ends
@@ -30,6 +31,7 @@ ROOMS_TOGETHER = (
     "tests/cluster/",
     "tests/monitoring/",
     "tests/interop/",
+    "tests/wheel/",
 )
 """Tests that are expensive to begin, or start real processes: of each of these rooms, one process runs all."""
 
@@ -45,6 +47,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return "spark" if "spark" in room.split("::")[0] else room
 
     return RoomScheduling(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test runs on the clock that any of its fixtures asks for: pytest-trio looks at the test's own arguments."""
+    clock = getattr(item, "funcargs", {}).get("autojump_clock")
+    if clock is not None:
+
+        def run(main: Any, **options: Any) -> Any:
+            return trio.run(main, **{**options, "clock": clock})
+
+        item.add_marker(pytest.mark.trio(run=run), append=False)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,7 +1,8 @@
 """Decides on each request to a name server, before it is looked at any further.
 
 Two things can be asked for, each by a setting of its own. With `registration_secret` a broker proves that it is one, by
-signing whole frames under the name `BROKERS` with it. With a file of accounts everybody else signs as for a broker, and
+signing whole frames under the name `BROKERS` with it, and where certificates are asked of brokers, by having shown one
+on its connection. With a file of accounts everybody else signs as for a broker, and
 the table in `name_server_needs` says who may do what. Without either its requests are everyone's, as with RocketMQ's
 name servers.
 """
@@ -29,14 +30,17 @@ class NameServerControl:
         accounts: Accounts | None = None,
         registration_secret: str = "",
         *,
+        by_certificate: bool = False,
         whole_frames: bool = False,
         encrypted_only: bool = False,
         open_routes: bool = True,
     ) -> None:
-        """None and "" ask for nothing. With `open_routes` clients may ask for routes without an account. The other two
-        are those of `Identification`.
+        """None and "" ask for nothing; with `by_certificate` a connection that is certified is a broker's.
+
+        With `open_routes` clients may ask for routes without an account. The other two are those of `Identification`.
         """
         self._secret = registration_secret
+        self._knows_brokers = bool(registration_secret) or by_certificate
         self._whole_frames = whole_frames
         self._encrypted_only = encrypted_only
         self._open_routes = open_routes
@@ -46,7 +50,7 @@ class NameServerControl:
 
     def replace(self, accounts: Accounts) -> None:
         """Has other accounts hold from now on."""
-        assert self._secret, "accounts alone would leave registrations to everyone"
+        assert self._knows_brokers, "accounts alone would leave registrations to everyone"
         self._identification = Identification(
             accounts, whole_frames=self._whole_frames, encrypted_only=self._encrypted_only
         )
@@ -70,8 +74,11 @@ class NameServerControl:
                     f"request {command.code} needs an administrator, and the sender is a broker",
                 )
             return SEES_ALL
+        if connection.is_certified and need is not Need.ADMINISTRATOR and ACCESS_KEY not in command.fields:
+            connection.is_proven = True
+            return SEES_ALL
         if self._identification is None:
-            if need is Need.BROKER and self._secret:
+            if need is Need.BROKER and self._knows_brokers:
                 raise _no_broker(command)
             return SEES_ALL
         if need is Need.BROKER and ACCESS_KEY not in command.fields:
@@ -104,5 +111,6 @@ def _check_need(need: Need, account: Account, command: RemotingCommand) -> None:
 def _no_broker(command: RemotingCommand) -> RefusedError:
     return RefusedError(
         Reason.NO_BROKER,
-        f"request {command.code} is a broker's: give the broker the registration_secret of this name server",
+        f"request {command.code} is a broker's: give the broker the registration_secret of this name server, or a "
+        "certificate of the authority that it asks for (tls_broker_ca)",
     )

@@ -105,12 +105,12 @@ class BackupProcessor:
                 f"a backup of {replica.node_id} by {backup.connection.name} is under way",
             )
         last_index = replica.applied_index
-        if not replica.has_applied(wanted) or last_index < log.first_index:
+        if not replica.applied.is_of_one_place(wanted) or last_index < log.first_index:
             raise RequestError(
                 ResponseCode.SYSTEM_BUSY,
                 f"{replica.node_id} has applied up to {last_index}, not {wanted} yet",
             )
-        snapshot = replica.snapshot().data
+        snapshot = replica.applied.snapshot(replica.membership.addresses).data
         self._backup = _Backup(connection, log.epoch, last_index, snapshot, log.first_index)
         self._renew()
         description = BackupDescription(

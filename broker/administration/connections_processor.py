@@ -4,24 +4,22 @@ All of it is read on the leader, after a barrier, as the offsets that clients ar
 left out.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from broker.access.control import Sight
-from broker.administration.queue_figures import QueueFigures, check_number_told
+from broker.administration.queue_figures import QUEUES_AT_ONCE, QueueFigures, check_number_told, queue_ranges
 from broker.node.client_registry import ClientRegistry
 from broker.node.consumer_group import RegisteredClient
 from broker.node.ports import Requests, State
 from broker.remoting.admin_bodies import Connection as ConnectionInfo
 from broker.remoting.admin_bodies import (
-    ConsumeOffset,
     ConsumerConnection,
-    ConsumeStats,
     GroupList,
     ProducerConnection,
     TopicOffset,
-    TopicStats,
+    consume_stats_body,
 )
 from broker.remoting.admin_headers import (
     ConsumerGroupHeader,
@@ -31,14 +29,14 @@ from broker.remoting.admin_headers import (
     QuerySubscriptionHeader,
     TopicHeader,
 )
-from broker.remoting.bodies import MessageQueue, TopicList
+from broker.remoting.bodies import TopicList
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
-from broker.remoting.json_body import encode_body
+from broker.remoting.json_body import ObjectKeyed, encode_body
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from broker.requests.errors import RequestError
-from broker.requests.processing import Place, Route
+from broker.requests.processing import Pace, Place, Route
 from broker.requests.responses import reply
 from broker.statistics.stats import Stats
 from log.record import unpack_host
@@ -79,25 +77,35 @@ class ConnectionsProcessor:
 
     # ------------------------------------------------------------------ queues
 
-    def topic_stats(self, connection: Connection, command: RemotingCommand) -> None:
-        """Tells the range of each queue of a topic, and when its last message was stored."""
+    def topic_stats(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
+        """Tells the range of each queue of a topic, and when its last message was stored, in steps."""
         config = self._figures.topic(command.decode_fields(TopicHeader).topic)
-        offsets: dict[MessageQueue, TopicOffset] = {}
-        for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
-            queue = self._replica.store.queues.get(config.topic_name, queue_id)
-            offsets[self._figures.name(config.topic_name, queue_id)] = (
-                TopicOffset()
-                if queue is None
-                else TopicOffset(
-                    last_update_timestamp=self._figures.store_time(queue, queue.max_offset - 1),
-                    max_offset=queue.max_offset,
-                    min_offset=queue.min_offset,
-                )
+        offsets = ObjectKeyed()
+        for queue_ids in queue_ranges(max(config.read_queue_nums, config.write_queue_nums)):
+            offsets.add(
+                {
+                    self._figures.name(config.topic_name, queue_id): self._range_of(
+                        config.topic_name, queue_id
+                    )
+                    for queue_id in queue_ids
+                }
             )
-        self._reply(connection, command, TopicStats(offsets).encode())
+            if len(queue_ids) == QUEUES_AT_ONCE:
+                yield
+        self._reply(connection, command, encode_body({"offsetTable": offsets.encoded()}))
 
-    def consume_stats(self, connection: Connection, command: RemotingCommand) -> None:
-        """Tells a group's progress in some topics, or in all that it consumes."""
+    def _range_of(self, topic: str, queue_id: int) -> TopicOffset:
+        queue = self._replica.store.queues.get(topic, queue_id)
+        if queue is None:
+            return TopicOffset()
+        return TopicOffset(
+            last_update_timestamp=self._figures.store_time(queue, queue.max_offset - 1),
+            max_offset=queue.max_offset,
+            min_offset=queue.min_offset,
+        )
+
+    def consume_stats(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
+        """Tells a group's progress in some topics, or in all that it consumes, in steps."""
         header = command.decode_fields(GetConsumeStatsHeader)
         group = header.consumer_group
         metadata = self._replica.metadata
@@ -106,11 +114,14 @@ class ConnectionsProcessor:
         topics = [name for name in named.split(";") if name] if named else self._consumed_topics(group, sight)
         configs = [metadata.topics[topic] for topic in dict.fromkeys(topics) if topic in metadata.topics]
         check_number_told(sum(config.read_queue_nums for config in configs), "name a topic")
-        offsets: dict[MessageQueue, ConsumeOffset] = {}
+        offsets, pace = ObjectKeyed(), Pace(QUEUES_AT_ONCE)
         for config in configs:
-            offsets |= self._figures.progress(group, config.topic_name, config.read_queue_nums)
+            for queue_ids in queue_ranges(config.read_queue_nums):
+                offsets.add(self._figures.progress(group, config.topic_name, queue_ids))
+                if pace.spent(len(queue_ids)):
+                    yield
         rate = sum(self._stats.got_per_second(topic, group, self._time.now_ns) for topic in topics)
-        self._reply(connection, command, ConsumeStats(offsets, rate).encode())
+        self._reply(connection, command, encode_body(consume_stats_body(offsets.encoded(), rate)))
 
     # ------------------------------------------------------------------ clients
 

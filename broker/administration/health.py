@@ -3,9 +3,12 @@
 A node that does not live should be started anew; one that is not ready should be sent nobody, and left to become so.
 """
 
-from typing import Final, NamedTuple
+from __future__ import annotations
 
-from broker.node.running import RunningNode
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:  # a name server has checks, too, and no node
+    from broker.node.running import RunningNode
 
 OVERDUE_NS: Final = 5_000_000_000
 """A turn that is so late does not come any more: a node that is merely busy has them many times a second."""

@@ -26,7 +26,7 @@ from broker.state.topic_rules import (
     SYSTEM_TOPICS,
 )
 from broker.statistics.events import Event
-from broker.statistics.families import Told, family, many, one
+from broker.statistics.families import Told, counter, gauge, histogram, many, one
 from broker.statistics.totals import OTHERS
 from log.disk import Disk
 from log.errors import LogFault
@@ -39,212 +39,140 @@ _NS: Final = 1e9
 
 # ------------------------------------------------------------------ the group
 
-HAS_LEADER = family(
-    "trivet_server_has_leader", "gauge", "1 where the node knows a leader.", like="etcd_server_has_leader"
+HAS_LEADER = gauge("trivet_server_has_leader", "1 where the node knows a leader.")
+IS_LEADER = gauge("trivet_server_is_leader", "1 on the node that leads its term.")
+IS_LEARNER = gauge("trivet_server_is_learner", "1 on a member without a vote.")
+SERVING = gauge("trivet_server_serving", "1 on the leader once it answers for the group.")
+RECOVERING = gauge(
+    "trivet_server_recovering", "1 while the node may lack what it acknowledged, and does not vote."
 )
-IS_LEADER = family(
-    "trivet_server_is_leader", "gauge", "1 on the node that leads its term.", like="etcd_server_is_leader"
+TERM = gauge("trivet_server_term", "Raft's term.")
+COMMITTED = counter("trivet_server_proposals_committed_total", "Index up to which entries are committed.")
+APPLIED = counter(
+    "trivet_server_proposals_applied_total", "Index up to which entries are dispatched and applied."
 )
-IS_LEARNER = family(
-    "trivet_server_is_learner", "gauge", "1 on a member without a vote.", like="etcd_server_is_learner"
-)
-SERVING = family("trivet_server_serving", "gauge", "1 on the leader once it answers for the group.")
-RECOVERING = family(
-    "trivet_server_recovering", "gauge", "1 while the node may lack what it acknowledged, and does not vote."
-)
-TERM = family("trivet_server_term", "gauge", "Raft's term.")
-COMMITTED = family(
-    "trivet_server_proposals_committed_total",
-    "counter",
-    "Index up to which entries are committed.",
-    like="etcd_server_proposals_committed_total",
-)
-APPLIED = family(
-    "trivet_server_proposals_applied_total",
-    "counter",
-    "Index up to which entries are dispatched and applied.",
-    like="etcd_server_proposals_applied_total",
-)
-PENDING = family(
-    "trivet_server_proposals_pending",
-    "gauge",
-    "Entries of the log that are not known to be committed.",
-    like="etcd_server_proposals_pending",
-)
-HEALTH = family(
-    "trivet_server_healthcheck",
-    "gauge",
-    "1 where a check of /livez or /readyz passes.",
-    "type",
-    "name",
-    like="etcd_server_healthcheck",
-)
-ACTIVE_PEERS = family(
-    "trivet_network_active_peers",
-    "gauge",
-    "1 while there is a link to the peer.",
-    "peer",
-    like="etcd_network_active_peers",
-)
-PEER_LAG = family(
-    "trivet_peer_lag_entries", "gauge", "Leader: entries that the peer has not acknowledged.", "peer"
-)
-PEER_CONTACT = family(
-    "trivet_peer_last_contact_seconds", "gauge", "Leader: time since the peer answered last.", "peer"
-)
-PEER_RECOVERING = family(
-    "trivet_peer_recovering", "gauge", "Leader: 1 while the peer says that it is recovering.", "peer"
+PENDING = gauge("trivet_server_proposals_pending", "Entries of the log that are not known to be committed.")
+HEALTH = gauge("trivet_server_healthcheck", "1 where a check of /livez or /readyz passes.", "type", "name")
+ACTIVE_PEERS = gauge("trivet_network_active_peers", "1 while there is a link to the peer.", "peer")
+PEER_LAG = gauge("trivet_peer_lag_entries", "Leader: entries that the peer has not acknowledged.", "peer")
+PEER_CONTACT = gauge("trivet_peer_last_contact_seconds", "Leader: time since the peer answered last.", "peer")
+PEER_RECOVERING = gauge(
+    "trivet_peer_recovering", "Leader: 1 while the peer says that it is recovering.", "peer"
 )
 
-LEADER_CHANGES = family(
-    "trivet_server_leader_changes_seen_total",
-    "counter",
-    "How often the node has heard of another leader than before.",
-    like="etcd_server_leader_changes_seen_total",
+LEADER_CHANGES = counter(
+    "trivet_server_leader_changes_seen_total", "How often the node has heard of another leader than before."
 )
-EVENTS = family(
+EVENTS = counter(
     "trivet_events_total",
-    "counter",
     "What whoever is on call is told of: roles, lost leaders, slow flushes, stalled turns, refused connections, ...",
     "event",
 )
-REASONS = family("trivet_event_reasons_total", "counter", "The same by reason.", "event", "reason")
+REASONS = counter("trivet_event_reasons_total", "The same by reason.", "event", "reason")
 
-DIGEST = family(
+DIGEST = gauge(
     "trivet_state_digest",
-    "gauge",
     "Sum of the replicated state behind an entry; nodes that tell another one of the same entry have drifted apart.",
     "every",
 )
-DIGEST_INDEX = family(
-    "trivet_state_digest_index",
-    "gauge",
-    "The index of that entry, which is told every so many entries.",
-    "every",
+DIGEST_INDEX = gauge(
+    "trivet_state_digest_index", "The index of that entry, which is told every so many entries.", "every"
 )
 
 # ------------------------------------------------------------------ log and disk
 
-FLUSH = family(
-    "trivet_disk_wal_fsync_duration_seconds",
-    "histogram",
-    "Flushes of the log.",
-    like="etcd_disk_wal_fsync_duration_seconds",
-)
-APPEND = family(
+FLUSH = histogram("trivet_disk_wal_fsync_duration_seconds", "Flushes of the log.")
+APPEND = histogram(
     "trivet_disk_wal_write_duration_seconds",
-    "histogram",
     "Appends to the log, into the page cache: on a follower each, on a leader the first of a turn.",
-    like="etcd_disk_wal_write_duration_seconds",
 )
-CHECKPOINT = family(
-    "trivet_checkpoint_duration_seconds", "histogram", "Flushes of queues and index files, every few seconds."
+CHECKPOINT = histogram(
+    "trivet_checkpoint_duration_seconds", "Flushes of queues and index files, every few seconds."
 )
-PREPARE = family(
-    "trivet_prepare_duration_seconds", "histogram", "Files and pages made ready ahead of the writer."
+PREPARE = histogram("trivet_prepare_duration_seconds", "Files and pages made ready ahead of the writer.")
+LOAD = histogram("trivet_cold_read_duration_seconds", "Old entries brought into memory for readers.")
+SNAPSHOT = histogram(
+    "trivet_disk_backend_snapshot_duration_seconds", "Snapshots of the applied state, encoded and written."
 )
-LOAD = family(
-    "trivet_cold_read_duration_seconds", "histogram", "Old entries brought into memory for readers."
-)
-SNAPSHOT = family(
-    "trivet_disk_backend_snapshot_duration_seconds",
-    "histogram",
-    "Snapshots of the applied state, encoded and written.",
-    like="etcd_disk_backend_snapshot_duration_seconds",
-)
-STORAGE = family("rocketmq_storage_size", "gauge", "Bytes of the log.", "storage_type", "storage_medium")
-FLUSH_BEHIND = family(
+STORAGE = gauge("rocketmq_storage_size", "Bytes of the log.", "storage_type", "storage_medium")
+FLUSH_BEHIND = gauge(
     "rocketmq_storage_flush_behind_bytes",
-    "gauge",
     "Bytes of the log that are not flushed.",
     "storage_type",
     "storage_medium",
 )
-DISPATCH_BEHIND = family(
+DISPATCH_BEHIND = gauge(
     "rocketmq_storage_dispatch_behind_bytes",
-    "gauge",
     "Bytes of the log that are not dispatched.",
     "storage_type",
     "storage_medium",
 )
-RESERVE_TIME = family(
+RESERVE_TIME = gauge(
     "rocketmq_storage_message_reserve_time",
-    "gauge",
     "Age of the first message of the log, in milliseconds.",
     "storage_type",
     "storage_medium",
 )
-LOG_END = family("trivet_log_end_position_bytes", "gauge", "Where the log ends.")
-DISK_TOTAL = family("trivet_disk_total_bytes", "gauge", "Size of the disk that the store is on.")
-DISK_FREE = family("trivet_disk_free_bytes", "gauge", "Bytes of it that the node may still use.")
-DISK_FULL = family(
-    "trivet_disk_full", "gauge", "1 while the disk is full: sends are refused, or something found no room."
+LOG_END = gauge("trivet_log_end_position_bytes", "Where the log ends.")
+DISK_TOTAL = gauge("trivet_disk_total_bytes", "Size of the disk that the store is on.")
+DISK_FREE = gauge("trivet_disk_free_bytes", "Bytes of it that the node may still use.")
+DISK_FULL = gauge(
+    "trivet_disk_full", "1 while the disk is full: sends are refused, or something found no room."
 )
-FILES = family("trivet_store_files", "gauge", "Files of the store: log, consume_queue, index.", "kind")
+FILES = gauge("trivet_store_files", "Files of the store: log, consume_queue, index.", "kind")
 
 # ------------------------------------------------------------------ turns
 
-TURN = family(
-    "trivet_turn_duration_seconds",
-    "histogram",
-    "Turns, from their beginning until what they send is written.",
+TURN = histogram(
+    "trivet_turn_duration_seconds", "Turns, from their beginning until what they send is written."
 )
-LAG = family(
-    "trivet_loop_lag_seconds",
-    "histogram",
-    "How late turns began that a timer had wanted: who held up the loop?",
+LAG = histogram(
+    "trivet_loop_lag_seconds", "How late turns began that a timer had wanted: who held up the loop?"
 )
 
 # ------------------------------------------------------------------ messages
 
-MESSAGES_IN = family(
+MESSAGES_IN = counter(
     "rocketmq_messages_in_total",
-    "counter",
     "Messages that this node took as the leader, of each topic.",
     "topic",
     "is_system",
 )
-BYTES_IN = family("rocketmq_throughput_in_total", "counter", "Bytes of their records.", "topic", "is_system")
-MESSAGES_OUT = family(
+BYTES_IN = counter("rocketmq_throughput_in_total", "Bytes of their records.", "topic", "is_system")
+MESSAGES_OUT = counter(
     "rocketmq_messages_out_total",
-    "counter",
     "Messages that this node gave to consumer groups.",
     "topic",
     "consumer_group",
     "is_retry",
     "is_system",
 )
-BYTES_OUT = family(
+BYTES_OUT = counter(
     "rocketmq_throughput_out_total",
-    "counter",
     "Bytes of their records.",
     "topic",
     "consumer_group",
     "is_retry",
     "is_system",
 )
-DEAD_LETTERS = family(
+DEAD_LETTERS = counter(
     "rocketmq_send_to_dlq_messages_total",
-    "counter",
     "Messages that this node made dead letters as the leader.",
     "consumer_group",
 )
-PUTS_FAILED = family("trivet_sends_failed_total", "counter", "Sends that were refused by the store, or lost.")
-SEND = family(
+PUTS_FAILED = counter("trivet_sends_failed_total", "Sends that were refused by the store, or lost.")
+SEND = histogram(
     "trivet_send_duration_seconds",
-    "histogram",
     "Messages on the leader, from being appended to being committed and applied.",
 )
-PULL = family(
+PULL = histogram(
     "trivet_pull_duration_seconds",
-    "histogram",
     "Pulls that found messages, from being read or woken to being answered: how long old entries took to load.",
 )
-HELD_PULLS = family("trivet_held_pulls", "gauge", "Pulls that wait for messages.")
-HELD_REQUESTS = family("trivet_held_requests", "gauge", "Requests that wait for a leader.")
-LAG_MESSAGES = family(
+HELD_PULLS = gauge("trivet_held_pulls", "Pulls that wait for messages.")
+HELD_REQUESTS = gauge("trivet_held_requests", "Requests that wait for a leader.")
+LAG_MESSAGES = gauge(
     "rocketmq_consumer_lag_messages",
-    "gauge",
     "Leader: messages of a queue that a consumer group has not consumed.",
     "consumer_group",
     "topic",
@@ -252,9 +180,8 @@ LAG_MESSAGES = family(
     "is_retry",
     "is_system",
 )
-LAG_LATENCY = family(
+LAG_LATENCY = gauge(
     "rocketmq_consumer_lag_latency",
-    "gauge",
     "Leader: age of the first of them in milliseconds; 0 if there is none.",
     "consumer_group",
     "topic",
@@ -262,31 +189,23 @@ LAG_LATENCY = family(
     "is_retry",
     "is_system",
 )
-DELAYED = family(
-    "trivet_delay_level_messages", "gauge", "Leader: messages that wait at a delay level.", "level"
-)
-TIMED = family("rocketmq_timing_messages", "gauge", "Leader: messages that wait for a time of their own.")
-HALF = family("rocketmq_half_messages", "gauge", "Leader: transactions that are not decided.")
+DELAYED = gauge("trivet_delay_level_messages", "Leader: messages that wait at a delay level.", "level")
+TIMED = gauge("rocketmq_timing_messages", "Leader: messages that wait for a time of their own.")
+HALF = gauge("rocketmq_half_messages", "Leader: transactions that are not decided.")
 
 # ------------------------------------------------------------------ connections
 
-CONNECTIONS = family(
-    "trivet_connections", "gauge", "Connections: of clients, links to peers, to name servers.", "kind"
-)
-CERTIFICATE = family(
+CONNECTIONS = gauge("trivet_connections", "Connections: of clients, links to peers, to name servers.", "kind")
+CERTIFICATE = gauge(
     "trivet_certificate_expires_seconds",
-    "gauge",
     "When the first of the certificates that are shown expires, Unix time.",
 )
-PRODUCERS = family("rocketmq_producer_connections", "gauge", "Leader: producers that are known.")
-CONSUMERS = family(
-    "rocketmq_consumer_connections", "gauge", "Leader: consumers that are known.", "consumer_group"
-)
-TOPICS = family("rocketmq_topic_number", "gauge", "Topics.")
-GROUPS = family("rocketmq_consumer_group_number", "gauge", "Consumer groups.")
-SUMMED_UP = family(
+PRODUCERS = gauge("rocketmq_producer_connections", "Leader: producers that are known.")
+CONSUMERS = gauge("rocketmq_consumer_connections", "Leader: consumers that are known.", "consumer_group")
+TOPICS = gauge("rocketmq_topic_number", "Topics.")
+GROUPS = gauge("rocketmq_consumer_group_number", "Consumer groups.")
+SUMMED_UP = gauge(
     "trivet_metrics_summed_up",
-    "gauge",
     "1 for metrics of which not every topic or group is told (observe.metrics_series_max).",
     "metric",
 )
@@ -361,7 +280,7 @@ class NodeMetrics:
         yield many(
             REASONS, (((event.label, reason), count) for (event, reason), count in events.counts.items())
         )
-        digests = replica.digests.newest.items()
+        digests = replica.applied.digests.newest.items()
         yield many(DIGEST, (((str(every),), digest) for every, (_, digest) in digests))
         yield many(DIGEST_INDEX, (((str(every),), index) for every, (index, _) in digests))
         others = [member for member in raft.configuration.members if member != raft.node]

@@ -1,5 +1,6 @@
 """Figures of topics' queues for administrators: their messages' times, and the progress of consumer groups in them."""
 
+from collections.abc import Iterator
 from typing import Final
 
 from broker.node.ports import State
@@ -12,6 +13,9 @@ from log.store import Store
 
 QUEUES_TOLD_MAX: Final = 100_000
 """One response tells the progress in at most so many queues; of more it would be no frame, after seconds of work."""
+
+QUEUES_AT_ONCE: Final = 4_000
+"""A step of such a response tells of so many queues: some 5 ms."""
 
 
 def check_number_told(queues: int, instead: str) -> None:
@@ -27,6 +31,12 @@ def store_time(store: Store, queue: ConsumeQueue, offset: int) -> int:
     """Returns when the message at an offset was stored (ms), 0 if it is not there."""
     unit = queue.unit(offset)
     return 0 if unit is None else store.store_time_of(unit[0], unit[1])
+
+
+def queue_ranges(count: int) -> Iterator[range]:
+    """Yields the queues of a topic, at most `QUEUES_AT_ONCE` at a time."""
+    for begin in range(0, count, QUEUES_AT_ONCE):
+        yield range(begin, min(begin + QUEUES_AT_ONCE, count))
 
 
 class QueueFigures:
@@ -52,11 +62,11 @@ class QueueFigures:
         """Returns when the message at an offset was stored (ms), 0 if it is not there."""
         return store_time(self._replica.store, queue, offset)
 
-    def progress(self, group: str, topic: str, queue_count: int) -> dict[MessageQueue, ConsumeOffset]:
-        """Returns a consumer group's progress in the first queues of a topic; where it has no offset, it is 0."""
+    def progress(self, group: str, topic: str, queue_ids: range) -> dict[MessageQueue, ConsumeOffset]:
+        """Returns a consumer group's progress in queues of a topic; where it has no offset, it is 0."""
         stored = self._replica.metadata.offsets.get((group, topic), {})
         found: dict[MessageQueue, ConsumeOffset] = {}
-        for queue_id in range(queue_count):
+        for queue_id in queue_ids:
             queue = self._replica.store.queues.get(topic, queue_id)
             consumed = stored.get(queue_id, 0)
             found[self.name(topic, queue_id)] = ConsumeOffset(

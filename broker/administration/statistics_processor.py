@@ -5,16 +5,16 @@ last minute follows from its queues, whose messages are ordered by time, and the
 (broker/statistics/stored_bytes.py).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import msgspec
 
-from broker.administration.queue_figures import QueueFigures, check_number_told
+from broker.administration.queue_figures import QUEUES_AT_ONCE, QueueFigures, check_number_told, queue_ranges
 from broker.node.client_registry import ClientRegistry
 from broker.node.ports import Requests, State
 from broker.reading.subscriptions import TAG, parse_tag_filter
-from broker.remoting.admin_bodies import ConsumeStats, QueueTimeSpan
+from broker.remoting.admin_bodies import QueueTimeSpan, consume_stats_body
 from broker.remoting.admin_headers import (
     BrokerConsumeStatsHeader,
     ConsumeTimeSpanHeader,
@@ -24,11 +24,11 @@ from broker.remoting.admin_headers import (
 )
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
-from broker.remoting.json_body import encode_body
+from broker.remoting.json_body import ObjectKeyed, encode_body
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from broker.requests.errors import RequestError
-from broker.requests.processing import Place, Route
+from broker.requests.processing import Pace, Place, Route
 from broker.requests.responses import reply
 from broker.statistics.stats import Stats
 from broker.statistics.windows import DAY, HOUR, MINUTE, Total, Windows
@@ -81,13 +81,15 @@ class StatisticsProcessor:
             *(Route(code, handler, Place.LEADER_READ) for code, handler in handlers.items()),
         ]
 
-    def consume_time_span(self, connection: Connection, command: RemotingCommand) -> None:
-        """Tells, for each queue, when its first, its last and its last consumed message were stored."""
+    def consume_time_span(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
+        """Tells, for each queue, when its first, its last and its last consumed message were stored, in steps."""
         header = command.decode_fields(ConsumeTimeSpanHeader)
         config = self._figures.topic(header.topic)
         stored = self._replica.metadata.offsets.get((header.group, header.topic), {})
-        spans = []
+        spans, pace = [], Pace(QUEUES_AT_ONCE)
         for queue_id in range(config.write_queue_nums):
+            if pace.spent(1):
+                yield
             span = QueueTimeSpan(self._figures.name(header.topic, queue_id))
             queue = self._replica.store.queues.get(header.topic, queue_id)
             if queue is not None and queue.max_offset > queue.min_offset:
@@ -100,7 +102,7 @@ class StatisticsProcessor:
                 if consumed < queue.max_offset:
                     waits_since = self._figures.store_time(queue, max(consumed, queue.min_offset))
                     span.delay_time = max(0, self._time.wall_ms - waits_since)
-            spans.append(span)
+            spans.append(msgspec.Raw(encode_body(span)))
         self._reply(connection, command, encode_body({"consumeTimeSpanSet": spans}))
 
     def correction_offsets(self, connection: Connection, command: RemotingCommand) -> None:
@@ -123,11 +125,11 @@ class StatisticsProcessor:
         body = {"correctionOffsets": {str(queue_id): lowest[queue_id] for queue_id in sorted(lowest)}}
         self._reply(connection, command, encode_body(body))
 
-    def broker_consume_stats(self, connection: Connection, command: RemotingCommand) -> None:
+    def broker_consume_stats(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
         """Tells the progress of every group in every topic that it consumes, as far as the client may see them;
         `is_order` leaves unordered topics out.
 
-        What a group with members has read once and does not subscribe to any more is left out, too.
+        What a group with members has read once and does not subscribe to any more is left out, too. In steps.
         """
         only_ordered = command.decode_fields(BrokerConsumeStatsHeader).is_order
         metadata, sight = self._replica.metadata, self._requests.sight(connection, command)
@@ -147,14 +149,17 @@ class StatisticsProcessor:
         )
         # By group, in the order of the groups' table; one without progress is left out at the end.
         by_group: dict[str, list[dict[str, object]]] = {group: [] for group in metadata.groups}
-        behind = 0
+        behind, pace = 0, Pace(QUEUES_AT_ONCE)
         for group, config in consumed:
-            stats = ConsumeStats(
-                self._figures.progress(group, config.topic_name, config.write_queue_nums),
-                self._stats.got_per_second(config.topic_name, group, self._time.now_ns),
-            )
-            behind += sum(offset.broker_offset - offset.consumer_offset for offset in stats.offsets.values())
-            by_group.setdefault(group, []).append(stats.as_body())
+            offsets = ObjectKeyed()
+            for queue_ids in queue_ranges(config.write_queue_nums):
+                progress = self._figures.progress(group, config.topic_name, queue_ids)
+                offsets.add(progress)
+                behind += sum(offset.broker_offset - offset.consumer_offset for offset in progress.values())
+                if pace.spent(len(queue_ids)):
+                    yield
+            rate = self._stats.got_per_second(config.topic_name, group, self._time.now_ns)
+            by_group.setdefault(group, []).append(consume_stats_body(offsets.encoded(), rate))
         body = {
             "brokerAddr": self._address,
             "consumeStatsList": [{group: found} for group, found in by_group.items() if found],

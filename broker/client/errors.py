@@ -138,12 +138,17 @@ class SendOutcomeUnknown(ClientError):
 
 
 class SendsFailed(ClientError):
-    """Messages of an outbox failed and nobody had waited for them. ``failures`` has each `Message` with its error."""
+    """Messages of a `send_many`, or of an outbox where nobody had waited for them, failed.
 
-    def __init__(self, failures: Sequence[tuple[Any, ClientError]]) -> None:
+    ``failures`` has each `Message` with its error. ``results`` has, of a `send_many`, what it would have returned, as
+    far as it came: a `SendResult` for each message that it took, None for those that failed.
+    """
+
+    def __init__(self, failures: Sequence[tuple[Any, ClientError]], results: Sequence[Any] = ()) -> None:
         first = failures[0][1]
-        super().__init__(f"{len(failures)} messages of an outbox failed, first: {first}")
+        super().__init__(f"{len(failures)} messages failed, first: {first}")
         self.failures = failures
+        self.results = results
         self.retry_may_help = all(error.retry_may_help for _, error in failures)
 
 

@@ -7,6 +7,7 @@ decoded when it is first read; so a consumer that only counts messages pays for 
 from __future__ import annotations
 
 import enum
+import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -28,6 +29,9 @@ COMPRESSION_ZSTD = 0x200
 """The kind of compression in the sysFlag (`MessageSysFlag`); 0x300, and no bit at all, mean zlib."""
 DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
 """A body that unpacks to more bytes is refused: 4 MiB of compressed bytes may unpack to gigabytes."""
+
+
+_SIZE = struct.Struct(">I")
 
 
 class MessageQueue(NamedTuple):
@@ -90,7 +94,7 @@ class SendStatus(enum.IntEnum):
     """The message is in the leader's log, and not yet known to be replicated."""
 
 
-class SendResult(msgspec.Struct, frozen=True):
+class SendResult(msgspec.Struct, frozen=True, gc=False):
     """The place at which a message was stored: ``queue``, and the message's offset in it, ``queue_offset``.
 
     ``message_id`` is the unique key that the client gave, the same through all attempts. ``offset_message_id`` is the
@@ -105,22 +109,19 @@ class SendResult(msgspec.Struct, frozen=True):
     transaction_id: str | None = None
 
 
-class MessageView:
+class MessageView(msgspec.Struct, eq=False, gc=False):
     """A received message; its parts are decoded when first read.
 
     ``queue`` is the queue that it was read from. `topic` is the one that it was first sent to, also for a message that
-    comes back through the retry topic of its consumer group.
+    comes back through the retry topic of its consumer group. A struct of msgspec, as one is made for every message.
     """
 
-    __slots__ = ("_body", "_buffer", "_head", "_properties", "_start", "queue")
-
-    def __init__(self, queue: MessageQueue, buffer: bytes | memoryview, start: int = 0) -> None:
-        self.queue = queue
-        self._buffer = buffer
-        self._start = start
-        self._head: RecordHead | None = None
-        self._body: bytes | None = None
-        self._properties: dict[str, str] | None = None
+    queue: MessageQueue
+    _buffer: bytes | memoryview
+    _start: int = 0
+    _head: RecordHead | None = None
+    _body: bytes | None = None
+    _properties: dict[str, str] | None = None
 
     @property
     def head(self) -> RecordHead:
@@ -234,22 +235,21 @@ class MessageView:
         return f"<MessageView {self.queue.topic}/{self.queue.broker_name}/{self.queue.queue_id} at {self.queue_offset}>"
 
 
-def split_records(data: bytes | memoryview) -> list[int]:
-    """Return the places at which the records of a response's body begin.
-
-    Raises RecordError for a record that is cut.
-    """
-    starts = []
+def views(queue: MessageQueue, data: bytes | memoryview) -> list[MessageView]:
+    """Return the messages of a response's body. Raises RecordError for a record that is cut."""
+    found: list[MessageView] = []
     at = 0
     end = len(data)
-    from_bytes = int.from_bytes
-    while at < end:
-        size = from_bytes(data[at : at + 4], "big")
-        if size < SMALLEST_RECORD_BYTES or at + size > end:
-            raise RecordError(f"a record of {size} bytes at {at} of {end}")
-        starts.append(at)
+    size_at, view, take = _SIZE.unpack_from, MessageView, found.append
+    while at + SMALLEST_RECORD_BYTES <= end:
+        (size,) = size_at(data, at)
+        if size < SMALLEST_RECORD_BYTES:
+            break
+        take(view(queue, data, at))
         at += size
-    return starts
+    if at != end:
+        raise RecordError(f"the records of {end} bytes end at {at}")
+    return found
 
 
 def _decompress_zstd(stored: bytes, limit: int) -> tuple[bytes, bool]:

@@ -15,7 +15,7 @@ and takes its queue only when it rebalances again, which is every 20 s unless it
 of several tells it several times.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from broker.node.client_registry import ClientRegistry
@@ -33,6 +33,7 @@ from broker.remoting.headers import (
 )
 from broker.remoting.json_body import decode_request, encode_body
 from broker.replica.proposals import ignore
+from broker.requests.budget import Budget
 from broker.requests.connection import Connection, RelayedConnection
 from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import ReplicaError, RequestError, TooManyError
@@ -44,9 +45,12 @@ from broker.state.topic_rules import CLIENT_ID_LENGTH_MAX, RETRY_PREFIX, Invalid
 from broker.topics.creation import Creations, missing_for_consumers
 from log.errors import DiskFullError
 
+_CHECKED_MAX: Final = 1000
+"""Subscriptions that wait to be checked: some seconds' work at worst."""
 GROUPS_PER_CLIENT_MAX: Final = 1_000
 """Producer and consumer groups that one connection announces."""
-HEARTBEAT_BYTES_MAX: Final = 1024 * 1024
+SUBSCRIPTIONS_PER_CLIENT_MAX: Final = 5_000
+"""Topics that the consumer groups of one heartbeat subscribe to, all together: each takes a microsecond."""
 
 TOLD_AGAIN_NS: Final = 2_000_000_000
 """From when a group was made until its members are told again. 5.x Java clients rebalance once a second at most, and
@@ -75,6 +79,7 @@ class HeartbeatsProcessor:
         self._creations = creations
         self._settings = settings
         self._time = time
+        self._checked = Budget("the check of other subscriptions", _CHECKED_MAX)
         self._was_serving = False
         self._next_opaque = 0
         self._changed: dict[str, None] = {}
@@ -99,11 +104,11 @@ class HeartbeatsProcessor:
 
     # ------------------------------------------------------------------ requests
 
-    def heartbeat(self, connection: Connection, command: RemotingCommand) -> None:
+    def heartbeat(self, connection: Connection, command: RemotingCommand) -> Iterator[None] | None:
         """Registers the client's groups here and with the leader, which creates what they need."""
         # Register it here, whatever this node's role: a new leader is told by the nodes of the clients.
         data = decode_request(command.body, HeartbeatData)
-        self._check(connection, data, len(command.body))
+        self._check(connection, data)
         client = RegisteredClient(connection, data.client_id, command.language_code, command.version)
         changed = self._registry.heartbeat(client, data, self._time.now_ns)
         self._plan_expiry()
@@ -130,38 +135,45 @@ class HeartbeatsProcessor:
                     self._plan_again(new)
                 reply(connection, command, ResponseCode.SUCCESS)
 
-            if missing and self._create(
-                missing, created, lambda: self._requests.forward(connection, command)
-            ):
-                return  # answered when it is created
+            if missing:  # answered when it is created
+                return self._create(
+                    missing,
+                    created,
+                    lambda: self._requests.forward(connection, command),
+                    lambda: reply(connection, command, ResponseCode.SUCCESS),
+                )
         elif missing and not command.is_one_way:
             self._requests.forward(connection, command)  # the leader answers when it has created them
-            return
+            return None
         else:
             self._requests.forward_copy(connection, command)
         reply(connection, command, ResponseCode.SUCCESS)
+        return None
 
     def _create(
         self,
         missing: Sequence[SingleCommand],
         done: Callable[[object], None] = ignore,
         lost: Callable[[], None] = ignore,
-    ) -> bool:
-        """Proposes what groups lack; False if there is no room for it: their pulls will be told so, as of any group
-        that may not be created by use.
+        no_room: Callable[[], None] = lambda: None,
+    ) -> Iterator[None]:
+        """Proposes what groups lack, in steps. Where there is no room for it their pulls will be told so, as of any
+        group that may not be created by use.
         """
-        try:
-            for begin in range(0, len(missing), COMMANDS_AT_ONCE):
-                end = begin + COMMANDS_AT_ONCE
-                is_last = end >= len(missing)
+        for begin in range(0, len(missing), COMMANDS_AT_ONCE):
+            if begin:
+                yield
+            end = begin + COMMANDS_AT_ONCE
+            is_last = end >= len(missing)
+            try:
                 self._creations.propose(
                     missing[begin:end], done if is_last else ignore, lost if is_last else ignore
                 )
-        except TooManyError:
-            return False
-        return True
+            except TooManyError:
+                no_room()
+                return
 
-    def _check(self, connection: Connection, data: HeartbeatData, size: int) -> None:
+    def _check(self, connection: Connection, data: HeartbeatData) -> None:
         """Raises `RequestError` before anything of a heartbeat is registered."""
         if not data.client_id or len(data.client_id) > CLIENT_ID_LENGTH_MAX:
             raise RequestError(
@@ -169,10 +181,11 @@ class HeartbeatsProcessor:
                 f"the heartbeat's clientID has {len(data.client_id)} characters, allowed are 1 to "
                 f"{CLIENT_ID_LENGTH_MAX}",
             )
-        if size > HEARTBEAT_BYTES_MAX:
+        subscriptions = sum(len(consumer.subscription_data_set) for consumer in data.consumer_data_set)
+        if subscriptions > SUBSCRIPTIONS_PER_CLIENT_MAX:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
-                f"the heartbeat has {size} bytes, at most {HEARTBEAT_BYTES_MAX} are allowed",
+                f"the heartbeat has {subscriptions} subscriptions, at most {SUBSCRIPTIONS_PER_CLIENT_MAX} are allowed",
             )
         try:
             for consumer in data.consumer_data_set:
@@ -182,7 +195,8 @@ class HeartbeatsProcessor:
         except InvalidNameError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         # What it would add to the tables is bounded by connection and for all: anybody may send heartbeats.
-        count = self._registry.groups_with(connection, data)
+        named = len(data.consumer_data_set) + len(data.producer_data_set)
+        count = max(named, self._registry.groups_with(connection, data))
         if count > GROUPS_PER_CLIENT_MAX:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
@@ -208,8 +222,16 @@ class HeartbeatsProcessor:
             self._requests.forward_copy(connection, command)
         reply(connection, command, ResponseCode.SUCCESS)
 
-    def check_config(self, connection: Connection, command: RemotingCommand) -> None:
-        """Says whether a subscription's expression can be used on this broker, before the consumer starts."""
+    def check_config(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
+        """Says whether a subscription's expression can be used on this broker, before the consumer starts.
+
+        In a turn of its own: to parse one takes milliseconds.
+        """
+        self._checked.take(command)
+        try:
+            yield
+        finally:
+            self._checked.give_back(command)
         subscription = decode_request(command.body, CheckClientConfigBody).subscription_data
         parse_filter(
             subscription.expression_type,
@@ -316,7 +338,8 @@ class HeartbeatsProcessor:
         )
         if missing:
             try:
-                self._create(missing)
+                for _ in self._create(missing):
+                    pass
             except (ReplicaError, DiskFullError):
                 pass  # the clients' next heartbeats cause it again
         self._notify(groups)

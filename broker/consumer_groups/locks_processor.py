@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Final
 
 from broker.node.listeners import Listeners
-from broker.node.ports import Proposals
+from broker.node.ports import Proposals, Requests
 from broker.remoting.bodies import LockBatchBody, LockBatchResponseBody
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
@@ -32,10 +32,14 @@ from broker.requests.responses import reply, reply_unknown
 from broker.settings.live import LiveSettings
 from broker.state.commands import LockQueues, UnlockQueues
 from broker.state.topic_rules import CLIENT_ID_LENGTH_MAX, InvalidNameError, check_group_name
+from broker.topics.creation import Creations
 from log.errors import DiskFullError
 
 QUEUES_PER_COMMAND: Final = 500
 """Names have up to 255 characters each, and a command is an entry, which must fit into a data file."""
+
+QUEUES_PER_REQUEST_MAX: Final = 8_000
+"""All of one request are granted in one turn: in some 10 ms. A client asks for those that it consumes of one broker."""
 
 _Queue = tuple[str, int]
 """Topic, queue id."""
@@ -44,8 +48,18 @@ _Queue = tuple[str, int]
 class LocksProcessor:
     """LOCK_BATCH_MQ 41 and UNLOCK_BATCH_MQ 42."""
 
-    def __init__(self, replica: Proposals, settings: LiveSettings, time: Time, listeners: Listeners) -> None:
+    def __init__(
+        self,
+        replica: Proposals,
+        requests: Requests,
+        creations: Creations,
+        settings: LiveSettings,
+        time: Time,
+        listeners: Listeners,
+    ) -> None:
         self._replica = replica
+        self._requests = requests
+        self._creations = creations
         self._settings = settings
         self._time = time
         self._ttl_ms = settings.current.broker.order_lock_ttl_ms
@@ -71,7 +85,21 @@ class LocksProcessor:
             self._answer(connection, command, LockBatchResponseBody())
             return
 
-        locks = self._replica.metadata.locks
+        # Consumers say so in a heartbeat before; a group that nobody knows is made by its use, as by its first pull.
+        metadata, group = self._replica.metadata, body.consumer_group
+        if group not in metadata.groups:
+            if not self._creations.create_group(
+                group,
+                self._time.wall_ms,
+                lambda: self._requests.resumed(connection, command),
+                lambda: self._requests.forward(connection, command),
+            ):
+                raise RequestError(
+                    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{group}] does not exist"
+                )
+            return
+
+        locks = metadata.locks
         new = sum((body.consumer_group, *queue) not in locks for queue in queues)
         self._check_room(new)
         time_ms = self._time_ms()
@@ -168,6 +196,11 @@ class LocksProcessor:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
                 f"the clientId has {len(body.client_id)} characters, at most {CLIENT_ID_LENGTH_MAX} are allowed",
+            )
+        if len(body.queues) > QUEUES_PER_REQUEST_MAX:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"these are {len(body.queues)} queues, at most {QUEUES_PER_REQUEST_MAX} are locked by one request",
             )
         try:
             check_group_name(body.consumer_group)

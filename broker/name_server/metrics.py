@@ -6,40 +6,22 @@ from typing import Final
 from broker.name_server.server import NameServer
 from broker.remoting.codes import RequestCode
 from broker.statistics.events import Event, Events
-from broker.statistics.families import Told, family, many, one
+from broker.statistics.families import Told, counter, gauge, many, one
 
-CONNECTIONS: Final = family(
-    "trivet_namesrv_connections", "gauge", "Connections of clients and brokers.", of_name_server=True
-)
-BROKERS: Final = family(
-    "trivet_namesrv_brokers", "gauge", "Addresses that are registered.", of_name_server=True
-)
-BROKER_NAMES: Final = family(
-    "trivet_namesrv_broker_names", "gauge", "Groups that they belong to.", of_name_server=True
-)
-TOPICS: Final = family("trivet_namesrv_topics", "gauge", "Topics with a route.", of_name_server=True)
-KEY_VALUES: Final = family(
-    "trivet_namesrv_key_values", "gauge", "Keys of the key-value configuration.", of_name_server=True
-)
-REQUESTS: Final = family(
-    "trivet_namesrv_requests_total",
-    "counter",
-    "Requests, by the name of their code.",
-    "code",
-    of_name_server=True,
-)
-REFUSED: Final = family(
+CONNECTIONS: Final = gauge("trivet_namesrv_connections", "Connections of clients and brokers.")
+BROKERS: Final = gauge("trivet_namesrv_brokers", "Addresses that are registered.")
+BROKER_NAMES: Final = gauge("trivet_namesrv_broker_names", "Groups that they belong to.")
+TOPICS: Final = gauge("trivet_namesrv_topics", "Topics with a route.")
+KEY_VALUES: Final = gauge("trivet_namesrv_key_values", "Keys of the key-value configuration.")
+REQUESTS: Final = counter("trivet_namesrv_requests_total", "Requests, by the name of their code.", "code")
+REFUSED: Final = counter(
     "trivet_namesrv_requests_refused_total",
-    "counter",
     "Requests that were not answered with success: unknown topics are the most.",
-    of_name_server=True,
 )
-FORBIDDEN: Final = family(
+FORBIDDEN: Final = counter(
     "trivet_namesrv_requests_forbidden_total",
-    "counter",
     "Requests of those who are not allowed to make them, by the reason (security.md); in no other count.",
     "reason",
-    of_name_server=True,
 )
 
 

@@ -115,8 +115,11 @@ class RouteTable:
             changed = first or before is None or before.data_version != topics.data_version
             read_only = is_prime_slave and data.enable_acting_master
             for topic in topics.topic_config_table.values():
-                if changed or name not in self._queues.get(topic.topic_name, {}):
-                    self._queues.setdefault(topic.topic_name, {})[name] = _queue_data(name, topic, read_only)
+                queues = self._queues.get(topic.topic_name)
+                if queues is None:
+                    self._queues[topic.topic_name] = {name: _queue_data(name, topic, read_only)}
+                elif changed or name not in queues:
+                    queues[name] = _queue_data(name, topic, read_only)
         self._live[address] = LiveBroker(
             header.cluster_name,
             name,
@@ -199,12 +202,13 @@ class RouteTable:
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
         """Topics with queues on a broker of the cluster."""
-        names = self._clusters.get(cluster, {})
-        return [topic for topic, queues in self._queues.items() if any(name in names for name in queues)]
+        elsewhere = self._clusters.get(cluster, {}).keys().isdisjoint
+        return [topic for topic, queues in self._queues.items() if not elsewhere(queues)]
 
     def unit_topics(self, wanted: int, unwanted: int = 0) -> list[str]:
         """Topics whose first queue data has all ``wanted`` bits and none ``unwanted`` (codes 311 to 313)."""
         found = []
+        wanted, unwanted = int(wanted), int(unwanted)  # of flags a look takes five times as long
         for topic, queues in self._queues.items():
             flag = next(iter(queues.values())).topic_sys_flag
             if flag & wanted == wanted and not flag & unwanted:
@@ -223,8 +227,9 @@ class RouteTable:
         """Give or take the write permission of all topics of a broker name; returns how many it has."""
 
         def changed(perm: int) -> int:
-            return Permission.READ | Permission.WRITE if writable else perm & ~Permission.WRITE
+            return both if writable else perm & ~write
 
+        both, write = int(Permission.READ | Permission.WRITE), int(Permission.WRITE)
         return self._change_permissions(broker_name, changed)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
@@ -258,8 +263,12 @@ class RouteTable:
         if not data.broker_addresses:
             del self._brokers[name]
             self._leave_cluster(data.cluster, name)
-            for topic in [topic for topic, queues in self._queues.items() if name in queues]:
-                self._drop_queues(topic, name)
+            emptied = []
+            for topic, queues in self._queues.items():
+                if queues.pop(name, None) is not None and not queues:
+                    emptied.append(topic)
+            for topic in emptied:
+                del self._queues[topic]
         elif data.enable_acting_master and MASTER_ID not in data.broker_addresses:
             self._change_permissions(name, lambda perm: perm & ~Permission.WRITE)
 
@@ -281,7 +290,7 @@ class RouteTable:
         for queues in self._queues.values():
             data = queues.get(broker_name)
             if data is not None:
-                queues[broker_name] = msgspec.structs.replace(data, perm=int(change(data.perm)))
+                queues[broker_name] = msgspec.structs.replace(data, perm=change(data.perm))
                 count += 1
         return count
 

@@ -18,7 +18,7 @@ from broker.peers.protocol import ClientGone, Forward, NotDone, PeerProtocolErro
 from broker.remoting.codes import FLAG_ONE_WAY, ResponseCode
 from broker.remoting.command import RemotingCommand, encode_head, response
 from broker.remoting.errors import FrameError
-from broker.remoting.frame import FrameDecoder
+from broker.remoting.frame import whole_commands
 from broker.replica.replica import Replica
 from broker.requests.connection import Connection, RelayedConnection
 from broker.requests.deadline import NEVER, Time
@@ -220,7 +220,7 @@ class Forwarding:
         connection = client.connection
         body = bytes(frame.body)
         try:
-            commands = FrameDecoder().feed(body)
+            commands = whole_commands(body)
         except FrameError as error:
             raise PeerProtocolError(f"a relayed answer cannot be read: {error}") from error
         for command in commands:

@@ -348,6 +348,13 @@ class PeerLinks:
         if hello.time_ms is not None:
             replica.clock.told(source, hello.time_ms, self.node.time.now_ns, is_agreed=hello.is_group_time)
         replica.members.met(source, hello.address, hello.newest_format)
+        # Whoever dials is there, and its questions are answered on the link that this node dials.
+        if (dialled := self._dialled.get(source)) is not None:
+            dialled.line.hurry()
+        if source in replica.links:
+            replica.peer_connected(
+                source, self.node.time.now_ns
+            )  # it can answer now what it was asked before
 
     def accepted_link_lost(self, source: str, link: AcceptedLink) -> None:
         """Tells the node that the newest link of a peer has ended."""

@@ -25,6 +25,7 @@ from broker.node.held_requests import HeldRequests
 from broker.node.listeners import Listeners
 from broker.node.relayed_clients import RelayedClients
 from broker.peers.protocol import (
+    BrokenPeerError,
     ClientGone,
     Forward,
     Frame,
@@ -56,6 +57,10 @@ log = structlog.get_logger("trivet.node")
 
 _OVER: Final = object()
 """What an iterator of steps gives that has no more."""
+
+_TERMS_AHEAD_MAX: Final = 1 << 32
+"""A term so far ahead is none of this group: with an election a second it is a hundred years away. Whoever could set
+any would bring the group to the last term that there can be, behind which nobody leads."""
 
 _RESUMED_IN_A_TURN: Final = 100
 """Requests that have waited for a batch and go on in one turn: some 3 ms of sends."""
@@ -99,8 +104,8 @@ class Node:
         self.registration_version = 0
         """Rises whenever the name servers must be told something new."""
         self.permission_changes = 0
-        """The number of changes of the broker's own permission while this node runs."""
-        self._permission = settings.current.broker.permission
+        """The number of changes of what the broker itself permits its clients while this node runs."""
+        self._permitted = _permitted(settings.current)
         settings.on_change(self._settings_changed)
         self.access: AccessControl | None = None
         """Decides what clients of this node may do; None lets them do everything."""
@@ -143,8 +148,9 @@ class Node:
 
     def _settings_changed(self, settings: Settings) -> None:
         """Other settings are in force; name servers are told of topics as these allow."""
-        self.permission_changes += settings.broker.permission != self._permission
-        self._permission = settings.broker.permission
+        permitted = _permitted(settings)
+        self.permission_changes += permitted != self._permitted
+        self._permitted = permitted
         self.registration_version += 1
 
     @property
@@ -167,7 +173,6 @@ class Node:
     def client_connected(self, name: str, host: bytes, *, is_encrypted: bool = False) -> Connection:
         """Takes in a client (or another server) that has connected from `host`, packed as in a record."""
         connection = Connection(self.outgoing, name, host, is_encrypted=is_encrypted)
-        connection.is_stranger = self.access is not None
         self._forwarding.client_connected(connection)
         return connection
 
@@ -204,6 +209,7 @@ class Node:
         if self._forwarding.is_outside and command.code not in _ABOUT_THE_NODE:
             self._forwarding.refuse_outside(connection, command)
         elif place is Place.ANY:
+            self.replica.catch_up()
             self._handle(connection, command, handler)
         elif self.replica.serving:
             if place is Place.LEADER_READ:
@@ -237,7 +243,6 @@ class Node:
                 log.exception("request not judged", code=command.code, client=connection.name)
             reply(connection, command, ResponseCode.NO_PERMISSION, f"{type(error).__name__}: {error}")
         else:
-            connection.is_stranger = False
             connection.is_proven = True
             return True
         return False
@@ -305,17 +310,27 @@ class Node:
         """Goes on with the oldest long request, and with some of those that have waited for a batch, in their order."""
         if self._long:
             connection, command, steps = self._long.popleft()
-            self._handle(connection, command, lambda _connection, _command: steps)
+            self.handle_in_steps(connection, command, steps)
         replica, waiting = self.replica, self._behind_batch
         replica.others_first = False
         for _ in range(min(len(waiting), _RESUMED_IN_A_TURN)):
-            if replica.batch_under_way:
+            if replica.batches.under_way is not None:
                 break
             connection, command = waiting.popleft()
             self._behind_batch_budget.give_back(command)
-            if connection in self._forwarding or isinstance(connection, RelayedConnection):
+            if self.is_connected(connection):
                 self.resumed(connection, command)
         replica.others_first = bool(waiting)
+
+    def is_connected(self, connection: Connection) -> bool:
+        """Tells whether a client is still connected, or at another node as far as this one knows."""
+        return connection in self._forwarding or isinstance(connection, RelayedConnection)
+
+    def handle_in_steps(
+        self, connection: Connection, command: RemotingCommand, steps: Iterator[None]
+    ) -> None:
+        """Does the first step of a request that was let in before, and one more in each turn."""
+        self._handle(connection, command, lambda _connection, _command: steps)
 
     def handle_after_barrier(
         self, connection: Connection, command: RemotingCommand, handler: Handler
@@ -350,8 +365,11 @@ class Node:
         Raises `PeerProtocolError` for a frame that this peer may not send.
         """
         if isinstance(frame, RaftFrame):
-            if frame.message.source != source or frame.message.target != self.replica.node_id:
-                raise PeerProtocolError(f"a message from {frame.message.source} on the link of {source}")
+            message = frame.message
+            if message.source != source or message.target != self.replica.node_id:
+                raise PeerProtocolError(f"a message from {message.source} on the link of {source}")
+            if message.term > self.replica.raft.term + _TERMS_AHEAD_MAX:
+                raise BrokenPeerError(f"term {message.term}, this node is in term {self.replica.term}")
             return self.replica.peer_received(frame, self.time.now_ns, self.time.wall_ms)
         if isinstance(frame, Forward):
             self._relayed.forwarded(source, frame)
@@ -426,7 +444,7 @@ class Node:
             self._step()
         replica.turn(now_ns, time_ms, send)
         self.stats.put_times.turn_ended(
-            replica.serving, replica.store.log.last_index, replica.applied_index, now_ns
+            replica.serving, replica.store.log.last_index, replica.applied.index, now_ns
         )
         self._relayed.turn_ended()
 
@@ -440,3 +458,7 @@ class Node:
     def expect_turn(self, due_ns: int) -> None:
         """The next turn is due at that time; who calls much later than that was held up (`Slowness.woke`)."""
         self._due_ns, self._late_from_ns = due_ns, due_ns + STALLED_NS
+
+
+def _permitted(settings: Settings) -> tuple[str, bool]:
+    return settings.broker.permission, settings.broker.auto_create_topics

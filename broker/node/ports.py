@@ -5,12 +5,13 @@ and events are small objects that are handed over as they are (`broker.requests.
 are functions (`broker.requests.responses`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from broker.access.control import AccessControl, Sight
 from broker.remoting.command import RemotingCommand
-from broker.replica.proposals import BatchUnderWay, NewMessage, Waiter, ignore
+from broker.replica.batch_appends import BatchAppends
+from broker.replica.proposals import NewMessage, Waiter, ignore
 from broker.requests.connection import Connection
 from broker.requests.processing import Handler
 from broker.state.commands import Command
@@ -72,23 +73,8 @@ class Appends(Proposals, Protocol):
         """Appends one message: (physical offset of its record, queue offset)."""
 
     @property
-    def batch_under_way(self) -> bool:
-        """A batch has begun and is not over: no other message may be appended."""
-
-    def begin_batch(self) -> BatchUnderWay:
-        """Keeps other messages away until `end_batch`."""
-
-    def end_batch(self, batch: BatchUnderWay) -> None:
-        """Lets messages come again."""
-
-    def append_batch(
-        self,
-        batch: BatchUnderWay,
-        common: NewMessage,
-        items: Sequence[tuple[int, bytes, bytes]],
-        waiter: Waiter,
-    ) -> Iterator[tuple[int, list[int]]]:
-        """Appends messages one behind the other, in slices: (queue offset of the first, physical offsets)."""
+    def batches(self) -> BatchAppends:
+        """Batches, of which one at a time keeps all other messages away."""
 
 
 class Requests(Protocol):
@@ -104,6 +90,9 @@ class Requests(Protocol):
     def resumed(self, connection: Connection, command: RemotingCommand, /) -> None:
         """Begins anew with a request that was let in, now that what it needs is there."""
 
+    def is_connected(self, connection: Connection, /) -> bool:
+        """Tells whether somebody waits for answers on a connection."""
+
     def forward(self, connection: Connection, command: RemotingCommand, /) -> None:
         """Hands a request to the leader, or holds it until there is one."""
 
@@ -114,6 +103,11 @@ class Requests(Protocol):
         self, connection: Connection, is_wanted: Callable[[RemotingCommand], bool], /
     ) -> list[RemotingCommand]:
         """Requests of a client that another node is asked, or is to be; the caller answers them now."""
+
+    def handle_in_steps(
+        self, connection: Connection, command: RemotingCommand, steps: Iterator[None], /
+    ) -> None:
+        """Does the first step of a request that was let in before, and one more in each turn."""
 
     def handle_after_barrier(
         self, connection: Connection, command: RemotingCommand, handler: Handler

@@ -17,6 +17,7 @@ from broker.remoting.name_server_headers import BrokerIdentityHeader, RegisterBr
 from broker.remoting.register_body import RegisterBrokerBody, body_crc
 from broker.remoting.route import MASTER_ID
 from broker.settings.tables import Settings
+from broker.state.topic_rules import DEFAULT_TOPIC
 
 PLAIN_TOPICS_MAX = 5_000
 """Registrations of more topics are compressed."""
@@ -35,6 +36,9 @@ def registration(node: Node, settings: Settings, address: str) -> RemotingComman
     metadata = node.replica.metadata
     permission = settings.broker.permission_bits
     topics = {name: _masked(topic, permission) for name, topic in metadata.topics.items()}
+    if not settings.broker.auto_create_topics:
+        # The route of the topic that others are made after tells clients that a send makes one: here it does not.
+        topics.pop(DEFAULT_TOPIC, None)
     version = msgspec.structs.replace(
         metadata.topics_version,
         counter=metadata.topics_version.counter + node.permission_changes,

@@ -14,7 +14,7 @@ from broker.node.request_states import Event
 from broker.peers.protocol import ClientGone, Forward, NotDone, PeerProtocolError, Relay, encode_frame
 from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import FrameError
-from broker.remoting.frame import FrameDecoder
+from broker.remoting.frame import whole_commands
 from broker.replica.replica import Replica
 from broker.requests.connection import Buffer, Connection, Outgoing, RelayedConnection
 from broker.requests.processing import Handler
@@ -57,7 +57,7 @@ class RelayedClients:
             relayed = self._connections[key] = self._new(source, frame)
         relayed.term = frame.term
         try:
-            commands = FrameDecoder().feed(bytes(frame.body))
+            commands = whole_commands(bytes(frame.body))
         except FrameError as error:
             raise PeerProtocolError(f"a forwarded request cannot be read: {error}") from error
         for command in commands:

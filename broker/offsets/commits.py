@@ -3,8 +3,9 @@
 Consumers report offsets far more often than anyone reads them: with every pull, and every five seconds for each
 queue. So a report that nobody waits for is staged, and one command takes all that has been staged within
 `COALESCE_NS`. A report that wants a response, or a question for an offset that is staged, sends the command off at
-once, and so does whatever else sets or deletes offsets: it goes behind what was reported before it. What was staged
-and lost with the leader is reported again by its consumer.
+once, and so does whatever else sets or deletes offsets: it goes behind what was reported before it. What fills a
+command does not wait either: no call has more than one command to write, however many queues a client reports at
+once. What was staged and lost with the leader is reported again by its consumer.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,10 +45,12 @@ _Waiter = tuple[Callable[[Uncounted], None], Lost]
 class _UnderWay:
     """Offsets that are in the log and not applied yet, and who waits for that."""
 
-    __slots__ = ("keys", "waiting")
+    __slots__ = ("is_followed", "keys", "waiting")
 
-    def __init__(self, offsets: Sequence[StoredOffset]) -> None:
-        self.keys: dict[_Key, int] = {offset[:3]: offset[3] for offset in offsets}
+    def __init__(self, offsets: dict[_Key, int], *, is_followed: bool = False) -> None:
+        self.keys = offsets
+        self.is_followed = is_followed
+        """They are an order that consumers are to follow."""
         self.waiting: list[_Waiter] = []
 
 
@@ -90,6 +93,7 @@ class OffsetCommits:
                 return  # whoever asks for a response is told
         self._deadline.due_ns = min(self._deadline.due_ns, self._time.now_ns + COALESCE_NS)
         self._staged[key] = offset
+        self._propose_if_full()
 
     def commit(
         self,
@@ -113,6 +117,11 @@ class OffsetCommits:
         self._staged[key] = offset
         self._waiting.append((lambda uncounted: done(uncounted.get(key)), lost))
         self._deadline.due_ns = self._time.now_ns
+        self._propose_if_full()
+
+    def _propose_if_full(self) -> None:
+        if len(self._staged) >= OFFSETS_PER_COMMAND:
+            self.propose()
 
     def commit_all(
         self,
@@ -147,7 +156,7 @@ class OffsetCommits:
             return ResetOffsets(some) if until_followed else CommitOffsets(some, is_order=True)
 
         try:
-            self._propose_all(offsets, order, settled, not_known)
+            self._propose_all(offsets, order, settled, not_known, is_followed=until_followed)
         except (ReplicaError, DiskFullError):
             give_back()
             raise
@@ -158,6 +167,8 @@ class OffsetCommits:
         command: Callable[[tuple[StoredOffset, ...]], CommitOffsets | ResetOffsets],
         done: Callable[[Uncounted], None],
         lost: Callable[[], None],
+        *,
+        is_followed: bool = False,
     ) -> None:
         """Proposes offsets as commands that fit into a file; calls `done` with the last one, behind which all others
         are applied.
@@ -165,7 +176,7 @@ class OffsetCommits:
         Raises as `Replica.propose_command`, with nothing of them in the log; if some are, it is `lost`.
         """
         assert offsets, "the last of the commands says that all are applied"
-        under_way = _UnderWay(offsets)
+        under_way = _UnderWay({offset[:3]: offset[3] for offset in offsets}, is_followed=is_followed)
         uncounted: dict[_Key, int] = {}
 
         def some_applied(result: dict[_Key, int] | None) -> None:
@@ -207,6 +218,10 @@ class OffsetCommits:
         if not self._under_way:
             return None
         return next((under_way for under_way in reversed(self._under_way) if key in under_way.keys), None)
+
+    def has_order_under_way(self, key: _Key) -> bool:
+        """Returns True while an order that a consumer is to follow is on its way to a queue."""
+        return any(under_way.is_followed and key in under_way.keys for under_way in self._under_way)
 
     def lowest(self, key: _Key, stored: int) -> int:
         """Returns the lowest of a stored offset and those on their way to take its place, whether they will count or

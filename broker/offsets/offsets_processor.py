@@ -5,7 +5,7 @@ and the response, across failovers too. An offset that consumers have reported a
 counts: the question waits until it is there.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from broker.node.client_registry import ClientRegistry
@@ -25,10 +25,13 @@ from broker.remoting.headers import (
 from broker.remoting.json_body import encode_body, encode_integer_keyed
 from broker.requests.connection import Connection
 from broker.requests.errors import RequestError
-from broker.requests.processing import Place, Route
+from broker.requests.processing import Pace, Place, Route
 from broker.requests.responses import refuse, reply, reply_unknown
 from broker.state.topic_rules import InvalidNameError, check_group_name
 from log.consume_queue import Boundary, ConsumeQueue
+
+OFFSETS_AT_ONCE: Final = 10_000
+"""A step of the response that tells all offsets has so many."""
 
 YOUNG_QUEUE_BYTES: Final = 1 << 30
 """A queue whose first message is within so much of the log's end is young: a new group starts at its beginning.
@@ -142,14 +145,19 @@ class OffsetsProcessor:
         else:
             refuse(connection, command, reason)
 
-    def all_offsets(self, connection: Connection, command: RemotingCommand) -> None:
-        """Tells every group's offsets, as RocketMQ's consumerOffset.json has them, as far as the client may see."""
+    def all_offsets(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
+        """Tells every group's offsets, as RocketMQ's consumerOffset.json has them, as far as the client may see, in
+        steps.
+        """
         sight = self._requests.sight(connection, command)
-        table = {
-            f"{topic}@{group}": encode_integer_keyed(queues)
-            for (group, topic), queues in self._replica.metadata.offsets.items()
-            if sight.group(group) and sight.topic(topic)
-        }
+        offsets, pace = self._replica.metadata.offsets, Pace(OFFSETS_AT_ONCE)
+        table = {}
+        for group, topic in list(offsets):
+            queues = offsets.get((group, topic))
+            if queues is not None and sight.group(group) and sight.topic(topic):
+                table[f"{topic}@{group}"] = encode_integer_keyed(queues)
+            if pace.spent(1 + len(queues or ())):
+                yield
         reply(connection, command, ResponseCode.SUCCESS, body=encode_body({"offsetTable": table}))
 
     def clone(self, connection: Connection, command: RemotingCommand) -> None:

@@ -79,6 +79,8 @@ class OffsetResets:
         told_target, times = self._told.get(key, (None, 0))
         if told_target != target or (offset != target and times < TOLD_MAX):
             return
+        if self._offsets.has_order_under_way(key):
+            return  # it may lead to the same place, and is to be followed, too: an end names no more than that
 
         def ended(_: object = None) -> None:
             self._ending.pop(key, None)

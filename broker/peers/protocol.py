@@ -79,6 +79,10 @@ class PeerProtocolError(Exception):
     """A peer sent what this version cannot read: the other side's fault; the link is closed and dialled anew."""
 
 
+class BrokenPeerError(PeerProtocolError):
+    """A peer sent what can be read, and what no node of the group says that works."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hello:
     """The dialling side's first frame: the versions that it speaks, its group and its node id, and its release.
@@ -278,11 +282,11 @@ class PeerDecoder:
 
     def feed(self, data: bytes) -> list[Frame]:
         """Returns the frames that `data` completes. Raises `PeerProtocolError` on anything that is not a frame."""
-        self._pieces.append(data)
         self._held += len(data)
-        if self._held < self._needed:
-            return []
-        if len(self._pieces) > 1:
+        if self._pieces or self._held < self._needed:
+            self._pieces.append(data)
+            if self._held < self._needed:
+                return []
             data = b"".join(self._pieces)
         view = memoryview(data)
         frames: list[Frame] = []

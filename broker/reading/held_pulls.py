@@ -25,7 +25,7 @@ from broker.offsets.resets import OffsetResets
 from broker.reading.pull_checks import PullChecks, has_subscription, rests_on_heartbeats
 from broker.reading.pull_responses import PullResponses
 from broker.reading.queue_reads import PullResult, QueueReads
-from broker.reading.subscriptions import Filter
+from broker.reading.subscriptions import Filter, SqlFilter
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import PullMessageHeader
@@ -43,6 +43,10 @@ SHORT_POLL_MS: Final = 1_000
 
 _SUBSCRIPTION_CHANGED: Final = "SUBSCRIPTION_CHANGED"
 
+CONDITIONS_LENGTH_MAX: Final = 2_000_000
+"""Characters of the SQL92 conditions of all pulls that are held: one message may wake them all in one turn, and that
+takes up to 0.15 s then."""
+
 _PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
 
@@ -53,6 +57,7 @@ class HeldPull:
         "access",
         "asked_offset",
         "command",
+        "condition_length",
         "connection",
         "deadline_ns",
         "done",
@@ -78,6 +83,7 @@ class HeldPull:
         self.asked_offset = header.queue_offset
         """The offset of the client, while the header's moves on past messages that it does not want."""
         self.filter = wanted
+        self.condition_length = wanted.length if isinstance(wanted, SqlFilter) else 0
         self.subscribed = subscribed
         """The subscription of its group, as type and expression, if it rests on that."""
         self.access = access
@@ -123,6 +129,7 @@ class HeldPulls:
         self._deadlines: list[tuple[int, int, HeldPull]] = []
         """A heap of (when its time is over in ns, number, pull); its first is not done."""
         self._count = 0
+        self._conditions_length = 0
         stats.pulls_held = lambda: self._count
         self._sequence = 0
         self._deadline = time.add_deadline(self._expire)
@@ -134,10 +141,13 @@ class HeldPulls:
 
     # ------------------------------------------------------------------ begin to wait
 
-    @property
-    def has_room(self) -> bool:
+    def has_room(self, wanted: Filter) -> bool:
         """Tells whether one more may be held (`limits.max_held_pulls`)."""
-        return self._count < self._settings.current.limits.max_held_pulls
+        length = wanted.length if isinstance(wanted, SqlFilter) else 0
+        return (
+            self._count < self._settings.current.limits.max_held_pulls
+            and self._conditions_length + length <= CONDITIONS_LENGTH_MAX
+        )
 
     def hold(
         self, connection: Connection, command: RemotingCommand, header: PullMessageHeader, wanted: Filter
@@ -151,6 +161,7 @@ class HeldPulls:
         self._by_queue.setdefault((header.topic, header.queue_id), {})[held] = None
         self._by_connection.setdefault(connection, {})[held] = None
         self._count += 1
+        self._conditions_length += held.condition_length
         self._sequence += 1
         heapq.heappush(self._deadlines, (held.deadline_ns, self._sequence, held))
         self._deadline.due_ns = min(self._deadline.due_ns, held.deadline_ns)
@@ -306,7 +317,7 @@ class HeldPulls:
             return
         by_queue, self._by_queue = self._by_queue, {}
         self._by_connection.clear()
-        self._count = 0
+        self._count = self._conditions_length = 0
         self._deadlines.clear()
         self._deadline.due_ns = NEVER
         for waiting in by_queue.values():
@@ -331,11 +342,13 @@ class HeldPulls:
         assert not held.done, "a pull ends once"
         held.done = True
         self._count -= 1
+        self._conditions_length -= held.condition_length
         others = self._by_connection[held.connection]
         del others[held]
         if not others:
             del self._by_connection[held.connection]
         assert (self._count == 0) == (not self._by_connection), "the tables agree"
+        assert self._count or not self._conditions_length, "conditions are of pulls that are held"
         if held.deadline_ns <= self._deadline.due_ns:
             deadlines = self._deadlines
             while deadlines and deadlines[0][2].done:

@@ -92,6 +92,13 @@ class PullChecks:
             # The heartbeat that brought it was taken, as the client could do nothing about it there.
             raise RequestError(ResponseCode.FILTER_DATA_NOT_EXIST, error.remark) from error
 
+    def is_filtered_by_sql(self, header: PullMessageHeader) -> bool:
+        """Tells whether an SQL92 condition says what a pull wants: that may take milliseconds."""
+        if header.sys_flag & _HAS_SUBSCRIPTION:
+            return header.expression_type == SQL92
+        subscription = self._registry.subscription(header.consumer_group, header.topic)
+        return subscription is not None and subscription.expression_type == SQL92
+
     def subscribed(self, header: PullMessageHeader) -> tuple[str, str] | None:
         """Returns what the group subscribes to, as type and expression; None for a pull that does not rest on that."""
         if not rests_on_heartbeats(header):

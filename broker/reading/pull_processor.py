@@ -8,9 +8,14 @@ behind a read barrier, since a leader that was stopped for a while may be one no
 what it can answer truly from its own committed part: messages that it holds, for a pull that commits no offset. All
 else (the end of the queue, an offset out of range, a wait) is for the leader to judge, and is forwarded: a follower
 that lags must not tell a consumer to go back.
+
+A condition in SQL92 may take milliseconds to parse, and as long on the messages that one pull looks at, and requests
+for that are short. So such pulls have a turn each, one after the other: however many come, the node does all else
+between them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from broker.node.client_registry import ClientRegistry
 from broker.node.listeners import Listeners
@@ -25,14 +30,17 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import PullMessageHeader
 from broker.replica.replica import Replica
+from broker.requests.budget import Budget
 from broker.requests.connection import Connection, RelayedConnection
 from broker.requests.deadline import Time
-from broker.requests.errors import RequestError, TooManyError
+from broker.requests.errors import RequestError
 from broker.requests.processing import Place, Route
 from broker.settings.live import LiveSettings
-from broker.state.topic_rules import InvalidNameError, check_group_name
 from broker.statistics.stats import Stats
-from broker.topics.creation import Creations, missing_for_consumers
+from broker.topics.creation import Creations
+
+_FILTERED_PULLS_MAX: Final = 1000
+"""Pulls with a condition that wait for a turn of their own: some seconds' work at worst."""
 
 
 class PullProcessor:
@@ -58,6 +66,7 @@ class PullProcessor:
         self._creations = creations
         self._settings = settings
         self._time = time
+        self._filtered = Budget("other pulls with conditions", _FILTERED_PULLS_MAX)
         self._checks = PullChecks(replica, registry, settings)
         self._reads = QueueReads(replica, resets)
         self._responses = PullResponses(replica, resets, stats, settings, time)
@@ -82,16 +91,33 @@ class PullProcessor:
             Route(RequestCode.LITE_PULL_MESSAGE, self.pull, Place.ANY),
         )
 
-    def pull(self, connection: Connection, command: RemotingCommand) -> None:
+    def pull(self, connection: Connection, command: RemotingCommand) -> Iterator[None] | None:
         """Answers with messages, holds the request, or says why there are none.
 
-        Raises `RequestError` for a pull that the checks refuse.
+        Raises `RequestError` for a pull that the checks refuse, `OverloadedError`.
         """
         if command.code == RequestCode.LITE_PULL_MESSAGE and not self._settings.current.broker.lite_pulls:
             raise RequestError(
                 ResponseCode.NO_PERMISSION, "lite pulls are switched off here (litePullMessageEnable)"
             )
         header = command.decode_fields(PullMessageHeader)
+        if self._checks.is_filtered_by_sql(header):
+            self._filtered.take(command)
+            return self._pull_in_own_turn(connection, command, header)
+        self._pull(connection, command, header)
+        return None
+
+    def _pull_in_own_turn(
+        self, connection: Connection, command: RemotingCommand, header: PullMessageHeader
+    ) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self._filtered.give_back(command)
+        if self._requests.is_connected(connection):
+            self._pull(connection, command, header)
+
+    def _pull(self, connection: Connection, command: RemotingCommand, header: PullMessageHeader) -> None:
         if not self._replica.serving:
             self._pull_on_follower(connection, command, header)
             return
@@ -99,7 +125,12 @@ class PullProcessor:
         # Check. A broker that may not be read creates no group, and a link without room is not filled by the read.
         self._checks.check_broker()
         metadata, group, topic = self._replica.metadata, header.consumer_group, header.topic
-        if group not in metadata.groups and self._create_group(connection, command, group):
+        if group not in metadata.groups and self._creations.create_group(
+            group,
+            self._time.wall_ms,
+            lambda: self._requests.resumed(connection, command),
+            lambda: self._requests.forward(connection, command),
+        ):
             return
         if connection.is_link_full():
             raise RequestError(ResponseCode.SYSTEM_BUSY, LINK_IS_FULL)
@@ -121,7 +152,7 @@ class PullProcessor:
             result.code == ResponseCode.PULL_NOT_FOUND
             and flags & MAY_BE_HELD
             and header.suspend_timeout_ms > 0
-            and self._held.has_room
+            and self._held.has_room(wanted)
         ):
             self._held.hold(connection, command, header, wanted)
         else:
@@ -151,26 +182,3 @@ class PullProcessor:
                     self._responses.respond(connection, command, header, result)
                     return
         self._requests.forward(connection, command)
-
-    def _create_group(self, connection: Connection, command: RemotingCommand, group: str) -> bool:
-        """Creates a group by its first pull, which is handled anew when it exists; False if that may not be."""
-        try:
-            check_group_name(group)
-        except InvalidNameError:
-            return False
-        auto_create = self._settings.current.broker.auto_create_groups
-        missing = missing_for_consumers(self._replica.metadata, (group,), auto_create, self._time.wall_ms)
-        if not missing:
-            return False
-        try:
-            self._creations.propose(
-                missing,
-                lambda _: self._requests.resumed(connection, command),
-                lambda: self._requests.forward(connection, command),
-            )
-        except TooManyError as error:
-            raise RequestError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group [{group}] does not exist, and is not created: {error}",
-            ) from error
-        return True

@@ -7,7 +7,7 @@ from typing import Final
 
 from broker.node.ports import State
 from broker.offsets.resets import OffsetResets
-from broker.reading.subscriptions import Filter, SqlFilter
+from broker.reading.subscriptions import SQL_WORK_MAX, Filter, SqlFilter
 from broker.remoting.codes import ResponseCode
 from broker.remoting.headers import PullMessageHeader
 from log.consume_queue import ConsumeQueue
@@ -86,10 +86,8 @@ class QueueReads:
         if header.max_message_bytes is not None and header.max_message_bytes > 0:
             bytes_max = min(header.max_message_bytes, BYTES_MAX_REQUESTED)
         scanned = max(SCANNED_UNITS_MIN, count)
-        if isinstance(wanted, SqlFilter):
-            tags, matches, scanned = None, wanted.matches, min(scanned, wanted.records_max)
-        else:
-            tags, matches = wanted, None
+        tags, sql = (None, wanted) if isinstance(wanted, SqlFilter) else (wanted, None)
+        work_left = SQL_WORK_MAX
 
         record_at = self._replica.store.log.record_at
         result = PullResult(ResponseCode.SUCCESS, "FOUND", header.queue_offset, queue)
@@ -109,9 +107,15 @@ class QueueReads:
                     break
                 try:
                     record = record_at(physical_offset, length)
-                    if matches is not None and not matches(_properties(record)):
-                        offset += 1
-                        continue
+                    if sql is not None:
+                        if work_left <= 0:
+                            end = offset
+                            break
+                        properties = _properties(record)
+                        work_left -= sql.work(len(properties))
+                        if not sql.matches(properties):
+                            offset += 1
+                            continue
                     records.append(record)
                     if len(records) == 1:
                         result.position = physical_offset

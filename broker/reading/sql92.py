@@ -28,25 +28,36 @@ It differs where RocketMQ is plainly at fault: text behind a complete expression
 0.0 is a number; `TRUE = a` means what `a = TRUE` does.
 
 Expressions come from anybody who can reach the broker: length and depth are limited, the parser needs no recursion, and
-AND and OR of any length are one step each. Evaluation works on the bytes of a record's properties.
+AND and OR of any length are one step each. A short expression looks its few names up in the bytes of a record's
+properties; for a long one they are taken apart once, so that its names cost no search each.
 """
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from lark import Lark, Token, Transformer, v_args
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
-from log.properties import get_property
+from log.properties import get_property, properties_by_name
 
 EXPRESSION_LENGTH_MAX: Final = 8192
 DEPTH_MAX: Final = 64
 
+_TAKEN_APART_LENGTH: Final = 128
+"""Characters of an expression from which it may well have ten names: so many searches cost what taking properties apart
+costs (log/properties.py), and each search costs more the longer they are."""
+
+_REMEMBERED_LENGTH: Final = 256
+"""Longer expressions are few, and of each hundreds of times its length are kept."""
+
 Predicate = Callable[[bytes], bool]
 """Tells whether a message with these properties, as a record holds them, is wanted."""
+
+_Lookup = Callable[[bytes], bytes | None]
+"""Returns the value of a message's property by name; None if it is absent or empty."""
 
 _GRAMMAR: Final = r"""
     ?start: or
@@ -113,7 +124,7 @@ class _Long(int):
 class _Node:
     """A compiled part, from character `at` on. Of a constant the `value` is known; a truth may be unknown (None)."""
 
-    evaluate: Callable[[bytes], Any]
+    evaluate: Callable[[_Lookup], Any]
     depth: int = 1
     at: int = 0
     is_truth: bool = False
@@ -196,7 +207,7 @@ _PARTS: Final[dict[str, Callable[[str, str], bool]]] = {
 def _equals(left: _Node, right: _Node) -> _Node:
     left_of, right_of = left.evaluate, right.evaluate
 
-    def evaluate(properties: bytes) -> bool | None:
+    def evaluate(properties: _Lookup) -> bool | None:
         a, b = left_of(properties), right_of(properties)
         if a is None:
             return True if b is None else None
@@ -208,7 +219,7 @@ def _equals(left: _Node, right: _Node) -> _Node:
 def _negated(node: _Node) -> _Node:
     inner = node.evaluate
 
-    def evaluate(properties: bytes) -> bool | None:
+    def evaluate(properties: _Lookup) -> bool | None:
         value: bool | None = inner(properties)
         return None if value is None else not value
 
@@ -217,9 +228,9 @@ def _negated(node: _Node) -> _Node:
 
 def _joined(nodes: tuple[_Node, ...], decides: bool) -> _Node:
     """AND (decided by False) or OR (decided by True) of several."""
-    evaluations: tuple[Callable[[bytes], bool | None], ...] = tuple(node.evaluate for node in nodes)
+    evaluations: tuple[Callable[[_Lookup], bool | None], ...] = tuple(node.evaluate for node in nodes)
 
-    def evaluate(properties: bytes) -> bool | None:
+    def evaluate(properties: _Lookup) -> bool | None:
         result: bool | None = not decides
         for evaluation in evaluations:
             value = evaluation(properties)
@@ -295,7 +306,7 @@ class _Compiler(Transformer[Token, _Node]):
                 raise _RefusalError(node.at, f"only numbers and properties can be compared by {order}")
         left_of, right_of, holds = left.evaluate, right.evaluate, _ORDERS[order]
 
-        def evaluate(properties: bytes) -> bool | None:
+        def evaluate(properties: _Lookup) -> bool | None:
             a = left_of(properties)
             b = None if a is None else right_of(properties)
             if b is None:
@@ -326,7 +337,7 @@ class _Compiler(Transformer[Token, _Node]):
             raise _RefusalError(texts[0].start_pos, "IN needs a property before it")
         inner, wanted = node.evaluate, frozenset(_unquoted(text) for text in texts)
 
-        def evaluate(properties: bytes) -> bool | None:
+        def evaluate(properties: _Lookup) -> bool | None:
             value = inner(properties)
             return None if value is None else value in wanted
 
@@ -344,7 +355,7 @@ class _Compiler(Transformer[Token, _Node]):
     def _part(self, node: _Node, kind: Token, text: Token, wanted: bool) -> _Node:
         inner, holds, sought = node.evaluate, _PARTS[kind.lower()], _unquoted(text)
 
-        def evaluate(properties: bytes) -> bool:
+        def evaluate(properties: _Lookup) -> bool:
             value = inner(properties)
             return bool(sought) and isinstance(value, str) and holds(value, sought) is wanted
 
@@ -391,8 +402,8 @@ class _Compiler(Transformer[Token, _Node]):
     def property(self, token: Token) -> _Node:
         name = token.encode()
 
-        def evaluate(properties: bytes) -> str | None:
-            value = get_property(properties, name)
+        def evaluate(properties: _Lookup) -> str | None:
+            value = properties(name)
             return None if value is None else value.decode("utf-8", "replace")
 
         return _Node(evaluate, at=token.start_pos or 0, property=str(token))
@@ -409,9 +420,12 @@ _PARSER: Final = Lark(
 )
 
 
-@lru_cache(maxsize=1024)
 def compile_sql(expression: str) -> Predicate:
-    """The expression as a predicate; raises `SqlError`."""
+    """The expression as a predicate; raises `SqlError`. The longest takes some tens of milliseconds."""
+    return (_compile if len(expression) <= _REMEMBERED_LENGTH else _compile_long)(expression)
+
+
+def _compiled(expression: str) -> Predicate:
     if len(expression) > EXPRESSION_LENGTH_MAX:
         raise SqlError(
             EXPRESSION_LENGTH_MAX,
@@ -425,13 +439,25 @@ def compile_sql(expression: str) -> Predicate:
     except _RefusalError as error:
         raise SqlError(error.at, str(error)) from None
 
+    lookup: Callable[[bytes], _Lookup] = partial(partial, get_property)
+    if len(expression) > _TAKEN_APART_LENGTH:
+        lookup = _taken_apart
+
     def matches(properties: bytes) -> bool:
         try:
-            return evaluate(properties) is True
+            return evaluate(lookup(properties)) is True
         except _TypeMismatchError:
             return False
 
     return matches
+
+
+_compile = lru_cache(maxsize=1024)(_compiled)
+_compile_long = lru_cache(maxsize=16)(_compiled)
+
+
+def _taken_apart(properties: bytes) -> _Lookup:
+    return properties_by_name(properties).get
 
 
 def _syntax_error(expression: str, error: UnexpectedInput) -> SqlError:

@@ -26,15 +26,22 @@ TAGS_LENGTH_MAX: Final = 8192
 
 _REMEMBERED_LENGTH: Final = 256
 """Longer subscriptions are parsed each time: what is remembered of all clients' is bounded."""
-_CHARACTERS_EVALUATED: Final = 200_000
+SQL_WORK_MAX: Final = 200_000
+"""The work (`SqlFilter.work`) after which a response looks at no more records: some 15 ms."""
+_BYTES_AS_A_LOOK: Final = 512
+"""Each term of a short condition looks through all properties of a record; so many bytes take as long as the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class SqlFilter:
-    """An SQL92 filter; one response looks at `records_max` records at most, fewer the longer the expression is."""
+    """An SQL92 filter whose condition has `length` characters."""
 
     matches: "Predicate"
-    records_max: int
+    length: int
+
+    def work(self, properties_bytes: int) -> int:
+        """The work for a record with so many bytes of properties, in characters of a condition and short ones."""
+        return self.length * (1 + properties_bytes // _BYTES_AS_A_LOOK)
 
 
 Filter = TagFilter | SqlFilter
@@ -62,7 +69,7 @@ def parse_filter(expression_type: str | None, expression: str, *, sql_filters: b
             ResponseCode.SUBSCRIPTION_PARSE_FAILED,
             f"the subscription {expression[:200]!r} is no SQL92 condition: {error}",
         ) from error
-    return SqlFilter(matches, _CHARACTERS_EVALUATED // max(len(expression), 1))
+    return SqlFilter(matches, len(expression))
 
 
 def parse_tag_filter(expression: str) -> TagFilter:

@@ -60,12 +60,17 @@ class ConsumeStats(msgspec.Struct):
 
     def as_body(self) -> dict[str, object]:
         """To stand in a larger body."""
-        return {"consumeTps": self.consume_tps, "offsetTable": encode_object_keyed(self.offsets)}
+        return consume_stats_body(encode_object_keyed(self.offsets), self.consume_tps)
 
     @classmethod
     def decode(cls, body: bytes | memoryview) -> ConsumeStats:
         raw = decode_body(body, _ConsumeStats)
         return cls(decode_object_keyed(raw.offset_table, decode_queue), raw.consume_tps)
+
+
+def consume_stats_body(offsets: msgspec.Raw, consume_tps: float) -> dict[str, object]:
+    """`ConsumeStats` whose offsets are encoded already."""
+    return {"consumeTps": consume_tps, "offsetTable": offsets}
 
 
 class _ConsumeStats(msgspec.Struct, rename="camel"):

@@ -138,7 +138,7 @@ class DataVersion(msgspec.Struct, rename="camel", frozen=True):
         return DataVersion(self.counter + 1, self.state_version, wall_ms)
 
 
-class TopicConfig(msgspec.Struct, rename="camel", kw_only=True):
+class TopicConfig(msgspec.Struct, rename="camel", kw_only=True, gc=False):
     """A topic on a broker; ``perm`` has the bits of `codes.Permission`."""
 
     attributes: dict[str, str] = {}

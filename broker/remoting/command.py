@@ -297,7 +297,7 @@ def encode_response_head(
             to.opaque,
             b"" if remark is None else b'"remark":%b,' % _encode_json(remark),
         )
-        return _frame_head(JSON, header, body_length)
+        return frame_head(JSON, header, body_length)
     return _encode_head(
         to.serialization,
         code,
@@ -337,7 +337,8 @@ def header_fields(header: msgspec.Struct) -> dict[str, str]:
 _FRAME_START = struct.Struct(">II")
 
 
-def _frame_head(serialization: int, header: bytes, body_length: int) -> bytes:
+def frame_head(serialization: int, header: bytes, body_length: int) -> bytes:
+    """The head of a frame with an encoded header. Raises ValueError for a frame over 16 MiB."""
     header_length = len(header)
     total_length = 4 + header_length + body_length
     if total_length + 4 > FRAME_SIZE_MAX:
@@ -371,13 +372,13 @@ def _encode_head(
                 version=version,
             )
         )
-        return _frame_head(JSON, encoded, body_length)
+        return frame_head(JSON, encoded, body_length)
     assert serialization == ROCKETMQ, serialization
     if isinstance(language, str):
         language = LanguageCode[language] if language in LanguageCode.__members__ else LanguageCode.OTHER
     field_bytes = header if isinstance(header, bytes) else encode_binary_fields(_fields_of(header))
     encoded = encode_binary_header(BinaryHeader(code, language, version, opaque, flag, remark, field_bytes))
-    return _frame_head(ROCKETMQ, encoded, body_length)
+    return frame_head(ROCKETMQ, encoded, body_length)
 
 
 def _fields_of(header: Header) -> dict[str, str]:

@@ -191,3 +191,12 @@ class FrameDecoder:
             return FrameError(FrameErrorReason.HEADER_TOO_LONG, detail)
         stub = request(0, opaque=NO_OPAQUE, serialization=serialization)
         return _BoundError(FrameErrorReason.HEADER_TOO_LONG, detail, stub)
+
+
+def whole_commands(data: bytes) -> list[RemotingCommand]:
+    """The commands of bytes that are whole frames, at least one. Raises FrameError for others."""
+    decoder = FrameDecoder()
+    commands = decoder.feed(data)
+    if not commands or decoder.pending_size:
+        raise FrameError(FrameErrorReason.TOO_SHORT, f"{len(data)} bytes are no whole frames")
+    return commands

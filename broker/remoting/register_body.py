@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterator
 
 import msgspec
 
@@ -15,11 +16,11 @@ from broker.remoting.codes import Version
 from broker.remoting.errors import BodyError
 from broker.remoting.json_body import decode_request, encode_body
 
-DECOMPRESSED_SIZE_MAX = 64 * 1024 * 1024
-"""The largest body a compressed registration may unfold to: 64 MiB is about 700,000 topics."""
+DECOMPRESSED_SIZE_MAX = 16 * 1024 * 1024
+"""The largest body a compressed registration may unfold to: as much as a frame holds uncompressed."""
 
-TOPICS_MAX = 1_000_000
-"""Topics that it may list: short ones would keep a name server at 64 MiB for half a minute."""
+TOPICS_MAX = 100_000
+"""Topics that it may list: each takes a name server 1 us, at a stroke."""
 
 _TOPIC_WORDS = ("topicName", "readQueueNums", "writeQueueNums", "perm", "topicFilterType")
 _decode_attributes = msgspec.json.Decoder(dict[str, str], strict=False).decode
@@ -59,16 +60,24 @@ class RegisterBrokerBody(msgspec.Struct, rename="camel", kw_only=True):
         """
         if not len(body):
             return cls()
+        if compressed and version >= Version.V3_0_11:
+            return _decode_compressed(body)
         if version < Version.V3_0_11:
-            return cls(topics=decode_request(body, TopicConfigTable))
-        if not compressed:
-            return decode_request(body, cls)
-        return _decode_compressed(body)
+            read = cls(topics=decode_request(body, TopicConfigTable, DECOMPRESSED_SIZE_MAX))
+        else:
+            read = decode_request(body, cls, DECOMPRESSED_SIZE_MAX)
+        _check_count(len(read.topics.topic_config_table))
+        return read
 
 
 def body_crc(body: bytes | memoryview) -> int:
     """bodyCrc32 of a registration: CRC-32 without its sign bit; 0 means not checked."""
     return zlib.crc32(body) & 0x7FFFFFFF
+
+
+def _check_count(count: int) -> None:
+    if count > TOPICS_MAX:
+        raise BodyError(f"the registration has {count} topics, at most {TOPICS_MAX} are read")
 
 
 def _topic_text(topic: TopicConfig) -> str:
@@ -107,16 +116,21 @@ def _decode_compressed(body: bytes | memoryview) -> RegisterBrokerBody:
         raise BodyError(f"the compressed registration is cut off, or over {DECOMPRESSED_SIZE_MAX} bytes")
     reader = _Reader(data)
     data_version = decode_request(reader.item(), DataVersion)
-    topics: dict[str, TopicConfig] = {}
     count = reader.count()
-    if count > TOPICS_MAX:
-        raise BodyError(f"the registration has {count} topics, at most {TOPICS_MAX} are read")
-    for _ in range(count):
+    _check_count(count)
+    topics: dict[str, TopicConfig] = {}
+    read: dict[str, TopicConfig] = {}
+    """By all words but the name, which few topics do not share with another: looked up in a third of the time."""
+    for item in reader.items(count):
         try:
-            topic = _parse_topic(reader.item().decode())
+            text = item.decode()
         except UnicodeDecodeError as error:
             raise BodyError(f"a topic's text is not UTF-8: {error}") from error
-        topics[topic.topic_name] = topic
+        name, _, words = text.partition(" ")
+        like = read.get(words)
+        if like is None:
+            like = read[words] = _parse_topic(text)
+        topics[name] = msgspec.structs.replace(like, topic_name=name)
     filter_servers = decode_request(reader.item(), list[str])
     return RegisterBrokerBody(
         filter_server_list=filter_servers,
@@ -146,6 +160,17 @@ class _Reader:
         size = self.count()
         self._at += size
         return self._data[self._at - size : self._at]
+
+    def items(self, count: int) -> Iterator[bytes]:
+        """As many items: `item` without its calls, as long as nothing is wrong."""
+        data, end, length_at = self._data, len(self._data), _INT32.unpack_from
+        for _ in range(count):
+            at = self._at + 4
+            size = length_at(data, self._at)[0] if at <= end else -1
+            if not 0 <= size <= end - at:
+                self.count()  # which says what is wrong
+            self._at = at + size
+            yield data[at : self._at]
 
 
 def _put(out: bytearray, item: bytes) -> None:

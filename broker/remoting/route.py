@@ -27,7 +27,7 @@ class BrokerData(msgspec.Struct, rename="camel"):
     enable_acting_master: bool = False
 
 
-class QueueData(msgspec.Struct, rename="camel", kw_only=True):
+class QueueData(msgspec.Struct, rename="camel", kw_only=True, gc=False):
     """The numbers of queues of a topic that one broker name has; ``perm`` has the bits of `codes.Permission`."""
 
     broker_name: str

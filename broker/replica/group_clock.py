@@ -62,13 +62,22 @@ class GroupClock:
 
     def read(self, now_ns: int, wall_ms: int) -> int:
         """Returns the time (ms since 1970). While nobody leads and nothing was heard that is this node's wall clock."""
+        # Every call of the node begins with this one: so all of it stands here, and nothing is asked twice.
         elapsed_ns = now_ns - self._now_ns
-        self._advance(now_ns)
+        self._now_ns = now_ns
         if not self.is_agreed:
             self._time_ns = wall_ms * _MS
-        elif self.leads:
+        elif not self.leads:
+            self._time_ns += elapsed_ns
+        else:
+            time_ns = self._time_ns + elapsed_ns
+            behind_ns = wall_ms * _MS - time_ns
             most_ns = elapsed_ns // SLEW
-            self._time_ns += max(-most_ns, min(wall_ms * _MS - self._time_ns, most_ns))
+            if behind_ns > most_ns:
+                behind_ns = most_ns
+            elif behind_ns < -most_ns:
+                behind_ns = -most_ns
+            self._time_ns = time_ns + behind_ns
         wall_offset_ms = wall_ms - now_ns // _MS
         jump_ms = wall_offset_ms - self._wall_offset_ms
         if jump_ms:

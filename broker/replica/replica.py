@@ -8,8 +8,8 @@ arrived meanwhile shares one append to each peer, one dispatch and one flush.
 
 Everything that happens to a replica is a method call with the time as an argument, and everything it wants done is
 left in the outboxes of its links or is a job for a worker thread. What is not on a message's path has modules of its
-own, in whose hands it is: `durability` (flushes, and what raft hears of them), `upkeep` (files made ready, checkpoints,
-snapshots), `members` (links, changes, who is outside), `loads` (cold reads).
+own, in whose hands it is: `applied` (what is committed, as state), `durability` (flushes, and what raft hears of them),
+`upkeep` (files made ready, checkpoints, snapshots), `members` (links, changes, who is outside), `loads` (cold reads).
 
 The order that safety asks for holds by construction:
 
@@ -20,7 +20,7 @@ The order that safety asks for holds by construction:
 - nothing queued in an outbox leaves the process before the turn sends it: by then it has written what that rests on.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,7 +28,8 @@ import structlog
 
 from broker.peers import protocol as peer_protocol
 from broker.peers.protocol import RaftFrame
-from broker.replica.digests import Digests
+from broker.replica.applied import AppliedState
+from broker.replica.batch_appends import BatchAppends
 from broker.replica.durability import Durability
 from broker.replica.group_clock import GroupClock
 from broker.replica.internal_records import (
@@ -37,12 +38,11 @@ from broker.replica.internal_records import (
     INTERNAL_TOPIC_BYTES,
     NO_OP,
     append_internal,
-    read_internal,
 )
 from broker.replica.loads import Loads
 from broker.replica.members import Members
 from broker.replica.membership import Membership
-from broker.replica.proposals import BatchUnderWay, CallbackWaiter, NewMessage, Observer, Waiter, ignore
+from broker.replica.proposals import CallbackWaiter, NewMessage, Observer, Waiter, ignore
 from broker.replica.read_barriers import ReadBarriers
 from broker.replica.recovering import RecoveringFile
 from broker.replica.room import Room
@@ -57,32 +57,36 @@ from broker.requests.errors import BatchUnderWayError, NotServingError, Overload
 from broker.state.commands import (
     Command,
     RaiseFormat,
-    decode_command,
     deleted_topics,
     encode_command,
     format_of,
 )
+from broker.state.metadata import Metadata
 from broker.state.release import THIS_RELEASE, Release
-from broker.state.snapshot import decode_state, encode_state
+from broker.state.snapshot import StateSnapshot, decode_state
 from broker.statistics.events import Event, Events
 from broker.statistics.timings import Timings
 from broker.trace import TraceWriter
 from log import cuts
 from log.cold_reads import ColdReads
-from log.dispatch import Arrival
 from log.entry_log import FlushJob, Run
 from log.entry_range import EntryRange
 from log.errors import DamagedRangeError, DiskFullError
 from log.hard_state import HardState as StoredHardState
 from log.layout import HEADER_BYTES
-from log.record import RECORD_BYTES_WITHOUT_VARIABLE_PARTS, SHORT_TOPIC_BYTES_MAX, encode_record, peek
+from log.record import (
+    RECORD_BYTES_WITHOUT_VARIABLE_PARTS,
+    SHORT_TOPIC_BYTES_MAX,
+    SMALLEST_RECORD_BYTES,
+    stored_at,
+)
 from log.snapshot import Snapshot
 from log.store import RecoveryReport, Store
 from raft import effects as fx
 from raft.config import HardState, RaftConfig
 from raft.core import Raft
-from raft.errors import LeadershipTransferring, NotLeader, ProposalLimit
-from raft.messages import AppendRequest, AppendResponse
+from raft.errors import ImpossibleMessage, LeadershipTransferring, NotLeader, ProposalLimit
+from raft.messages import AppendRequest, AppendResponse, SnapshotRequest
 from raft.state import RandomSource
 from raft.terms import LogTerms
 
@@ -96,6 +100,13 @@ SNAPSHOT_INTERVAL_ENTRIES: Final = 200_000
 
 SNAPSHOT_NS_PER_BYTE: Final = 50
 """The time that a snapshot may take on its way to a peer and there, by its size: 20 MB/s."""
+
+FOLLOWER_RESTS_NS: Final = 10_000_000
+"""A follower that has dispatched does so again after this time at the earliest, unless much is waiting. What it learns
+of commits is late in any case, and a pass over a hundred entries costs little more than one over ten."""
+
+FOLLOWER_RESTS_ENTRIES_MAX: Final = 1000
+"""So many committed entries a follower leaves for later, at most: a new leader dispatches them before it serves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +160,13 @@ class Replica:
         self.store = store
         self.now_ns = now_ns
         self.wall_ms = wall_ms
-        self.timings = timings
         """The group's time, as `clock` has it at `now_ns`."""
+        self.timings = timings
         self.clock = GroupClock(now_ns, wall_ms, events)
         self.links: dict[str, Connection] = {}
         self.loads = Loads(ColdReads(entry_log, store.options.hot_bytes))
         self._log = entry_log
+        self._encode_record = store.options.loops.encode_record
         self._uncommitted_bytes_max = options.uncommitted_bytes_max
         self._store_host = options.store_host
         self._observer = observer
@@ -176,9 +188,13 @@ class Replica:
         self._frame: RaftFrame | None = None
         """The frame whose effects are being carried out, and the entries in it; both None at any other time."""
         self._entry_range: EntryRange | None = None
+        self._snapshot_state: StateSnapshot | None = None
+        """What the snapshot that came last says: it is read before Raft hears of it."""
 
         self._uncommitted = Uncommitted()
-        self._batch: BatchUnderWay | None = None
+        self.batches = BatchAppends(
+            self, entry_log, self.raft, self._uncommitted, options.store_host, store.options.batch_messages
+        )
         self.others_first = False
         """Messages wait that came before those which come now; set by the node, which brings them in order."""
         self._has_timed_append = False
@@ -188,14 +204,10 @@ class Replica:
         self.serving = False
         """True when this node leads and all committed before its term is applied: it may answer for the group."""
 
-        # What is committed, and how far that has become state: always applied index <= committed index <= last index.
         self._committed_index = self.raft.commit_index
-        self.applied_index = store.dispatched_index
-        """Entries up to here are dispatched; commands among them are in `metadata`."""
-        self.metadata = start.metadata
-        self._metadata_index = start.metadata_index
-        """The last entry whose command `metadata` reflects; dispatch may restart before it."""
-        self.digests = Digests()
+        """Always applied index <= committed index <= last index."""
+        self._rests_until_ns = 0
+        """A follower dispatches from then on, or if much is waiting."""
 
         self.durability = Durability(
             entry_log,
@@ -208,7 +220,10 @@ class Replica:
         self.slow = Slowness(self.raft, events)
         self.room = Room(store, self.raft, events)
         self.upkeep = Upkeep(store, self.raft, self.room, now_ns, self.release, timings)
-        self.upkeep.note_format(self.metadata.format, now_ns)
+        self.upkeep.note_format(start.metadata.format, now_ns)
+        self.applied = AppliedState(
+            store, start.metadata, start.metadata_index, self.upkeep, self.room, self.release, timings
+        )
         self.members = Members(
             node_id, self.raft, membership, self.links, observer, options.release.newest_format
         )
@@ -243,6 +258,16 @@ class Replica:
         """The node that this one follows; itself when it leads; None when unknown."""
         return self.raft.leader
 
+    @property
+    def applied_index(self) -> int:
+        """The last entry that is dispatched and applied."""
+        return self.applied.index
+
+    @property
+    def metadata(self) -> Metadata:
+        """The replicated state, as of `applied_index`."""
+        return self.applied.metadata
+
     def queue_end(self, topic: str, queue_id: int) -> int:
         """The queue offset that the leader gives to the next message, uncommitted ones counted."""
         return self._uncommitted.queue_ends.get((topic, queue_id), 0)
@@ -258,13 +283,13 @@ class Replica:
             raise NotServingError(self.raft.leader)
         if self.room.refuses_sends and not despite_full_disk:
             raise DiskFullError("the store", "writing", "more of the disk is used than the settings allow")
-        if not despite_full_disk and (self._batch is not None or self.others_first):
+        if not despite_full_disk and (self.batches.under_way is not None or self.others_first):
             raise BatchUnderWayError("a long batch is being stored")
         if self._uncommitted.bytes > self._uncommitted_bytes_max:
             raise OverloadedError(f"{self._uncommitted.bytes} bytes of the log wait for a majority")
-        self._check_proposal(count)
+        self.check_proposal(count)
 
-    def _check_proposal(self, count: int) -> None:
+    def check_proposal(self, count: int) -> None:
         """Raises as `check_may_append` where raft does not take `count` entries now."""
         try:
             self.raft.check_proposal(count)
@@ -284,7 +309,7 @@ class Replica:
         `RecordError`, with nothing appended.
         """
         topic_bytes = message.topic.encode()
-        assert self._batch is None, "nothing comes between the messages of a batch"
+        assert self.batches.under_way is None, "nothing comes between the messages of a batch"
         assert topic_bytes != INTERNAL_TOPIC_BYTES, "every replica would apply it as a command"
         entry_log, store_host = self._log, self._store_host
         born_host, body, properties = message.born_host, message.body, message.properties
@@ -302,7 +327,7 @@ class Replica:
         physical_offset = entry_log.next_position(size) + HEADER_BYTES
         key = (message.topic, message.queue_id)
         queue_offset = self._uncommitted.queue_ends.get(key, 0)
-        record = encode_record(
+        record = self._encode_record(
             topic_bytes,
             message.queue_id,
             message.flag,
@@ -333,129 +358,6 @@ class Replica:
         )
         return physical_offset, queue_offset
 
-    @property
-    def batch_under_way(self) -> bool:
-        """A batch has begun and is not over: no other message may be appended."""
-        return self._batch is not None
-
-    def begin_batch(self) -> BatchUnderWay:
-        """Keeps all other messages away until `end_batch`: a batch will be appended, or be refused.
-
-        So its queue offsets are consecutive, and a send that may be the same again comes before it or behind it. Raises
-        as `check_may_append`.
-        """
-        self.check_may_append()
-        self._batch = BatchUnderWay()
-        return self._batch
-
-    def end_batch(self, batch: BatchUnderWay) -> None:
-        """All of the batch is in the log, or nothing is and will be; messages may come again."""
-        if batch.is_lost:
-            return
-        assert batch is self._batch, "one batch at a time"
-        self._batch = None
-        self.raft.end_grant()
-        for waiter in batch.waiting:
-            self.when_applied(waiter)
-
-    def append_batch(
-        self,
-        batch: BatchUnderWay,
-        common: NewMessage,
-        items: Sequence[tuple[int, bytes, bytes]],
-        waiter: Waiter,
-    ) -> Iterator[tuple[int, list[int]]]:
-        """Appends a message for each item (flag, body, properties), one behind the other: all of them, or none.
-
-        A slice is appended each time that the iterator is asked; the caller does that once a turn. It yields the queue
-        offset of the slice's first message, and the physical offsets of all their records. The rest of each message is
-        that of `common`. One proposal has them all, however many a batch may have. `waiter` is told as by
-        `append_message` with `told_at_commit`.
-
-        Raises at the first slice, with nothing appended, as `check_may_append` and `append_message`. If the leadership
-        is lost behind it, the waiter is told so and the iterator ends.
-        """
-        assert items, "a batch has at least one message"
-        if self._batch is not batch:
-            raise NotServingError(self.raft.leader)  # the leadership was lost while the messages were made
-        beside = RECORD_BYTES_WITHOUT_VARIABLE_PARTS + len(common.born_host) + len(self._store_host)
-        topic_bytes = common.topic.encode()
-        assert topic_bytes != INTERNAL_TOPIC_BYTES, "every replica would apply it as a command"
-        beside += len(topic_bytes) + (len(topic_bytes) > SHORT_TOPIC_BYTES_MAX)  # as in `append_message`
-        self._check_proposal(len(items))
-        slice_messages = self.store.options.batch_messages
-        if len(items) > slice_messages:
-            # Room for all, or nothing is begun. What fits into one slice asks for what it needs exactly.
-            lengths = [len(body) + len(properties) for _, body, properties in items]
-            count = len(items)
-            self._log.make_room_for(count, sum(lengths) + count * beside, max(lengths) + beside)
-        self.raft.grant(len(items))
-        for at in range(0, len(items), slice_messages):
-            if batch.is_lost:
-                return
-            part = items[at : at + slice_messages]
-            is_last = at + len(part) == len(items)
-            try:
-                appended = self._append_slice(common, topic_bytes, beside, part, waiter if is_last else None)
-            except DiskFullError as error:
-                if not at:
-                    raise
-                # What others appended meanwhile has taken more than was kept for them.
-                log.warning("batch stored in part", messages=at, of=len(items), error=str(error))
-                waiter.lost()
-                return
-            batch.waiter = None if is_last else waiter
-            yield appended
-
-    def _append_slice(
-        self,
-        common: NewMessage,
-        topic_bytes: bytes,
-        beside: int,
-        items: Sequence[tuple[int, bytes, bytes]],
-        waiter: Waiter | None,
-    ) -> tuple[int, list[int]]:
-        """Appends a slice of a batch, all of it or nothing; `beside` are a record's bytes beside body and properties.
-
-        Returns the queue offset of its first message, and the physical offsets of all. Raises as `append_message`.
-        """
-        entry_log, store_host, wall_ms = self._log, self._store_host, self.wall_ms
-        queue_id, sys_flag, reconsume_times = common.queue_id, common.sys_flag, common.reconsume_times
-        born_timestamp, born_host = common.born_timestamp, common.born_host
-        sizes = [beside + len(body) + len(properties) for _, body, properties in items]
-        physical_offsets = [position + HEADER_BYTES for position in entry_log.make_room_for_all(sizes)]
-        key = (common.topic, queue_id)
-        first_offset = queue_offset = self._uncommitted.queue_ends.get(key, 0)
-        records: list[bytes] = []
-        # All are encoded before the first is appended: one that cannot be raises here.
-        for (flag, body, properties), physical_offset in zip(items, physical_offsets, strict=True):
-            records.append(
-                encode_record(
-                    topic_bytes,
-                    queue_id,
-                    flag,
-                    queue_offset,
-                    physical_offset,
-                    sys_flag,
-                    born_timestamp,
-                    born_host,
-                    wall_ms,
-                    store_host,
-                    reconsume_times,
-                    0,
-                    body,
-                    properties,
-                )
-            )
-            queue_offset += 1
-        term, append = self.raft.term, entry_log.append
-        for record in records:
-            index = append(term, record)
-        self.raft.propose(len(records), self.now_ns, granted=True)
-        assert entry_log.end_position >= physical_offsets[-1] + sizes[-1], "the records are where they say"
-        self._uncommitted.add_messages(key, queue_offset, index, sum(sizes), waiter, told_at_commit=True)
-        return first_offset, physical_offsets
-
     def propose_command(
         self, command: Command, done: Callable[[Any], None] = ignore, lost: Callable[[], None] = ignore
     ) -> None:
@@ -468,7 +370,7 @@ class Replica:
         )
         self.check_may_append(despite_full_disk=True)
         gone = deleted_topics(command)
-        if gone and self._batch is not None:
+        if gone and self.batches.under_way is not None:
             raise BatchUnderWayError("a long batch is being stored, and may be for the topic that goes")
         waiter = CallbackWaiter(done, lost)
         index = self._append_internal(COMMAND, encode_command(command))
@@ -484,11 +386,11 @@ class Replica:
         A batch that is under way counts as if all of it were in the log. Leader only. The waiter may be told before
         this returns.
         """
-        if self._batch is not None:
-            self._batch.waiting.append(waiter)
+        if self.batches.under_way is not None:
+            self.batches.under_way.waiting.append(waiter)
             return
         last_index = self._log.last_index
-        if last_index <= self.applied_index:
+        if last_index <= self.applied.index:
             waiter.committed()
         else:
             self._uncommitted.wait_for_apply(last_index, waiter)
@@ -526,12 +428,14 @@ class Replica:
         """Takes a Raft message. Bytes that fail their checks are dropped, as if lost on the way.
 
         Returns False when no turn is wanted: the message is an acknowledgement that commits nothing and makes room for
-        nothing, as every second one in a group of three.
+        nothing, as every second one in a group of three. Raises `BrokenPeerError` for what no correct node sends.
         """
         self.now_ns, self.wall_ms = now_ns, wall_ms
         message = frame.message
         # Raft never sees bytes, and believes what the message says of them: they are checked before it hears of it.
-        if isinstance(message, AppendRequest) and message.spans:
+        if isinstance(message, AppendRequest) and (message.spans or message.configurations):
+            if message.contradicts_itself:
+                raise peer_protocol.BrokenPeerError(f"it contradicts itself: {message}")
             try:
                 entry_range = self._log.check_range(frame.body, message.prev_index + 1, frame.position)
             except DamagedRangeError as error:
@@ -546,6 +450,10 @@ class Replica:
                 )
                 return False
             self._entry_range = entry_range
+        elif isinstance(message, SnapshotRequest):
+            if message.contradicts_itself:
+                raise peer_protocol.BrokenPeerError(f"it contradicts itself: {message}")
+            self._snapshot_state = _readable_state(frame)
         raft, room = self.raft, self.room
         if not room.allows(message, now_ns):
             self._entry_range = None
@@ -556,7 +464,11 @@ class Replica:
                 self._log.make_room_for_range(entries)
             except DiskFullError as error:
                 room.for_entries(error, now_ns)
-        raft.step(message, now_ns)
+        try:
+            raft.step(message, now_ns)
+        except ImpossibleMessage as error:
+            self._entry_range = None
+            raise peer_protocol.BrokenPeerError(str(error)) from error
         if raft.has_effects:
             self._frame = frame
             self.carry_out()
@@ -581,6 +493,7 @@ class Replica:
     def flushed(self, job: FlushJob, now_ns: int) -> None:
         """A job of `durability` has run without an error."""
         self.now_ns = now_ns
+        self.room.before_recovery_ends(now_ns)
         self.durability.flushed(job, now_ns)
         if self.upkeep.waiting_snapshot is not None:
             self.upkeep.write_snapshot(now_ns)
@@ -599,14 +512,26 @@ class Replica:
         room = self.room
         if room.lacks:
             due = room.due_ns if self.raft.role is not fx.Role.LEADER else min(due, room.due_ns)
-        if self.applied_index < self._committed_index:
-            due = min(due, room.dispatch_due_ns)
+        if self.applied.index < self._committed_index:
+            due = min(due, self._dispatch_due_ns)
         return due
 
     @property
+    def _dispatch_due_ns(self) -> int:
+        """The time from which on more of what is committed may be dispatched."""
+        due_ns = self.room.dispatch_due_ns
+        if (
+            self._serving_from is None
+            and due_ns < self._rests_until_ns
+            and self._committed_index - self.applied.index <= FOLLOWER_RESTS_ENTRIES_MAX
+        ):
+            return self._rests_until_ns
+        return due_ns
+
+    @property
     def is_behind(self) -> bool:
-        """More is committed than one turn has applied, and there is room for it: the next turn is wanted at once."""
-        return self.applied_index < self._committed_index and self.now_ns >= self.room.dispatch_due_ns
+        """More is committed than one turn has applied, and it need not wait: the next turn is wanted at once."""
+        return self.applied.index < self._committed_index and self.now_ns >= self._dispatch_due_ns
 
     def carry_out(self) -> None:
         """Carries out raft's effects, in order (see raft/effects.py for what that order promises)."""
@@ -644,11 +569,11 @@ class Replica:
         began_ns = self.timings.stopwatch()
         self._log.append_range(entries, effect.skip)
         self.timings.append.observe(self.timings.stopwatch() - began_ns)
-        last_index = entries.last_index
-        if entries.term_of(last_index) == self.raft.term:
+        if entries.term_spans[-1][1] == self.raft.term:
             # An entry of an earlier term may be of a time in which the group's clock was another.
-            at = entries.position_of(last_index) - entries.position + HEADER_BYTES
-            self.clock.heard(peek(entries.data, at).store_timestamp, self.now_ns)
+            at = entries.position_of(entries.last_index) - entries.position + HEADER_BYTES
+            if len(entries.data) - at >= SMALLEST_RECORD_BYTES:
+                self.clock.heard(stored_at(entries.data, at), self.now_ns)
 
     def _on_append_noop(self, effect: fx.AppendNoop) -> None:
         index = self._append_internal(NO_OP, b"")
@@ -661,7 +586,7 @@ class Replica:
         assert index == effect.index, f"configuration written at {index}, raft has {effect.index}"
 
     def _on_truncate(self, effect: fx.TruncateLog) -> None:
-        assert effect.last_index >= self.applied_index, "an applied entry would be truncated"
+        assert effect.last_index >= self.applied.index, "an applied entry would be truncated"
         self._trace.appended(self.now_ns)
         cuts.truncate(self._log, effect.last_index)
         self._trace.truncated(self.now_ns, effect.last_index)
@@ -712,9 +637,8 @@ class Replica:
         if link is None:
             self.raft.snapshot_failed(message.target, self.now_ns)
             return
-        snapshot = encode_state(self.metadata, self.membership.addresses, self.store.queues)
-        reflected = max(self.applied_index, self._metadata_index)
-        frame = RaftFrame(message, self._log.first_position, reflected, snapshot)
+        snapshot = self.applied.encode(self.membership.addresses)
+        frame = RaftFrame(message, self._log.first_position, self.applied.reflected_index, snapshot)
         try:
             buffers = peer_protocol.encode_frame(frame)
         except peer_protocol.PeerProtocolError as error:
@@ -729,17 +653,16 @@ class Replica:
         frame = self._frame
         assert frame is not None, "a log is reset by a snapshot only"
         snapshot = Snapshot(frame.applied_index, bytes(frame.body))
-        state = decode_state(snapshot.data)
+        state, self._snapshot_state = self._snapshot_state, None
+        assert state is not None, "it was read when it came"
         self.membership.merge(state.addresses)
         # A log that begins anew must never be found beside the members of long ago. They are noted as those of its very
         # beginning, for the entries that are here until then may end before theirs, or be truncated.
         self.membership.save([(-1, effect.configuration)])
         self.upkeep.waiting_snapshot = None
         self.store.reset(effect.first_index, frame.position, effect.base_term, state.queue_ends, snapshot)
-        self.metadata = state.metadata
-        self.upkeep.note_format(self.metadata.format, self.now_ns)
-        self._metadata_index = snapshot.applied_index
-        self.applied_index = self._committed_index = effect.first_index - 1
+        self.applied.reset(state, snapshot.applied_index, effect.first_index, self.now_ns)
+        self._committed_index = effect.first_index - 1
         self.members.save()
         self._trace.reset(self.now_ns, effect.first_index)
         log.info("log begins anew from the leader's", first_index=effect.first_index)
@@ -754,14 +677,15 @@ class Replica:
         thread should do, and the outboxes of the links and of the clients' connections hold what is to be written.
         """
         self.now_ns, self.wall_ms = now_ns, wall_ms
-        assert self.applied_index <= self._committed_index, "only what is committed is applied"
+        applied = self.applied
+        assert applied.index <= self._committed_index, "only what is committed is applied"
         self._has_timed_append = False
         raft = self.raft
         reads = self._reads
         durability = self.durability
         is_first = True
         # One slice in a turn: between two of them heartbeats are answered, and whatever else is small.
-        slice_end = self.applied_index + self.store.options.dispatch_entries
+        slice_end = applied.index + self.store.options.dispatch_entries
         while True:
             if reads.wanted:
                 reads.begin_round(raft, now_ns)
@@ -774,44 +698,43 @@ class Replica:
                 raft.replicate(now_ns)
             if raft.has_effects:
                 self.carry_out()
-            waits_for_room = now_ns < self.room.dispatch_due_ns
-            upto = self.applied_index if waits_for_room else min(self._committed_index, slice_end)
-            if waits_for_room and self._committed_index > self.applied_index:
+            upto = applied.index
+            if self._committed_index > upto and now_ns >= self._dispatch_due_ns:
+                upto = min(self._committed_index, slice_end)
+            elif self._committed_index > upto:
                 # Senders need not wait for queues.
                 self._trace.committed(now_ns, self._committed_index, raft.term)
                 self._uncommitted.committed(self._committed_index)
-            if upto > self.applied_index:
+            if upto > applied.index:
                 # The trace says so before anybody is told: a checker compares it with what clients heard.
                 self._trace.committed(now_ns, self._committed_index, raft.term)
                 self._uncommitted.committed(self._committed_index)
                 send()
                 self._apply_committed(upto)
+                if applied.index < upto:
+                    slice_end = applied.index
             elif not reads.wanted:
                 confirmed = reads.confirmed_at
-                if not confirmed or confirmed[0][0] > self.applied_index:
+                if not confirmed or confirmed[0][0] > applied.index:
                     break
             # A read that passes its barrier may propose something. It leaves in this turn: the next one may be far.
-            reads.applied(self.applied_index)
+            reads.applied(applied.index)
+
+    def catch_up(self) -> None:
+        """Applies what a follower knows as committed and has left for later: whoever asks it finds that."""
+        if self._serving_from is None and self.now_ns >= self.room.dispatch_due_ns:
+            self._rests_until_ns = 0
+            upto = min(self._committed_index, self.applied.index + self.store.options.dispatch_entries)
+            if upto > self.applied.index:
+                self._trace.committed(self.now_ns, self._committed_index, self.raft.term)
+                self._apply_committed(upto)
 
     def _apply_committed(self, upto: int) -> None:
         """Dispatches (4), then answers (5): all who are answered in this turn can read what they wrote."""
-        store = self.store
-        arrivals: list[Arrival] = []
-        while self.applied_index < upto:
-            # A command is applied before the entries behind it get their units: it may delete their topic.
-            digest_index = self.digests.next_index(self.applied_index)
-            try:
-                dispatch = store.dispatch(min(upto, digest_index), self.wall_ms, stop_at_internal=True)
-            except DiskFullError as error:
-                self.room.for_dispatch(error, self.now_ns)
-                upto = self.applied_index
-                break
-            arrivals += dispatch.arrivals
-            for index, record in dispatch.internal:
-                self._apply_internal(index, record)
-            self.applied_index = dispatch.last_index
-            if self.applied_index == digest_index and self._metadata_index <= digest_index:
-                self.digests.applied(digest_index, self.metadata, self.now_ns)
+        arrivals = self.applied.apply(upto, self.now_ns, self.wall_ms, self._command_applied)
+        upto = self.applied.index
+        # It rests when all is applied: a slice is not to be the most of ten milliseconds.
+        self._rests_until_ns = self.now_ns + FOLLOWER_RESTS_NS if upto >= self._committed_index else 0
         self._trace.dispatched(self.now_ns, upto)
         serving_from = self._serving_from
         if serving_from is not None and not self.serving and upto >= serving_from:
@@ -826,27 +749,7 @@ class Replica:
         if upto - self.store.snapshot_index > SNAPSHOT_INTERVAL_ENTRIES:
             self.save_snapshot()
 
-    def _apply_internal(self, index: int, record: memoryview) -> None:
-        """Applies a record of the group's own, or one that decides a transaction, unless the snapshot reflects it."""
-        is_new = index > self._metadata_index
-        if is_new:
-            self._metadata_index = index
-        internal = read_internal(record)
-        if internal is None:
-            if is_new:
-                self.metadata.transactions.apply_record(record)
-            return
-        tag, body = internal
-        if tag != COMMAND:
-            return
-        command = decode_command(body, self.release.newest_format)
-        result = self.metadata.apply(command) if is_new else None
-        # Also for those that the snapshot reflects: dispatch began before them, and made the topic's queues again.
-        for topic in deleted_topics(command):
-            self.store.remove_topic(topic)
-        self.upkeep.note_format(self.metadata.format, self.now_ns)
-        if not is_new:
-            return
+    def _command_applied(self, index: int, command: Command, result: Any) -> None:
         self._uncommitted.command_applied(index, result)
         self._observer.metadata_changed(command)
 
@@ -861,42 +764,18 @@ class Replica:
         """Forgets all that only a leader has, and tells those who wait that the outcome is unknown."""
         self._serving_from = None
         self.serving = False
-        batch, self._batch = self._batch, None
+        waiting = self.batches.abandon()
         self._uncommitted.abandon()
-        if batch is not None:
-            batch.is_lost = True
-            for waiter in (*((batch.waiter,) if batch.waiter is not None else ()), *batch.waiting):
-                waiter.lost()
+        for waiter in waiting:
+            waiter.lost()
         self.members.give_up_change()
         self._reads.abandon_wanted()
 
     # ------------------------------------------------------------------ the state kept apart from the log
 
     def save_snapshot(self) -> None:
-        """Writes the applied state durably once the log is durable so far; what comes before it may be deleted then.
-
-        After a start dispatch may begin before what the last snapshot reflects; until it is past that, the old one
-        stays. Raises `log.errors.DiskError`.
-        """
-        if self.upkeep.waiting_snapshot is None and self.has_applied(self.applied_index):
-            began_ns = self.timings.stopwatch()
-            snapshot = self.snapshot()
-            self.upkeep.keep_snapshot(snapshot, self.timings.stopwatch() - began_ns)
-        self.upkeep.write_snapshot(self.now_ns)
-
-    def has_applied(self, index: int) -> bool:
-        """True if the state is that of one place in the log, at `index` or behind it: `snapshot` may be called then.
-
-        After a start dispatch may begin before what the last snapshot reflects.
-        """
-        return self.applied_index >= max(index, self._metadata_index)
-
-    def snapshot(self) -> Snapshot:
-        """Returns the applied state."""
-        assert self.has_applied(self.applied_index), "metadata and queues reflect the same entries"
-        return Snapshot(
-            self.applied_index, encode_state(self.metadata, self.membership.addresses, self.store.queues)
-        )
+        """Writes the applied state durably once the log is durable so far. Raises `log.errors.DiskError`."""
+        self.applied.save(self.membership.addresses, self.now_ns)
 
     def head_deleted(self) -> None:
         """The log begins later than before (broker/retention/retention.py)."""
@@ -921,3 +800,13 @@ class Replica:
         except DiskFullError as error:
             # The log is flushed. What is not noted the next start finds out, as after any other stop.
             self.room.for_notes_of_stop(error, now_ns)
+
+
+def _readable_state(frame: RaftFrame) -> StateSnapshot:
+    """Returns the state in a snapshot's frame. Raises `BrokenPeerError`."""
+    try:
+        return decode_state(bytes(frame.body))
+    except Exception as error:  # whatever its parts raise for bytes that are none of this state
+        raise peer_protocol.BrokenPeerError(
+            f"a snapshot that cannot be read: {type(error).__name__}: {error}"
+        ) from error

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+import msgspec
+
 from broker.remoting.command import RemotingCommand
 from broker.requests.errors import OverloadedError
 
@@ -15,7 +17,7 @@ _OVERHEAD_BYTES: Final = 512
 class Budget:
     """Counts what waits at one place: so many requests at most, of together so many bytes."""
 
-    __slots__ = ("_bytes", "_bytes_max", "_count", "_requests_max", "_what")
+    __slots__ = ("_bytes", "_bytes_max", "_count", "_requests_max", "_taken", "_what")
 
     def __init__(self, what: str, requests_max: int = REQUESTS_MAX, bytes_max: int = BYTES_MAX) -> None:
         """`what` they wait for, in words, for those that are refused."""
@@ -23,24 +25,36 @@ class Budget:
         self._requests_max = requests_max
         self._bytes_max = bytes_max
         self._count = 0
+        self._taken: dict[int, tuple[int, int]] = {}
+        """By the identity of a request that waits, how often, and its size when it came: its header may be made another
+        form of it."""
         self._bytes = 0
 
     def take(self, command: RemotingCommand) -> None:
         """One more request waits. Raises `OverloadedError`, which a client is told as SYSTEM_BUSY."""
-        size = _size(command)
+        times, size = self._taken.get(id(command)) or (0, _size(command))
         if self._count >= self._requests_max or self._bytes + size > self._bytes_max:
             raise OverloadedError(f"{self._count} requests of {self._bytes} bytes wait for {self._what}")
+        self._taken[id(command)] = times + 1, size
         self._count += 1
         self._bytes += size
 
     def give_back(self, command: RemotingCommand) -> None:
         """A request that was counted waits no more."""
+        assert id(command) in self._taken, "only what was taken is given back"
+        times, size = self._taken.pop(id(command))
+        if times > 1:
+            self._taken[id(command)] = times - 1, size
         self._count -= 1
-        self._bytes -= _size(command)
-        assert self._count >= 0, "only what was taken is given back"
-        assert self._bytes >= 0, "a request is given back as it was taken"
+        self._bytes -= size
 
 
 def _size(command: RemotingCommand) -> int:
     header = command.header
-    return len(command.body) + (len(header) if isinstance(header, bytes) else 0) + _OVERHEAD_BYTES
+    if isinstance(header, bytes | msgspec.Raw):  # as it came
+        length = len(header)
+    elif isinstance(header, dict):  # its fields were looked at: all of them are texts
+        length = sum(len(name) + len(value) for name, value in header.items())
+    else:
+        length = 0
+    return len(command.body) + length + _OVERHEAD_BYTES

@@ -61,7 +61,7 @@ class Connection:
     `unsent_bytes` is how much of what was queued in earlier turns the socket has not taken yet, as the shell last saw
     it. `was_written` says that the socket has taken something; whoever looks for idle connections resets it.
     `is_encrypted` tells whether it is TLS's; `greeting` is what it was greeted with (broker/requests/greeting.py).
-    `is_stranger` says that it has to prove an account and has not yet: the shell reads little of it at a time.
+    `is_certified` says that it has shown a certificate of the brokers' authority, at a name server that asks for one.
     `is_proven` tells that a request has come on it which showed an account, or came from an address that is trusted.
     """
 
@@ -71,9 +71,9 @@ class Connection:
         "close_requested",
         "greeting",
         "host",
+        "is_certified",
         "is_encrypted",
         "is_proven",
-        "is_stranger",
         "name",
         "outbox",
         "unsent_bytes",
@@ -92,7 +92,7 @@ class Connection:
         self.unsent_bytes = 0
         self.was_written = False
         self.is_encrypted = is_encrypted
-        self.is_stranger = False
+        self.is_certified = False
         self.is_proven = False
         self.greeting: Greeting | None = None
 

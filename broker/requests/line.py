@@ -117,6 +117,11 @@ class Line:
         self._surroundings.begin()
         self._connect()
 
+    def hurry(self) -> None:
+        """Ends a rest: there is a sign that the other side can be reached again."""
+        if self.state is LineState.RESTS:
+            self._connect()
+
     # ------------------------------------------------------------------ for the surroundings
 
     def opened(self, connection: Connection) -> None:

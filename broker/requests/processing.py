@@ -18,6 +18,30 @@ Handler = Callable[[Connection, RemotingCommand], Iterator[None] | None]
 answers for it, or hands the request to the leader (`Node._handle`). If it takes long, it returns an iterator: the node
 asks that for one step at once and for one more in each turn, and each step may raise the same."""
 
+
+class Pace:
+    """Tells a handler that works in steps when one of them has done enough.
+
+    for queues in ...:
+        ...
+        if pace.spent(len(queues)):
+            yield
+    """
+
+    __slots__ = ("_at_once", "_left")
+
+    def __init__(self, at_once: int) -> None:
+        self._at_once = self._left = at_once
+
+    def spent(self, count: int) -> bool:
+        """Counts what was done; True once it is enough for a step, which begins to count anew."""
+        self._left -= count
+        if self._left > 0:
+            return False
+        self._left = self._at_once
+        return True
+
+
 OUTCOME_UNKNOWN: Final = "the leader was lost before it answered: the outcome is unknown"
 """The remark, with code 1, where a request may have taken effect, or may yet."""
 

@@ -59,16 +59,20 @@ def delete_expired(
             find_waiting=find_waiting,
         )
 
-    removed = delete()
-    if not removed and entry_log.index_at(starts[1]) > store.snapshot_index + 1:
-        # Nothing goes that the snapshot does not cover; whether the first file may go shows behind a new one.
-        replica.save_snapshot()
+    first_index = entry_log.first_index
+    try:
         removed = delete()
-    if removed:
-        replica.head_deleted()
-        if waiting_from is not None and waiting_from < entry_log.first_index:
-            log.error("messages that still waited went with the head of the log: the disk is nearly full")
-    return removed
+        if not removed and entry_log.index_at(starts[1]) > store.snapshot_index + 1:
+            # Nothing goes that the snapshot does not cover; whether the first file may go shows behind a new one.
+            replica.save_snapshot()
+            removed = delete()
+        return removed
+    finally:
+        # A full disk may keep files, but they are none of the log any more once it begins behind them.
+        if entry_log.first_index > first_index:
+            replica.head_deleted()
+            if waiting_from is not None and waiting_from < entry_log.first_index:
+                log.error("messages that still waited went with the head of the log: the disk is nearly full")
 
 
 class Retention:

@@ -42,7 +42,8 @@ the term gives its sender a floor that is fast again.
 
 A batch is one append, which a lost leader may leave in the log in part. Its messages follow each other there, so only
 the first is looked up: a batch may have tens of thousands. If all of it is found, the response has its place. If only
-its beginning is found, the attempt is refused as undecidable: to add the rest would tear the batch apart.
+its beginning is found, the attempt is refused as undecidable: to add the rest would tear the batch apart. A long batch
+is looked through in steps, one a turn; its decision stands meanwhile, and other attempts of it wait.
 
 Delayed, timed and half messages wait in topics of the broker's own, where they are indexed by their key (and again
 where they are delivered): they are looked for there, by their REAL_TOPIC. The oldest record is the one that the send
@@ -52,9 +53,11 @@ Not promised: to recognize keys after all replicas of a group were wiped, since 
 who calls `send` again after an unknown outcome makes a new message (`Producer.resume` asks for the old one).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
+
+import numpy as np
 
 from broker.node.listeners import Listeners
 from broker.node.ports import Appends, Requests
@@ -66,13 +69,13 @@ from broker.requests.budget import Budget
 from broker.requests.connection import Connection
 from broker.requests.errors import RequestError
 from broker.requests.responses import reply
-from broker.sending.batches import items_of
 from broker.sending.properties import SentProperties
 from broker.sending.responses import send_fields
 from broker.state.topic_rules import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from log.batch import batch_columns
 from log.errors import OutOfRangeError, RecordError
 from log.layout import HEADER_BYTES
-from log.message_id import offset_message_id
+from log.message_id import offset_message_ids
 from log.properties import REAL_QUEUE_ID, REAL_TOPIC, UNIQ_KEY, get_property
 from log.record import RecordHead, peek
 
@@ -138,14 +141,25 @@ class OnceSends:
                 f"the floor {floor} is behind the log's end, {end}: of another log",
             )
         # One decision for each message at a time: what it appends the others must find.
-        keys = _keys(command, header, properties)
-        name = (header.topic, keys[0])
+        key = _first_key(command, header, properties)
+        name = (header.topic, key)
         decision = self._decisions.get(name)
         self._budget.take(command)
         if decision is not None:
             decision.others.append((connection, command))
             return False
-        decision = _Decision(self, connection, command, header.topic, keys, floor, bool(header.again))
+        is_batch = _is_batch(command, header)
+        decision = _Decision(
+            self,
+            connection,
+            command,
+            header.topic,
+            key,
+            is_batch,
+            floor,
+            bool(header.again),
+            self._appends.term,
+        )
         self._decisions[name] = decision
         self._appends.when_applied(decision)
         return False
@@ -155,7 +169,7 @@ class OnceSends:
     def decide(self, decision: "_Decision") -> None:
         """Answers an attempt, or appends it: everything that was in the log when it came is applied now."""
         connection, command = decision.connection, decision.command
-        if not decision.appended and self._appends.batch_under_way:
+        if not decision.appended and self._appends.batches.under_way is not None:
             self._appends.when_applied(
                 decision
             )  # it could not be appended now, and the batch may have the message
@@ -164,16 +178,35 @@ class OnceSends:
             # It is applied itself: the attempts that waited find it now.
             self._end(decision)
             return
+        self._requests.handle_in_steps(connection, command, self._look_up(decision))
+
+    def _look_up(self, decision: "_Decision") -> Iterator[None]:
+        """Looks for the message, and answers the attempt or appends it; a batch is looked through in steps.
+
+        Raises `RequestError` for a batch with a message that has no key, and for one that is none.
+        """
+        connection, command = decision.connection, decision.command
+        log, applied_index = self._appends.store.log, self._appends.applied_index
         try:
-            fields = self._find(decision)
-        except _UndecidableError as error:
-            floor = self._appends.store.log.end_of(self._appends.applied_index)
+            for _ in self._find(decision):
+                yield
+                if not self._appends.serving or self._appends.term != decision.term:
+                    self.lost(decision)
+                    return
+        except (_UndecidableError, OutOfRangeError) as error:
+            floor = log.end_of(applied_index)
             reply(connection, command, ResponseCode.ONCE_UNDECIDABLE, str(error), {"once": str(floor)})
             self._end(decision)
             return
-        if fields is not None:
-            reply(connection, command, ResponseCode.SUCCESS, None, fields)
+        except RequestError:
             self._end(decision)
+            raise
+        if decision.fields is not None:
+            reply(connection, command, ResponseCode.SUCCESS, None, decision.fields)
+            self._end(decision)
+            return
+        if self._appends.batches.under_way is not None:
+            self._appends.when_applied(decision)  # as above: another batch has begun meanwhile
             return
         decision.appended = True
         self._decided = command
@@ -198,17 +231,17 @@ class OnceSends:
 
     def _forget(self, decision: "_Decision") -> list[tuple[Connection, RemotingCommand]]:
         """Ends a decision, and returns the attempts that have waited for it."""
-        del self._decisions[decision.topic, decision.keys[0]]
+        del self._decisions[decision.topic, decision.key]
         for command in (decision.command, *(command for _, command in decision.others)):
             self._budget.give_back(command)
         return list(decision.others)
 
     # ------------------------------------------------------------------ looking up
 
-    def _find(self, decision: "_Decision") -> dict[str, str] | None:
-        """The fields of the response for a message that is stored; None for one that is not.
+    def _find(self, decision: "_Decision") -> Iterator[None]:
+        """Sets the decision's `fields` where its message is stored. Raises as `_look_up`.
 
-        Raises `_UndecidableError` where the log does not tell.
+        Raises `_UndecidableError`, or `OutOfRangeError`, where the log does not tell.
         """
         store = self._appends.store
         floor = decision.floor
@@ -221,42 +254,60 @@ class OnceSends:
             raise _UndecidableError(
                 f"much was stored since {floor}; nothing of this message, try again as a new one"
             )
-        record = self._oldest_record(decision.topic, decision.keys[0], floor)
+        keys = [decision.key]
+        if decision.is_batch:
+            keys.clear()
+            for part in _keys_of_batch(decision.command, store.options.batch_messages):
+                if keys:
+                    yield
+                keys += part
+        record = self._oldest_record(decision.topic, decision.key, floor)
         if record is None:
-            return None
+            return
         # The messages of a batch follow each other in the log, where a lost leader may have cut them off.
         first = peek(record)
-        offsets = [first.physical_offset, *self._offsets_behind(first, decision)]
-        if len(offsets) < len(decision.keys):
-            raise _UndecidableError(
-                f"the batch is stored in part: {len(offsets)} of {len(decision.keys)} messages"
-            )
+        offsets = [first.physical_offset]
+        index = store.log.index_at(first.physical_offset) + 1
+        step = store.options.batch_messages
+        for at in range(1, len(keys), step):
+            if at > 1:
+                yield
+            part = keys[at : at + step]
+            found, index = self._offsets_behind(index, decision.topic, part)
+            offsets += found
+            if len(found) < len(part):
+                raise _UndecidableError(
+                    f"the batch is stored in part: {len(offsets)} of {len(keys)} messages"
+                )
         fields = send_fields(
-            ",".join([offset_message_id(first.store_host, offset) for offset in offsets]),
+            offset_message_ids(first.store_host, np.array(offsets, np.int64)),
             _queue_id(record, first, decision.topic),
             first.queue_offset,
-            ",".join(decision.keys),
+            ",".join(keys),
         )
         fields["once"] = FOUND
-        return fields
+        decision.fields = fields
 
-    def _offsets_behind(self, first: RecordHead, decision: "_Decision") -> Iterator[int]:
-        """The physical offsets of a batch's messages behind its first one, up to the first that is not its own."""
-        appends, topic = self._appends, decision.topic
+    def _offsets_behind(self, index: int, topic: str, keys: Sequence[str]) -> tuple[list[int], int]:
+        """The physical offsets of a batch's messages with these keys, up to the first that is not there.
+
+        They are looked for from entry `index` on; with the offsets comes the entry behind them.
+        """
+        appends, found = self._appends, list[int]()
         log = appends.store.log
-        index = log.index_at(first.physical_offset) + 1
-        for key in decision.keys[1:]:
+        for key in keys:
             while index <= appends.applied_index:
                 offset = log.position_of(index) + HEADER_BYTES
                 record = log.record_at(offset)
                 index += 1
                 if _is(record, topic, topic, key):
-                    yield offset
+                    found.append(offset)
                     break
                 if read_internal(record) is None:  # the group's own may come between two slices, nothing else
-                    return
+                    return found, index
             else:
-                return
+                return found, index
+        return found, index
 
     def _oldest_record(self, topic: str, key: str, floor: int) -> memoryview | None:
         """The first record behind the floor of a message for `topic` with that key; None if there is none."""
@@ -283,11 +334,16 @@ class _Decision:
     connection: Connection
     command: RemotingCommand
     topic: str
-    keys: list[str]
-    """The unique keys of all messages; the first one names the decision."""
+    key: str
+    """The unique key, of a batch that of its first message: it names the decision."""
+    is_batch: bool
     floor: int
     repeated: bool
     """The attempt is not the first one, or may not be."""
+    term: int
+    """The leader's when the attempt came."""
+    fields: dict[str, str] | None = None
+    """Those of the response, where the message was found."""
     appended: bool = False
     """Nothing was found and the attempt was appended: it waits until that is applied."""
     others: list[tuple[Connection, RemotingCommand]] = field(default_factory=list)
@@ -303,18 +359,37 @@ class _UndecidableError(Exception):
     """The log does not tell whether the message was stored; the text says why."""
 
 
-def _keys(command: RemotingCommand, header: SendHeader, properties: SentProperties) -> list[str]:
-    """The unique keys of what a request carries, one for each message. Raises `RequestError` where one is missing."""
-    if command.code == RequestCode.SEND_BATCH_MESSAGE or header.batch:
-        keys = [get_property(item.properties, UNIQ_KEY) for item in items_of(command.body)]
-        found = [key.decode("utf-8", "replace") for key in keys if key]
-        complete = len(found) == len(keys)
-    else:
-        found = [properties.unique_key or ""]
-        complete = bool(properties.unique_key)
-    if not complete:
-        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a message to be stored once needs a UNIQ_KEY")
-    return found
+def _is_batch(command: RemotingCommand, header: SendHeader) -> bool:
+    return command.code == RequestCode.SEND_BATCH_MESSAGE or bool(header.batch)
+
+
+def _first_key(command: RemotingCommand, header: SendHeader, properties: SentProperties) -> str:
+    """The unique key of a message, or of a batch's first. Raises `RequestError` where it has none."""
+    if _is_batch(command, header):
+        return next(_keys_of_batch(command, 1))[0]
+    if not properties.unique_key:
+        raise _keyless()
+    return properties.unique_key
+
+
+def _keys_of_batch(command: RemotingCommand, messages_max: int) -> Iterator[list[str]]:
+    """The unique keys of a batch's messages, so many at a time.
+
+    Raises `RequestError` where one is missing, and for a body that is no batch.
+    """
+    try:
+        for part in batch_columns(bytes(command.body), messages_max):
+            keys = [get_property(properties, UNIQ_KEY) for properties in part.properties]
+            found = [key.decode("utf-8", "replace") for key in keys if key]
+            if len(found) < len(keys):
+                raise _keyless()
+            yield found
+    except RecordError as error:
+        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+
+
+def _keyless() -> RequestError:
+    return RequestError(ResponseCode.MESSAGE_ILLEGAL, "a message to be stored once needs a UNIQ_KEY")
 
 
 def _properties(record: memoryview, head: RecordHead) -> bytes:

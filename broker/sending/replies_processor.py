@@ -162,6 +162,13 @@ class RepliesProcessor:
             )
         if header.topic in FORBIDDEN_TO_SEND:
             raise forbidden_topic(header.topic)
+        # Clients reply to this topic alone (`MessageUtil.createReplyMessage`). So who may publish to it may reply, and
+        # who may publish elsewhere cannot push to others' producers what they take for a reply.
+        if header.topic != f"{config.node.cluster}_REPLY_TOPIC":
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"a reply goes to {config.node.cluster}_REPLY_TOPIC, not {header.topic}",
+            )
         body_bytes_max = config.storage.max_message_bytes
         if body_bytes > body_bytes_max or len(properties) > SENT_BYTES_MAX:
             raise RequestError(

@@ -12,7 +12,7 @@ from broker.requests.responses import reply, reply_unknown
 from broker.statistics.stats import Stats
 
 _JSON: Final = (
-    '{"code":0,"extFields":{"queueId":"%d","TRACE_ON":"true","MSG_REGION":"DefaultRegion","msgId":"%s",'
+    '{"code":0,"extFields":{"queueId":"%d","TRACE_ON":"true","MSG_REGION":"DefaultRegion","msgId":"%s%016X",'
     '"transactionId":"%s","queueOffset":"%d"},"flag":1,"language":"'
     + OWN_LANGUAGE
     + '","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":'
@@ -40,7 +40,7 @@ def send_fields(
 class PendingSend(msgspec.Struct, gc=False):
     """A send, or a batch, whose entries are in the log: it waits for their commit, and answers then.
 
-    `queue_id` is the queue that the producer knows of. `queue_offset` and `message_ids` are set when the entry is
+    `queue_id` is the queue that the producer knows of. `queue_offset` and `physical_offset` are set when the entry is
     written. A struct of msgspec, because one is made for every send.
     """
 
@@ -49,23 +49,29 @@ class PendingSend(msgspec.Struct, gc=False):
     command: RemotingCommand
     queue_id: int
     unique_keys: str
+    host: str
+    """This node's address as it stands in message ids, behind the ids of all messages of a batch but the last one."""
     queue_offset: int = -1
-    message_ids: str = ""
+    physical_offset: int = -1
 
     def committed(self) -> None:
         command = self.command
         if command.flag & FLAG_ONE_WAY:
             return
         assert self.queue_offset >= 0, "the entry was written before it is committed"
-        if command.serialization == JSON and not _NEEDS_JSON_ESCAPE.search(self.unique_keys):
+        keys = self.unique_keys
+        is_simple = (keys.isascii() and keys.isalnum()) or not _NEEDS_JSON_ESCAPE.search(keys)
+        if is_simple and command.serialization == JSON:
             # What nearly all clients get, in one step.
             header = (
-                _JSON % (self.queue_id, self.message_ids, self.unique_keys, self.queue_offset, command.opaque)
+                _JSON
+                % (self.queue_id, self.host, self.physical_offset, keys, self.queue_offset, command.opaque)
             ).encode()
             size = len(header)
             self.connection.send((size + 4).to_bytes(4, "big") + size.to_bytes(4, "big") + header)
             return
-        fields = send_fields(self.message_ids, self.queue_id, self.queue_offset, self.unique_keys)
+        message_ids = "%s%016X" % (self.host, self.physical_offset)  # noqa: UP031 - the fastest way
+        fields = send_fields(message_ids, self.queue_id, self.queue_offset, self.unique_keys)
         reply(self.connection, command, ResponseCode.SUCCESS, None, fields)
 
     def lost(self) -> None:

@@ -225,10 +225,11 @@ class SendProcessor:
             self._decide_hidden(message, header, properties, unique_key)
         if len(message.properties) > MAX_PROPERTIES_BYTES:
             message.properties = fitted(message.properties)
-        pending = PendingSend(self._stats, connection, command, queue_id, unique_key)
+        pending = PendingSend(self._stats, connection, command, queue_id, unique_key, self._host)
         try:
-            offset, pending.queue_offset = self._appends.append_message(message, pending, told_at_commit=True)
+            pending.physical_offset, pending.queue_offset = self._appends.append_message(
+                message, pending, told_at_commit=True
+            )
         except (RecordError, EntryTooLargeError) as error:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
-        pending.message_ids = "%s%016X" % (self._host, offset)  # noqa: UP031 - the fastest way
         self._stats.put += 1

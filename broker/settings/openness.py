@@ -16,14 +16,15 @@ def _of_broker(settings: Settings) -> dict[str, str]:
         found["clients in the clear"] = "tls.mode"
     if settings.raft.peers and not (settings.raft.peer_secret or settings.tls.peer_ca):
         found["the port of the peers"] = "raft.peer_secret"
-    if settings.node.name_servers and not settings.node.registration_secret:
+    shows_certificate = settings.tls.name_server_ca and settings.tls.certificate
+    if settings.node.name_servers and not (settings.node.registration_secret or shows_certificate):
         found["registrations in this broker's place"] = "node.registration_secret"
     return found
 
 
 def _of_name_server(settings: NameServerSettings) -> dict[str, str]:
     found = {}
-    if not settings.registration_secret:
+    if not settings.knows_brokers:
         found["registrations of brokers"] = "registration_secret"
     if not settings.acl_file:
         found["changes and lists"] = "acl_file"

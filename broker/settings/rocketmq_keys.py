@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from broker.settings.rocketmq_keys_5 import BROKER_KEYS_OF_5, REFUSED_VALUES_OF_5
+from broker.settings.rocketmq_keys_5 import BROKER_KEYS_OF_5, REFUSED_VALUES_OF_5, by_key
 
 Value = str | int | bool | list[str] | list[int] | dict[str, str]
 
@@ -171,176 +171,124 @@ NAME_SERVER_KEYS: dict[str, Meaning] = {
     "tls.server.trustCertPath": Meaning("tls_client_ca", text),
 }
 
-_EVERYTHING_UNDER_ROOT = "everything but the log is kept under storePathRootDir"
-_THREADS = "there are no thread pools"
-_RAFT_DECIDES = "the Raft group decides roles"
 _NETTY = "it tunes Netty"
 _LIGHT_QUEUES = "there are no light message queues"
-_DELIVERED_TOGETHER = "delayed messages are always delivered many at a time"
 
-BROKER_KEYS_WITHOUT_EFFECT: dict[str, str] = {
-    "waitTimeMillsInSendQueue": "sends do not wait in a queue before they are appended",
-    "brokerId": _RAFT_DECIDES,
-    "brokerRole": _RAFT_DECIDES,
-    "brokerIP2": "peers connect to the addresses of dLegerPeers",
-    "haListenPort": "peers connect to the addresses of dLegerPeers",
-    "haMasterAddress": "peers connect to the addresses of dLegerPeers",
-    "haSendHeartbeatInterval": "peers connect to the addresses of dLegerPeers",
-    "haHousekeepingInterval": "peers connect to the addresses of dLegerPeers",
-    "haTransferBatchSize": "peers connect to the addresses of dLegerPeers",
-    "haSlaveFallbehindMax": "peers connect to the addresses of dLegerPeers",
-    "rocketmqHome": "nothing is read from an installation directory",
-    "isEnableBatchPush": "replication is always batched",
-    "enableBatchPush": "replication is always batched",
-    "storePathCommitLog": "the log is kept in storePathDLedgerCommitLog",
-    "storePathConsumeQueue": _EVERYTHING_UNDER_ROOT,
-    "storePathIndex": _EVERYTHING_UNDER_ROOT,
-    "storePathBatchConsumeQueue": _EVERYTHING_UNDER_ROOT,
-    "storeCheckpoint": _EVERYTHING_UNDER_ROOT,
-    "abortFile": _EVERYTHING_UNDER_ROOT,
-    "sendMessageThreadPoolNums": _THREADS,
-    "pullMessageThreadPoolNums": _THREADS,
-    "queryMessageThreadPoolNums": _THREADS,
-    "adminBrokerThreadPoolNums": _THREADS,
-    "clientManageThreadPoolNums": _THREADS,
-    "consumerManageThreadPoolNums": _THREADS,
-    "heartbeatThreadPoolNums": _THREADS,
-    "endTransactionThreadPoolNums": _THREADS,
-    "processReplyMessageThreadPoolNums": _THREADS,
-    "replyThreadPoolQueueCapacity": _THREADS,
-    "queryThreadPoolQueueCapacity": _THREADS,
-    "clientManagerThreadPoolQueueCapacity": _THREADS,
-    "consumerManagerThreadPoolQueueCapacity": _THREADS,
-    "heartbeatThreadPoolQueueCapacity": _THREADS,
-    "endTransactionPoolQueueCapacity": _THREADS,
-    "adminBrokerThreadPoolQueueCapacity": _THREADS,
-    "useReentrantLockWhenPutMessage": _THREADS,
-    "sendThreadPoolNums": _THREADS,
-    "putMessageFutureThreadPoolNums": _THREADS,
-    "putThreadPoolQueueCapacity": _THREADS,
-    "litePullMessageThreadPoolNums": _THREADS,
-    "litePullThreadPoolQueueCapacity": _THREADS,
-    "serverWorkerThreads": _NETTY,
-    "serverCallbackExecutorThreads": _NETTY,
-    "serverSelectorThreads": _NETTY,
-    "serverOnewaySemaphoreValue": _NETTY,
-    "serverAsyncSemaphoreValue": _NETTY,
-    "serverSocketSndBufSize": _NETTY,
-    "serverSocketRcvBufSize": _NETTY,
-    "serverSocketBacklog": _NETTY,
-    "serverPooledByteBufAllocatorEnable": _NETTY,
-    "serverNettyWorkerGroupEnable": _NETTY,
-    "useEpollNativeSelector": _NETTY,
-    "writeBufferHighWaterMark": _NETTY,
-    "writeBufferLowWaterMark": _NETTY,
-    "clientWorkerThreads": _NETTY,
-    "clientCallbackExecutorThreads": _NETTY,
-    "clientOnewaySemaphoreValue": _NETTY,
-    "clientAsyncSemaphoreValue": _NETTY,
-    "clientCloseSocketIfTimeout": _NETTY,
-    "clientPooledByteBufAllocatorEnable": _NETTY,
-    "clientSocketRcvBufSize": _NETTY,
-    "clientSocketSndBufSize": _NETTY,
-    "connectTimeoutMillis": _NETTY,
-    "channelNotActiveInterval": _NETTY,
-    "clientChannelMaxIdleTimeSeconds": _NETTY,
-    "transferMsgByHeap": "answers are always written from the mapping",
-    "warmMapedFileEnable": "files are prepared ahead of the writer (storage.prepare_ahead_bytes)",
-    "warmMappedFileEnable": "files are prepared ahead of the writer (storage.prepare_ahead_bytes)",
-    "preallocate": "files are prepared ahead of the writer",
-    "transientStorePoolSize": "a write buffer takes two data files",
-    "fastFailIfNoBufferInStorePool": "the log is written through its mapping",
-    "flushCommitLogLeastPages": "flushes are by time only",
-    "flushCommitLogThoroughInterval": "flushes are by time only",
-    "flushCommitLogTimed": "flushes are by time only",
-    "flushIntervalConsumeQueue": "queues are rebuilt from the log",
-    "flushConsumeQueueLeastPages": "queues are rebuilt from the log",
-    "flushConsumeQueueThoroughInterval": "queues are rebuilt from the log",
-    "flushLeastPagesWhenWarmMapedFile": "flushes are by time only",
-    "commitIntervalCommitLog": "the log is written through its mapping",
-    "commitCommitLogLeastPages": "the log is written through its mapping",
-    "commitCommitLogThoroughInterval": "the log is written through its mapping",
-    "syncFlushTimeout": "a send waits as long as its client does",
-    "checkCRCOnRecover": "checksums are always checked",
-    "maxTransferBytesOnMessageInMemory": "a pull's limit is its own maxMsgNums and one frame",
-    "maxTransferCountOnMessageInMemory": "a pull's limit is its own maxMsgNums and one frame",
-    "maxTransferBytesOnMessageInDisk": "a pull's limit is its own maxMsgNums and one frame",
-    "maxTransferCountOnMessageInDisk": "a pull's limit is its own maxMsgNums and one frame",
-    "messageIndexEnable": "the index is always kept",
-    "messageIndexSafe": "the index is always rebuilt from the log",
-    "maxMsgsNumBatch": "a query answers at most 64 messages",
-    "defaultQueryMaxNum": "a query answers at most 64 messages",
-    "deleteCommitLogFilesInterval": "files are deleted one per pass",
-    "deleteConsumeQueueFilesInterval": "files are deleted one per pass",
-    "destroyMapedFileIntervalForcibly": "files are unmapped when their last reader is done",
-    "redeleteHangedFileInterval": "files are unmapped when their last reader is done",
-    "duplicationEnable": "there is one log",
-    "readOnlyCommitLogStorePaths": "there is one log",
-    "slaveTimeout": "a send waits as long as its client does",
-    "enableMultiDispatch": _LIGHT_QUEUES,
-    "enableLmq": _LIGHT_QUEUES,
-    "maxLmqConsumeQueueNum": _LIGHT_QUEUES,
-    "enableScheduleAsyncDeliver": _DELIVERED_TOGETHER,
-    "scheduleAsyncDeliverMaxPendingLimit": _DELIVERED_TOGETHER,
-    "scheduleAsyncDeliverMaxResendNum2Blocked": _DELIVERED_TOGETHER,
-    "enableScheduleMessageStats": "delayed messages are counted with the others",
-    "enableDetailStat": "there is one kind of statistics",
-    "diskFallRecorded": "how far groups are behind is always told",
-    "isolateLogEnable": "a broker's log goes to its standard error",
-    "offsetCheckInSlave": "offsets are in the replicated log",
-    "enableControllerMode": "it is false, as here",
-    "flushConsumerOffsetInterval": "offsets are in the replicated log",
-    "flushConsumerOffsetHistoryInterval": "offsets are in the replicated log",
-    "flushDelayOffsetInterval": "delay progress is in the replicated log",
-    "clusterTopicEnable": "everyone may use the cluster's topic",
-    "brokerTopicEnable": "everyone may use the broker's topic",
-    "msgTraceTopicName": "the trace topic is RMQ_SYS_TRACE_TOPIC",
-    "traceOn": "it is always allowed",
-    "fetchNamesrvAddrByAddressServer": "name servers are given by namesrvAddr",
-    "compressedRegister": "registration is not compressed",
-    "forceRegister": "registration is always complete",
-    "registerBrokerTimeoutMills": "registration is tried again by itself",
-    "brokerFastFailureEnable": "overload is always answered at once",
-    "waitTimeMillsInPullQueue": "overload is always answered at once",
-    "waitTimeMillsInHeartbeatQueue": "overload is always answered at once",
-    "waitTimeMillsInTransactionQueue": "overload is always answered at once",
-    "osPageCacheBusyTimeOutMills": "overload is always answered at once",
-    "highSpeedMode": "it has no meaning in the reference either",
-    "maxDelayTime": "it has no meaning in the reference either",
-    "putMsgIndexHightWater": "it has no meaning in the reference either",
-    "commercialEnable": "it has no meaning in the reference either",
-    "commercialTimerCount": "it has no meaning in the reference either",
-    "commercialTransCount": "it has no meaning in the reference either",
-    "commercialBigCount": "it has no meaning in the reference either",
-    "commercialBaseCount": "it has no meaning in the reference either",
-    "regionId": "it is not told to clients",
-    "disableConsumeIfConsumerReadSlowly": "slow consumers are pointed at a follower",
-    "consumerFallbehindThreshold": "slow consumers are pointed at a follower",
-    "shortPollingTimeMills": "a short poll waits for a second",
-    "debugLockEnable": "it is a debugging aid of the reference",
-    "messageStorePlugIn": "it names a Java class",
-    "filterServerNums": "class filters are not supported",
-    "useTLS": "a certificate and tls.server.mode say whether clients may encrypt",
-    "tls.enable": "name servers are connected to with TLS if tls.client.trustCertPath is given",
-    "tls.test.mode.enable": "there are no self-signed certificates",
-    "tls.server.authClient": "certificates of clients are verified whenever they are asked for",
-    "tls.client.authServer": "certificates of name servers are always verified",
-    "tls.client.certPath": "brokers show the certificate of tls.server.certPath",
-    "tls.client.keyPath": "brokers show the certificate of tls.server.certPath",
-    "channelExpiredTimeout": "a client expires after two minutes",
-    "subscriptionExpiredTimeout": "a subscription expires after ten minutes",
-    "autoDeleteUnusedStats": "statistics expire by themselves",
-    "enableConsumeQueueExt": "SQL filters are evaluated on the record",
-    "mappedFileSizeConsumeQueueExt": "SQL filters are evaluated on the record",
-    "bitMapLengthConsumeQueueExt": "SQL filters are evaluated on the record",
-    "enableCalcFilterBitMap": "SQL filters are evaluated on the record",
-    "expectConsumerNumUseFilter": "SQL filters are evaluated on the record",
-    "maxErrorRateOfBloomFilter": "SQL filters are evaluated on the record",
-    "filterDataCleanTimeSpan": "SQL filters are evaluated on the record",
-    "filterSupportRetry": "SQL filters are evaluated on the record",
-    "aclEnable": "aclFile says who may do what",
-    **BROKER_KEYS_OF_5,
+_KEYS_BY_REASON: dict[str, str] = {
+    "sends do not wait in a queue before they are appended": "waitTimeMillsInSendQueue",
+    "the Raft group decides roles": "brokerId brokerRole",
+    "peers connect to the addresses of dLegerPeers": """
+        brokerIP2 haListenPort haMasterAddress haSendHeartbeatInterval haHousekeepingInterval haTransferBatchSize
+        haSlaveFallbehindMax
+    """,
+    "nothing is read from an installation directory": "rocketmqHome",
+    "replication is always batched": "isEnableBatchPush enableBatchPush",
+    "the log is kept in storePathDLedgerCommitLog": "storePathCommitLog",
+    "everything but the log is kept under storePathRootDir": (
+        "storePathConsumeQueue storePathIndex storePathBatchConsumeQueue storeCheckpoint abortFile"
+    ),
+    "there are no thread pools": """
+        sendMessageThreadPoolNums pullMessageThreadPoolNums queryMessageThreadPoolNums adminBrokerThreadPoolNums
+        clientManageThreadPoolNums consumerManageThreadPoolNums heartbeatThreadPoolNums endTransactionThreadPoolNums
+        processReplyMessageThreadPoolNums replyThreadPoolQueueCapacity queryThreadPoolQueueCapacity
+        clientManagerThreadPoolQueueCapacity consumerManagerThreadPoolQueueCapacity heartbeatThreadPoolQueueCapacity
+        endTransactionPoolQueueCapacity adminBrokerThreadPoolQueueCapacity useReentrantLockWhenPutMessage
+        sendThreadPoolNums putMessageFutureThreadPoolNums putThreadPoolQueueCapacity litePullMessageThreadPoolNums
+        litePullThreadPoolQueueCapacity
+    """,
+    _NETTY: """
+        serverWorkerThreads serverCallbackExecutorThreads serverSelectorThreads serverOnewaySemaphoreValue
+        serverAsyncSemaphoreValue serverSocketSndBufSize serverSocketRcvBufSize serverSocketBacklog
+        serverPooledByteBufAllocatorEnable serverNettyWorkerGroupEnable useEpollNativeSelector
+        writeBufferHighWaterMark writeBufferLowWaterMark clientWorkerThreads clientCallbackExecutorThreads
+        clientOnewaySemaphoreValue clientAsyncSemaphoreValue clientCloseSocketIfTimeout
+        clientPooledByteBufAllocatorEnable clientSocketRcvBufSize clientSocketSndBufSize connectTimeoutMillis
+        channelNotActiveInterval clientChannelMaxIdleTimeSeconds
+    """,
+    "answers are always written from the mapping": "transferMsgByHeap",
+    "files are prepared ahead of the writer (storage.prepare_ahead_bytes)": (
+        "warmMapedFileEnable warmMappedFileEnable"
+    ),
+    "files are prepared ahead of the writer": "preallocate",
+    "a write buffer takes two data files": "transientStorePoolSize",
+    "the log is written through its mapping": """
+        fastFailIfNoBufferInStorePool commitIntervalCommitLog commitCommitLogLeastPages
+        commitCommitLogThoroughInterval
+    """,
+    "flushes are by time only": """
+        flushCommitLogLeastPages flushCommitLogThoroughInterval flushCommitLogTimed flushLeastPagesWhenWarmMapedFile
+    """,
+    "queues are rebuilt from the log": (
+        "flushIntervalConsumeQueue flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval"
+    ),
+    "a send waits as long as its client does": "syncFlushTimeout slaveTimeout",
+    "checksums are always checked": "checkCRCOnRecover",
+    "a pull's limit is its own maxMsgNums and one frame": """
+        maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInMemory maxTransferBytesOnMessageInDisk
+        maxTransferCountOnMessageInDisk
+    """,
+    "the index is always kept": "messageIndexEnable",
+    "the index is always rebuilt from the log": "messageIndexSafe",
+    "a query answers at most 64 messages": "maxMsgsNumBatch defaultQueryMaxNum",
+    "files are deleted one per pass": "deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval",
+    "files are unmapped when their last reader is done": (
+        "destroyMapedFileIntervalForcibly redeleteHangedFileInterval"
+    ),
+    "there is one log": "duplicationEnable readOnlyCommitLogStorePaths",
+    _LIGHT_QUEUES: "enableMultiDispatch enableLmq maxLmqConsumeQueueNum",
+    "delayed messages are always delivered many at a time": """
+        enableScheduleAsyncDeliver scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked
+    """,
+    "delayed messages are counted with the others": "enableScheduleMessageStats",
+    "there is one kind of statistics": "enableDetailStat",
+    "how far groups are behind is always told": "diskFallRecorded",
+    "a broker's log goes to its standard error": "isolateLogEnable",
+    "offsets are in the replicated log": (
+        "offsetCheckInSlave flushConsumerOffsetInterval flushConsumerOffsetHistoryInterval"
+    ),
+    "it is false, as here": "enableControllerMode",
+    "delay progress is in the replicated log": "flushDelayOffsetInterval",
+    "everyone may use the cluster's topic": "clusterTopicEnable",
+    "everyone may use the broker's topic": "brokerTopicEnable",
+    "the trace topic is RMQ_SYS_TRACE_TOPIC": "msgTraceTopicName",
+    "it is always allowed": "traceOn",
+    "name servers are given by namesrvAddr": "fetchNamesrvAddrByAddressServer",
+    "registration is not compressed": "compressedRegister",
+    "registration is always complete": "forceRegister",
+    "registration is tried again by itself": "registerBrokerTimeoutMills",
+    "overload is always answered at once": """
+        brokerFastFailureEnable waitTimeMillsInPullQueue waitTimeMillsInHeartbeatQueue waitTimeMillsInTransactionQueue
+        osPageCacheBusyTimeOutMills
+    """,
+    "it has no meaning in the reference either": """
+        highSpeedMode maxDelayTime putMsgIndexHightWater commercialEnable commercialTimerCount commercialTransCount
+        commercialBigCount commercialBaseCount
+    """,
+    "it is not told to clients": "regionId",
+    "slow consumers are pointed at a follower": (
+        "disableConsumeIfConsumerReadSlowly consumerFallbehindThreshold"
+    ),
+    "a short poll waits for a second": "shortPollingTimeMills",
+    "it is a debugging aid of the reference": "debugLockEnable",
+    "it names a Java class": "messageStorePlugIn",
+    "class filters are not supported": "filterServerNums",
+    "a certificate and tls.server.mode say whether clients may encrypt": "useTLS",
+    "name servers are connected to with TLS if tls.client.trustCertPath is given": "tls.enable",
+    "there are no self-signed certificates": "tls.test.mode.enable",
+    "certificates of clients are verified whenever they are asked for": "tls.server.authClient",
+    "certificates of name servers are always verified": "tls.client.authServer",
+    "brokers show the certificate of tls.server.certPath": "tls.client.certPath tls.client.keyPath",
+    "a client expires after two minutes": "channelExpiredTimeout",
+    "a subscription expires after ten minutes": "subscriptionExpiredTimeout",
+    "statistics expire by themselves": "autoDeleteUnusedStats",
+    "SQL filters are evaluated on the record": """
+        enableConsumeQueueExt mappedFileSizeConsumeQueueExt bitMapLengthConsumeQueueExt enableCalcFilterBitMap
+        expectConsumerNumUseFilter maxErrorRateOfBloomFilter filterDataCleanTimeSpan filterSupportRetry
+    """,
+    "aclFile says who may do what": "aclEnable",
 }
+
+BROKER_KEYS_WITHOUT_EFFECT: dict[str, str] = by_key(_KEYS_BY_REASON) | BROKER_KEYS_OF_5
 """Keys of the reference with no effect here, each with the reason given in the warning."""
 
 NAME_SERVER_KEYS_WITHOUT_EFFECT: dict[str, str] = {

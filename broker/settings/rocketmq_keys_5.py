@@ -128,9 +128,13 @@ _KEYS_BY_REASON: dict[str, str] = {
     "entries have checksums": "enabledAppendPropCRC forceVerifyPropCRC",
 }
 
-BROKER_KEYS_OF_5: dict[str, str] = {
-    key: reason for reason, keys in _KEYS_BY_REASON.items() for key in keys.split()
-}
+
+def by_key(keys_by_reason: dict[str, str]) -> dict[str, str]:
+    """Each key with its reason. `keys_by_reason`: the keys of a reason, with spaces between."""
+    return {key: reason for reason, keys in keys_by_reason.items() for key in keys.split()}
+
+
+BROKER_KEYS_OF_5: dict[str, str] = by_key(_KEYS_BY_REASON)
 """Keys of 5.3 with no effect here, each with the reason given in the warning."""
 
 REFUSED_VALUES_OF_5: dict[str, dict[str, str]] = {

@@ -81,7 +81,7 @@ class RaftSettings(SettingsTable, frozen=True):
     election_timeout_min_ms: Annotated[int, Meta(ge=50, le=600_000)] = 1000
     """Shortest time without a leader's message after which a node asks for votes."""
     election_timeout_max_ms: Annotated[int, Meta(ge=50, le=600_000)] = 2000
-    """Longest such time; a node draws one between the two each time."""
+    """Longest such time; a node draws one between the two each time. A leader without a majority for it steps down."""
     heartbeat_ms: Annotated[int, Meta(ge=10, le=60_000)] = 200
     """Pause between two messages of a leader that has nothing to send, which say that it is there."""
     preferred_leaders: tuple[NodeId, ...] = ()
@@ -367,9 +367,12 @@ class NameServerSettings(SettingsTable, frozen=True):
     """tls.server.need.client.auth: clients must show a certificate, may, or are not asked."""
     tls_client_ca: str = ""
     """tls.server.trustCertPath: authorities whose certificates clients may show."""
+    tls_broker_ca: str = ""
+    """Authority that certifies nothing but brokers, their ``[tls] peer_ca``: who shows a certificate of it may register
+    as one that knows the secret."""
     registration_secret: str = ""
     """Secret that a broker must know to register, the same on all; never sent (docs/security.md). Empty lets everyone
-    register."""
+    register, unless ``tls_broker_ca`` is given."""
     acl_file: str = ""
     """File of accounts (TOML), as a broker's; empty lets everyone do everything but register."""
     acl_signatures: Literal["any", "frame"] = "any"
@@ -382,6 +385,11 @@ class NameServerSettings(SettingsTable, frozen=True):
     """Least important event that is logged."""
     warnings: tuple[str, ...] = ()
     """Settings that the reader accepted without effect; not part of the file."""
+
+    @property
+    def knows_brokers(self) -> bool:
+        """A broker proves that it is one."""
+        return bool(self.registration_secret or self.tls_broker_ca)
 
     @property
     def tls(self) -> TlsSettings:
@@ -498,10 +506,19 @@ def check_name_server(settings: NameServerSettings) -> None:
     _check_tls(settings.tls, "tls_")
     _check_acl(settings.acl, settings.tls, "acl_", "tls_")
     _check_secret("registration_secret", settings.registration_secret)
-    if settings.acl_file and not settings.registration_secret:
+    if settings.tls_broker_ca and (settings.tls_mode == "disabled" or not settings.tls_certificate):
+        raise ImpossibleSettingError(
+            "tls_broker_ca", "needs tls_certificate and tls_key, and TLS that is not disabled"
+        )
+    if settings.tls_broker_ca and settings.tls_client_auth != "none":
+        raise ImpossibleSettingError(
+            "tls_client_auth", "certificates are asked of brokers (tls_broker_ca) or of clients, not of both"
+        )
+    if settings.acl_file and not settings.knows_brokers:
         raise ImpossibleSettingError(
             "acl_file",
-            "needs registration_secret: without it whoever connects enters a broker in place of another",
+            "needs registration_secret or tls_broker_ca: without either whoever connects enters a broker in place of "
+            "another",
         )
 
 

@@ -108,7 +108,7 @@ class BrokerServer:
         )
         self.address = settings.advertised_address(bound_port)
         self._turns = Turns(self._turn, time.monotonic_ns)
-        self._reading = Reading.begin(self._turns)
+        self._reading = Reading.begin(self._turns, self._set_time)
         self._complaint = ""
         """The reason, as it was logged last, why files could not be made ready."""
         self._told_of_lock = False
@@ -160,11 +160,6 @@ class BrokerServer:
 
     async def serve(self) -> None:
         """Serves until `stop`. Raises `log.errors.DiskError` when the disk fails: what it holds is not certain then."""
-        # What a start leaves behind stays for good, so that collections need not look at it. What requests leave
-        # behind is mostly freed by its counts of references, so that collections may be rare.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(50_000, 20, 50)
         with self._stopping.told(self._close):
             await self._serve_until_stopped()
 
@@ -211,6 +206,10 @@ class BrokerServer:
     # ------------------------------------------------------------------ the turn
 
     def _begin(self) -> None:
+        if self._reading is None or not self._reading.in_pass:
+            self._set_time()
+
+    def _set_time(self) -> None:
         self.node.begin(time.monotonic_ns(), _wall_ms())
 
     def _turn(self) -> int:
@@ -267,6 +266,7 @@ class BrokerServer:
             self._settings.limits.max_pending_bytes_per_connection,
             admission.tls,
             self._reading,
+            has_to_prove=self.node.access is not None,
         )
         try:
             await client.read_and_write(session.received)
@@ -319,6 +319,8 @@ class BrokerServer:
         try:
             if self._stop.is_set():
                 self.node.replica.close(time.monotonic_ns())
+            else:  # whoever starts the node again in this process finds files that nobody holds
+                self.node.replica.store.abandon()
         finally:
             if self._trace is not None:
                 self._trace.close()
@@ -336,6 +338,11 @@ async def serve(
     Raises OSError when an address cannot be listened on, `log.errors.LogFault` when the store cannot be used.
     """
     server = BrokerServer(settings)
+    # What a start leaves behind stays for good, so that collections need not look at it. What requests leave
+    # behind is mostly freed by its counts of references, so that collections may be rare.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
     tell_what_is_open(settings)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stop_on_signal, server.stop)

@@ -30,7 +30,7 @@ from broker.shell.secret_files import tell_what_is_open
 from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
 from broker.shell.stopping import Stopping
 from broker.shell.tls import Entrance
-from broker.shell.tls_contexts import reload_certificates, server_context
+from broker.shell.tls_contexts import ask_brokers, reload_certificates, server_context
 from broker.state.release import THIS_RELEASE
 from broker.statistics.events import Event
 from log.private_files import make_directories, open_file
@@ -79,12 +79,16 @@ class NameServerProcess:
         core = NameServer(settings, storage)
         self._control = NameServerControl(
             registration_secret=settings.registration_secret,
+            by_certificate=bool(settings.tls_broker_ca),
             whole_frames=settings.acl_signatures == "frame",
             encrypted_only=not settings.acl_allow_plaintext,
             open_routes=settings.acl_routes == "anyone",
         )
         self._access = AccessFile(settings.acl_file, self._control.replace) if settings.acl_file else None
         self._context = server_context(settings.tls, "tls_")
+        if settings.tls_broker_ca:
+            assert self._context is not None, "the settings were checked"
+            ask_brokers(self._context, settings.tls_broker_ca, "tls_broker_ca")
         told_expiry(settings.tls, "tls_", time.time())
         self._listener = listen(settings.listen)
         self._operators_listener = listen(settings.metrics) if settings.metrics else None
@@ -206,6 +210,8 @@ class NameServerProcess:
         connection = Connection(
             self._outgoing, name, packed_host(address), is_encrypted=admission.tls is not None
         )
+        asks = bool(self._settings.tls_broker_ca)
+        connection.is_certified = asks and admission.tls is not None and admission.tls.has_certificate
         session = self._sessions.accept(connection)
         open_socket = self._open[connection] = SocketConnection(sock, connection, tls=admission.tls)
         try:

@@ -69,26 +69,30 @@ class _ReadyTasks(trio.abc.Instrument):
 class Reading:
     """Reads sockets, and runs a turn behind each pass. Linux only: see `begin`."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: Turns, begin: Callable[[], None]) -> None:
+        """`begin` sets the node's time, once for each pass."""
         assert sys.platform == "linux"
         self._turns = turns
+        self._begin = begin
         self._epoll = select.epoll()
         self._first = select.epoll()
-        """Those that are to be first have a set of their own, which stands in the set of all others."""
+        """Those that are to be first stand in the set of all, and in one of their own: it is asked when the answer of
+        the other cannot have them all."""
         self._readers: dict[int, Callable[[], None]] = {}
         self._first_readers: dict[int, Callable[[], None]] = {}
-        self._epoll.register(self._first.fileno(), select.EPOLLIN)
         self._left: list[tuple[int, int]] = []
         """Sockets that were ready, and that the last pass had no time for."""
         self.bytes_read = 0
         """The bytes of this pass, which those who read count."""
+        self.in_pass = False
+        """Sockets are read from now; all that they bring counts as come at once."""
         self.waiting_writers = 0
         """The number of tasks that wait, with Trio, until a socket takes more."""
 
     @classmethod
-    def begin(cls, turns: Turns) -> "Reading | None":
+    def begin(cls, turns: Turns, begin: Callable[[], None]) -> "Reading | None":
         """Returns None on systems without epoll: there every socket has a task that reads."""
-        return cls(turns) if sys.platform == "linux" else None
+        return cls(turns, begin) if sys.platform == "linux" else None
 
     def add(self, descriptor: int, read: Callable[[], None], *, first: bool = False) -> None:
         """Calls `read`, which must not block, whenever there is something to read. What it raises, `run` raises.
@@ -98,11 +102,11 @@ class Reading:
         if not self._epoll.closed:
             assert descriptor not in self._readers, "a socket has one reader"
             assert descriptor not in self._first_readers, "a socket has one reader"
+            self._epoll.register(descriptor, select.EPOLLIN)
             if first:
                 self._first.register(descriptor, select.EPOLLIN)
                 self._first_readers[descriptor] = read
             else:
-                self._epoll.register(descriptor, select.EPOLLIN)
                 self._readers[descriptor] = read
 
     def remove(self, descriptor: int) -> None:
@@ -110,6 +114,7 @@ class Reading:
         if self._readers.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
         elif self._first_readers.pop(descriptor, None) is not None:
+            self._epoll.unregister(descriptor)
             self._first.unregister(descriptor)
 
     async def run(self) -> NoReturn:
@@ -135,7 +140,7 @@ class Reading:
                 woken_ns = began_ns = monotonic_ns()
                 next_wait = max(next_wait - 1, 0)
                 may_wait = not next_wait and woken_ns - waiting_since_ns <= _SOON_NS
-                found = self._left or poll(0, _READY_AT_ONCE)
+                found = poll(0, _READY_AT_ONCE) if not self._left else self._first.poll(0) + self._left
                 self._left = []
                 while True:
                     self.bytes_read = 0
@@ -163,17 +168,29 @@ class Reading:
             self._first.close()
 
     def _read(self, found: list[tuple[int, int]]) -> None:
+        self._begin()
+        self.in_pass = True
+        try:
+            self._read_all(found)
+        finally:
+            self.in_pass = False
+
+    def _read_all(self, found: list[tuple[int, int]]) -> None:
         readers, first = self._readers, self._first_readers
         until = perf_counter() + PASS_S
-        if first:
-            for descriptor, _ in self._first.poll(0, _READY_AT_ONCE):
-                reader = first.get(descriptor)
-                if reader is not None:  # else another's bytes have closed it
-                    reader()
+        if len(found) == _READY_AT_ONCE:
+            # More are ready than were told.
+            found = self._first.poll(0) + [one for one in found if one[0] not in first]
+        # Whoever is not among the readers any more was closed by what others have brought.
+        for descriptor, _ in found:
+            reader = first.get(descriptor)
+            if reader is not None:
+                reader()
         for place, (descriptor, _) in enumerate(found, 1):
             reader = readers.get(descriptor)
-            if reader is not None:  # else another's bytes have closed it, or it is the set of the first
+            if reader is not None:
                 reader()
             if perf_counter() > until:
-                self._left = found[place:]
+                # Those that are first have been called, wherever they stand.
+                self._left = [one for one in found[place:] if one[0] not in first]
                 return

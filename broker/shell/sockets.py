@@ -66,8 +66,12 @@ class SocketConnection:
         reading: Reading | None = None,
         *,
         is_peer: bool = False,
+        has_to_prove: bool = False,
     ) -> None:
-        """`reading` reads the socket together with others, and a peer's before them; None for a task of its own."""
+        """`reading` reads the socket together with others, and a peer's before them; None for a task of its own.
+
+        Who `has_to_prove` an account is read little of at a time until he has.
+        """
         sock.setblocking(False)
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -76,6 +80,7 @@ class SocketConnection:
         self._tls = tls
         self._reading = reading
         self._is_peer = is_peer
+        self._has_to_prove = has_to_prove
         self._received: Callable[[bytes], None] = _drop
         self._receive_bytes = self._receive_bytes_now = RECEIVE_BYTES
         """The most bytes that are received at once: by default, and now."""
@@ -121,7 +126,7 @@ class SocketConnection:
         while not self.closed:
             try:
                 await wait_readable(sock)
-                data = sock.recv(RECEIVE_BYTES_LEAST if self.connection.is_stranger else receive_bytes)
+                data = sock.recv(RECEIVE_BYTES_LEAST if self._is_stranger() else receive_bytes)
             except (BlockingIOError, InterruptedError):
                 continue
             except (OSError, trio.ClosedResourceError):
@@ -137,9 +142,7 @@ class SocketConnection:
         """Receives once from a socket that is readable, and closes the connection at its end."""
         assert self._reading is not None
         try:
-            data = self.socket.recv(
-                RECEIVE_BYTES_LEAST if self.connection.is_stranger else self._receive_bytes_now
-            )
+            data = self.socket.recv(RECEIVE_BYTES_LEAST if self._is_stranger() else self._receive_bytes_now)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -160,6 +163,9 @@ class SocketConnection:
         elif self.connection.unsent_bytes > self._unsent_bytes_high and not self.closed:
             self._paused = True
             self._stop_reading()
+
+    def _is_stranger(self) -> bool:
+        return self._has_to_prove and not self.connection.is_proven
 
     def _stop_reading(self) -> None:
         if self._reading is not None:

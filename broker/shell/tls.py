@@ -49,6 +49,11 @@ class TlsSession:
         self.ended = False
         """The remote end has said that it sends no more."""
 
+    @property
+    def has_certificate(self) -> bool:
+        """Tells, behind the handshake, whether the remote end has shown a certificate that is believed here."""
+        return bool(self._ssl.getpeercert(binary_form=True))
+
     async def handshake(self, sock: socket.socket, steps: trio.Lock) -> None:
         """Agrees on keys over a non-blocking socket. Raises OSError, of which `ssl.SSLError` is one kind.
 

@@ -37,6 +37,17 @@ def server_context(tls: TlsSettings, prefix: str = "tls.") -> ssl.SSLContext | N
     return context
 
 
+def ask_brokers(context: ssl.SSLContext, authority: str, setting: str) -> None:
+    """Has a server ask for certificates of the brokers' authority; who shows none is let in all the same.
+
+    It is the only authority whose certificates the server believes: OpenSSL does not tell of which of several one is.
+    Raises `ImpossibleSettingError` for a file that cannot be used.
+    """
+    assert context.verify_mode is ssl.CERT_NONE, "no certificates of others are asked for"
+    _trust(context, authority, setting)
+    context.verify_mode = ssl.CERT_OPTIONAL
+
+
 def name_server_context(tls: TlsSettings) -> ssl.SSLContext | None:
     """Returns the context for a broker's connections to its name servers, or None for connections in the clear.
 

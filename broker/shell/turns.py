@@ -6,13 +6,13 @@ Either way it sees everything that arrived together: batches appear by themselve
 next deadline. One timer task serves all deadlines; it is disturbed only when a deadline moves closer.
 """
 
+import math
 from collections.abc import Callable
 from typing import Final, NoReturn
 
 import trio
 
-_SHORTEST_SLEEP_NS: Final = 500_000
-"""The timer sleeps at least so long: until the turn that it wakes has set the next deadline, the old one has passed."""
+_NEVER_NS: Final = 1 << 62
 
 
 class Turns:
@@ -90,11 +90,15 @@ class Turns:
     async def run_timer(self) -> NoReturn:
         """Asks for a turn at each deadline, for ever."""
         while True:
-            until_ns = max(self._deadline_ns, self._now_ns() + _SHORTEST_SLEEP_NS)
+            if self._deadline_ns > self._now_ns():
+                until_ns = self._deadline_ns
+                deadline = self._trio_time(until_ns)
+            else:
+                # The turn that is asked for here sets the timer: it would wake once more in vain for the old deadline.
+                self.wake()
+                until_ns, deadline = _NEVER_NS, math.inf
             self._timer_until_ns = until_ns
-            with trio.CancelScope(deadline=self._trio_time(until_ns)) as scope:
+            with trio.CancelScope(deadline=deadline) as scope:
                 self._timer_scope = scope
                 await trio.sleep_forever()
             self._timer_scope = None
-            if self._deadline_ns <= self._now_ns():
-                self.wake()

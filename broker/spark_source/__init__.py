@@ -1,6 +1,6 @@
 """``spark.read.format("trivet")`` and ``spark.readStream.format("trivet")``: topics as DataFrames (docs/spark.md).
 
-    from broker.spark_source import register
+    from trivet.spark import register
     register(spark)
     spark.read.format("trivet").option("nameServers", "127.0.0.1:9876").option("subscribe", "orders").load()
 

@@ -28,14 +28,17 @@ def ship(spark: SparkSession) -> None:
 
 def package_archive() -> Path:
     """Return a zip of those rooms that lives as long as this process, or the zip that this code was imported from."""
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[__name__.count(".")]
     if root.is_file():
         return root
     directory = tempfile.mkdtemp(prefix="trivet-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     target = Path(directory, "trivet_spark_source.zip")
+    trivet = root.joinpath(
+        *__name__.split(".")[:-3]
+    )  # the same folder in a checkout, where rooms are no part of a package
+    files = [*trivet.glob("__init__.py"), *(file for room in ROOMS for file in (trivet / room).rglob("*.py"))]
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for room in ROOMS:
-            for path in sorted((root / room).rglob("*.py")):
-                archive.write(path, path.relative_to(root))
+        for file in sorted(files):
+            archive.write(file, file.relative_to(root))
     return target

@@ -6,7 +6,7 @@ from typing import Final
 
 from broker.remoting.bodies import SubscriptionGroupConfig, TopicConfig
 from broker.remoting.codes import Permission
-from log import options as log_options
+from log import own_topics
 
 DEFAULT_TOPIC: Final = "TBW102"
 """The template of automatically created topics."""
@@ -21,7 +21,7 @@ HALF_OPERATIONS_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_EXHAUSTED_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
-INTERNAL_TOPIC: Final = log_options.INTERNAL_TOPIC.decode()
+INTERNAL_TOPIC: Final = own_topics.INTERNAL_TOPIC.decode()
 """Records of this topic are the group's own: the no-op of a term, metadata commands, membership changes."""
 
 WAITING_TOPICS: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC})

@@ -29,14 +29,17 @@ ALL: Final[dict[str, "Family"]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric. `labels` are those beside the common ones; `like` is the name in etcd, if it has one."""
+    """One metric. `labels` are those beside the common ones."""
 
     name: str
     kind: Kind
     text: str
     labels: tuple[str, ...] = ()
-    like: str = ""
-    of_name_server: bool = False
+
+    @property
+    def of_name_server(self) -> bool:
+        """Name servers tell it, brokers do not."""
+        return self.name.startswith("trivet_namesrv_")
 
 
 Samples = list[tuple[tuple[str, ...], "float | Histogram"]]
@@ -45,18 +48,26 @@ Samples = list[tuple[tuple[str, ...], "float | Histogram"]]
 Told = tuple[Family, Samples]
 
 
-def family(
-    name: str,
-    kind: Kind,
-    text: str,
-    *labels: str,
-    like: str = "",
-    of_name_server: bool = False,
-) -> Family:
-    """Returns a new metric, which is in `ALL` from then on."""
-    assert name not in ALL, f"two metrics are called {name}"
-    assert (kind == "counter") <= name.endswith("_total"), f"{name} is a counter"
-    made = ALL[name] = Family(name, kind, text, labels, like, of_name_server)
+def counter(name: str, text: str, *labels: str) -> Family:
+    """Returns a new metric, which is in `ALL` from then on: how often something has happened."""
+    assert name.endswith("_total"), f"{name} is a counter"
+    return _listed(Family(name, "counter", text, labels))
+
+
+def gauge(name: str, text: str, *labels: str) -> Family:
+    """Likewise: how much of something there is."""
+    assert not name.endswith("_total"), f"{name} is no counter"
+    return _listed(Family(name, "gauge", text, labels))
+
+
+def histogram(name: str, text: str, *labels: str) -> Family:
+    """Likewise: how long something takes, in seconds."""
+    return _listed(Family(name, "histogram", text, labels))
+
+
+def _listed(made: Family) -> Family:
+    assert made.name not in ALL, f"two metrics are called {made.name}"
+    ALL[made.name] = made
     return made
 
 

@@ -17,12 +17,15 @@ from typing import Any
 from broker.node.group_room import GroupRoom
 from broker.node.ports import Proposals
 from broker.remoting.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
-from broker.requests.errors import TooManyError
+from broker.remoting.codes import ResponseCode
+from broker.requests.errors import RequestError, TooManyError
 from broker.settings.live import LiveSettings
 from broker.state.commands import PutGroup, PutTopic, Several, SingleCommand
 from broker.state.metadata import Metadata
 from broker.state.topic_rules import (
     RETRY_PREFIX,
+    InvalidNameError,
+    check_group_name,
     is_system_group,
     system_groups,
     system_topics,
@@ -96,6 +99,30 @@ class Creations:
         self._queues += queues
         for name in topics:
             self._topics[name] = self._topics.get(name, 0) + 1
+
+    def create_group(
+        self, group: str, wall_ms: int, created: Callable[[], None], lost: Callable[[], None]
+    ) -> bool:
+        """Creates a consumer group by its use; False if there is nothing to create, or that may not be.
+
+        Raises `RequestError` where there is no room for it, and as `propose`.
+        """
+        try:
+            check_group_name(group)
+        except InvalidNameError:
+            return False
+        auto_create = self._settings.current.broker.auto_create_groups
+        missing = missing_for_consumers(self._replica.metadata, (group,), auto_create, wall_ms)
+        if not missing:
+            return False
+        try:
+            self.propose(missing, lambda _: created(), lost)
+        except TooManyError as error:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{group}] does not exist, and is not created: {error}",
+            ) from error
+        return True
 
     def _check(self, topics: dict[str, None], queues: int) -> None:
         limits, metadata = self._settings.current.limits, self._replica.metadata

@@ -41,6 +41,8 @@ from simulation.machines.wires import Wires
 from simulation.randomness import Random, branch, draw_range
 from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND, Scheduler, Timer
 
+_BUSY_SHARE = 0.95
+"""A node that applies nothing in so many of the turns that a second has room for is busy with nothing."""
 _TURN_DELAY_NS_MIN = 20 * MICROSECOND
 _TURN_DELAYS_NS = (120 * MICROSECOND, 400 * MICROSECOND, 1500 * MICROSECOND)
 _RESTART_NS = 200 * MILLISECOND
@@ -370,6 +372,9 @@ class BrokerProcess:
         self.jobs_out: list[Callable[[], None]] = []
         """One for each job that is out: calling it ends the job."""
         self._turn_planned = False
+        self._counted_second, self._idle_turns = -1, 0
+        mean_delay_ns = (_TURN_DELAY_NS_MIN + host.turn_delay_ns) // 2
+        self._idle_turns_max = _BUSY_SHARE * SECOND / mean_delay_ns
         self._deadline_ns = 0
         self._timer: Timer | None = None
         self._scheduler = surroundings.scheduler
@@ -481,9 +486,22 @@ class BrokerProcess:
     def _turn(self) -> None:
         host = self.host
         self._turn_planned = False
+        applied_index = self.node.replica.applied_index
         self.running.turn(*host.clock.read())
+        if self.node.replica.applied_index == applied_index:
+            self._count_idle_turn()
         host.surroundings.watcher.turned(host, self.node)
         self._arm(self.running.end_turn())
+
+    def _count_idle_turn(self) -> None:
+        """Judges turns that have applied nothing; a node that catches up takes a turn for each slice."""
+        second = self._scheduler.now_ns // SECOND
+        if second != self._counted_second:
+            self._counted_second, self._idle_turns = second, 0
+        self._idle_turns += 1
+        if self._idle_turns > self._idle_turns_max:
+            detail = f"{self._idle_turns} turns that applied nothing in second {second}"
+            raise Violation("busy loop", self.host.name, detail)
 
     def _arm(self, deadline_ns: int) -> None:
         self._deadline_ns = deadline_ns

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from broker.node.node import Node
 from broker.node.running import RunningNode
-from broker.peers.protocol import Frame, RaftFrame
+from broker.peers.protocol import BrokenPeerError, Frame, RaftFrame
 from raft.messages import AppendRequest, TimeoutNow, VoteResponse
 from simulation.journal import Journal
 from simulation.machines.network import Network
@@ -59,7 +59,7 @@ class PeerFrames:
     ) -> None:
         """`name` is the node's own. `voted` is told of each vote that arrives: from whom, its term, and for whom."""
         self._process = process
-        self._received = process.node.peer_received
+        self._node = process.node
         self._name = name
         self._random = network.random
         self._journal = journal
@@ -77,6 +77,12 @@ class PeerFrames:
                 self._deliver_with_faults(source, frame, faults)
                 return True
         return self._received(source, frame)
+
+    def _received(self, source: str, frame: Frame) -> bool:
+        try:
+            return self._node.peer_received(source, frame)
+        except BrokenPeerError as error:
+            raise AssertionError(f"{source} is broken, says {self._name}: {error}") from error
 
     def call_to_arms(self, leader: str, term: int) -> bool:
         """A `TimeoutNow` of that leader and term arrives late, or twice. Returns False when its link is down."""

@@ -10,6 +10,7 @@ from typing import Final
 
 from simulation.workload.actor import Actor
 from simulation.workload.administer import administer
+from simulation.workload.archive import archive
 from simulation.workload.audit import audit
 from simulation.workload.configure import configure
 from simulation.workload.configure_rules import Configurations
@@ -59,6 +60,7 @@ ACTORS: Final[dict[str, Actor]] = {
     "poster": Actor(post, share=0.3, at_most_once=True, invariant=Notes),
     "resetter": Actor(reset, share=0.3, processes=lambda producers: 2, invariant=Resets),
     "configurer": Actor(configure, share=0.3, invariant=Configurations),
+    "archivist": Actor(archive, share=0.25),
     "warden": Actor(restrict, share=0.3, processes=lambda producers: 2, invariant=Restrictions),
 }
 """By the name that its hosts bear, with a number. Those of a share of 1 make up the load that every run has."""

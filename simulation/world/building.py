@@ -19,6 +19,7 @@ from broker.settings.tables import (
     StorageSettings,
 )
 from broker.trace import TraceWriter
+from log.loops import PURE
 from log.options import StoreOptions
 from simulation.faults.operations import EARLIER_RELEASE
 from simulation.faults.stage import Stage
@@ -173,6 +174,7 @@ class World:
             hot_bytes=2 * plan.data_file_bytes,
             dispatch_entries=self.random("dispatch entries").choice((1, 2, 5, 4096)),
             batch_messages=self.random("batch messages").randint(1, 8),
+            loops=PURE,  # a seed means the same wherever it runs, whatever is installed there
         )
 
     def _broker_settings(self, name: str, ip: str, peers: dict[str, str]) -> Settings:
@@ -183,6 +185,7 @@ class World:
                 listen=f"{ip}:10911",
                 name_servers=tuple(self.context.name_servers),
                 registration_secret=REGISTRATION_SECRET,
+                linger_s=self.random("linger").choice((0, 0, 1, 4)),
             ),
             raft=RaftSettings(peers=peers, peer_secret="a secret of the group"),
             # A topic made by a send has as many queues as the administrator makes: fewer would hide messages.

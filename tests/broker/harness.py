@@ -1,7 +1,6 @@
 """A group of broker nodes without processes, sockets or clocks: what happens in a test is what the test says.
 
-    group = Group(3)                      # three nodes over disks in memory
-    group.elect()                         # until one of them serves; its id is group.leader
+    group = Group.elected(3)              # three nodes over disks in memory; the one that serves is group.leader
     client = group.connect("n1")          # a client of any node
     client.create_topic("T", queues=4)
     receipt = client.send("T", b"body")   # waits for the answer, in virtual time
@@ -64,6 +63,7 @@ from log.errors import DiskFullError
 from log.options import StoreOptions
 from log.properties import encode_properties
 from log.record import Record, decode_record, pack_host
+from tests.broker.fields import pull_fields, send_fields, topic_fields
 from tests.log.memory_disk import MemoryDisk
 
 SECOND = 1_000_000_000
@@ -204,6 +204,10 @@ class Group:
         self._cut: dict[tuple[str, str], None] = {}
         self.lose: Callable[[str, str, Frame], bool] = lambda source, target, frame: False
         """Which frames between nodes get lost, by source and target."""
+        self.slow_disks: set[str] = set()
+        """Nodes whose jobs do not come back while they are here."""
+        self._stopped: dict[str, list[tuple[str, str, Connection, bytes]]] = {}
+        """Nodes that stand still, and what waits to be read there."""
         ids = [f"n{number}" for number in range(size)]
         peers = {node_id: peer_address(node_id) for node_id in ids} if size > 1 else {}
         self.members: dict[str, Member] = {}
@@ -213,6 +217,13 @@ class Group:
         if start:
             for node_id in ids:
                 self.start(node_id)
+
+    @classmethod
+    def elected(cls, size: int = 3, **settings: Any) -> Group:
+        """A group of which one node serves already."""
+        group = cls(size, **settings)
+        group.elect()
+        return group
 
     @property
     def wall_ms(self) -> int:
@@ -306,6 +317,15 @@ class Group:
             clock = member.alive.replica.clock
             clock._time_ns += milliseconds * 1_000_000
             clock._wall_offset_ms += milliseconds
+
+    def stop(self, node_id: str) -> None:
+        """The process is stopped; nobody is told."""
+        self._stopped[node_id] = []
+
+    def go_on(self, node_id: str) -> None:
+        """A stopped process goes on; what was sent to it waits behind all that it does of itself."""
+        self._in_flight.extend(self._stopped.pop(node_id))
+        self._turn(self.members[node_id])
 
     def partition(self, *node_ids: str) -> None:
         """Cuts these nodes off from the others; what is sent is lost, but no connection breaks."""
@@ -432,7 +452,11 @@ class Group:
             if self._in_flight:
                 self._deliver(self._in_flight.popleft())
                 continue
-            due = [member for member in self.alive() if member.due_ns <= self.now_ns]
+            due = [
+                member
+                for member in self.alive()
+                if member.due_ns <= self.now_ns and member.id not in self._stopped
+            ]
             if not due:
                 return
             for member in due:
@@ -485,13 +509,15 @@ class Group:
 
     def next_due_ns(self) -> int:
         """The time at which a node has something to do when nothing comes before; now or earlier: at once."""
-        return min((member.due_ns for member in self.alive()), default=FAR_NS)
+        return min(
+            (member.due_ns for member in self.alive() if member.id not in self._stopped), default=FAR_NS
+        )
 
     def _turn(self, member: Member) -> None:
         member.due_ns = FAR_NS
         member.process.turn(self.now_ns, self.wall_ms)
         member.due_ns = min(member.due_ns, member.process.end_turn())
-        while member.jobs:
+        while member.jobs and member.id not in self.slow_disks:
             job = member.jobs.pop(0)
             try:
                 job.run()
@@ -520,7 +546,9 @@ class Group:
     def _deliver(self, item: tuple[str, str, Connection, bytes]) -> None:
         source, target, connection, data = item
         pipe = self._pipes.get(connection)
-        if pipe is not None and (source, target) not in self._cut:
+        if target in self._stopped:
+            self._stopped[target].append(item)
+        elif pipe is not None and (source, target) not in self._cut:
             pipe.end.received(data)
 
     # ------------------------------------------------------------------ clients
@@ -654,15 +682,7 @@ class Client:
         """Creates a topic and waits until it is committed."""
         self.ok(
             RequestCode.UPDATE_AND_CREATE_TOPIC,
-            {
-                "topic": topic,
-                "defaultTopic": "TBW102",
-                "readQueueNums": queues,
-                "writeQueueNums": queues,
-                "perm": perm,
-                "topicFilterType": "SINGLE_TAG",
-                "order": False,
-            },
+            topic_fields(topic=topic, readQueueNums=queues, writeQueueNums=queues, perm=perm),
         )
 
     def start_send(
@@ -674,19 +694,14 @@ class Client:
         **header: Any,
     ) -> int:
         """Sends a message without waiting for its answer."""
-        fields = {
-            "producerGroup": "PG",
-            "topic": topic,
-            "defaultTopic": "TBW102",
-            "defaultTopicQueueNums": 4,
-            "queueId": queue_id,
-            "sysFlag": 0,
-            "bornTimestamp": self.group.wall_ms,
-            "flag": 0,
-            "properties": encode_properties(properties or {}).decode(),
-            **header,
-        }
-        return self.start_call(RequestCode.SEND_MESSAGE, fields, body)
+        fields = send_fields(
+            producerGroup="PG",
+            topic=topic,
+            queueId=queue_id,
+            bornTimestamp=self.group.wall_ms,
+            properties=encode_properties(properties or {}).decode(),
+        )
+        return self.start_call(RequestCode.SEND_MESSAGE, fields | header, body)
 
     def send(
         self,
@@ -742,18 +757,17 @@ class Client:
         flags = 4 | (2 if suspend_ms else 0) | (1 if commit_offset is not None else 0)
         return self.start_call(
             RequestCode.PULL_MESSAGE,
-            {
-                "consumerGroup": consumer_group,
-                "topic": topic,
-                "queueId": queue_id,
-                "queueOffset": offset,
-                "maxMsgNums": count,
-                "sysFlag": flags,
-                "commitOffset": commit_offset or 0,
-                "suspendTimeoutMillis": suspend_ms,
-                "subVersion": 0,
-                "subscription": expression,
-            },
+            pull_fields(
+                consumerGroup=consumer_group,
+                topic=topic,
+                queueId=queue_id,
+                queueOffset=offset,
+                maxMsgNums=count,
+                sysFlag=flags,
+                commitOffset=commit_offset or 0,
+                suspendTimeoutMillis=suspend_ms,
+                subscription=expression,
+            ),
         )
 
     def pull(self, topic: str, consumer_group: str, offset: int, queue_id: int = 0, **options: Any) -> Pulled:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from broker.backups.directory import Backup
 from broker.client.errors import BrokerError
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.state.release import THIS_RELEASE
-from broker.tools.backup.directory import Backup
 from broker.tools.cluster.query import ask
 from tests.broker.shell.certificates import Certificates
 from tests.broker.shell.test_access import ACCOUNTS, OPERATOR

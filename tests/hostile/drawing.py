@@ -310,7 +310,10 @@ class Drawing:
             name = random.choice(
                 ("brokerPermission", "x", "autoCreateTopicEnable", "orderMessageEnable", "fileReservedTime")
             )
-            return f"{name}={self._text()}\n".encode(errors="replace")
+            value = self._text()
+            if name == "brokerPermission" and value == "0":
+                value = "6"  # without accounts anybody may shut a broker, and it is shut for all then
+            return f"{name}={value}\n".encode(errors="replace")
         return random.choice((b"", b"body", random.randbytes(random.choice((1, 100, 5000)))))
 
     def _batch(self) -> bytes:

@@ -10,6 +10,8 @@ No sockets and no clock: nodes are those of the tests' group. What must hold for
   consumer group;
 - the node that led still leads.
 
+A broken peer (`tests/hostile/peers.py`) takes the place of the third node; the two others must go on to serve.
+
 With accounts the stranger has one of its own, signs with it, and names what is the healthy client's. Without them
 everybody may change everything by request, so that it names only its own there.
 """
@@ -44,6 +46,7 @@ from broker.settings.tables import NameServerSettings
 from tests.broker.harness import Group
 from tests.broker.lines import Desk
 from tests.hostile.drawing import Drawing, Names
+from tests.hostile.peers import BrokenPeer, HealthyClients
 
 CODES: Final = (*map(int, RequestCode), 0, -1, 999, 32767, 2**31 - 1)
 _CHANGES_MEMBERS: Final = frozenset({RequestCode.TRIVET_CHANGE_GROUP, RequestCode.TRIVET_TRANSFER_LEADERSHIP})
@@ -386,6 +389,46 @@ class PeerPortRound:
         )
 
 
+class BrokenPeerRound:
+    """A group of three of which one is broken and knows the secret (`tests.hostile.peers`), and healthy clients."""
+
+    def __init__(self, seed: int, told: Told) -> None:
+        self._told = told
+        self._random = Random(seed)
+        self.group = Group(3, seed=seed)
+        self.group.elect()
+        client = self.group.connect()
+        for topic in ("H", "F0", "F1", "F2"):
+            client.create_topic(topic)
+        self.group.converge()
+        self._healthy = HealthyClients(self.group)
+        self._broken = BrokenPeer(self.group, self._random, Drawing(self._random, Names()))
+
+    @property
+    def last_frames(self) -> list[bytes]:
+        """What the broken peer has sent last."""
+        return [self._broken.sending]
+
+    def run(self, count: int) -> None:
+        """Sends so many frames, in handfuls, and looks at the healthy clients after each of them."""
+        random = self._random
+        while count > 0:
+            handful = min(count, random.choice((1, 5, 20)))
+            count -= handful
+            began = time.process_time_ns()
+            for _ in range(handful):
+                self._told.closed += self._broken.send(random.choice(("n0", "n1")))
+                self._told.requests += 1
+            self._healthy.look()
+            self._told.healthy_ms.append((time.process_time_ns() - began) / 1e6)
+            if random.random() < 0.05:
+                self._broken.hang_up(random.choice(("n0", "n1")))
+                self.group.advance(random.choice((0.1, 1, 6)))
+        self._broken.end()
+        self._healthy.look()
+        self.group.converge()
+
+
 def expect(holds: bool, otherwise: str) -> None:
     """Raises `FindingError` unless it holds."""
     if not holds:
@@ -403,11 +446,14 @@ def _told_exceptions(_: Any, name: str, event: MutableMapping[str, Any]) -> Any:
     raise structlog.DropEvent
 
 
-ROUNDS: Final[dict[str, Callable[[int, Told], BrokerRound | NameServerRound | PeerPortRound]]] = {
+Round = BrokerRound | NameServerRound | PeerPortRound | BrokenPeerRound
+
+ROUNDS: Final[dict[str, Callable[[int, Told], Round]]] = {
     "brokers": lambda seed, told: BrokerRound(seed, told, accounts=False),
     "brokers with accounts": lambda seed, told: BrokerRound(seed, told, accounts=True),
     "name server": NameServerRound,
     "port of the peers": PeerPortRound,
+    "a broken peer": BrokenPeerRound,
 }
 
 

@@ -21,7 +21,7 @@ from tests.hostile.drawing import BODIES, HEADERS
 FACTOR = 20
 BODY_BYTES = 100 * 1024
 LONG = "x" * 1900
-_CHANGES_MEMBERS = {RequestCode.TRIVET_CHANGE_GROUP, RequestCode.TRIVET_TRANSFER_LEADERSHIP}
+CHANGES_MEMBERS = {RequestCode.TRIVET_CHANGE_GROUP, RequestCode.TRIVET_TRANSFER_LEADERSHIP}
 
 
 def fields_of(code: int, count: int) -> dict[str, str]:
@@ -41,15 +41,13 @@ def fields_of(code: int, count: int) -> dict[str, str]:
     return fields
 
 
-def bodies_of(code: int) -> Iterator[bytes]:
+def bodies_of(code: int, size: int) -> Iterator[bytes]:
     """Long bodies: the shortest members that a list of the request's body may have, and what is none."""
     yield b""
-    yield b"[" * BODY_BYTES
-    yield b'{"a":[' + b"[]," * (BODY_BYTES // 3) + b"[]]}"
-    yield (
-        b"{" + b",".join(b"%d:{}" % number for number in range(BODY_BYTES // 12)) + b"}"
-    )  # RocketMQ's dialect
-    yield b'"' + b"\\" * BODY_BYTES
+    yield b"[" * size
+    yield b'{"a":[' + b"[]," * (size // 3) + b"[]]}"
+    yield (b"{" + b",".join(b"%d:{}" % number for number in range(size // 12)) + b"}")  # RocketMQ's dialect
+    yield b'"' + b"\\" * size
     kind = BODIES.get(code)
     for field in msgspec.structs.fields(kind) if kind is not None else ():
         if "list" in str(field.type) or "dict" in str(field.type):
@@ -60,7 +58,7 @@ def bodies_of(code: int) -> Iterator[bytes]:
                 b'{"groupName":"g"}',
                 b'{"topicName":"T"}',
             ):
-                members = b",".join([member] * (BODY_BYTES // len(member)))
+                members = b",".join([member] * (size // len(member)))
                 others = b'"clientID":"c","clientId":"c","consumerGroup":"g","group":"g"'
                 yield b"{" + others + b',"' + name + b'":[' + members + b"]}"
     if code == RequestCode.SEND_BATCH_MESSAGE:
@@ -68,16 +66,16 @@ def bodies_of(code: int) -> Iterator[bytes]:
         yield encode_batch([BatchItem(0, b"", b"KEYS\x01" + b"k " * 900 + b"\x02")] * 50)
 
 
-def worst_frames(code: int, opaque: int) -> Iterator[bytes]:
+def worst_frames(code: int, opaque: int, size: int = BODY_BYTES) -> Iterator[bytes]:
     for serialization in (JSON, ROCKETMQ) if code <= 32767 else (JSON,):
         yield encode(request(code, fields_of(code, 128), opaque=opaque, serialization=serialization))
         many = fields_of(code, 0) | {str(number): "1" for number in range(20_000)}
         yield encode(request(code, many, opaque=opaque, serialization=serialization))
-        for body in bodies_of(code):
+        for body in bodies_of(code, size):
             yield encode(request(code, fields_of(code, 0), body, opaque=opaque, serialization=serialization))
 
 
-class _Deaf:
+class DeafEnd:
     """The end of a client that does not look at its answers."""
 
     def receive(self, data: bytes) -> None:
@@ -102,7 +100,7 @@ class Rig:
 
     def cpu_ns(self, frame: bytes) -> int:
         """What the node takes for the frame."""
-        session = self.group.accept(self.group.leader, _Deaf(), "10.1.1.1", 999)
+        session = self.group.accept(self.group.leader, DeafEnd(), "10.1.1.1", 999)
         began = time.process_time_ns()
         session.received(frame)
         self.group.settle()
@@ -125,7 +123,7 @@ def rig() -> Rig:
 
 @pytest.mark.parametrize("code", RequestCode)
 def test_no_frame_costs_much_more_than_its_bytes(rig: Rig, code: RequestCode) -> None:
-    if code in _CHANGES_MEMBERS:
+    if code in CHANGES_MEMBERS:
         pytest.skip("would end the group that the others are sent to")
     send_ns, byte_ns = rig.send_ns()
     for frame in worst_frames(code, 1):

@@ -141,12 +141,13 @@ class TrivetCluster:
 
     kind = "trivet"
 
-    def __init__(self, folder: Path, nodes: int = 3) -> None:
+    def __init__(self, folder: Path, nodes: int = 3, flush: str = "async") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.name_server = f"{HOST}:{free_base_port(1)}"
         port = free_base_port(10 * nodes + 2)
         argv = [str(Path(sys.executable).with_name("trivet")), "cluster", "--dir", str(folder / "data")]
         argv += ["--nodes", str(nodes), "--namesrv-port", self.name_server.rpartition(":")[2]]
+        argv += ["--flush", flush]
         self._child = Child([*argv, "--port", str(port + 2), "--vip"], log=folder / "cluster.log", cwd=folder)
         try:
             self._child.wait_until(self._ready_line, READY_LIMIT_S, "READY")

@@ -51,7 +51,10 @@ COMMON_SETTINGS = {
 
 
 class ReferenceCluster:
-    """A reference name server with one group: ``replicas`` 1 is a plain master, 3 a DLedger group."""
+    """A reference name server with one group: ``replicas`` 1 is a plain master, 3 a DLedger group.
+
+    A plain master may have `slaves`, which replicate it and never take its place; they are no `nodes`.
+    """
 
     def __init__(
         self,
@@ -61,10 +64,12 @@ class ReferenceCluster:
         *,
         version: str = REFERENCE_VERSION,
         heap_mib: int = 400,
+        slaves: int = 0,
     ) -> None:
         self.kind = "reference" if replicas > 1 else "reference-single"
         self._folder = folder
         self._replicas = replicas
+        self._slaves = slaves
         self._settings = settings or {}
         self._heap_mib = heap_mib
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -80,10 +85,13 @@ class ReferenceCluster:
         self.nodes: Sequence[Node] = []
         try:
             self._start("namesrv", NAME_SERVER_MAIN, conf / "namesrv.conf", heap_mib=128)
-            base = free_base_port(PORTS_PER_BROKER * replicas + replicas)
-            self._ports = [base + 2 + PORTS_PER_BROKER * i for i in range(replicas)]
-            self._peer_ports = [base + PORTS_PER_BROKER * replicas + i for i in range(replicas)]
+            brokers = replicas + slaves
+            base = free_base_port(PORTS_PER_BROKER * brokers + replicas)
+            self._ports = [base + 2 + PORTS_PER_BROKER * i for i in range(brokers)]
+            self._peer_ports = [base + PORTS_PER_BROKER * brokers + i for i in range(replicas)]
             self.nodes = [self._start_broker(i) for i in range(replicas)]
+            for i in range(replicas, brokers):
+                self._start_broker(i)
             everyone = self._all_registered
             wait_until(everyone, READY_LIMIT_S, "the reference group registered")
         except BaseException:
@@ -109,7 +117,7 @@ class ReferenceCluster:
     def _all_registered(self) -> bool:
         if not has_leader(self.name_server, self.nodes):
             return False
-        return len(wire.broker_addresses(self.name_server)[GROUP]) == self._replicas
+        return len(wire.broker_addresses(self.name_server)[GROUP]) == self._replicas + self._slaves
 
     def _start_broker(self, position: int) -> Node:
         identity = f"n{position}"
@@ -130,6 +138,8 @@ class ReferenceCluster:
                 "dLegerSelfId": identity,
             }
         settings |= self._settings
+        if position >= self._replicas:
+            settings |= {"brokerRole": "SLAVE", "brokerId": str(position)}
         path = self._folder / "conf" / f"{identity}.conf"
         path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         process = self._start(identity, BROKER_MAIN, path, heap_mib=self._heap_mib)

@@ -53,8 +53,7 @@ def names(numbers: set[int]) -> list[str]:
 
 
 def test_every_request_that_a_broker_handles_has_a_row() -> None:
-    group = Group(1)
-    group.elect()
+    group = Group.elected(1)
     handled = {*group.node(group.leader)._routes, RequestCode.TRIVET_GREETING}
     assert names(handled - codes(TO_BROKER).keys()) == []
     assert names(codes(TO_BROKER).keys() - handled) == []

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from log.batch import BatchItem, encode_batch, parse_batch
+from log.batch import BatchItem, batch_items, encode_batch
 from log.errors import RecordError
 from log.index_file import file_name, key_hash
 from log.java_hash import java_hash, java_hash_utf8, java_hash_utf8_many
@@ -215,7 +215,7 @@ def test_separators_in_properties_are_refused() -> None:
 
 @given(st.lists(st.builds(BatchItem, int32, st.binary(max_size=50), st.binary(max_size=50)), min_size=1))
 def test_batches_round_trip(items: list[BatchItem]) -> None:
-    assert parse_batch(encode_batch(items)) == items
+    assert list(batch_items(encode_batch(items))) == items
 
 
 @settings(max_examples=200)
@@ -224,7 +224,7 @@ def test_damaged_batches_are_record_errors(raw: bytes) -> None:
     good = encode_batch([BatchItem(1, b"body", b"A\x01b\x02")])
     for bad in (b"", raw, good[:-1], good + raw[:21]):
         try:
-            parsed = parse_batch(bad)
+            parsed = list(batch_items(bad))
         except RecordError:
             continue
         assert len(encode_batch(parsed)) == len(bad)

@@ -33,8 +33,7 @@ def all_units(queue: ConsumeQueue) -> list[tuple[int, int, int]]:
     return units
 
 
-def test_golden_units() -> None:
-    disk = MemoryDisk()
+def test_golden_units(disk: MemoryDisk) -> None:
     queue = make_queue(disk)
     queue.append(0, 48, 102, 97)
     queue.append(1, 198, 103, -1320661992)
@@ -43,8 +42,7 @@ def test_golden_units() -> None:
     assert len(raw) == 160
 
 
-def test_units_come_back_across_files() -> None:
-    disk = MemoryDisk()
+def test_units_come_back_across_files(disk: MemoryDisk) -> None:
     queue = make_queue(disk, 20)
     assert disk.list("consumequeue/T/2") == [f"{start:020d}" for start in (0, 160, 320)]
     assert all_units(queue) == [(100 * number + 48, 50, number * 7) for number in range(20)]
@@ -66,8 +64,7 @@ def test_a_replay_is_ignored_and_a_hole_is_an_error() -> None:
     assert all_units(queue) == [(100 * number + 48, 50, number * 7) for number in range(11)]
 
 
-def test_a_queue_that_begins_late_is_filled_up() -> None:
-    disk = MemoryDisk()
+def test_a_queue_that_begins_late_is_filled_up(disk: MemoryDisk) -> None:
     queue = make_queue(disk)
     queue.append(11, 5048, 50, 1)
     assert (queue.min_offset, queue.max_offset) == (11, 12)
@@ -89,8 +86,7 @@ def test_a_queue_told_where_it_begins_accepts_what_comes() -> None:
     assert (queue.min_offset, queue.max_offset) == (27, 29)
 
 
-def test_the_beginning_follows_the_log() -> None:
-    disk = MemoryDisk()
+def test_the_beginning_follows_the_log(disk: MemoryDisk) -> None:
     queue = make_queue(disk, 30)
     queue.correct_min(1048)
     assert queue.min_offset == 10
@@ -127,8 +123,7 @@ def test_offsets_by_time(stored: list[int], wanted: int, deleted: int) -> None:
 
 
 @pytest.mark.parametrize("end", range(21))
-def test_truncation_leaves_exactly_what_the_log_has(end: int) -> None:
-    disk = MemoryDisk()
+def test_truncation_leaves_exactly_what_the_log_has(end: int, disk: MemoryDisk) -> None:
     queue = make_queue(disk, 20)
     queue.truncate_to(100 * end + 48)
     assert (queue.min_offset, queue.max_offset) == (0, end)
@@ -139,8 +134,7 @@ def test_truncation_leaves_exactly_what_the_log_has(end: int) -> None:
     assert all_units(queue) == [(100 * number + 48, 50, number * 7) for number in range(end + 1)]
 
 
-def test_a_full_disk_refuses_a_unit_and_changes_nothing() -> None:
-    disk = MemoryDisk()
+def test_a_full_disk_refuses_a_unit_and_changes_nothing(disk: MemoryDisk) -> None:
     queue = make_queue(disk, 8)
     disk.free_pages = 0
     for _ in range(2):
@@ -172,8 +166,7 @@ def test_units_held_by_a_reader_survive_eviction() -> None:
     assert list(units) == [(48, 50, 9)]
 
 
-def test_checksums_are_continued_and_found_wrong_after_any_flip() -> None:
-    disk = MemoryDisk()
+def test_checksums_are_continued_and_found_wrong_after_any_flip(disk: MemoryDisk) -> None:
     queue = make_queue(disk)
     for number in range(13):
         queue.append(number, 100 * number + 48, 50, number * 7)

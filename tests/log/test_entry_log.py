@@ -4,6 +4,7 @@ import struct
 from dataclasses import replace
 from zlib import crc32
 
+import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -42,8 +43,7 @@ def filled(disk: MemoryDisk, bodies: list[bytes], term: int = 1) -> EntryLog:
     return log
 
 
-def test_golden_entry_and_unit() -> None:
-    disk = MemoryDisk()
+def test_golden_entry_and_unit(disk: MemoryDisk) -> None:
     log = open_log(disk)
     assert log.append(7, b"first") == 0
     assert log.append(8, b"second!") == 1
@@ -57,8 +57,7 @@ def test_golden_entry_and_unit() -> None:
 
 
 @pytest.mark.parametrize(("second", "rolls"), [(FILE - 8 - 148 - 48, False), (FILE - 8 - 148 - 48 + 1, True)])
-def test_an_entry_rolls_if_it_leaves_less_than_a_marker(second: int, rolls: bool) -> None:
-    disk = MemoryDisk()
+def test_an_entry_rolls_if_it_leaves_less_than_a_marker(second: int, rolls: bool, disk: MemoryDisk) -> None:
     log = open_log(disk)
     log.append(1, bytes(100))
     position = log.next_position(second)
@@ -110,8 +109,7 @@ def test_clip_takes_as_much_as_fits() -> None:
     assert len(log.run(5, 9).body) == 500
 
 
-def test_a_failed_flush_never_counts() -> None:
-    disk = MemoryDisk()
+def test_a_failed_flush_never_counts(disk: MemoryDisk) -> None:
     log = filled(disk, [b"x"] * 3)
     job = log.flush_job()
     assert job is not None
@@ -123,8 +121,7 @@ def test_a_failed_flush_never_counts() -> None:
     assert log.flush_job() is None, "the job is still out, for ever"
 
 
-def test_entries_truncated_and_rewritten_during_a_flush_are_not_durable() -> None:
-    disk = MemoryDisk()
+def test_entries_truncated_and_rewritten_during_a_flush_are_not_durable(disk: MemoryDisk) -> None:
     log = filled(disk, [b"x"] * 5)
     job = log.flush_job()
     assert job is not None
@@ -139,8 +136,7 @@ def test_entries_truncated_and_rewritten_during_a_flush_are_not_durable() -> Non
     assert log.flushed(job) == 7
 
 
-def test_a_full_disk_refuses_appends_and_recovers_when_space_is_freed() -> None:
-    disk = MemoryDisk()
+def test_a_full_disk_refuses_appends_and_recovers_when_space_is_freed(disk: MemoryDisk) -> None:
     log = open_log(disk)
     disk.free_pages = 3  # file and index file take one page each
     count = 0
@@ -173,13 +169,13 @@ def test_room_for_many_is_room_for_all_or_a_refusal_that_changes_nothing(sizes: 
         log.append(1, b"before")
         disk.free_pages = free_pages
         try:
-            log.make_room_for_all(sizes)
+            log.make_room_for_all(np.array(sizes, np.int64))
         except DiskFullError:
             outcomes.add("refused")
             assert log.last_index == 0
             assert open_log(disk.kill()).last_index == 0
             disk.free_pages = 1000
-            log.make_room_for_all(sizes)
+            log.make_room_for_all(np.array(sizes, np.int64))
         else:
             outcomes.add("taken")
         disk.free_pages = 0
@@ -191,7 +187,7 @@ def test_room_for_many_is_room_for_all_or_a_refusal_that_changes_nothing(sizes: 
 def test_room_for_an_entry_larger_than_a_file_is_refused() -> None:
     log = open_log(MemoryDisk())
     with pytest.raises(EntryTooLargeError):
-        log.make_room_for_all([10, FILE])
+        log.make_room_for_all(np.array([10, FILE]))
 
 
 def test_slices_outlive_deletion_and_the_log() -> None:
@@ -250,8 +246,7 @@ def test_a_range_at_another_position_is_refused() -> None:
     assert follower.last_index == 1
 
 
-def test_a_stray_file_of_an_overtaken_preparation_is_removed() -> None:
-    disk = MemoryDisk()
+def test_a_stray_file_of_an_overtaken_preparation_is_removed(disk: MemoryDisk) -> None:
     log = filled(disk, [bytes(100)] * 8)
     job = log.prepare_job()
     assert job is not None
@@ -310,7 +305,7 @@ class LogModel(RuleBasedStateMachine):
 
     @rule(sizes=st.lists(st.integers(0, 200), max_size=12))
     def make_room(self, sizes: list[int]) -> None:
-        self.log.make_room_for_all(sizes)
+        self.log.make_room_for_all(np.array(sizes, np.int64))
         end = self.log.end_position
         for size in sizes:
             end = self.log.next_position(size, end) + size + 48

@@ -44,6 +44,11 @@ def expected(everything: list[tuple[str, int, int]], key: str) -> list[int]:
     return [offset for found, offset, _ in reversed(everything) if found == key]
 
 
+@pytest.fixture
+def index(disk: MemoryDisk) -> IndexFiles:
+    return IndexFiles(disk, OPTIONS)
+
+
 def test_golden_file(tmp_path: Path) -> None:
     disk = MmapDisk(tmp_path)
     index = IndexFiles(disk, OPTIONS)
@@ -136,9 +141,7 @@ def test_old_files_go_with_the_log() -> None:
     assert len(index) == 1
 
 
-def test_clocks_that_go_back_do_not_disorder_files() -> None:
-    disk = MemoryDisk()
-    index = IndexFiles(disk, OPTIONS)
+def test_clocks_that_go_back_do_not_disorder_files(disk: MemoryDisk, index: IndexFiles) -> None:
     for number in range(60):
         index.put([b"T#k"], [48 + number], [NOW], NOW - 1000 * number)
         index.write()
@@ -181,9 +184,9 @@ def _damage(disk: MemoryDisk, name: str, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["missing", "short", "flipped"])
 @pytest.mark.parametrize("number", [0, 1, 3])
-def test_damaged_files_are_dropped_and_what_to_index_again_is_told(kind: str, number: int) -> None:
-    disk = MemoryDisk()
-    index = IndexFiles(disk, OPTIONS)
+def test_damaged_files_are_dropped_and_what_to_index_again_is_told(
+    kind: str, number: int, disk: MemoryDisk, index: IndexFiles
+) -> None:
     everything = fill(index, [50])  # 15 to a file
     notes, _ = index.notes()
     _damage(disk, notes[number].name, kind)
@@ -196,10 +199,10 @@ def test_damaged_files_are_dropped_and_what_to_index_again_is_told(kind: str, nu
 
 
 @pytest.mark.parametrize("number", [0, 1, 3])
-def test_a_damaged_slot_is_put_right_in_full_files_too(number: int) -> None:
+def test_a_damaged_slot_is_put_right_in_full_files_too(
+    number: int, disk: MemoryDisk, index: IndexFiles
+) -> None:
     """Found by the simulator, seed 200: a bit in the table of an old file hid keys, after each start again."""
-    disk = MemoryDisk()
-    index = IndexFiles(disk, OPTIONS)
     everything = fill(index, [50])  # 15 to a file
     notes, _ = index.notes()
     slot = key_hash(b"T#k2") % 7
@@ -209,17 +212,14 @@ def test_a_damaged_slot_is_put_right_in_full_files_too(number: int) -> None:
     assert again.query("T", "k2", 64, 0, 1 << 60) == expected(everything, "k2")
 
 
-def test_without_notes_all_is_built_again() -> None:
-    disk = MemoryDisk()
+def test_without_notes_all_is_built_again(disk: MemoryDisk) -> None:
     fill(IndexFiles(disk, OPTIONS), [50])
     again = IndexFiles(disk, OPTIONS)
     assert again.recover(None, clean_stop=False) == 0
     assert disk.list("index") == []
 
 
-def test_a_full_disk_can_be_tried_again() -> None:
-    disk = MemoryDisk()
-    index = IndexFiles(disk, OPTIONS)
+def test_a_full_disk_can_be_tried_again(disk: MemoryDisk, index: IndexFiles) -> None:
     everything = fill(index, [10])
     disk.free_pages = 0
     with pytest.raises(DiskFullError):
@@ -230,10 +230,8 @@ def test_a_full_disk_can_be_tried_again() -> None:
         assert index.query("T", key, 64, 0, 1 << 60) == expected(everything, key)
 
 
-def test_keys_that_find_no_room_are_found_where_they_wait() -> None:
+def test_keys_that_find_no_room_are_found_where_they_wait(disk: MemoryDisk, index: IndexFiles) -> None:
     """A query that raised here ended a leader in seed 5027: a repeated send is looked up in the middle of a turn."""
-    disk = MemoryDisk()
-    index = IndexFiles(disk, OPTIONS)
     everything = fill(index, [10])
     disk.free_pages = 0
     with pytest.raises(DiskFullError):
@@ -249,9 +247,9 @@ def test_keys_that_find_no_room_are_found_where_they_wait() -> None:
         assert index.query("T", key, 64, 0, 1 << 60, least_offset=1000) == [p for p in places if p >= 1000]
 
 
-def test_pending_keys_are_found_and_written_when_enough_are_together() -> None:
-    disk = MemoryDisk()
-    index = IndexFiles(disk, OPTIONS)
+def test_pending_keys_are_found_and_written_when_enough_are_together(
+    disk: MemoryDisk, index: IndexFiles
+) -> None:
     index.put([b"T#k"], [48], [NOW], NOW)
     assert disk.list("index") == []
     assert index.query("T", "k", 64, 0, 1 << 60) == [48]

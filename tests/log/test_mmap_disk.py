@@ -1,7 +1,9 @@
 """The real disk: what `log.disk` promises, on a real file system."""
 
+import ctypes
 import errno
 import gc
+import mmap
 import os
 import shutil
 import sys
@@ -48,6 +50,21 @@ def test_preparing_allocates_blocks_and_keeps_bytes(disk: MmapDisk, tmp_path: Pa
     assert bytes(mapped.buffer[PAGE_BYTES : PAGE_BYTES + 3]) == b"abc"
     mapped.prepare(0, 64 * PAGE_BYTES, touch=False)
     mapped.prepare(5, 5)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mincore")
+def test_preparing_little_reads_nothing_ahead(disk: MmapDisk, tmp_path: Path) -> None:
+    size = 1500 * PAGE_BYTES
+    file = disk.open("queue", size, create=True)
+    file.prepare(0, PAGE_BYTES)
+    file.buffer[0] = 1
+    in_memory = (ctypes.c_ubyte * 1500)()
+    with (tmp_path / "store" / "queue").open("r+b") as opened, mmap.mmap(opened.fileno(), size) as mapped:
+        first = ctypes.c_char.from_buffer(mapped)
+        libc = ctypes.CDLL(None, use_errno=True)
+        assert not libc.mincore(ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(size), in_memory)
+        del first
+    assert sum(page & 1 for page in in_memory) == 1
 
 
 def test_a_full_disk_is_an_error_of_preparing(disk: MmapDisk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from log.consume_queue import ConsumeQueue
+from log.consume_queue import ConsumeQueue, MappingPool
+from log.disk import MappedFile
 from log.dispatch import Arrival
 from log.entry_recovery import RecoveryKind
 from log.errors import (
@@ -20,7 +21,7 @@ from log.errors import (
 )
 from log.hard_state import HardState
 from log.mmap_disk import MmapDisk
-from log.options import INTERNAL_TOPIC
+from log.own_topics import INTERNAL_TOPIC
 from log.record import pack_host
 from log.retention import DataFile, RetentionPolicy, files_to_delete
 from log.snapshot import Snapshot
@@ -99,6 +100,11 @@ def flush(store: Store) -> int:
 # ---- dispatch --------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def store(disk: MemoryDisk) -> Store:
+    return open_store(disk)[0]
+
+
 def test_an_independent_reader_agrees_with_the_store(tmp_path: Path) -> None:
     store, _ = open_store(MmapDisk(tmp_path))
     send_many(store, 120)
@@ -138,8 +144,7 @@ def test_an_independent_reader_agrees_with_the_store(tmp_path: Path) -> None:
     store.close(store.log.last_index)
 
 
-def test_which_records_get_units_and_keys() -> None:
-    store, _ = open_store(MemoryDisk())
+def test_which_records_get_units_and_keys(store: Store) -> None:
     writer = Writer(store)
     properties = b"UNIQ_KEY\x01%s\x02TAGS\x01a"
     for name, flag in ((b"plain", 0), (b"prepared", 4), (b"committed", 8), (b"rolled", 12)):
@@ -155,8 +160,7 @@ def test_which_records_get_units_and_keys() -> None:
     assert found == {"plain": 1, "prepared": 1, "committed": 1, "rolled": 0}
 
 
-def test_tags_codes_of_delayed_messages_are_deliver_times() -> None:
-    store, _ = open_store(MemoryDisk())
+def test_tags_codes_of_delayed_messages_are_deliver_times(store: Store) -> None:
     writer = Writer(store)
     for queue_id in (0, 2, 17, 30):
         writer.send("SCHEDULE_TOPIC_XXXX", queue_id, properties=b"TAGS\x01a\x02DELAY\x013\x02")
@@ -165,8 +169,7 @@ def test_tags_codes_of_delayed_messages_are_deliver_times() -> None:
     assert [unit[2] - NOW for unit in codes if unit] == [1000, 10_000, 7_200_000, 7_200_000]
 
 
-def test_records_with_ipv6_hosts_long_topics_and_odd_properties() -> None:
-    store, _ = open_store(MemoryDisk())
+def test_records_with_ipv6_hosts_long_topics_and_odd_properties(store: Store) -> None:
     v6 = pack_host("2001:db8::1", 10911)
     cases = [
         ("T", v6, b"TAGS\x01x\x02TAGS\x01last\x02", "last"),
@@ -189,8 +192,7 @@ def test_records_with_ipv6_hosts_long_topics_and_odd_properties() -> None:
         assert store.store_time_of(unit[0]) == NOW + 5
 
 
-def test_bodies_that_are_no_records_or_name_no_queue_are_passed_over() -> None:
-    store, _ = open_store(MemoryDisk())
+def test_bodies_that_are_no_records_or_name_no_queue_are_passed_over(store: Store) -> None:
     store.log.append(1, b"")
     store.log.append(1, b"x" * 200)
     store.log.append(1, bytes(300))
@@ -203,8 +205,7 @@ def test_bodies_that_are_no_records_or_name_no_queue_are_passed_over() -> None:
     assert dispatch.arrivals == [Arrival("T", 0, 0, 1)]
 
 
-def test_dispatch_can_stop_at_each_command() -> None:
-    store, _ = open_store(MemoryDisk())
+def test_dispatch_can_stop_at_each_command(store: Store) -> None:
     send_many(store, 40)
     stops = []
     while store.dispatched_index < 39:
@@ -227,8 +228,7 @@ def test_dispatch_gives_the_same_in_any_steps(batch: int) -> None:
     assert derived(store) == derived(whole)
 
 
-def test_a_hole_in_a_queue_is_the_leaders_bug() -> None:
-    store, _ = open_store(MemoryDisk())
+def test_a_hole_in_a_queue_is_the_leaders_bug(store: Store) -> None:
     for offset in (0, 2):
         position = store.log.next_position(len(make_record(0)))
         store.log.append(1, make_record(position + 48, queue_offset=offset))
@@ -237,9 +237,7 @@ def test_a_hole_in_a_queue_is_the_leaders_bug() -> None:
     assert store.dispatched_index == -1
 
 
-def test_dispatch_on_a_full_disk_goes_on_where_it_stopped() -> None:
-    disk = MemoryDisk()
-    store, _ = open_store(disk)
+def test_dispatch_on_a_full_disk_goes_on_where_it_stopped(disk: MemoryDisk, store: Store) -> None:
     send_many(store, 100)
     disk.free_pages = 4
     with pytest.raises(DiskFullError):
@@ -254,8 +252,7 @@ def test_dispatch_on_a_full_disk_goes_on_where_it_stopped() -> None:
     assert derived(store) == derived(whole)
 
 
-def test_queue_ends_count_what_is_not_dispatched_yet() -> None:
-    store, _ = open_store(MemoryDisk())
+def test_queue_ends_count_what_is_not_dispatched_yet(store: Store) -> None:
     writer = Writer(store)
     for _ in range(3):
         writer.send("A", 0)
@@ -269,8 +266,7 @@ def test_queue_ends_count_what_is_not_dispatched_yet() -> None:
 # ---- recovery --------------------------------------------------------------------------------------------
 
 
-def test_a_clean_stop_and_start() -> None:
-    disk = MemoryDisk()
+def test_a_clean_stop_and_start(disk: MemoryDisk) -> None:
     store, report = open_store(disk)
     assert report.log.kind is RecoveryKind.CLEAN
     assert not report.damage
@@ -292,6 +288,39 @@ def test_a_clean_stop_and_start() -> None:
     assert store.hard_state.read() == HardState(1, "n0")
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_checkpoint_behind_a_start_looks_at_new_units_only(
+    disk: MemoryDisk, clean: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the start has found sound is not read again: thousands of queues that stand idle would be one long turn."""
+    store, _ = open_store(disk)
+    send_many(store, 100)
+    store.dispatch(99, NOW)
+    checkpoint(store, 99)
+    if clean:
+        store.close(99)
+    else:
+        store.abandon()
+    store, _ = open_store(disk)
+    mapped: list[str] = []
+    pool_get = MappingPool.get
+
+    def get(pool: MappingPool, queue: ConsumeQueue, start: int, *, create: bool = False) -> MappedFile:
+        mapped.append(f"{queue.topic}/{queue.queue_id}")
+        return pool_get(pool, queue, start, create=create)
+
+    monkeypatch.setattr(MappingPool, "get", get)
+    Writer(store).send("topic-1", 2, body=b"new", store_time=NOW + 20_000)
+    store.dispatch(100, NOW)
+    checkpoint(store, 100)
+    assert set(mapped) == {"topic-1/2"}
+    before = derived(store)
+    store.abandon()
+    store, report = open_store(disk)
+    assert not report.damage
+    assert derived(store) == before
+
+
 def test_two_processes_cannot_open_one_store(tmp_path: Path) -> None:
     store, _ = open_store(MmapDisk(tmp_path))
     with pytest.raises(StoreLockedError):
@@ -300,9 +329,7 @@ def test_two_processes_cannot_open_one_store(tmp_path: Path) -> None:
     Store.open(MmapDisk(tmp_path), TINY, NOW)[0].abandon()
 
 
-def test_a_killed_process_loses_nothing() -> None:
-    disk = MemoryDisk()
-    store, _ = open_store(disk)
+def test_a_killed_process_loses_nothing(disk: MemoryDisk, store: Store) -> None:
     send_many(store, 60)
     store.dispatch(40, NOW)
     checkpoint(store, 45)
@@ -492,9 +519,7 @@ def test_damaged_term_vote_and_snapshot_are_errors() -> None:
         Store.open(disk, TINY, NOW)
 
 
-def test_failed_flushes_are_never_taken_for_success() -> None:
-    disk = MemoryDisk()
-    store, _ = open_store(disk)
+def test_failed_flushes_are_never_taken_for_success(disk: MemoryDisk, store: Store) -> None:
     send_many(store, 20)
     checkpoint(store, -1)
     notes = disk.read("recovery-notes-0")
@@ -516,9 +541,7 @@ def test_failed_flushes_are_never_taken_for_success() -> None:
 # ---- reset and retention ---------------------------------------------------------------------------------
 
 
-def test_a_snapshot_replaces_a_store() -> None:
-    disk = MemoryDisk()
-    store, _ = open_store(disk)
+def test_a_snapshot_replaces_a_store(disk: MemoryDisk, store: Store) -> None:
     send_many(store, 50)
     store.dispatch(40, NOW)
     store.reset(
@@ -578,9 +601,7 @@ def test_a_reset_that_fails_half_way_is_reported_until_it_is_repeated(writes: in
     assert store.queue_end_offsets() == {("topic-0", 0): 55}
 
 
-def test_a_checkpoint_waits_for_the_flush_of_what_it_notes() -> None:
-    disk = MemoryDisk()
-    store, _ = open_store(disk)
+def test_a_checkpoint_waits_for_the_flush_of_what_it_notes(disk: MemoryDisk, store: Store) -> None:
     send_many(store, 50)
     store.dispatch(40, NOW)
     assert store.checkpoint_job(40) is None
@@ -602,9 +623,7 @@ def test_a_checkpoint_waits_for_the_flush_of_what_it_notes() -> None:
     assert derived(store) == before
 
 
-def test_a_clean_stop_notes_what_came_after_a_checkpoint_that_waits() -> None:
-    disk = MemoryDisk()
-    store, _ = open_store(disk)
+def test_a_clean_stop_notes_what_came_after_a_checkpoint_that_waits(disk: MemoryDisk, store: Store) -> None:
     send_many(store, 50)
     store.dispatch(40, NOW)
     assert store.checkpoint_job(40) is None
@@ -620,9 +639,7 @@ def test_a_clean_stop_notes_what_came_after_a_checkpoint_that_waits() -> None:
     assert derived(store) == before
 
 
-def test_a_checkpoint_without_space_is_written_when_there_is_some() -> None:
-    disk = MemoryDisk()
-    store, _ = open_store(disk)
+def test_a_checkpoint_without_space_is_written_when_there_is_some(disk: MemoryDisk, store: Store) -> None:
     send_many(store, 50)
     store.dispatch(40, NOW)
     flush(store)
@@ -647,9 +664,7 @@ def test_a_checkpoint_without_space_is_written_when_there_is_some() -> None:
     assert derived(store) == before
 
 
-def test_a_stop_without_space_is_no_clean_one() -> None:
-    disk = MemoryDisk()
-    store, _ = open_store(disk)
+def test_a_stop_without_space_is_no_clean_one(disk: MemoryDisk, store: Store) -> None:
     send_many(store, 50)
     store.dispatch(40, NOW)
     flush(store)
@@ -661,9 +676,7 @@ def test_a_stop_without_space_is_no_clean_one() -> None:
     assert not report.clean_stop
 
 
-def test_a_checkpoint_overtaken_by_a_reset_does_no_harm() -> None:
-    disk = MemoryDisk()
-    store, _ = open_store(disk)
+def test_a_checkpoint_overtaken_by_a_reset_does_no_harm(disk: MemoryDisk, store: Store) -> None:
     send_many(store, 50)
     store.dispatch(40, NOW)
     flush(store)
@@ -678,9 +691,7 @@ def test_a_checkpoint_overtaken_by_a_reset_does_no_harm() -> None:
     assert store.checkpoint_job(199) is not None
 
 
-def test_queue_ends_survive_the_loss_of_notes_and_of_old_records() -> None:
-    disk = MemoryDisk()
-    store, _ = open_store(disk)
+def test_queue_ends_survive_the_loss_of_notes_and_of_old_records(disk: MemoryDisk, store: Store) -> None:
     writer = Writer(store)
     for _ in range(11):
         writer.send("quiet")
@@ -699,9 +710,9 @@ def test_queue_ends_survive_the_loss_of_notes_and_of_old_records() -> None:
     assert store.queue_end_offsets() == {("quiet", 0): 11, ("busy", 0): 100}
 
 
-def test_expired_files_go_with_their_queues_but_not_beyond_the_snapshot() -> None:
-    disk = MemoryDisk()
-    store, _ = open_store(disk)
+def test_expired_files_go_with_their_queues_but_not_beyond_the_snapshot(
+    disk: MemoryDisk, store: Store
+) -> None:
     send_many(store, 100)
     store.dispatch(99, NOW)
     flush(store)
@@ -733,9 +744,8 @@ def test_expired_files_go_with_their_queues_but_not_beyond_the_snapshot() -> Non
     assert derived(store) == before
 
 
-def test_the_log_never_begins_with_an_entry_that_may_be_replaced() -> None:
+def test_the_log_never_begins_with_an_entry_that_may_be_replaced(store: Store) -> None:
     """In seed 3019 it did: power took that entry, and another leader's shorter one belonged into the file before."""
-    store, _ = open_store(MemoryDisk())
     send_many(store, 100)
     flush(store)
     last_file_begins = store.log.index_at(store.log.file_starts()[-1])
@@ -781,9 +791,7 @@ def test_the_retention_rule() -> None:
     assert decide(0.0, 0.9, policy=replace(policy, files_per_pass=2)) == 2
 
 
-def test_topics_can_be_removed() -> None:
-    disk = MemoryDisk()
-    store, _ = open_store(disk)
+def test_topics_can_be_removed(disk: MemoryDisk, store: Store) -> None:
     writer = Writer(store)
     for queue_id in range(3):
         writer.send("gone", queue_id)

@@ -308,7 +308,11 @@ class Cluster:
             # The same term and index is the same entry, on whichever node (log matching).
             entries = [Entry(term, f"old{index}.{term}") for index, term in enumerate(entry_terms)]
             term = (terms or {}).get(node, max(entry_terms, default=0))
-            self.hosts[node] = Host(self, node, Log(entries, (-1, configuration)), HardState(term))
+            self.hosts[node] = self._host(node, Log(entries, (-1, configuration)), HardState(term))
+
+    def _host(self, node: str, log: Log, hard_state: HardState) -> Host:
+        """Makes a host; a world of another kind has another one."""
+        return Host(self, node, log, hard_state)
 
     def unique(self, prefix: str) -> str:
         self._numbers += 1

@@ -18,6 +18,7 @@ from raft import (
     PromoteLearner,
     Raft,
     RaftConfig,
+    Reason,
     RemoveMember,
     Role,
 )
@@ -220,13 +221,12 @@ class TestElection:
     def test_5_2_timeouts_are_drawn_anew_and_from_the_whole_range(self) -> None:
         raft = node()
         waits = []
-        now = 0
-        for _ in range(200):
+        for term in range(2, 202):
+            step(raft, vote_request(term, (-1, 0)))
+            assert raft.vote == "b"
             deadline = raft.deadline()
             assert deadline is not None
-            waits.append(deadline - now)
-            now = deadline
-            raft.tick(now)
+            waits.append(deadline)
         span = CONFIG.election_timeout_max_ns - CONFIG.election_timeout_min_ns
         assert min(waits) >= CONFIG.election_timeout_min_ns
         assert max(waits) < CONFIG.election_timeout_max_ns
@@ -511,7 +511,11 @@ class TestMembership:
         step(raft, append((-1, 0)), now=0)
         for pre_vote in (True, False):
             [vote] = sent(
-                step(raft, vote_request(5, (9, 4), pre_vote=pre_vote), CONFIG.election_timeout_min_ns - 1)
+                step(
+                    raft,
+                    vote_request(5, (9, 4), pre_vote=pre_vote, source="c"),
+                    CONFIG.election_timeout_min_ns - 1,
+                )
             )
             assert isinstance(vote, VoteResponse)
             assert not vote.granted
@@ -675,8 +679,8 @@ class TestReads:
         cluster.run_for(5 * SECOND)
         assert role_of(leader.up) is Role.LEADER
         cluster.partition(["a", "b"], ["c", "d", "e"])
-        cluster.run_for(CONFIG.election_timeout_min_ns + 2 * CONFIG.heartbeat_interval_ns)
-        assert role_of(leader.up) is Role.FOLLOWER
+        cluster.run_for(CONFIG.election_timeout_max_ns + 2 * CONFIG.heartbeat_interval_ns)
+        assert role_of(leader.up) is not Role.LEADER
 
 
 class TestPreVote:
@@ -702,14 +706,197 @@ class TestPreVote:
         assert cluster["a"].up.term == term
         assert cluster["c"].up.leader == "a"
 
-    def test_9_6_a_lost_connection_to_the_leader_is_a_reason_to_ask_at_once(self) -> None:
+    def test_9_6_the_heir_of_a_lost_leader_asks_at_once_and_nobody_meets_it(self) -> None:
         for seed in range(20):
-            cluster = Cluster(["a", "b", "c"], seed=seed)
+            cluster = Cluster(["a", "b", "c", "d", "e"], seed=seed)
+            cluster.elect("c")
+            cluster.run_for(SECOND)
+            cluster.crash("c", noticed=True)
+            cluster.run_for(0)
+            assert [host.node for host in cluster.leaders()] == ["d"]
+
+    def test_9_6_a_preferred_leader_is_the_heir(self) -> None:
+        cluster = Cluster(["a", "b", "c"], config=RaftConfig(preferred_leaders=("a", "c")))
+        cluster.elect("a")
+        cluster.run_for(SECOND)
+        cluster.crash("a", noticed=True)
+        cluster.run_for(0)
+        assert [host.node for host in cluster.leaders()] == ["c"]
+
+    def test_9_6_each_voter_waits_a_round_for_everyone_before_it_that_it_can_reach(self) -> None:
+        def wait_of(raft: Raft, *lost: str) -> int:
+            step(raft, append((-1, 0)))
+            for peer in lost:
+                raft.peer_disconnected(peer, SECOND)
+            deadline = raft.deadline()
+            assert deadline is not None
+            return deadline - SECOND
+
+        five = Configuration(("a", "c", "b", "d", "e"))
+        turn = CONFIG.campaign_round_ns
+        assert 2 * turn <= wait_of(node(configuration=five), "b") < 3 * turn
+        assert turn <= wait_of(node(configuration=five), "b", "d") < 2 * turn
+        assert turn <= wait_of(node(configuration=five), "d", "b") < 2 * turn
+        assert wait_of(node(configuration=five), "b", "e", "d") == 0
+
+    def test_9_6_whom_the_heir_cannot_win_without_takes_its_place(self) -> None:
+        raft = node([1, 1], configuration=Configuration(("b", "c", "a")))
+        step(raft, append((1, 1)))
+        raft.peer_disconnected("b", SECOND)
+        assert raft.deadline() != SECOND
+        step(raft, vote_request(2, (0, 1), pre_vote=True, source="c"), SECOND)
+        assert raft.deadline() == SECOND
+
+    def test_9_6_rounds_without_a_result_are_repeated_in_the_same_term_each_twice_as_long(self) -> None:
+        raft = node()
+        step(raft, append((-1, 0)))
+        raft.peer_disconnected("b", 0)
+        rounds = []
+        now = raft.deadline()
+        for _ in range(9):
+            assert now is not None
+            raft.tick(now)
+            assert [(m.target, m.term) for m in sent(raft.take_effects()) if isinstance(m, VoteRequest)] == [
+                ("c", 2)
+            ]
+            after = raft.deadline()
+            assert after is not None
+            rounds.append(after - now)
+            now = after
+        assert (raft.role, raft.term) == (Role.PRE_CANDIDATE, 1)
+        longest = CONFIG.election_timeout_min_ns
+        for attempts, length in enumerate(rounds):
+            span = min(CONFIG.campaign_round_ns << attempts, longest)
+            assert span <= length < 1.5 * span
+
+    def test_9_6_a_voter_that_can_be_reached_again_is_asked_again(self) -> None:
+        raft = node()
+        raft.peer_disconnected("c", 0)
+        raft.tick(2 * SECOND)
+        assert [message.target for message in sent(raft.take_effects())] == ["b"]
+        raft.peer_connected("c", 2 * SECOND)
+        assert [message.target for message in sent(raft.take_effects())] == ["c"]
+        step(raft, VoteResponse("c", "a", 1, 2, True, pre_vote=True), 2 * SECOND)
+        assert role_of(raft) is Role.CANDIDATE
+
+    def test_5_2_votes_of_the_term_count_while_the_next_one_is_asked_about(self) -> None:
+        raft = node()
+        raft.tick(2 * SECOND)
+        step(raft, VoteResponse("b", "a", 1, 2, True, pre_vote=True), 2 * SECOND)
+        deadline = raft.deadline()
+        assert deadline is not None
+        raft.tick(deadline)
+        assert (role_of(raft), raft.term) == (Role.PRE_CANDIDATE, 2)
+        step(raft, VoteResponse("b", "a", 1, 1, True), deadline)  # of an earlier term
+        assert role_of(raft) is Role.PRE_CANDIDATE
+        step(raft, VoteResponse("b", "a", 2, 2, True), deadline)
+        assert (role_of(raft), raft.term) == (Role.LEADER, 2)
+
+    def test_9_6_who_has_voted_helps_nobody_else_for_four_rounds(self) -> None:
+        raft = node()
+        step(raft, vote_request(2, (-1, 0)))
+        pause = 4 * CONFIG.campaign_round_ns
+
+        def would_vote(source: str, now: int) -> bool:
+            question = vote_request(raft.term + 1, (-1, 0), pre_vote=True, source=source)
+            [answer] = sent(step(raft, question, now))
+            assert isinstance(answer, VoteResponse)
+            return answer.granted
+
+        assert not would_vote("c", pause - 1)
+        assert would_vote("b", pause - 1)
+        assert would_vote("c", pause)
+        step(raft, vote_request(4, (-1, 0)))
+        raft.peer_disconnected("b", 1)  # the candidate is gone
+        assert would_vote("c", 1)
+        deadline = raft.deadline()
+        assert deadline is not None
+        assert deadline < SECOND
+
+    def test_9_6_for_three_rounds_whoever_asks_makes_way_only_for_those_before_it(self) -> None:
+        raft = node([1, 1])  # a, b, c: without a leader a stands first
+        raft.tick(2 * SECOND)
+
+        def would_vote(last: tuple[int, int]) -> bool:
+            [answer] = sent(step(raft, vote_request(2, last, pre_vote=True, source="c"), 2 * SECOND))
+            assert isinstance(answer, VoteResponse)
+            return answer.granted
+
+        raft.take_effects()
+        assert would_vote((2, 1))  # a could not have its vote
+        for _ in range(3):
+            assert not would_vote((1, 1))
+            deadline = raft.deadline()
+            assert deadline is not None
+            raft.tick(deadline)
+            raft.take_effects()
+        assert would_vote((1, 1))
+        # Its own round goes on.
+        step(raft, VoteResponse("b", "a", 1, 2, True, pre_vote=True), 60 * SECOND)
+        assert role_of(raft) is Role.CANDIDATE
+
+    def test_9_6_nobody_waits_for_those_that_cannot_win(self) -> None:
+        """One direction between the survivors is cut: the heir hears nobody, or nobody hears it."""
+        for cut in [("b", "c"), ("b", "d"), ("c", "b"), ("d", "b")]:
+            cluster = Cluster(["a", "b", "c", "d", "e"], seed=3)
+            properties = Invariants(cluster)
             cluster.elect("a")
             cluster.run_for(SECOND)
+            cluster.cut = {cut}
             cluster.crash("a", noticed=True)
-            cluster.run_for(2 * CONFIG.campaign_jitter_ns)
+            cluster.run_for(SECOND)
             assert len(cluster.leaders()) == 1
+            properties.check()
+
+    def test_6_2_a_leader_that_its_majority_answers_late_leads_on(self) -> None:
+        """As long as a follower may not have given it up; then whoever asks for votes does not lead, says who asks."""
+        leader = node()
+        become_leader(leader)
+        now = 2 * SECOND
+        while now < 2 * SECOND + CONFIG.election_timeout_max_ns:
+            leader.tick(now)
+            assert role_of(leader) is Role.LEADER
+            now += CONFIG.heartbeat_interval_ns
+        leader.tick(now + CONFIG.heartbeat_interval_ns)
+        assert role_of(leader) is Role.FOLLOWER
+        deadline = leader.deadline()
+        assert deadline is not None
+        assert deadline < now + SECOND
+
+        follower = node()
+        step(follower, append((-1, 0)))
+        for pre_vote in (True, False):
+            for source, granted in (("c", False), ("b", True)):
+                [answer] = sent(step(follower, vote_request(2, (9, 1), pre_vote=pre_vote, source=source)))
+                assert isinstance(answer, VoteResponse)
+                assert answer.granted is granted
+            follower = node()
+            step(follower, append((-1, 0)))
+
+    def test_6_2_a_node_that_stood_still_blames_nobody_for_it(self) -> None:
+        leader = node()
+        become_leader(leader)
+        heard = 2 * SECOND
+        resumed = heard + 5 * SECOND
+        leader.paused(Reason.LOOP_STALLED, 5 * SECOND - 10 * MILLISECOND, resumed)
+        leader.tick(resumed)
+        assert role_of(leader) is Role.LEADER
+        leader.tick(resumed + 2 * SECOND)  # they are silent indeed
+        assert role_of(leader) is Role.FOLLOWER
+
+        follower = node()
+        step(follower, append((-1, 0)))
+        follower.paused(Reason.SLOW_FLUSH, 2 * SECOND, 4 * SECOND)  # and it was not awake before
+        follower.tick(4 * SECOND)
+        deadline = follower.deadline()
+        assert deadline is not None
+        assert deadline >= 4 * SECOND + CONFIG.heartbeat_interval_ns
+        assert (role_of(follower), follower.leader) == (Role.FOLLOWER, "b")
+        [answer] = sent(step(follower, vote_request(2, (9, 1), pre_vote=True, source="c"), 4 * SECOND))
+        assert isinstance(answer, VoteResponse)
+        assert not answer.granted  # the heartbeats wait to be read
+        follower.tick(6 * SECOND)
+        assert role_of(follower) is Role.PRE_CANDIDATE
 
 
 class TestLimits:

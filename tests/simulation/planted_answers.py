@@ -20,8 +20,10 @@ from log.consume_queue import ConsumeQueue
 from log.dispatch import Dispatch, Dispatcher
 from raft import effects as fx
 from raft.leader import Leader
+from tests.simulation.planting import planted
 
 
+@planted("stale read from a deposed leader", "dissertation 6.4")
 def stale_read_from_a_deposed_leader(patch: pytest.MonkeyPatch) -> None:
     def handle_after_barrier(self: Node, connection: Any, command: Any, handler: Any) -> None:
         self._handle(connection, command, handler)
@@ -29,6 +31,7 @@ def stale_read_from_a_deposed_leader(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Node, "handle_after_barrier", handle_after_barrier)
 
 
+@planted("read index without a round", "dissertation 6.4")
 def read_index_without_a_round(patch: pytest.MonkeyPatch) -> None:
     def read_index(self: Leader, token: object) -> None:
         self._state.effects.append(fx.ReadReady(token, self._state.commit_index))
@@ -36,6 +39,7 @@ def read_index_without_a_round(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leader, "read_index", read_index)
 
 
+@planted("serving before the no-op is committed", "dissertation 6.4, step 1")
 def serving_before_the_noop_is_committed(patch: pytest.MonkeyPatch) -> None:
     def on_append_noop(self: Replica, effect: fx.AppendNoop) -> None:
         original(self, effect)
@@ -45,6 +49,7 @@ def serving_before_the_noop_is_committed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replica, "_on_append_noop", on_append_noop)
 
 
+@planted("acknowledged before commit", "ack without a majority")
 def acknowledged_before_commit(patch: pytest.MonkeyPatch) -> None:
     def check_may_append(self: Replica, *arguments: Any, **options: Any) -> None:
         original_check(self, *arguments, **options)
@@ -54,6 +59,7 @@ def acknowledged_before_commit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replica, "check_may_append", check_may_append)
 
 
+@planted("arrivals told twice", "exactly once and in order")
 def arrivals_told_twice(patch: pytest.MonkeyPatch) -> None:
     original = Dispatcher.run
 
@@ -65,6 +71,7 @@ def arrivals_told_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Dispatcher, "run", run)
 
 
+@planted("queues built before commit", "dispatch up to the log's end")
 def queues_built_before_commit(patch: pytest.MonkeyPatch) -> None:
     original = Replica._apply_committed
 
@@ -79,6 +86,7 @@ def queues_built_before_commit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replica, "turn", turn)
 
 
+@planted("unit at the wrong place", "queue and log disagree")
 def unit_at_the_wrong_place(patch: pytest.MonkeyPatch) -> None:
     original = ConsumeQueue.append
 
@@ -88,6 +96,7 @@ def unit_at_the_wrong_place(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ConsumeQueue, "append", append)
 
 
+@planted("queue ends of an earlier term", "DLedger: offsets are the leader's")
 def queue_ends_of_an_earlier_term(patch: pytest.MonkeyPatch) -> None:
     """A leader that leads again goes on where the queues ended when it led last."""
     kept: dict[Replica, dict[tuple[str, int], int]] = {}
@@ -105,10 +114,12 @@ def queue_ends_of_an_earlier_term(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replica, "_stop_leading", patched_stop)
 
 
+@planted("send repeated by the broker", "a forwarded send of unknown outcome")
 def repeated_by_the_broker(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(broker.node.request_states, "ONCE", frozenset())
 
 
+@planted("duplicate on retry where none is promised", "the client takes a lost answer for a refusal")
 def repeated_by_the_client(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         ConnectionFailed,
@@ -118,10 +129,12 @@ def repeated_by_the_client(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+@planted("repeated send not looked up", "at least once, as the reference")
 def repeated_send_not_looked_up(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(OnceSends, "_find", lambda self, decision: None)
+    patch.setattr(OnceSends, "_find", lambda self, decision: iter(()))
 
 
+@planted("late first attempt not looked up", "it comes after the repeated one was stored")
 def late_first_attempt_not_looked_up(patch: pytest.MonkeyPatch) -> None:
     decided = OnceSends.may_append
 
@@ -137,5 +150,6 @@ def late_first_attempt_not_looked_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OnceSends, "may_append", may_append)
 
 
+@planted("repeated send looked up in what is applied", "the first attempt is in the log, not yet committed")
 def repeated_send_looked_up_in_what_is_applied(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replica, "when_applied", lambda self, waiter: waiter.committed())

@@ -18,12 +18,15 @@ from log.consume_queue import ConsumeQueue
 from log.entry_log import EntryLog, FlushJob
 from log.index_file import IndexFiles, IndexNote
 from log.store import Store
+from tests.simulation.planting import planted
 
 
+@planted("CRC unchecked", "DLedgerMmapFileStore: a follower takes whatever bytes come")
 def crc_unchecked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(log.entry_range, "crc32", lambda body: _Anything())
 
 
+@planted("torn tail accepted", "DLedgerMmapFileStore: body bytes are not checked", flush="sync")
 def torn_tail_accepted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(log.entry_recovery, "crc32", lambda body: _Anything(), raising=True)
 
@@ -40,6 +43,7 @@ class _Anything(int):
     __hash__ = int.__hash__
 
 
+@planted("truncation not flushed", "old entries come back behind new ones", flush="sync")
 def truncation_not_flushed(patch: pytest.MonkeyPatch) -> None:
     original = cuts.truncate
 
@@ -54,10 +58,12 @@ def truncation_not_flushed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cuts, "truncate", truncate)
 
 
+@planted("queue damage not looked for", "ConsumeQueue trusted after a crash")
 def queue_damage_not_looked_for(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ConsumeQueue, "is_sound", lambda self, begin, end, checksum: True)
 
 
+@planted("index files not complete", "a key of each batch is left out")
 def index_files_not_complete(patch: pytest.MonkeyPatch) -> None:
     original = IndexFiles.put
 
@@ -67,6 +73,7 @@ def index_files_not_complete(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(IndexFiles, "put", put)
 
 
+@planted("index file not rebuilt", "what a crash left is taken for whole")
 def index_file_not_rebuilt(patch: pytest.MonkeyPatch) -> None:
     original = IndexFiles.recover
 
@@ -77,6 +84,7 @@ def index_file_not_rebuilt(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(IndexFiles, "recover", recover)
 
 
+@planted("async: never flushed at the interval", "docs/configuration.md: flush_interval_ms", flush="async")
 def never_flushed_at_the_interval(patch: pytest.MonkeyPatch) -> None:
     original = Durability.flush_job
 
@@ -86,6 +94,7 @@ def never_flushed_at_the_interval(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Durability, "flush_job", flush_job)
 
 
+@planted("async: page cache taken for the disk", "what is said to be flushed stays", flush="async")
 def page_cache_taken_for_the_disk(patch: pytest.MonkeyPatch) -> None:
     def run(self: FlushJob) -> None:
         pass
@@ -93,10 +102,16 @@ def page_cache_taken_for_the_disk(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FlushJob, "run", run)
 
 
+@planted(
+    "failed flush of a stop passed over", "found here, by writing down what the shell does", flush="sync"
+)
 def failed_flush_of_a_stop_passed_over(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EntryLog, "flush_is_out", False)
 
 
+@planted(
+    "orderly stop without the last flush", "the file abort goes before everything is flushed", flush="async"
+)
 def orderly_stop_without_the_last_flush(patch: pytest.MonkeyPatch) -> None:
     def close(self: Store, commit_index: int) -> None:
         self._disk.remove(ABORT)
@@ -107,6 +122,7 @@ def orderly_stop_without_the_last_flush(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Store, "close", close)
 
 
+@planted("part of the flush left out", "durable means all of it", flush="sync")
 def part_of_the_flush_left_out(patch: pytest.MonkeyPatch) -> None:
     original = EntryLog.flush_job
 

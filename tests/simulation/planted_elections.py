@@ -15,9 +15,12 @@ from raft.core import Raft
 from raft.election import Election
 from raft.leader import Clip, Leader
 from raft.messages import AppendRequest, Message, VoteRequest
+from raft.quorum import VoteTally
 from raft.state import NodeState
+from tests.simulation.planting import planted
 
 
+@planted("vote not persisted", "DLedger MemberState: a failed vote write is logged and passed over")
 def vote_not_persisted(patch: pytest.MonkeyPatch) -> None:
     original = HardStateFile.write
 
@@ -27,6 +30,7 @@ def vote_not_persisted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(HardStateFile, "write", write)
 
 
+@planted("term and vote not saved", "DLedger: term and vote without fsync")
 def term_and_vote_not_saved(patch: pytest.MonkeyPatch) -> None:
     def save(self: Replica, effect: fx.SaveHardState) -> None:
         pass
@@ -34,6 +38,7 @@ def term_and_vote_not_saved(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replica, "_on_save_hard_state", save)
 
 
+@planted("double vote", "Raft 5.2: first come, first served")
 def double_vote(patch: pytest.MonkeyPatch) -> None:
     original = Election._may_grant
 
@@ -47,6 +52,7 @@ def double_vote(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Election, "_may_grant", may_grant)
 
 
+@planted("vote without looking at the log", "Raft 5.4.1")
 def vote_without_looking_at_the_log(patch: pytest.MonkeyPatch) -> None:
     original = Election._may_grant
 
@@ -56,21 +62,12 @@ def vote_without_looking_at_the_log(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Election, "_may_grant", may_grant)
 
 
+@planted("votes not counted", "Raft 5.2: a majority of votes")
 def votes_counted_without_majority(patch: pytest.MonkeyPatch) -> None:
-    def begin(self: Election, now: int, *, pre_vote: bool, leadership_transfer: bool) -> bool:
-        original(self, now, pre_vote=pre_vote, leadership_transfer=leadership_transfer)
-        return True
-
-    original = Election._begin
-    patch.setattr(Election, "_begin", begin)
+    patch.setattr(VoteTally, "won", property(lambda self: True))
 
 
-def no_check_quorum(patch: pytest.MonkeyPatch) -> None:
-    """Not a mistake by itself: a leader without a majority goes on, and what else is wrong with it shows."""
-    original = Leader.tick
-    patch.setattr(Leader, "tick", lambda self, now: (original(self, now), None)[1])
-
-
+@planted("lost no-op", "Raft 5.4.2, 8: DLedger appends none at the start of a term")
 def lost_noop(patch: pytest.MonkeyPatch) -> None:
     """A new leader appends nothing, and serves at once: it does not know what is committed."""
     original = Leader.__init__
@@ -92,6 +89,7 @@ def lost_noop(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replica, "_on_role_changed", on_role_changed)
 
 
+@planted("membership change before commit", "dissertation 4.1; the bug in single-server changes of 2015")
 def membership_change_before_commit(patch: pytest.MonkeyPatch) -> None:
     """A change is begun while the one before is not committed, or before anything of the term is."""
     original = Leader.propose_configuration
@@ -110,6 +108,7 @@ def membership_change_before_commit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leader, "propose_configuration", propose)
 
 
+@planted("old terms are heard", "Raft 5.1: stale terms are rejected")
 def old_terms_are_heard(patch: pytest.MonkeyPatch) -> None:
     original = Raft._enter_term_of
 
@@ -121,6 +120,10 @@ def old_terms_are_heard(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Raft, "_enter_term_of", enter_term_of)
 
 
+@planted(
+    "release: format raised when a majority reads it",
+    "a feature gate that looks at the nodes it hears from (CockroachDB, etcd's cluster version: all members)",
+)
 def format_raised_for_a_majority(patch: pytest.MonkeyPatch) -> None:
     def common_format(self: Members) -> int | None:
         formats = sorted([self._newest_format, *self._formats.values()])

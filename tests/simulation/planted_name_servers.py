@@ -22,13 +22,16 @@ from broker.remoting.codes import Permission, RequestCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.name_server_headers import RegisterBrokerHeader
 from broker.remoting.route import QueueData, TopicRouteData
+from tests.simulation.planting import planted
 
 
+@planted("names: strangers are let in", "RocketMQ's name servers", actor="configurer")
 def strangers_are_let_in(patch: pytest.MonkeyPatch) -> None:
     """Whoever registers is taken for a broker."""
     patch.setattr(NameServerControl, "check", lambda self, connection, command: SEES_ALL)
 
 
+@planted("names: changed before it is saved", "what was refused is in force", actor="configurer")
 def changed_before_it_is_saved(patch: pytest.MonkeyPatch) -> None:
     """A change is in force although its file could not be written."""
     original = KeyValues._change
@@ -40,6 +43,7 @@ def changed_before_it_is_saved(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(KeyValues, "_change", change)
 
 
+@planted("names: deleted in memory only", "a restart brings it back", actor="configurer")
 def deleted_in_memory_only(patch: pytest.MonkeyPatch) -> None:
     """A deleted key comes back with the next process."""
     original = KeyValues.delete
@@ -52,6 +56,7 @@ def deleted_in_memory_only(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(KeyValues, "delete", delete)
 
 
+@planted("names: only the changed namespace saved", "a restart forgets a part", actor="configurer")
 def only_the_changed_namespace_saved(patch: pytest.MonkeyPatch) -> None:
     """A file for one namespace, which the next one to change takes the place of."""
     original = KeyValues._change
@@ -83,6 +88,11 @@ def _registering(
     patch.setattr(RouteTable, "register", register)
 
 
+@planted(
+    "names: wiped until the next registration",
+    "RouteInfoManager: until the next changed one",
+    actor="configurer",
+)
 def wiped_until_the_next_registration(patch: pytest.MonkeyPatch) -> None:
     """A registration that says nothing new gives the permission back."""
 
@@ -94,6 +104,7 @@ def wiped_until_the_next_registration(patch: pytest.MonkeyPatch) -> None:
     _registering(patch, then)
 
 
+@planted("names: wiped for good", "RouteInfoManager: until the next changed one", actor="configurer")
 def wiped_for_good(patch: pytest.MonkeyPatch) -> None:
     """A registration at a new version changes nothing of topics that are known."""
 
@@ -107,6 +118,7 @@ def wiped_for_good(patch: pytest.MonkeyPatch) -> None:
     _registering(patch, then)
 
 
+@planted("names: deleted topics stay away", "4.9: until something changes", actor="configurer")
 def topics_deleted_for_good(patch: pytest.MonkeyPatch) -> None:
     """4.9: a topic that was deleted here is not entered again before something changes; here all are."""
 
@@ -120,6 +132,11 @@ def topics_deleted_for_good(patch: pytest.MonkeyPatch) -> None:
     _registering(patch, then)
 
 
+@planted(
+    "names: wiped only at registered topics",
+    "RouteInfoManager: on all topics of the broker",
+    actor="configurer",
+)
 def wiped_only_at_registered_topics(patch: pytest.MonkeyPatch) -> None:
     """A topic that was entered by hand may be written all along."""
     original = RouteTable.set_writable
@@ -144,11 +161,13 @@ def wiped_only_at_registered_topics(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RouteTable, "set_writable", set_writable)
 
 
+@planted("names: wiped queues are written", "QueueData: writable perm", actor="configurer")
 def wiped_queues_are_written(patch: pytest.MonkeyPatch) -> None:
     """A client to which all queues of a route are alike."""
     _reading_routes(patch, lambda permission: permission | Permission.WRITE)
 
 
+@planted("names: wiped queues are not read", "QueueData: readable perm", actor="configurer")
 def wiped_queues_are_not_read(patch: pytest.MonkeyPatch) -> None:
     """A client to which a queue that may not be written is none."""
     _reading_routes(patch, lambda permission: permission if permission & Permission.WRITE else 0)
@@ -166,6 +185,7 @@ def _reading_routes(patch: pytest.MonkeyPatch, permission: Callable[[int], int])
     patch.setattr(routes_module, "parse_route", parse_route)
 
 
+@planted("names: wiped route is kept", "found here", actor="configurer")
 def wiped_route_is_kept(patch: pytest.MonkeyPatch) -> None:
     """Found here: a producer that knows no queue to write to asks for one only with the next renewal."""
 
@@ -178,6 +198,7 @@ def wiped_route_is_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Sender, "route", route)
 
 
+@planted("names: waits until it may write", "a send that never ends", actor="configurer")
 def waits_until_it_may_write(patch: pytest.MonkeyPatch) -> None:
     """A send without a queue to write to has no limit."""
     original = Sender.route_before
@@ -192,6 +213,7 @@ def waits_until_it_may_write(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Sender, "route_before", route_before)
 
 
+@planted("names: answers remembered", "a value that was once there", actor="configurer")
 def remembered_answers(patch: pytest.MonkeyPatch) -> None:
     """A client that asks for each value once."""
     original = AdminClient.call

@@ -13,8 +13,10 @@ from broker.offsets.commits import OffsetCommits
 from broker.replica.replica import Replica
 from broker.state.commands import CommitOffsets
 from broker.state.metadata import Metadata
+from tests.simulation.planting import planted
 
 
+@planted("offset rewind after failover", "RocketMQ #3210, #1934: offsets acknowledged from memory")
 def offsets_acknowledged_from_memory(patch: pytest.MonkeyPatch) -> None:
     def commit(
         self: OffsetCommits, group: str, topic: str, queue_id: int, offset: int, done: Any, lost: Any
@@ -25,19 +27,21 @@ def offsets_acknowledged_from_memory(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OffsetCommits, "commit", commit)
 
 
+@planted("offsets applied by the leader only", "metadata outside the log")
 def offsets_applied_by_the_leader_only(patch: pytest.MonkeyPatch) -> None:
-    original = Replica._apply_internal
+    original = Replica._apply_committed
 
-    def apply_internal(self: Replica, index: int, record: memoryview) -> None:
+    def apply_committed(self: Replica, upto: int) -> None:
         offsets = self.metadata.offsets
         if not self.serving:
             self.metadata.offsets = {}
-        original(self, index, record)
+        original(self, upto)
         self.metadata.offsets = offsets
 
-    patch.setattr(Replica, "_apply_internal", apply_internal)
+    patch.setattr(Replica, "_apply_committed", apply_committed)
 
 
+@planted("offsets rewound", "what is stored is not what was asked")
 def offsets_rewound(patch: pytest.MonkeyPatch) -> None:
     original = Metadata.apply
 

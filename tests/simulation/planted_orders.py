@@ -16,8 +16,10 @@ from broker.consumer_groups.locks_processor import LocksProcessor
 from broker.reading import sql92
 from broker.replica.group_clock import GroupClock
 from broker.state.metadata import Metadata, OrderLock
+from tests.simulation.planting import planted
 
 
+@planted("order: every lock is granted", "one holder a queue", actor="clerk")
 def every_lock_is_granted(patch: pytest.MonkeyPatch) -> None:
     """A broker that looks at nobody's lock but the asker's."""
 
@@ -29,6 +31,7 @@ def every_lock_is_granted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Metadata, "_lock", lock)
 
 
+@planted("order: locks judged by the wall clock", "found here", actor="clerk")
 def locks_judged_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
     """Found here: a leader whose wall clock is ahead of its predecessor's takes locks for expired."""
 
@@ -39,6 +42,11 @@ def locks_judged_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LocksProcessor, "_time_ms", time_ms)
 
 
+@planted(
+    "order: locks forgotten with their leader",
+    "RebalanceLockManager: locks in a broker's memory",
+    actor="clerk",
+)
 def locks_forgotten_with_their_leader(patch: pytest.MonkeyPatch) -> None:
     """RebalanceLockManager: locks in a broker's memory, so that after a failover everybody can lock at once."""
     original = LocksProcessor._role_changed
@@ -52,6 +60,7 @@ def locks_forgotten_with_their_leader(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LocksProcessor, "_role_changed", role_changed)
 
 
+@planted("order: lock counted on for ever", "a holder that cannot renew its lock", actor="clerk")
 def lock_counted_on_for_ever(patch: pytest.MonkeyPatch) -> None:
     """A holder that believes in its lock until the broker denies it."""
     original = OrderLocks.__init__
@@ -62,6 +71,11 @@ def lock_counted_on_for_ever(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OrderLocks, "__init__", init)
 
 
+@planted(
+    "order: given back before the handler has ended",
+    "a queue that moves while its message is in hand",
+    actor="clerk",
+)
 def given_back_before_the_handler_has_ended(patch: pytest.MonkeyPatch) -> None:
     """A queue that moves is unlocked at once, while its handler is at work."""
 
@@ -77,6 +91,7 @@ def given_back_before_the_handler_has_ended(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OrderLocks, "hand_over", hand_over)
 
 
+@planted("order: position read before the lock", "where another member was, not where it is", actor="clerk")
 def position_read_before_the_lock(patch: pytest.MonkeyPatch) -> None:
     """A member looks where the group is, and then waits for its lock while another one goes on."""
     original = Consumer._start_reader
@@ -97,6 +112,7 @@ def position_read_before_the_lock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Consumer, "_start_reader", start_reader)
 
 
+@planted("order: done with before it is handled", "at most once", actor="clerk")
 def finished_before_it_is_handled(patch: pytest.MonkeyPatch) -> None:
     """A message counts as done with when its handler gets it: at most once, when the process ends."""
     original = _OrderlyListener._handle
@@ -110,6 +126,7 @@ def finished_before_it_is_handled(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_OrderlyListener, "_handle", handle)
 
 
+@planted("filter: unknown negated is true", "three-valued logic of SQL92", actor="picker")
 def unknown_negated_is_true(patch: pytest.MonkeyPatch) -> None:
     """A condition about a property that a message does not have is unknown, and so is its negation."""
 
@@ -118,4 +135,4 @@ def unknown_negated_is_true(patch: pytest.MonkeyPatch) -> None:
         return replace(node, evaluate=lambda properties: not inner(properties))
 
     patch.setattr(sql92, "_negated", negated)
-    patch.setattr(sql92, "compile_sql", sql92.compile_sql.__wrapped__)  # nothing of it is to stay
+    patch.setattr(sql92, "compile_sql", sql92._compiled)  # nothing of it is to stay

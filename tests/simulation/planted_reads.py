@@ -26,10 +26,12 @@ from broker.requests.connection import Connection, RelayedConnection
 from log.consume_queue import Boundary, ConsumeQueue
 from log.index_file import IndexFiles
 from log.properties import KEYS
+from tests.simulation.planting import planted
 
 # ---- pull consumers --------------------------------------------------------------------------------------
 
 
+@planted("pull: older position stored again", "a report that is repeated late", actor="puller")
 def older_position_stored_again(patch: pytest.MonkeyPatch) -> None:
     """An older offset is stored once more, behind the one stored now."""
     original = PullConsumer.commit
@@ -44,6 +46,7 @@ def older_position_stored_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PullConsumer, "commit", commit)
 
 
+@planted("pull: fetched counts as polled", "at most once instead of at least once", actor="puller")
 def fetched_counts_as_polled(patch: pytest.MonkeyPatch) -> None:
     """Of a batch that is handed out in parts the position is behind all of it."""
     original = PullConsumer._hand_out
@@ -58,6 +61,7 @@ def fetched_counts_as_polled(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PullConsumer, "_hand_out", hand_out)
 
 
+@planted("pull: fetched stays after a seek", "what was read ahead is another place's", actor="puller")
 def fetched_stays_after_a_seek(patch: pytest.MonkeyPatch) -> None:
     """The rest of a batch is handed out although the reader has been moved."""
 
@@ -68,6 +72,7 @@ def fetched_stays_after_a_seek(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PullConsumer, "_take", take)
 
 
+@planted("pull: forward of another term acted on", "found here, seeds 108 and 306", actor="puller")
 def forward_of_another_term_acted_on(patch: pytest.MonkeyPatch) -> None:
     """A leader keeps a position that was forwarded to it until it leads again, in another term, and stores it then; its
     node, which saw that leader go, has had it stored by the next one."""
@@ -97,6 +102,9 @@ def forward_of_another_term_acted_on(patch: pytest.MonkeyPatch) -> None:
 # ---- broadcasting ----------------------------------------------------------------------------------------
 
 
+@planted(
+    "broadcast: positions at the brokers", "LocalFileOffsetStore: they live in the client", actor="receiver"
+)
 def broadcast_positions_at_the_brokers(patch: pytest.MonkeyPatch) -> None:
     """A broadcast member stores its positions where all members of a group find them."""
     original = StoredOffsets.store
@@ -108,6 +116,7 @@ def broadcast_positions_at_the_brokers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StoredOffsets, "store", store)
 
 
+@planted("broadcast: positions not read", "a member that begins anew each time", actor="receiver")
 def broadcast_positions_not_read(patch: pytest.MonkeyPatch) -> None:
     """A broadcast member begins anew at each start."""
     original = StoredOffsets.find
@@ -118,6 +127,9 @@ def broadcast_positions_not_read(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StoredOffsets, "find", find)
 
 
+@planted(
+    "broadcast: position behind what is fetched", "a crash leaves out what was fetched", actor="receiver"
+)
 def broadcast_position_behind_what_is_fetched(patch: pytest.MonkeyPatch) -> None:
     """Fetched messages count as done with when offsets are stored on the member's machine."""
     original = StoredOffsets._store_locally
@@ -131,6 +143,9 @@ def broadcast_position_behind_what_is_fetched(patch: pytest.MonkeyPatch) -> None
     patch.setattr(StoredOffsets, "_store_locally", store_locally)
 
 
+@planted(
+    "broadcast: members told to rebalance", "ConsumerManager: not for broadcast groups", actor="receiver"
+)
 def broadcast_members_told_to_rebalance(patch: pytest.MonkeyPatch) -> None:
     """ConsumerManager: not for broadcast groups."""
 
@@ -144,6 +159,7 @@ def broadcast_members_told_to_rebalance(patch: pytest.MonkeyPatch) -> None:
 # ---- questions -------------------------------------------------------------------------------------------
 
 
+@planted("search: passes the first of a time", "off by one at the boundary", actor="inquirer")
 def search_passes_the_first_of_a_time(patch: pytest.MonkeyPatch) -> None:
     """The earliest message behind a time, not the one at it."""
     original = ConsumeQueue.offset_at_time
@@ -156,6 +172,7 @@ def search_passes_the_first_of_a_time(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ConsumeQueue, "offset_at_time", offset_at_time)
 
 
+@planted("search: upper before the last of a time", "off by one at the boundary", actor="inquirer")
 def search_upper_before_the_last_of_a_time(patch: pytest.MonkeyPatch) -> None:
     """The latest message before a time, not the one at it."""
     original = ConsumeQueue.offset_at_time
@@ -168,6 +185,7 @@ def search_upper_before_the_last_of_a_time(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ConsumeQueue, "offset_at_time", offset_at_time)
 
 
+@planted("begin of another queue", "queues lose their heads one by one", actor="inquirer")
 def begin_of_another_queue(patch: pytest.MonkeyPatch) -> None:
     """All queues of a topic are said to begin where the first one does."""
     original = OffsetsProcessor._queue
@@ -184,6 +202,7 @@ def begin_of_another_queue(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OffsetsProcessor, "min_offset", min_offset)
 
 
+@planted("begin remembered", "stale after retention", actor="inquirer")
 def begin_remembered(patch: pytest.MonkeyPatch) -> None:
     """The begin of a queue is what it was at the first question, whatever retention has done since."""
     original = OffsetsProcessor._answer
@@ -202,6 +221,7 @@ def begin_remembered(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OffsetsProcessor, "min_offset", min_offset)
 
 
+@planted("earliest time of the end", "another message's time", actor="inquirer")
 def earliest_time_of_the_end(patch: pytest.MonkeyPatch) -> None:
     """The time of the last message that is kept for that of the first."""
     original = ConsumeQueue.unit
@@ -215,6 +235,7 @@ def earliest_time_of_the_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OffsetsProcessor, "earliest_store_time", earliest_store_time)
 
 
+@planted("index: only the first key", "KEYS holds several", actor="inquirer")
 def only_the_first_key_indexed(patch: pytest.MonkeyPatch) -> None:
     """A message with several keys is found by one of them."""
     original = log.properties.get_property
@@ -226,6 +247,7 @@ def only_the_first_key_indexed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(log.dispatch, "get_property", first_key)
 
 
+@planted("index: second file not looked at", "the newest file only", actor="inquirer")
 def second_index_file_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     """Keys are looked for in the newest file of the index only."""
     original = IndexFiles.query

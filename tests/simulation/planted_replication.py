@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from broker.node.links import AcceptedLink, PeerLinks
 from broker.node.node import Node
+from broker.peers.protocol import Hello
 from broker.replica.replica import Replica
 from log.entry_log import FlushJob
 from log.errors import FlushError
@@ -19,8 +21,10 @@ from raft.follower import Follower
 from raft.leader import Leader
 from raft.messages import AppendRequest
 from raft.terms import LogTerms
+from tests.simulation.planting import planted
 
 
+@planted("commit by counting an older term", "Raft 5.4.2; DLedger")
 def commit_by_counting_an_older_term(patch: pytest.MonkeyPatch) -> None:
     original = Leader.update_commit
 
@@ -34,10 +38,12 @@ def commit_by_counting_an_older_term(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leader, "update_commit", update_commit)
 
 
+@planted("commit by one disk", "Raft 5.3: a majority")
 def commit_by_one_disk(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("raft.leader.agreed", max)
 
 
+@planted("commit beyond what is agreed", "Raft figure 2: min(leaderCommit, last new)")
 def commit_beyond_what_is_agreed(patch: pytest.MonkeyPatch) -> None:
     original = Follower.append
 
@@ -51,6 +57,7 @@ def commit_beyond_what_is_agreed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Follower, "append", append)
 
 
+@planted("truncation by a stale append", "Raft 5.3: only conflicting entries go")
 def truncation_by_a_stale_append(patch: pytest.MonkeyPatch) -> None:
     original = Follower._accept
 
@@ -62,6 +69,7 @@ def truncation_by_a_stale_append(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Follower, "_accept", accept)
 
 
+@planted("truncation below commit", "DLedger #316")
 def truncation_below_commit(patch: pytest.MonkeyPatch) -> None:
     original = Follower.append
 
@@ -78,6 +86,7 @@ def truncation_below_commit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Follower, "append", append)
 
 
+@planted("previous entry not looked at", "Raft 5.3: consistency check")
 def appended_without_looking_at_the_previous_entry(patch: pytest.MonkeyPatch) -> None:
     def matches(self: LogTerms, index: int, term: int) -> bool:
         return index <= self.last_index
@@ -85,6 +94,7 @@ def appended_without_looking_at_the_previous_entry(patch: pytest.MonkeyPatch) ->
     patch.setattr(LogTerms, "matches", matches)
 
 
+@planted("conflicting entries kept", "Raft 5.3: conflicting entries are deleted")
 def conflicting_entries_kept(patch: pytest.MonkeyPatch) -> None:
     def first_difference(self: LogTerms, prev_index: int, spans: Any) -> int:
         return max(prev_index + 1, self.last_index + 1)
@@ -92,6 +102,7 @@ def conflicting_entries_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LogTerms, "first_difference", first_difference)
 
 
+@planted("follower acknowledges before its flush", "DLedger: quorum of page caches", flush="sync")
 def follower_acknowledges_before_its_flush(patch: pytest.MonkeyPatch) -> None:
     original = Follower.acknowledge
 
@@ -107,6 +118,7 @@ def follower_acknowledges_before_its_flush(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Follower, "acknowledge", acknowledge)
 
 
+@planted("acknowledged before the flush", "RocketMQ: SYNC_FLUSH has no effect", flush="sync")
 def everybody_acknowledges_before_the_flush(patch: pytest.MonkeyPatch) -> None:
     original = Replica.turn
 
@@ -117,6 +129,7 @@ def everybody_acknowledges_before_the_flush(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replica, "turn", turn)
 
 
+@planted("failed flush passed over", "RocketMQ #5235", flush="sync")
 def failed_flush_passed_over(patch: pytest.MonkeyPatch) -> None:
     original = FlushJob.run
 
@@ -129,10 +142,19 @@ def failed_flush_passed_over(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FlushJob, "run", run)
 
 
+@planted("peer forgotten after its link broke", "found here, seeds 28 and 45")
 def peer_forgotten_after_its_link_broke(patch: pytest.MonkeyPatch) -> None:
     def peer_lost(self: Node, node: str) -> None:
         self._relayed.link_lost(node)
         self.replica.peer_disconnected(node, self.time.now_ns)
         self._forwarding.link_lost(node)
 
+    def accepted_link_up(self: PeerLinks, link: AcceptedLink, source: str, hello: Hello) -> None:
+        # Nor is it remembered when the peer dials again.
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(Replica, "peer_connected", lambda *_: None)
+            original(self, link, source, hello)
+
+    original = PeerLinks.accepted_link_up
     patch.setattr(Node, "peer_lost", peer_lost)
+    patch.setattr(PeerLinks, "accepted_link_up", accepted_link_up)

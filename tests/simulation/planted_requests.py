@@ -17,8 +17,10 @@ from broker.remoting.command import RemotingCommand, response
 from broker.requests.connection import Connection
 from broker.sending.replies_processor import RepliesProcessor
 from log.properties import with_property
+from tests.simulation.planting import planted
 
 
+@planted("request: answer pushed to another client", "whoever asked", actor="correspondent")
 def pushed_to_another_client(patch: pytest.MonkeyPatch) -> None:
     """The broker pushes to the newest of all producers, whoever asked."""
 
@@ -29,6 +31,7 @@ def pushed_to_another_client(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ClientRegistry, "find_producer", find)
 
 
+@planted("request: answer pushed under another name", "an answer without its question", actor="correspondent")
 def pushed_under_another_name(patch: pytest.MonkeyPatch) -> None:
     """The properties of a reply are not what its sender gave it."""
     original = RepliesProcessor._pushed_header
@@ -39,6 +42,11 @@ def pushed_under_another_name(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RepliesProcessor, "_pushed_header", header)
 
 
+@planted(
+    "request: confirmed before it is pushed",
+    "ReplyMessageProcessor: the replier hears whether it arrived",
+    actor="correspondent",
+)
 def confirmed_before_it_is_pushed(patch: pytest.MonkeyPatch) -> None:
     """The replier is told that all is well when the reply is on its way."""
     original = ClientCalls.call
@@ -61,12 +69,16 @@ def confirmed_before_it_is_pushed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ClientCalls, "call", call)
 
 
+@planted(
+    "request: answer repeated by the broker", "a forwarded request of unknown outcome", actor="correspondent"
+)
 def repeated_by_the_broker(patch: pytest.MonkeyPatch) -> None:
     """A node that loses its leader has the next one push a reply that the last one may have pushed."""
     replies = {RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
     patch.setattr(request_states, "ONCE", request_states.ONCE - replies)
 
 
+@planted("request: answer given to whoever waits", "one waiter a client", actor="correspondent")
 def given_to_whoever_waits(patch: pytest.MonkeyPatch) -> None:
     """A client with several calls under way gives a reply to the first of them."""
     original = Requests._pushed
@@ -87,6 +99,7 @@ def given_to_whoever_waits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Requests, "_pushed", pushed)
 
 
+@planted("request: waited for without a limit", "a call that never ends", actor="correspondent")
 def waited_for_without_a_limit(patch: pytest.MonkeyPatch) -> None:
     """A call whose reply is lost never ends."""
     original = Requests.wait

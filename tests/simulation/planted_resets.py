@@ -22,8 +22,10 @@ from broker.replica.replica import Replica
 from broker.state.commands import Command, CommitOffsets
 from broker.state.metadata import Metadata
 from broker.state.parked_offsets import ParkedOffsets
+from tests.simulation.planting import planted
 
 
+@planted("reset: forgotten by the next leader", "orders in the memory of one broker", actor="resetter")
 def forgotten_by_the_next_leader(patch: pytest.MonkeyPatch) -> None:
     """An order is in the memory of one broker, as with 5.x."""
     original = OffsetResets._role_changed
@@ -35,6 +37,7 @@ def forgotten_by_the_next_leader(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OffsetResets, "_role_changed", role_changed)
 
 
+@planted("reset: old report counts", "a late report takes the group back", actor="resetter")
 def old_report_counts(patch: pytest.MonkeyPatch) -> None:
     """A report counts while an order stands and takes the group back, as a client's late report does with 4.9."""
     original = Metadata.apply
@@ -51,11 +54,13 @@ def old_report_counts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Metadata, "apply", apply)
 
 
+@planted("reset: kept after it was followed", "members are told for ever", actor="resetter")
 def kept_after_it_was_followed(patch: pytest.MonkeyPatch) -> None:
     """Members are told for ever."""
     patch.setattr(OffsetResets, "pulled", lambda *_: None)
 
 
+@planted("reset: done with when it is told", "5.x: forgotten with the first answer", actor="resetter")
 def done_with_when_it_is_told(patch: pytest.MonkeyPatch) -> None:
     """The order is gone with the first answer that tells of it, whether that arrives or not, as with 5.x."""
     original = OffsetResets.told
@@ -69,20 +74,22 @@ def done_with_when_it_is_told(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OffsetResets, "told", told)
 
 
+@planted("reset: applied by the leader only", "metadata outside the log", actor="resetter")
 def applied_by_the_leader_only(patch: pytest.MonkeyPatch) -> None:
     """Orders are in the log, and no part of what a follower derives from it."""
-    original = Replica._apply_internal
+    original = Replica._apply_committed
 
-    def apply_internal(self: Replica, index: int, record: memoryview) -> None:
+    def apply_committed(self: Replica, upto: int) -> None:
         parked = self.metadata.parked
         if not self.serving:
             self.metadata.parked = ParkedOffsets()
-        original(self, index, record)
+        original(self, upto)
         self.metadata.parked = parked
 
-    patch.setattr(Replica, "_apply_internal", apply_internal)
+    patch.setattr(Replica, "_apply_committed", apply_committed)
 
 
+@planted("reset: acknowledged before it is committed", "an answer from the leader's log", actor="resetter")
 def acknowledged_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
     """An answer from the leader's log."""
     original = OffsetCommits.commit_all
@@ -100,6 +107,7 @@ def acknowledged_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OffsetCommits, "commit_all", commit_all)
 
 
+@planted("reset: repeated by the broker", "a forwarded request of unknown outcome", actor="resetter")
 def repeated_by_the_broker(patch: pytest.MonkeyPatch) -> None:
     """A node that loses its leader has the next one do what the last one may have done."""
     once = request_states.ONCE - {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET}
@@ -116,16 +124,19 @@ def _with_force(patch: pytest.MonkeyPatch, force: bool) -> None:
     patch.setattr(ResetsProcessor, "_targets", targets)
 
 
+@planted("reset: force ignored", "nobody is ever sent forward", actor="resetter")
 def force_ignored(patch: pytest.MonkeyPatch) -> None:
     """No group is ever sent forward."""
     _with_force(patch, False)
 
 
+@planted("reset: forward without force", "past what was not read", actor="resetter")
 def forward_without_force(patch: pytest.MonkeyPatch) -> None:
     """A group is sent past what it has not read, although nobody wanted that."""
     _with_force(patch, True)
 
 
+@planted("reset: of one queue for all", "4.9 knows no queue id here", actor="resetter")
 def of_one_queue_for_all(patch: pytest.MonkeyPatch) -> None:
     """A 4.9 broker knows no queue id in this request."""
     original: Callable[..., Iterable[int]] = resets_module._queues_to_reset
@@ -137,6 +148,9 @@ def of_one_queue_for_all(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(resets_module, "_queues_to_reset", queues_to_reset)
 
 
+@planted(
+    "reset: what was fetched comes all the same", "PullMessageProcessor: it is dropped", actor="resetter"
+)
 def fetched_comes_all_the_same(patch: pytest.MonkeyPatch) -> None:
     """A member that is sent elsewhere goes on there only after it has handed out what it has fetched."""
 
@@ -148,6 +162,7 @@ def fetched_comes_all_the_same(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Consumer, "_begin_anew", begin_anew)
 
 
+@planted("reset: failed report repeated", "found here", actor="resetter")
 def failed_report_repeated(patch: pytest.MonkeyPatch) -> None:
     """Found here: a report that was refused is sent again although its member has been sent elsewhere since."""
 

@@ -23,6 +23,7 @@ from broker.state.topic_rules import DEAD_LETTER_PREFIX
 from log.dispatch import Dispatcher
 from log.properties import without_properties
 from log.record import Record
+from tests.simulation.planting import planted
 
 Append = Callable[..., None]
 
@@ -38,6 +39,7 @@ def _append_instead(patch: pytest.MonkeyPatch, append: Callable[..., None]) -> N
     patch.setattr(SendBackProcessor, "_append", patched)
 
 
+@planted("retry: delay dropped", "what is given back is in the retry topic at once", actor="courier")
 def delay_dropped(patch: pytest.MonkeyPatch) -> None:
     """A message that is given back is in the retry topic at once."""
 
@@ -55,6 +57,7 @@ def delay_dropped(patch: pytest.MonkeyPatch) -> None:
     _append_instead(patch, append)
 
 
+@planted("retry: delays do not grow", "AbstractSendMessageProcessor: level 3 + retries", actor="courier")
 def delays_that_do_not_grow(patch: pytest.MonkeyPatch) -> None:
     """Each retry waits as long as the first."""
 
@@ -72,11 +75,13 @@ def delays_that_do_not_grow(patch: pytest.MonkeyPatch) -> None:
     _append_instead(patch, append)
 
 
+@planted("retry: due at once", "a level without its time", actor="courier")
 def due_at_once(patch: pytest.MonkeyPatch) -> None:
     """A message of a delay level is due when it is stored."""
     patch.setattr(Dispatcher, "_delay", lambda self, queue_id: 0)
 
 
+@planted("retry: held up by a clock that was ahead", "found here", actor="courier")
 def held_up_by_a_clock_that_was_ahead(patch: pytest.MonkeyPatch) -> None:
     """Found here: what is due later by this leader's own wall clock keeps its whole level waiting until then."""
 
@@ -88,6 +93,7 @@ def held_up_by_a_clock_that_was_ahead(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DelayService, "_due_ns", due_ns)
 
 
+@planted("retry: not counted", "a message that comes for ever", actor="courier")
 def retries_not_counted(patch: pytest.MonkeyPatch) -> None:
     """A message comes back with the number that it had, and so for ever."""
 
@@ -97,6 +103,7 @@ def retries_not_counted(patch: pytest.MonkeyPatch) -> None:
     _append_instead(patch, append)
 
 
+@planted("retry: without end", "one more than the group allows", actor="courier")
 def retries_without_end(patch: pytest.MonkeyPatch) -> None:
     """The group gets one retry more than it allows."""
 
@@ -106,6 +113,7 @@ def retries_without_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(send_back_module, "retries_are_over", one_more)
 
 
+@planted("retry: the last one dropped", "no dead letter", actor="courier")
 def last_retry_dropped(patch: pytest.MonkeyPatch) -> None:
     """After the last retry the message is gone, and its consumer told that all is well."""
 
@@ -118,6 +126,7 @@ def last_retry_dropped(patch: pytest.MonkeyPatch) -> None:
     _append_instead(patch, append)
 
 
+@planted("retry: confirmed before it is committed", "an answer from the leader's log", actor="courier")
 def confirmed_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
     """The consumer goes on when the leader has appended the message, which a majority may never hold."""
 
@@ -135,6 +144,7 @@ def confirmed_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
     _append_instead(patch, append)
 
 
+@planted("retry: flag of a compressed body lost", "a body that nobody can read", actor="courier")
 def body_lost(patch: pytest.MonkeyPatch) -> None:
     """A compressed body comes back as one that is not: its flag is lost."""
 
@@ -144,6 +154,7 @@ def body_lost(patch: pytest.MonkeyPatch) -> None:
     _append_instead(patch, append)
 
 
+@planted("retry: property lost", "keys that do not come again", actor="courier")
 def property_lost(patch: pytest.MonkeyPatch) -> None:
     """The application's keys are lost with the first retry."""
     original = send_back_module._noted_properties
@@ -154,12 +165,14 @@ def property_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(send_back_module, "_noted_properties", noted)
 
 
+@planted("retry: repeated by the broker", "a forwarded request of unknown outcome", actor="courier")
 def repeated_by_the_broker(patch: pytest.MonkeyPatch) -> None:
     """A node that loses its leader asks the next one to take a message back that the last one may have taken."""
     once = request_states.ONCE - {RequestCode.CONSUMER_SEND_MSG_BACK}
     patch.setattr(request_states, "ONCE", once)
 
 
+@planted("retry: done with before it is confirmed", "a failed request to take it back", actor="courier")
 def done_with_before_it_is_confirmed(patch: pytest.MonkeyPatch) -> None:
     """A listener forgets a message that failed although no broker has said that it took it back."""
 
@@ -177,11 +190,17 @@ def done_with_before_it_is_confirmed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Listener, "_handle", handle)
 
 
+@planted(
+    "retry: nothing counted at takeover",
+    "ScheduleMessageService: progress saved now and then",
+    actor="courier",
+)
 def nothing_counted_at_takeover(patch: pytest.MonkeyPatch) -> None:
     """Progress is saved now and then (ScheduleMessageService): a new leader delivers again what was announced last."""
     patch.setattr(delays_module, "count_delivered", lambda *_: 0)
 
 
+@planted("retry: announced taken for delivered", "progress saved before delivery", actor="courier")
 def announced_taken_for_delivered(patch: pytest.MonkeyPatch) -> None:
     """A new leader believes that what the last one announced came into the log."""
 

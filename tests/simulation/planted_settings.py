@@ -22,8 +22,10 @@ from broker.requests.responses import reply
 from broker.state.commands import PutGroup, PutTopic
 from broker.state.metadata import Metadata
 from broker.topics.topics_processor import TopicsProcessor
+from tests.simulation.planting import planted
 
 
+@planted("settings: acknowledged before it is committed", "an answer from the leader's log", actor="warden")
 def acknowledged_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
     """An answer from the leader's log."""
     original = TopicsProcessor._create
@@ -41,20 +43,22 @@ def acknowledged_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TopicsProcessor, "_create", create)
 
 
+@planted("settings: applied by the leader only", "metadata outside the log", actor="warden")
 def applied_by_the_leader_only(patch: pytest.MonkeyPatch) -> None:
     """Settings are in the log, and no part of what a follower derives from it."""
-    original = Replica._apply_internal
+    original = Replica._apply_committed
 
-    def apply_internal(self: Replica, index: int, record: memoryview) -> None:
+    def apply_committed(self: Replica, upto: int) -> None:
         groups = dict(self.metadata.groups)
-        original(self, index, record)
+        original(self, upto)
         if not self.serving:
             for name, config in groups.items():
                 self.metadata.groups[name] = config
 
-    patch.setattr(Replica, "_apply_internal", apply_internal)
+    patch.setattr(Replica, "_apply_committed", apply_committed)
 
 
+@planted("settings: asked without a round", "what one node knows", actor="warden")
 def asked_without_a_round(patch: pytest.MonkeyPatch) -> None:
     """A node that takes itself for the leader answers without asking the others."""
     original = TopicsProcessor.routes
@@ -88,16 +92,19 @@ def _unchecked(patch: pytest.MonkeyPatch, **settings: Any) -> None:
     patch.setattr(PullChecks, "check", check)
 
 
+@planted("settings: group's switch not looked at", "PullMessageProcessor: consumeEnable", actor="warden")
 def switch_of_the_group_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     """A group that may not consume does."""
     _unchecked(patch, consume_enable=True)
 
 
+@planted("settings: topic's permission not looked at", "PullMessageProcessor: readable", actor="warden")
 def permission_of_the_topic_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     """A topic that is written only is read."""
     _unchecked(patch, perm=6)
 
 
+@planted("settings: refused for good", "a switch that only switches off", actor="warden")
 def refused_for_good(patch: pytest.MonkeyPatch) -> None:
     """A node goes on refusing a client that it has refused once."""
     original = PullChecks.check
@@ -117,6 +124,7 @@ def refused_for_good(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PullChecks, "check", check)
 
 
+@planted("settings: repeated by the broker", "a forwarded request of unknown outcome", actor="warden")
 def repeated_by_the_broker(patch: pytest.MonkeyPatch) -> None:
     """A node that loses its leader has the next one do what the last one may have done."""
     once = request_states.ONCE - {

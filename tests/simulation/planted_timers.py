@@ -7,8 +7,10 @@ import pytest
 import broker.delayed.timers as timers_module
 from broker.replica.group_clock import GroupClock
 from log.timer_index import Steps, TimerIndex
+from tests.simulation.planting import planted
 
 
+@planted("timer: judged by the leader's wall clock", "found here: a clock two hours ahead", actor="scheduler")
 def judged_by_the_leaders_wall_clock(patch: pytest.MonkeyPatch) -> None:
     """Times are what each node's own wall clock shows: one that jumps cuts delays short, or draws them out."""
     original = GroupClock.read
@@ -20,11 +22,13 @@ def judged_by_the_leaders_wall_clock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupClock, "read", read)
 
 
+@planted("timer: nothing counted at takeover", "timer progress saved now and then", actor="scheduler")
 def nothing_counted_at_takeover(patch: pytest.MonkeyPatch) -> None:
     """A new leader delivers again all that the last one had announced last."""
     patch.setattr(timers_module, "count_delivered", lambda *_: 0)
 
 
+@planted("timer: announced taken for delivered", "progress saved before delivery", actor="scheduler")
 def announced_taken_for_delivered(patch: pytest.MonkeyPatch) -> None:
     """A new leader believes that what the last one announced came into the log."""
 
@@ -34,6 +38,7 @@ def announced_taken_for_delivered(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(timers_module, "count_delivered", all_of_them)
 
 
+@planted("timer: due by a clock ahead", "precision of a second, downwards", actor="scheduler")
 def due_by_a_clock_ahead(patch: pytest.MonkeyPatch) -> None:
     """A message that is due within a second is delivered with those that are due now."""
     original = TimerIndex.due

@@ -19,8 +19,10 @@ from broker.state.transaction_records import EXHAUSTED_TOPIC_BYTES, Decision, de
 from broker.transactions.checks import TransactionChecks
 from broker.transactions.decisions import Decisions, _Deciding
 from log.record import Record, peek
+from tests.simulation.planting import planted
 
 
+@planted("transaction: decision under way not known", "repeated END_TRANSACTION", actor="transactor")
 def decision_under_way_not_known(patch: pytest.MonkeyPatch) -> None:
     """A decision that is appended and not committed yet is made again."""
 
@@ -40,6 +42,11 @@ def decision_under_way_not_known(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Decisions, "__init__", init)
 
 
+@planted(
+    "transaction: only operation messages decide",
+    "TransactionalMessageServiceImpl: message and operation are two entries",
+    actor="transactor",
+)
 def only_operation_messages_decide(patch: pytest.MonkeyPatch) -> None:
     """A commit is two messages, as the reference's, and a leader may die between them."""
 
@@ -61,21 +68,33 @@ def only_operation_messages_decide(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Decisions, "decided", decided)
 
 
+@planted(
+    "transaction: half message in its own topic",
+    "TransactionalMessageServiceImpl: nobody sees it before it is committed",
+    actor="transactor",
+)
 def half_message_in_its_own_topic(patch: pytest.MonkeyPatch) -> None:
     """A half message is stored like any other, where consumers find it."""
     patch.setattr(send_module, "sent_as_half", lambda header, properties: False)
 
 
+@planted("transaction: questions not counted", "a check count that a failover forgets", actor="transactor")
 def questions_not_counted(patch: pytest.MonkeyPatch) -> None:
     """Nobody is ever given up, and a question says that it is the first."""
     patch.setattr(Transactions, "checked", lambda self, half_offsets: None)
 
 
+@planted(
+    "transaction: finished ones not in the snapshot",
+    "the log's head is gone, its decisions must not be",
+    actor="transactor",
+)
 def finished_ones_not_in_the_snapshot(patch: pytest.MonkeyPatch) -> None:
     """A node that starts from a snapshot holds for open what was decided before it."""
     patch.setattr(Transactions, "from_fields", classmethod(lambda cls, fields: cls()))
 
 
+@planted("transaction: given up stays open", "a late answer decides again", actor="transactor")
 def given_up_stays_open(patch: pytest.MonkeyPatch) -> None:
     """The copy for operators decides nothing: a late answer of the producer does, too."""
 
@@ -88,6 +107,7 @@ def given_up_stays_open(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(state_module, "decision_of", decision)
 
 
+@planted("transaction: given up after two questions", "transactionCheckMax", actor="transactor")
 def given_up_after_two_questions(patch: pytest.MonkeyPatch) -> None:
     """A limit that is not the one that was set."""
     original = TransactionChecks.__init__
@@ -99,6 +119,9 @@ def given_up_after_two_questions(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TransactionChecks, "__init__", init)
 
 
+@planted(
+    "transaction: asked about by their leader only", "open ones in a broker's memory", actor="transactor"
+)
 def asked_about_by_their_leader_only(patch: pytest.MonkeyPatch) -> None:
     """A leader asks about what came in its own term; what its predecessors had open is forgotten."""
     began: dict[TransactionChecks, int] = {}
@@ -117,6 +140,7 @@ def asked_about_by_their_leader_only(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TransactionChecks, "_look_at", patched_look_at)
 
 
+@planted("transaction: operations owed forgotten", "what is owed in a broker's memory", actor="transactor")
 def operations_owed_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Only their leader knows which commits lack their operation message."""
     original = Decisions._role_changed
@@ -128,6 +152,9 @@ def operations_owed_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Decisions, "_role_changed", role_changed)
 
 
+@planted(
+    "transaction: acknowledged before it is committed", "an answer from the leader's log", actor="transactor"
+)
 def acknowledged_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
     """A decision is answered from the leader's log."""
     original = _Deciding.__init__
@@ -147,6 +174,11 @@ def acknowledged_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Deciding, "__init__", init)
 
 
+@planted(
+    "transaction: unknown taken for rollback",
+    "TransactionalMessageServiceImpl: the broker asks again",
+    actor="transactor",
+)
 def unknown_taken_for_rollback(patch: pytest.MonkeyPatch) -> None:
     """A producer that does not know yet rolls back."""
     original = TransactionalProducer.__init__

@@ -21,7 +21,7 @@ from simulation.scheduler import SECOND
 from simulation.workload.order import TOPIC as ORDERS
 from simulation.workload.pick import TOPIC as OFFERS
 from simulation.world.running import run_plan
-from tests.simulation.planted_bugs import Patch
+from tests.simulation.planting import Patch
 
 _SEEDS = 3
 

@@ -202,7 +202,7 @@ def test_votes_can_go_with_sync_flush_too(monkeypatch: pytest.MonkeyPatch) -> No
         Fault(7 * SECOND, "new disk", 4, 3 * SECOND, 0.5),
         Fault(7 * SECOND + 300 * MILLISECOND, "slow disk", 0, 2 * SECOND, 1.0),
     ]
-    world = World(_plan(2, *faults, flush="sync"))
+    world = World(_plan(7, *faults, flush="sync"))
     survive = SimulatedDisk._after_power_failure
 
     def all_but_the_first_page(disk: SimulatedDisk, inode: _Inode, written_back: float) -> _Inode:

@@ -4,7 +4,6 @@ The seed that found it is named. Seeds come to mean other runs as the code chang
 """
 
 from dataclasses import replace
-from functools import partial
 from io import BytesIO
 from random import Random
 from types import SimpleNamespace
@@ -13,6 +12,7 @@ from typing import cast
 import pytest
 
 from broker.delayed.deliveries import count_delivered
+from broker.replica.applied import AppliedState
 from broker.replica.replica import Replica
 from broker.replica.room import Room
 from broker.replica.trace import ReplicaTrace
@@ -345,20 +345,12 @@ def test_a_snapshot_does_not_say_that_it_reflects_less_than_it_does() -> None:
         queues=(),
         save_snapshot=lambda index, data: saved.append((index, data)),
     )
-    replica: SimpleNamespace = SimpleNamespace(
-        applied_index=5,
-        now_ns=0,
-        metadata=Metadata(),
-        membership=SimpleNamespace(addresses={}),
-        store=store,
-        timings=Timings(),
-        upkeep=Upkeep(cast("Store", store), cast("Raft", None), cast(Room, None), 0, THIS_RELEASE, Timings()),
-        _metadata_index=9,
+    upkeep = Upkeep(cast("Store", store), cast("Raft", None), cast(Room, None), 0, THIS_RELEASE, Timings())
+    state = AppliedState(
+        cast("Store", store), Metadata(), 9, upkeep, cast(Room, None), THIS_RELEASE, Timings()
     )
-    for method in ("has_applied", "snapshot"):
-        setattr(replica, method, partial(getattr(Replica, method), cast("Replica", replica)))
-    Replica.save_snapshot(cast("Replica", replica))
+    state.save({}, 0)
     assert saved == [], "the snapshot of 9 stays"
-    replica.applied_index = 9
-    Replica.save_snapshot(cast("Replica", replica))
-    assert saved == [(9, encode_state(replica.metadata, {}, store.queues))]
+    state.index = 9
+    state.save({}, 0)
+    assert saved == [(9, encode_state(state.metadata, {}, store.queues))]

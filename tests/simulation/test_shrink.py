@@ -206,7 +206,7 @@ def plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
         for number in range(15)
     ]
     faults += [Fault((8 + number) * SECOND, "topics", number, SECOND, 0.5) for number in range(2)]
-    drawn = draw_plan(1, seconds=30)
+    drawn = draw_plan(3, seconds=30)
     return replace(
         drawn,
         flush="sync",
@@ -278,7 +278,7 @@ def test_a_replay_runs_the_plan_once_and_writes_nothing(
     monkeypatch.setattr(simulation.findings.shrink, "shrink", None)
     assert simulate(replay=file) == 1
     printed = capsys.readouterr().out
-    assert printed.startswith("seed 1\n")
+    assert printed.startswith("seed 3\n")
     assert f"again: trivet simulate --replay {file}\n" in printed
     assert [path.name for path in file.parent.iterdir()] == ["plan.json"]
 
@@ -314,8 +314,8 @@ def test_a_replay_shrinks_when_asked_and_keeps_to_the_budget(
     printed = capsys.readouterr().out
     assert "shrunk by 3 runs" in printed
     assert "no runs are left" in printed
-    small = file.parent / "simulation-findings" / "seed-1-shrunk.json"
-    assert printed.endswith("again: trivet simulate --replay simulation-findings/seed-1-shrunk.json\n")
+    small = file.parent / "simulation-findings" / "seed-3-shrunk.json"
+    assert printed.endswith("again: trivet simulate --replay simulation-findings/seed-3-shrunk.json\n")
     assert len(decode_plan(small.read_bytes()).faults) < len(decode_plan(before).faults)
     assert file.read_bytes() == before
 
@@ -331,7 +331,7 @@ def test_an_interrupt_while_shrinking_keeps_the_smallest_so_far(
     assert signal.getsignal(signal.SIGINT) == handler
     assert "shrunk by 1 run in " in (printed := capsys.readouterr().out)
     assert "(interrupted)" in printed
-    small = decode_plan((tmp_path / "out" / "seed-1-shrunk.json").read_bytes())
+    small = decode_plan((tmp_path / "out" / "seed-3-shrunk.json").read_bytes())
     assert small == results[0].plan
 
 
@@ -344,10 +344,10 @@ def test_a_seed_with_a_finding_leaves_both_plans_where_it_was_told(
         simulation.findings.shrink, "shrink", lambda failed, **_: Shrunk(failed, runs=0, end="minimal")
     )
     assert simulate(seed=1, out=tmp_path / "out") == 1
-    assert (tmp_path / "out" / "seed-1.json").read_bytes() == encode_plan(plan)
-    assert (tmp_path / "out" / "seed-1-shrunk.json").exists()
+    assert (tmp_path / "out" / "seed-3.json").read_bytes() == encode_plan(plan)
+    assert (tmp_path / "out" / "seed-3-shrunk.json").exists()
     assert simulate(seed=1) == 1
-    assert (tmp_path / "simulation-findings" / "seed-1.json").exists()
+    assert (tmp_path / "simulation-findings" / "seed-3.json").exists()
 
 
 def test_a_batch_reports_a_finding_and_shrinks_it_when_all_seeds_have_run(
@@ -360,9 +360,9 @@ def test_a_batch_reports_a_finding_and_shrinks_it_when_all_seeds_have_run(
     printed = capsys.readouterr().out
     reported, batch, shrunk = (
         printed.index(text)
-        for text in ("seed 1: durability (group)", "1 seeds, 1 findings", "shrunk by 1 run in ")
+        for text in ("seed 3: durability (group)", "1 seeds, 1 findings", "shrunk by 1 run in ")
     )
     assert reported < batch < shrunk
-    assert printed.endswith(f"again: trivet simulate --replay {tmp_path / 'seed-1-shrunk.json'}\n")
-    assert decode_plan((tmp_path / "seed-1.json").read_bytes()) == plan
-    assert len(decode_plan((tmp_path / "seed-1-shrunk.json").read_bytes()).faults) < len(plan.faults)
+    assert printed.endswith(f"again: trivet simulate --replay {tmp_path / 'seed-3-shrunk.json'}\n")
+    assert decode_plan((tmp_path / "seed-3.json").read_bytes()) == plan
+    assert len(decode_plan((tmp_path / "seed-3-shrunk.json").read_bytes()).faults) < len(plan.faults)

@@ -36,7 +36,7 @@ def test_five_nodes_hold() -> None:
 
 def test_the_end_waits_for_no_node_that_was_removed() -> None:
     """A removed node has only what was committed until then: the wait took its whole second, and load went on."""
-    plan = replace(draw_plan(2, seconds=40), flush="async")
+    plan = replace(draw_plan(6, seconds=40), flush="async")
     result = run_plan(plan)
     assert result.violation is None
     assert any("FAULT membership removed" in line for line in result.transcript)

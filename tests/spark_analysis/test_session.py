@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from broker.trace import TraceHeader, TraceWriter
 from spark_analysis.session import LARGE_JVM, SMALL_JVM, java_major_version
 
 
@@ -19,3 +22,36 @@ def test_warnings_of_java_stay_out_of_standard_output(options: str) -> None:
     )
     assert "[warning]" in completed.stderr
     assert completed.stdout == ""
+
+
+_AHEAD = """
+import sys, threading
+from pathlib import Path
+from spark_analysis import session
+from spark_analysis.main import analyze
+
+thread = threading.Thread(target=session.start_ahead)
+thread.start()
+thread.join()
+ahead = session._ahead
+assert ahead is not None
+assert not session.has_session(), "what was started ahead is the analysis's own"
+assert analyze([Path(sys.argv[1])]) == 0
+assert ahead.sparkContext._jsc is None, "the analysis has used it, and has stopped it as its own"
+assert session._ahead is None
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(java_major_version() is None, reason="needs Java")
+def test_an_analysis_uses_the_session_that_another_thread_has_started_ahead(tmp_path: Path) -> None:
+    history = tmp_path / "one.trace"
+    with history.open("wb") as file:
+        writer = TraceWriter(file.write, TraceHeader("client", "one", "c", 0))
+        writer.ok_append(2000, writer.invoke_append(1000, "producer", "orders/2", ["u-1"]), 0)
+        writer.flush()
+    done = subprocess.run(
+        [sys.executable, "-c", _AHEAD, str(history)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "LINEARIZABLE" in done.stdout

@@ -44,13 +44,15 @@ class FetchLimits:
 
     - ``messages``, ``size_bytes``: with so many messages or bytes waiting to be handed out no more are asked for; the
       last response may exceed them.
-    - ``batch``: the number of messages that a pull asks for; brokers may give fewer.
+    - ``batch``, ``batch_bytes``: the number of messages that a pull asks for, and of their bytes; brokers may give
+      fewer, and those of RocketMQ 4.x have a limit of their own instead of the second.
     - ``suspend_s``: for so many seconds the broker may hold a pull that finds nothing.
     """
 
-    messages: int = 1000
+    messages: int = 2048
     size_bytes: int = 8 * 1024 * 1024
-    batch: int = 256
+    batch: int = 512
+    batch_bytes: int = 512 * 1024
     suspend_s: float = 15.0
 
 
@@ -201,6 +203,7 @@ class QueueReader:
             self._next_offset,
             self._subscription,
             max_messages=limits.batch,
+            max_bytes=limits.batch_bytes,
             suspend_s=limits.suspend_s,
             broker_id=self._broker_id,
             avoid=self._avoid,

@@ -8,7 +8,7 @@ has the same log. The message that comes is checked: at the same position anothe
 from __future__ import annotations
 
 from broker.client.errors import BrokerError, ConnectionFailed, UsageError
-from broker.client.message import MessageQueue, MessageView, split_records
+from broker.client.message import MessageQueue, MessageView, views
 from broker.client.transport.patient_calls import PatientCalls
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
@@ -102,11 +102,9 @@ def _the_one(
 def _messages(response: RemotingCommand, topic: str, broker_name: str) -> list[MessageView]:
     body = response.body
     try:
-        views = [
-            MessageView(MessageQueue(topic, broker_name, 0), body, start) for start in split_records(body)
-        ]
-        for view in views:
+        found = views(MessageQueue(topic, broker_name, 0), body)
+        for view in found:
             view.queue = MessageQueue(topic, broker_name, view.head.queue_id)
     except RecordError as error:
         raise BrokerError(response.code, f"unreadable response: {error}", broker_name) from error
-    return views
+    return found

@@ -17,8 +17,9 @@ from broker.client.errors import (
     ClientError,
     ConnectionFailed,
 )
-from broker.client.message import MessageQueue, MessageView, split_records, trace_key
-from broker.client.transport.connection import Connection, PendingCall
+from broker.client.message import MessageQueue, MessageView, trace_key, views
+from broker.client.transport.calls import PendingCall
+from broker.client.transport.connection import Connection
 from broker.client.transport.core import broker_error
 from broker.client.transport.patient_calls import CallIsOverError, PatientCalls, Recording, address_of
 from broker.remoting.codes import PullSysFlag, RequestCode, ResponseCode
@@ -261,13 +262,15 @@ class QueueCalls:
         *,
         max_messages: int,
         suspend_s: float,
+        max_bytes: int | None = None,
         broker_id: int = MASTER_ID,
         avoid: Sequence[str] = (),
     ) -> PullResponse:
         """Ask once for messages from ``offset`` on; the broker may wait ``suspend_s`` seconds for one to come.
 
-        The member ``broker_id`` is asked, or another one if it is unknown or its address is to be avoided. The errors
-        BrokerError and ConnectionFailed have the address that was asked. Raises NoRoute and NameServerUnavailable, too.
+        Without ``max_bytes`` it gives as many bytes as its own limit says. The member ``broker_id`` is asked, or
+        another one if it is unknown or its address is to be avoided. The errors BrokerError and ConnectionFailed have
+        the address that was asked. Raises NoRoute and NameServerUnavailable, too.
         """
         route = await self._core.routes.get(queue.topic)
         address = address_of(route, queue, broker_id, avoid)
@@ -283,6 +286,8 @@ class QueueCalls:
             "subVersion": str(subscription.version),
             "expressionType": subscription.expression_type,
         }
+        if max_bytes is not None:
+            fields["maxMsgBytes"] = str(max_bytes)
         trace, now_ns = self._trace_of(queue), self._core.runtime.now_ns
         operation = -1
         if trace is not None:
@@ -344,7 +349,7 @@ def _pull_response(
         body = response.body
         messages = []
         if response.code == ResponseCode.SUCCESS:
-            messages = [MessageView(queue, body, start) for start in split_records(body)]
+            messages = views(queue, body)
             if not subscription.takes_everything:
                 messages = [message for message in messages if subscription.accepts(message)]
     except (RemotingError, RecordError) as error:

@@ -15,7 +15,7 @@ import msgspec
 from broker.client.errors import MessageRejected, UsageError
 from broker.client.message import Message
 from broker.client.transport.identity import UniqueKeys
-from broker.client.transport.runtime import Buffer
+from broker.client.transport.runtime import Buffer, Runtime
 from broker.remoting.codes import RequestCode
 from broker.remoting.property_room import SENT_BYTES_MAX
 from broker.state.topic_rules import RETRY_PREFIX
@@ -45,6 +45,8 @@ class Outgoing(msgspec.Struct, gc=False):
     sys_flag: int
     flag: int
     unique_keys: list[str]
+    born_ms: int
+    """When it was made ready, by this client's clock, in milliseconds since 1970."""
     waits: bool = False
     """Tells that the message first waits in a topic of the broker's own; the offset in the response is one of that
     topic."""
@@ -53,8 +55,9 @@ class Outgoing(msgspec.Struct, gc=False):
 class Preparer:
     """Makes messages ready; ``compress_above`` is the body size in bytes from which on they are compressed."""
 
-    def __init__(self, unique_keys: UniqueKeys, compress_above: int | None) -> None:
-        self._unique_keys = unique_keys
+    def __init__(self, runtime: Runtime, compress_above: int | None) -> None:
+        self._wall_ms = runtime.wall_ms
+        self._unique_keys = UniqueKeys(runtime)
         self._compress_above = compress_above
         self._checked_topics: dict[str, None] = {}
 
@@ -63,9 +66,18 @@ class Preparer:
         topic = message.topic
         if topic not in self._checked_topics:
             self._check_topic(topic)
-        body = _body(message)
-        unique_key = self._unique_keys.next()
-        properties = _properties(message, unique_key)
+        body = message.body
+        if type(body) is not bytes or not body:
+            body = _body(message)
+        born_ms = self._wall_ms()
+        unique_key = self._unique_keys.next(born_ms)
+        is_delivered_later = message.is_delivered_later
+        if is_delivered_later or message.tags is not None or message.keys or message.properties:
+            properties = _properties(message, unique_key)
+            waits = is_delivered_later or _TIMER_SECONDS in message.properties
+        else:
+            properties = f"UNIQ_KEY\x01{unique_key}\x02"
+            waits = False
         sys_flag = 0
         if self._compress_above is not None and len(body) > self._compress_above:
             packed = zlib.compress(body, 5)
@@ -73,8 +85,10 @@ class Preparer:
                 body, sys_flag = packed, SYS_FLAG_COMPRESSED
         if len(body) > BODY_BYTES_MAX:
             raise MessageRejected(f"a body of {len(body)} bytes, at most {BODY_BYTES_MAX} can be stored")
-        waits = message.is_delivered_later or _TIMER_SECONDS in message.properties
-        return Outgoing(topic, SINGLE_CODE, body, properties, sys_flag, message.flag, [unique_key], waits)
+        flag = message.flag
+        if not isinstance(flag, int):
+            raise MessageRejected(f"a flag is a whole number, not {flag!r}")
+        return Outgoing(topic, SINGLE_CODE, body, properties, sys_flag, flag, [unique_key], born_ms, waits)
 
     def batch(self, messages: Sequence[Message]) -> Outgoing:
         """Return messages of one topic, ready to be sent as one append.
@@ -90,16 +104,17 @@ class Preparer:
             raise MessageRejected("retry topics take no batches")
         items = []
         unique_keys = []
+        born_ms = self._wall_ms()
         for message in messages:
             if message.topic != topic:
                 raise MessageRejected(f"a batch goes to one topic: {topic!r} and {message.topic!r}")
             if message.is_delivered_later:
                 raise MessageRejected("a batch cannot be delayed")
             body = _body(message)
-            unique_key = self._unique_keys.next()
+            unique_key = self._unique_keys.next(born_ms)
             unique_keys.append(unique_key)
-            properties = _properties(message, unique_key).encode()
-            items.append(BatchItem(message.flag, body, properties))  # type: ignore[arg-type]
+            item_properties = _properties(message, unique_key).encode()
+            items.append(BatchItem(message.flag, body, item_properties))  # type: ignore[arg-type]
         try:
             packed = encode_batch(items)
         except RecordError as error:
@@ -109,7 +124,8 @@ class Preparer:
                 f"a batch of {len(packed)} bytes, at most {BODY_BYTES_MAX} can be stored at once"
             )
         # The envelope's own key: brokers that add missing keys must not add one to a batch as a whole.
-        return Outgoing(topic, BATCH_CODE, packed, f"UNIQ_KEY\x01{unique_keys[0]}\x02", 0, 0, unique_keys)
+        properties = f"UNIQ_KEY\x01{unique_keys[0]}\x02"
+        return Outgoing(topic, BATCH_CODE, packed, properties, 0, 0, unique_keys, born_ms)
 
     def _check_topic(self, topic: str) -> None:
         check_name("topic", topic)
@@ -125,9 +141,11 @@ def _body(message: Message) -> Buffer:
     if type(body) is not bytes:
         if not isinstance(body, _BODY_TYPES):
             raise MessageRejected(f"a body is bytes, not {type(body).__name__}; text has encode()")
-        if isinstance(body, memoryview) and body.format != "B":
-            body = body.tobytes()  # whose length counts bytes
-    if not len(body):
+        if not isinstance(body, memoryview):
+            body = bytes(body)  # whose length nobody changes until it is written
+        elif body.nbytes != len(body) or not body.c_contiguous:
+            body = body.tobytes()  # whose length counts bytes, and which sockets take
+    if not body:
         raise MessageRejected("an empty body cannot be stored")
     return body
 
@@ -153,24 +171,16 @@ def _keys(keys: str | Sequence[str]) -> str:
 def _properties(message: Message, unique_key: str) -> str:
     """Return the properties as a record has them: name, character 1, value, character 2. Raises MessageRejected."""
     text = f"UNIQ_KEY\x01{unique_key}\x02"
+    count = 1
     if message.tags is not None:
         text = f"{text}TAGS\x01{message.tags}\x02"
+        count += 1
     if message.keys:
         text = f"{text}KEYS\x01{_keys(message.keys)}\x02"
+        count += 1
     if message.is_delivered_later:
-        if (
-            bool(message.delay_level) + (message.delay_ms is not None) + (message.deliver_at_ms is not None)
-            > 1
-        ):
-            raise MessageRejected("one of delay_level, delay_ms and deliver_at_ms at most can be given")
-        if min(message.delay_level, message.delay_ms or 0) < 0:
-            raise MessageRejected("a delay cannot be negative")
-    if message.delay_level:
-        text = f"{text}DELAY\x01{message.delay_level}\x02"
-    if message.delay_ms is not None:
-        text = f"{text}TIMER_DELAY_MS\x01{message.delay_ms}\x02"
-    if message.deliver_at_ms is not None:
-        text = f"{text}TIMER_DELIVER_MS\x01{message.deliver_at_ms}\x02"
+        text += _delay(message)
+        count += 1
     if message.properties:
         for name, value in message.properties.items():
             if not name or name in _OWN_PROPERTIES:
@@ -179,13 +189,35 @@ def _properties(message: Message, unique_key: str) -> str:
                 )
             if value:
                 text = f"{text}{name}\x01{value}\x02"
+                count += 1
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise MessageRejected(
+                f"tags, keys and properties must be text that UTF-8 has: {error}"
+            ) from error
     # A separator inside a name or value would begin another property. Counting all of them finds that fastest.
-    separators = text.count("\x01") + text.count("\x02")
-    expected = 1 + (message.tags is not None) + bool(message.keys) + message.is_delivered_later
-    if message.properties:
-        expected += sum(1 for value in message.properties.values() if value)
-    if separators != 2 * expected:
+    if text.count("\x01") + text.count("\x02") != 2 * count:
         raise MessageRejected("tags, keys and properties must not contain the characters 1 and 2")
     if len(text) > PROPERTIES_BYTES_MAX // 3 and len(text.encode()) > PROPERTIES_BYTES_MAX:
         raise MessageRejected(f"tags, keys and properties take more than {PROPERTIES_BYTES_MAX} bytes")
     return text
+
+
+def _delay(message: Message) -> str:
+    """Return the property of a message that is delivered later. Raises MessageRejected."""
+    given = [
+        f"{name}\x01{value}\x02"
+        for name, value, is_given in (
+            ("DELAY", message.delay_level, bool(message.delay_level)),
+            ("TIMER_DELAY_MS", message.delay_ms, message.delay_ms is not None),
+            ("TIMER_DELIVER_MS", message.deliver_at_ms, message.deliver_at_ms is not None),
+        )
+        if is_given
+    ]
+    if len(given) > 1:
+        raise MessageRejected("one of delay_level, delay_ms and deliver_at_ms at most can be given")
+    if min(message.delay_level, message.delay_ms or 0) < 0:
+        raise MessageRejected("a delay cannot be negative")
+    return given[0]

@@ -11,7 +11,7 @@ one `Producer.resume` goes on asking about the same message; a new `send` of it 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Sequence
+from collections.abc import AsyncIterable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
@@ -19,13 +19,12 @@ from broker.client.errors import ReplyTimeout, SendOutcomeUnknown, UsageError
 from broker.client.message import Message, MessageQueue, MessageView, SendResult
 from broker.client.producing.latency import LatencyClasses
 from broker.client.producing.one_send import OneSend
-from broker.client.producing.outbox import Outbox, open_outbox
+from broker.client.producing.outbox import Outbox, open_outbox, send_many
 from broker.client.producing.outgoing import Preparer, check_name
 from broker.client.producing.requests import REPLY_TIMEOUT_S, Replies, Requests
 from broker.client.producing.sender import QueueChoice, Sender
 from broker.client.transport.core import CLOSE_TIMEOUT_S, ClientCore
 from broker.client.transport.credentials import Credentials
-from broker.client.transport.identity import UniqueKeys
 from broker.client.transport.options import ConnectionOptions
 from broker.client.transport.runtime import Runtime
 from broker.remoting.bodies import HeartbeatData, ProducerData
@@ -83,7 +82,7 @@ class Producer:
         self.core = ClientCore(
             ConnectionOptions(name_servers, runtime, tls, credentials, trace), heartbeat=self._heartbeat
         )
-        self.preparer = Preparer(UniqueKeys(self.core.runtime), compress_above)
+        self.preparer = Preparer(self.core.runtime, compress_above)
         """Makes messages ready to be sent. Transactions, which are built on this producer, use it."""
         self.sender = Sender(
             self.core,
@@ -183,6 +182,27 @@ class Producer:
         self.core.check_open()
         return open_outbox(self.sender, self.preparer, in_flight, waiting_max)
 
+    async def send_many(
+        self,
+        messages: Iterable[Message] | AsyncIterable[Message],
+        *,
+        queue: QueueChoice = None,
+        in_flight: int = 64,
+        timeout_s: float | None = None,
+    ) -> list[SendResult]:
+        """Send messages one by one, at most ``in_flight`` at the same time, and wait until all are stored.
+
+        Returns a result for each, in the order of the messages, which may be of several topics. This is the fastest way
+        to send messages that are stored independently of each other. They are taken from ``messages`` as there is room
+        for them. ``queue`` and ``timeout_s`` are those of `send`, for each.
+
+        When one fails, no more are taken, those under way are waited for, and SendsFailed is raised: it has the
+        failures, and the results of all others. An exception of ``messages``, or a cancellation, gives up what is under
+        way. Raises UsageError for an ``in_flight`` below 1.
+        """
+        self.core.check_open()
+        return await send_many(self.sender, self.preparer, messages, queue, in_flight, timeout_s)
+
     async def request(
         self, message: Message, *, queue: QueueChoice = None, timeout_s: float = REPLY_TIMEOUT_S
     ) -> MessageView:
@@ -199,7 +219,9 @@ class Producer:
         unknown: SendOutcomeUnknown | None = None
         try:
             try:
-                await self.send(addressed, queue=queue, timeout_s=min(timeout_s, self.sender.timeout_s))
+                await self.send(
+                    addressed, queue=queue, timeout_s=min(timeout_s, self.sender.timeout_ns / 1e9)
+                )
             except SendOutcomeUnknown as error:
                 unknown = error  # a reply would prove that it was stored, so it is waited for
             remaining_s = (deadline_ns - runtime.now_ns()) / 1e9

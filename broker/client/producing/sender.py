@@ -1,16 +1,16 @@
-"""The common part of all sends of one producer: routes, the choice of a queue, and the fields of a request."""
+"""The common part of all sends of one producer: routes, the choice of a queue, the heads of requests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from broker.client.errors import BrokerError, NameServerUnavailable, NoRoute, UsageError
 from broker.client.message import Message, MessageQueue, trace_key
+from broker.client.producing.lane import Lane
 from broker.client.producing.latency import LatencyClasses, SlowGroups
-from broker.client.producing.outgoing import BATCH_CODE, Outgoing
+from broker.client.producing.outgoing import Outgoing
 from broker.client.transport.core import ClientCore
-from broker.client.transport.routes import DEFAULT_TOPIC_QUEUES, TopicRoute
-from broker.state.topic_rules import DEFAULT_TOPIC
+from broker.client.transport.routes import TopicRoute
 from log.java_hash import java_hash
 
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
@@ -18,11 +18,9 @@ QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 QueueChoice = MessageQueue | QueueSelector | str | int | None
 """A queue, a selector, a text that is hashed to a queue, a place in the list of queues, or None for all in turn."""
 
-_DEFAULT_QUEUES = str(DEFAULT_TOPIC_QUEUES)
-
 
 class Sender:
-    """Gives routes, queues and request fields to all sends of one producer; `OneSend` makes the attempts.
+    """Gives routes, queues and heads of requests to all sends of one producer; `OneSend` makes the attempts.
 
     ``timeout_s`` bounds a send with all its attempts, ``attempt_timeout_s`` one attempt, in seconds; the other options
     are those of `Producer`.
@@ -41,14 +39,15 @@ class Sender:
     ) -> None:
         self.core = core
         self.group = group
-        self.timeout_s = timeout_s
-        self.attempt_timeout_s = attempt_timeout_s
+        self.timeout_ns = int(timeout_s * 1e9)
+        self.attempt_timeout_ns = int(attempt_timeout_s * 1e9)
         self.retry_unknown = retry_unknown
         self.floors: dict[str, int] = {}
         """A position that each broker group's log has reached, by broker name: the floor of its next send
         (sending/once.py)."""
         self.slow = SlowGroups(avoid_slow, core.runtime.now_ns) if avoid_slow is not None else None
         self._exactly_once = exactly_once
+        self._lanes: dict[MessageQueue, Lane] = {}
         self._turn = core.runtime.random.getrandbits(16)
 
     # Routes and queues ---------------------------------------------------------------------------------------------
@@ -114,34 +113,13 @@ class Sender:
 
     # Requests ------------------------------------------------------------------------------------------------------
 
-    def fields(
-        self, outgoing: Outgoing, target: MessageQueue, floor: int | None, *, again: bool = False
-    ) -> Mapping[str, str]:
-        """Return the header of a send request, by the short names of RocketMQ's `SendMessageRequestHeaderV2`.
-
-        ``floor`` and ``again`` are for brokers that recognize repeated sends (broker/sending/once.py); without a floor
-        both are left out. A dict of strings is the fastest to encode.
-        """
-        fields = {
-            "a": self.group,
-            "b": outgoing.topic,
-            "c": DEFAULT_TOPIC,
-            "d": _DEFAULT_QUEUES,
-            "e": str(target.queue_id),
-            "f": str(outgoing.sys_flag),
-            "g": str(self.core.runtime.wall_ms()),
-            "h": str(outgoing.flag),
-            "i": outgoing.properties,
-            "j": "0",
-            "k": "false",
-            "m": "true" if outgoing.code == BATCH_CODE else "false",
-            "n": target.broker_name,
-        }
-        if floor is not None and self._exactly_once:
-            fields["once"] = str(floor)
-            if again:
-                fields["again"] = "true"
-        return fields
+    def lane(self, queue: MessageQueue) -> Lane:
+        """Return the way to a queue."""
+        lane = self._lanes.get(queue)
+        if lane is None:
+            lane = Lane(self.core.pool, self.group, queue, exactly_once=self._exactly_once)
+            self._lanes[queue] = lane
+        return lane
 
     def reached(self, broker_name: str, position: str, base: int) -> None:
         """Note that a group's log has reached a position, given as a number in this base. Ignores other text.
@@ -169,5 +147,5 @@ class Sender:
             core.trace.invoke_append(
                 core.runtime.now_ns(), core.client_id, trace_key(target), outgoing.unique_keys
             )
-        fields = self.fields(outgoing, target, None)
+        fields = self.lane(target).fields(outgoing, None)
         await connection.send_one_way_with_room(outgoing.code, fields, outgoing.body)

@@ -14,7 +14,8 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
 from broker.client.errors import BrokerBusy, BrokerError, ClientClosed, ConnectionFailed, UsageError
-from broker.client.transport.connection import Connection, PendingCall, RequestHandler
+from broker.client.transport.calls import PendingCall
+from broker.client.transport.connection import Connection, RequestHandler
 from broker.client.transport.identity import client_id
 from broker.client.transport.options import ConnectionOptions
 from broker.client.transport.pool import ConnectionPool

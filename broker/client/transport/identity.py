@@ -18,20 +18,24 @@ class UniqueKeys:
     """Makes unique keys, the property UNIQ_KEY. Two makers in one process differ by a random number in the prefix."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self._wall_ms = runtime.wall_ms
         address = socket.inet_aton(runtime.local_address())
         self._prefix = unique_key_prefix(address, runtime.process_id(), runtime.random.getrandbits(31))
         self._counter = 0
         self._month_start_ms = 0
         self._month_end_ms = 0
+        self._now_ms = -1
+        self._begin = ""
+        """The keys of this millisecond without the counter at their end."""
 
-    def next(self) -> str:
-        """Return the next key."""
-        now_ms = self._wall_ms()
-        if not self._month_start_ms <= now_ms < self._month_end_ms:
-            self._enter_month(now_ms)
-        self._counter += 1
-        return unique_key(self._prefix, now_ms - self._month_start_ms, self._counter)
+    def next(self, now_ms: int) -> str:
+        """Return the next key, of this wall time."""
+        if now_ms != self._now_ms:
+            if not self._month_start_ms <= now_ms < self._month_end_ms:
+                self._enter_month(now_ms)
+            self._now_ms = now_ms
+            self._begin = unique_key(self._prefix, now_ms - self._month_start_ms, 0)[:-4]
+        self._counter = counter = (self._counter + 1) & 0xFFFF
+        return f"{self._begin}{counter:04X}"
 
     def _enter_month(self, now_ms: int) -> None:
         # The reference counts from the start of the local month; UTC serves as well, and a seed then fixes the key.

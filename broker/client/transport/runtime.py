@@ -7,8 +7,8 @@ protocol and imports neither. The protocol keeps Trio's semantics, the strictest
 - Cancellation is an exception raised at an await, belongs to the scope that was cancelled, and must not be swallowed.
 - A scope with ``shield=True`` keeps the cancellation of outer scopes away.
 
-`Event.wait` is the only way in which the client's hot path blocks: a call waits on one event that the task reading the
-connection sets. So a call costs neither a task nor a scope.
+`Event.wait` is the only way in which the client's hot path blocks: who waits for a call waits on one event that the
+task reading the connection sets. So a call costs neither a task nor a scope, and one that nobody waits for no event.
 """
 
 from __future__ import annotations
@@ -20,6 +20,17 @@ from types import TracebackType
 from typing import Protocol
 
 Buffer = bytes | bytearray | memoryview
+
+
+def drop_bytes(buffers: list[Buffer], count: int) -> list[Buffer]:
+    """Return the buffers without their first ``count`` bytes; nothing is copied."""
+    for index, buffer in enumerate(buffers):
+        size = len(buffer)
+        if count < size:
+            return [memoryview(buffer)[count:], *buffers[index + 1 :]] if count else buffers[index:]
+        count -= size
+    assert count == 0, "more bytes were written than given"
+    return []
 
 
 class Event(Protocol):

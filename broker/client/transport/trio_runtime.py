@@ -1,4 +1,5 @@
-"""The client's runtime on Trio. Of the client only this file and `offset_file` (a worker thread) know Trio.
+"""The client's runtime on Trio. Of the client only this file, `offset_file` (a worker thread) and the room `threaded`
+know Trio.
 
 Sockets are plain non-blocking ones, waited for through ``trio.lowlevel``: a write is tried at once and costs no trip
 through the scheduler when the kernel takes it, and ``sendmsg`` sends a head and its body without joining them.
@@ -19,7 +20,7 @@ from contextlib import AbstractAsyncContextManager
 
 import trio
 
-from broker.client.transport.runtime import Buffer, ByteStream, Event, TaskGroup
+from broker.client.transport.runtime import Buffer, ByteStream, Event, TaskGroup, drop_bytes
 from broker.remoting.addresses import split_address
 
 RECEIVE_BYTES = 256 * 1024
@@ -34,6 +35,8 @@ class TrioByteStream:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._closed = False
+        self._is_drained = False
+        """The last read left room: there was nothing more, and another one now would most likely find nothing."""
 
     def write_nowait(self, buffers: Sequence[Buffer]) -> int:
         """Hand the buffers to the kernel, as far as it takes them. Raises OSError."""
@@ -55,12 +58,17 @@ class TrioByteStream:
 
     async def receive_some(self) -> bytes:
         """Read what is there, waiting for the first byte. Raises OSError."""
+        if self._is_drained:
+            await self._wait(trio.lowlevel.wait_readable)
         while True:
             self._check_open()
             try:
-                return self._socket.recv(RECEIVE_BYTES)
+                data = self._socket.recv(RECEIVE_BYTES)
             except (BlockingIOError, InterruptedError):
                 await self._wait(trio.lowlevel.wait_readable)
+                continue
+            self._is_drained = len(data) < RECEIVE_BYTES
+            return data
 
     def close(self) -> None:
         """Close the socket and wake the tasks that wait for it."""
@@ -117,17 +125,6 @@ def _lost(error: trio.BrokenResourceError | trio.ClosedResourceError) -> OSError
     if isinstance(cause, OSError):
         return cause
     return ConnectionError(str(error) or "connection was closed on this side")
-
-
-def drop_bytes(buffers: list[Buffer], count: int) -> list[Buffer]:
-    """Return the buffers without their first ``count`` bytes; nothing is copied."""
-    for index, buffer in enumerate(buffers):
-        size = len(buffer)
-        if count < size:
-            return [memoryview(buffer)[count:], *buffers[index + 1 :]] if count else buffers[index:]
-        count -= size
-    assert count == 0, "more bytes were written than given"
-    return []
 
 
 class _TrioTaskGroup:

@@ -11,14 +11,14 @@ from typing import Final
 
 import trio
 
+from broker.backups.copying import BackupCopy
+from broker.backups.directory import BackupWriter
+from broker.backups.errors import BackupError
 from broker.client.admin import AdminClient
 from broker.client.errors import BrokerBusy, BrokerError, ClientError, ConnectionFailed
 from broker.client.transport.core import broker_error
 from broker.remoting.codes import ResponseCode
 from broker.remoting.route import MASTER_ID
-from broker.tools.backup.copying import BackupCopy
-from broker.tools.backup.directory import BackupWriter
-from broker.tools.backup.errors import BackupError
 
 _BUSY_S: Final = 10.0
 """A node that cannot begin yet is asked for so long."""

@@ -4,14 +4,42 @@ from __future__ import annotations
 
 import os
 import platform
+import sysconfig
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from broker.tools.bench.limits import RawLimits
+from log.loops import INSTALLED
 
 Flush = Literal["async", "sync"]
+
+
+class PythonBuild(msgspec.Struct, frozen=True, kw_only=True):
+    """How the interpreter of servers and clients was built, as far as it tells."""
+
+    pgo: bool
+    """Optimised by the profile of a run (``--enable-optimizations``): 0.8 to 0.95 of the CPU time of one without."""
+    lto: bool | None
+    """Optimised across files when it was linked (``--with-lto``); None where nothing tells."""
+    debug: bool
+    """With assertions and counts of references: several times as slow."""
+
+    @property
+    def words(self) -> str:
+        """The build in words, for one line."""
+        if self.debug:
+            return "a debug build"
+        unknown = " (of LTO it does not tell)" if self.lto is None else ""
+        used = [name for name, has in (("PGO", self.pgo), ("LTO", self.lto)) if has]
+        return ("built with " + " and ".join(used) if used else "built without PGO and LTO") + unknown
+
+    @property
+    def is_optimised(self) -> bool:
+        """Whether figures taken with it are worth keeping."""
+        return self.pgo and not self.debug
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +50,9 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: int
     system: str
     python: str
+    python_build: PythonBuild
+    loops: str
+    """Who goes over the bytes of the log: pure Python, or C (``trivet[fast]``)."""
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +86,9 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: int
     body_bytes: int
     msgs_per_s: float
+    server_cpu_us_per_msg: float
+    """All three brokers together."""
+    client_cpu_us_per_msg: float
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +107,33 @@ def this_machine() -> Machine:
         memory_mib=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // (1024 * 1024),
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
+        python_build=python_build(_build_variable, sysconfig.get_scheme_names()),
+        loops=INSTALLED.name,
     )
+
+
+def python_build(variable: Callable[[str], str], schemes: Container[str]) -> PythonBuild:
+    """The build that the variables of `sysconfig` and its installation schemes tell of.
+
+    ``configure`` notes its options. Builds without it are known by the compiler's flags; Debian's and Ubuntu's, which
+    have PGO and note neither, by their scheme.
+    """
+    options, flags = variable("CONFIG_ARGS"), f"{variable('PY_CFLAGS')} {variable('PY_CORE_CFLAGS')}"
+    is_debian = "deb_system" in schemes
+    has_lto = "--with-lto" in options.replace("--with-lto=no", "") or "-flto" in flags
+    return PythonBuild(
+        pgo=is_debian
+        or "--enable-optimizations" in options
+        or "-fprofile-use" in flags
+        or "-fprofile-instr-use" in flags,
+        lto=None if is_debian and not has_lto else has_lto,
+        debug="--with-pydebug" in options or variable("Py_DEBUG") == "1",
+    )
+
+
+def _build_variable(name: str) -> str:
+    value = sysconfig.get_config_var(name)
+    return "" if value is None else str(value)
 
 
 def _processor() -> str:

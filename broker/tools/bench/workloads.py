@@ -1,7 +1,8 @@
 """The workloads of ``trivet bench``, each against a group of its own that nothing else has used.
 
 - A: one send in flight, 1 KiB.
-- B: 64 sends in flight, 1 KiB; with the servers' CPU time per message, and their memory at the end.
+- B: 64 sends in flight, 1 KiB, by `Producer.send_many`, and once more by 64 tasks that each wait for one send before
+  the next, which tells latencies; with the CPU time per message, and the memory of the servers at the end.
 - C: the highest acknowledged rate over a few batch sizes and windows, 1 KiB and 100 B.
 - D: 100,000 messages of 1 KiB read back by one client.
 - E: SIGKILL of the leader, three times; milliseconds from the kill to the first acknowledgement of a send begun after
@@ -14,6 +15,7 @@ on the same cores as the servers.
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import time
@@ -40,6 +42,7 @@ GROUP = "BENCH"
 READER_GROUP = "TOOLS_CONSUMER"
 """A group that exists on every broker: it reads queues without being a member of anything."""
 KIB = 1024
+IN_FLIGHT = 64
 DATA_FILE_BYTES = 256 * 1024 * 1024
 IDLE_S = 5.0
 KILLS = 3
@@ -85,30 +88,41 @@ async def _one_in_flight(cluster: LocalCluster, scale: Scale) -> list[Measuremen
 
 async def _many_in_flight(cluster: LocalCluster, scale: Scale) -> list[Measurement]:
     async with _producer(cluster) as producer:
-        await _send_all(producer, scale.warm_up, 64)
-        measured = await _measured(cluster, producer, scale.many_in_flight, 64)
+        await _send_many(producer, scale.warm_up)
+        together = await _measured_together(cluster, producer, scale.many_in_flight)
+        by_tasks = await _measured(cluster, producer, scale.many_in_flight, IN_FLIGHT)
     resident, beside = _memory(cluster)
     return [
         msgspec.structs.replace(
-            measured,
-            description="64 in flight, 1 KiB",
+            together,
+            description=f"{IN_FLIGHT} in flight, 1 KiB, send_many",
             memory_mib=resident,
             memory_beside_mappings_mib=beside,
-        )
+        ),
+        msgspec.structs.replace(by_tasks, description=f"{IN_FLIGHT} tasks, 1 KiB, send"),
     ]
 
 
 async def _batches(cluster: LocalCluster, scale: Scale) -> list[Measurement]:
     found = []
+    pids = _broker_pids(cluster)
     async with _producer(cluster) as producer:
         for body_bytes, settings in ((KIB, _BATCH_SETTINGS), (100, _SMALL_BATCH_SETTINGS)):
             body = os.urandom(body_bytes)
             tried = []
             for batch, in_flight in settings:
                 await _send_batches(producer, body, batch, in_flight, scale.warm_up)
+                used, own = cpu_s(pids), _own_cpu_s()
                 rate = await _send_batches(producer, body, batch, in_flight, scale.batched)
                 tried.append(
-                    Setting(batch=batch, in_flight=in_flight, body_bytes=body_bytes, msgs_per_s=rate)
+                    Setting(
+                        batch=batch,
+                        in_flight=in_flight,
+                        body_bytes=body_bytes,
+                        msgs_per_s=rate,
+                        server_cpu_us_per_msg=(cpu_s(pids) - used) / scale.batched * 1e6,
+                        client_cpu_us_per_msg=(_own_cpu_s() - own) / scale.batched * 1e6,
+                    )
                 )
             best = max(tried, key=lambda setting: setting.msgs_per_s)
             found.append(
@@ -116,6 +130,8 @@ async def _batches(cluster: LocalCluster, scale: Scale) -> list[Measurement]:
                     description=f"batches of {best.batch}, {best.in_flight} in flight, {body_bytes} B",
                     messages=scale.batched,
                     msgs_per_s=best.msgs_per_s,
+                    server_cpu_us_per_msg=best.server_cpu_us_per_msg,
+                    client_cpu_us_per_msg=best.client_cpu_us_per_msg,
                     settings=tuple(tried),
                 )
             )
@@ -256,6 +272,25 @@ async def _measured(cluster: LocalCluster, producer: Producer, count: int, in_fl
         msgs_per_s=count / seconds,
         p50_ms=quantile(latencies, 0.5),
         p99_ms=quantile(latencies, 0.99),
+        server_cpu_us_per_msg=(cpu_s(pids) - used) / count * 1e6,
+        client_cpu_us_per_msg=(_own_cpu_s() - own) / count * 1e6,
+    )
+
+
+async def _send_many(producer: Producer, count: int) -> None:
+    message = Message(TOPIC, os.urandom(KIB))
+    await producer.send_many(itertools.repeat(message, count), in_flight=IN_FLIGHT)
+
+
+async def _measured_together(cluster: LocalCluster, producer: Producer, count: int) -> Measurement:
+    pids = _broker_pids(cluster)
+    used, own = cpu_s(pids), _own_cpu_s()
+    begin = time.perf_counter()
+    await _send_many(producer, count)
+    seconds = time.perf_counter() - begin
+    return Measurement(
+        messages=count,
+        msgs_per_s=count / seconds,
         server_cpu_us_per_msg=(cpu_s(pids) - used) / count * 1e6,
         client_cpu_us_per_msg=(_own_cpu_s() - own) / count * 1e6,
     )

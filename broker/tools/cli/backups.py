@@ -11,7 +11,7 @@ from broker.tools.cli.errors import USAGE, CommandError
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers, check_address
 
 if TYPE_CHECKING:
-    from broker.tools.backup.manifest import Manifest
+    from broker.backups.manifest import Manifest
 
 app = App(
     name="backup",
@@ -47,8 +47,8 @@ async def backup(
     """
     import trio
 
-    from broker.tools.backup.copying import BackupCopy
-    from broker.tools.backup.directory import BackupWriter
+    from broker.backups.copying import BackupCopy
+    from broker.backups.directory import BackupWriter
     from broker.tools.backup.reading import read_backup
     from broker.tools.cli.progress import Progress
 
@@ -83,8 +83,8 @@ async def backup(
 @app.command
 def verify(directory: _Directory, /, *, json: AsJson = False) -> int:
     """Check every checksum, every entry and the state of a backup, which nothing is asked of but its files."""
+    from broker.backups.directory import Backup
     from broker.state.release import THIS_RELEASE
-    from broker.tools.backup.directory import Backup
 
     found = Backup(directory, THIS_RELEASE)
     found.verify()
@@ -105,10 +105,10 @@ def restore(
     """
     import time
 
+    from broker.backups.directory import Backup
+    from broker.backups.restoring import restore
     from broker.settings.reading import load
     from broker.state.release import THIS_RELEASE
-    from broker.tools.backup.directory import Backup
-    from broker.tools.backup.restoring import restore
     from log.mmap_disk import MmapDisk
 
     settings = load(config)

@@ -52,6 +52,13 @@ async def bench(
     scale = QUICK if quick else Scale()
     if dir is not None:
         make_directories(dir)
+    machine = this_machine()
+    if not machine.python_build.is_optimised:
+        print(
+            f"trivet: this Python {machine.python} is {machine.python_build.words}: one with PGO needs 0.8 to 0.95 of "
+            "its CPU time; take figures worth keeping with such a one (docs/benchmarks.md)",
+            file=sys.stderr,
+        )
     measurements: list[Measurement] = []
     with tempfile.TemporaryDirectory(prefix="trivet-bench-", dir=dir) as scratch:
         limits = measure_limits(Path(scratch))
@@ -60,7 +67,7 @@ async def bench(
                 print(f"{name} {mode} ...", file=sys.stderr, flush=True)
                 with tempfile.TemporaryDirectory(dir=scratch) as directory:
                     measurements += await run_workload(name, mode, Path(directory), scale)
-    report = Report(machine=this_machine(), limits=limits, measurements=tuple(measurements))
+    report = Report(machine=machine, limits=limits, measurements=tuple(measurements))
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
@@ -75,7 +82,10 @@ def _print(report: Report) -> None:
     from broker.tools.cli.output import print_table
 
     machine, limits = report.machine, report.limits
-    print(f"{machine.processor}, {machine.cores} cores, {machine.memory_mib:,} MiB, Python {machine.python}")
+    print(
+        f"{machine.processor}, {machine.cores} cores, {machine.memory_mib:,} MiB, Python {machine.python}, "
+        f"{machine.python_build.words}, loops in {machine.loops}"
+    )
     print(
         f"limits: mapping {limits.mapping_first_write_bytes_per_s / 1e9:.2f} GB/s fresh and "
         f"{limits.mapping_rewrite_bytes_per_s / 1e9:.2f} GB/s again, "

@@ -19,7 +19,7 @@ _WRONG_USE = (
 )
 _FAILURES = (
     "broker.client.errors:ClientError",
-    "broker.tools.backup.errors:BackupError",
+    "broker.backups.errors:BackupError",
     "broker.tools.cluster.child:ChildDiedError",
     "broker.tools.cluster.compare:StoresDifferError",
     "broker.tools.cluster.ports:PortInUseError",

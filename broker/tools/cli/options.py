@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from broker.client.admin import AdminClient
     from broker.client.transport.credentials import Credentials
-    from broker.tools.cluster.query import Identity
+    from broker.tools.cluster.asking import Identity
 
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON instead of a table.")]
 

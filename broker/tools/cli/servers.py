@@ -1,8 +1,7 @@
-"""``trivet namesrv`` and ``trivet broker``: one server in this process."""
+"""``trivet namesrv`` and ``trivet broker``, as the command line's parser knows them: their options and their helps."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -22,22 +21,11 @@ async def namesrv(
 
     Brokers register with it and clients ask it for routes. It keeps nothing but key-value configuration.
     """
-    import msgspec
+    from broker.tools.cli.serving import run_name_server
 
-    from broker.settings.reading import load_name_server
-    from broker.settings.tables import NameServerSettings
-    from broker.shell.name_server import serve
-    from broker.shell.secret_files import warn_of_readable_secrets
-    from broker.tools.cli.logs import configure_logs
-
-    settings = NameServerSettings() if config is None else load_name_server(config)
     if listen is not None:
         check_address(listen, f"--listen {listen}")
-        settings = msgspec.structs.replace(settings, listen=listen)
-    configure_logs(settings.log_level, settings.warnings)
-    warn_of_readable_secrets(settings, config)
-    await _serve(serve, settings)
-    return 0
+    return await run_name_server(config, listen)
 
 
 async def broker(
@@ -48,29 +36,6 @@ async def broker(
     Every node of a group has a file of its own, which differs in the node's id, addresses and store. See
     docs/configuration.md for what can stand in it.
     """
-    from broker.settings.reading import load
-    from broker.shell.broker_server import serve
-    from broker.shell.secret_files import warn_of_readable_secrets
-    from broker.tools.cli.logs import configure_logs
+    from broker.tools.cli.serving import run_broker
 
-    settings = load(config)
-    configure_logs(settings.observe.log_level, settings.warnings)
-    warn_of_readable_secrets(settings, config)
-    await _serve(serve, settings)
-    return 0
-
-
-async def _serve(serve: Callable[..., Awaitable[None]], settings: object) -> None:
-    """Run a server to its end. A fault after its start is news for developers too: the log gets the whole of it."""
-    import structlog
-    import trio
-
-    started = False
-    try:
-        async with trio.open_nursery() as nursery:
-            await nursery.start(serve, settings)
-            started = True
-    except Exception:
-        if started:
-            structlog.get_logger("trivet").error("stopped by a fault", exc_info=True)
-        raise
+    return await run_broker(config)

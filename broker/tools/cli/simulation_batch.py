@@ -191,10 +191,11 @@ def _difference(outcome: _Outcome, seconds: int, nodes: int) -> str:
     assert simulation.__file__ is not None
     # This code and no other: the working directory may hold another checkout.
     paths = [
-        str(Path(simulation.__file__).parent.parent),
+        str(Path(simulation.__file__).parents[1 + simulation.__name__.count(".")]),
         *os.environ.get("PYTHONPATH", "").split(os.pathsep),
     ]
-    command = [sys.executable, "-P", "-m", "simulation", str(outcome.seed), str(seconds), str(nodes)]
+    command = [sys.executable, "-P", "-m", simulation.__name__]
+    command += [str(outcome.seed), str(seconds), str(nodes)]
     hash_seed = outcome.seed % 1000 + 1
     if os.environ.get("PYTHONHASHSEED") == str(hash_seed):
         hash_seed += 1  # the first run had that one

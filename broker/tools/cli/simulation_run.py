@@ -53,7 +53,7 @@ def run_and_time(plan: Plan, *, keep_traces: bool = False) -> tuple[Result, floa
 
     Modules that only the first run of a process loads are loaded before, so that the seconds of all runs compare.
     """
-    import simulation.world.running  # noqa: F401
+    from simulation.world import running  # noqa: F401
 
     judge_history({})
     begin = time.process_time()

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers, check_address
 
 if TYPE_CHECKING:
-    from broker.tools.cluster.query import AskedBroker
+    from broker.tools.cluster.asking import AskedBroker
 
 _COLUMNS = (
     "cluster",
@@ -40,7 +40,7 @@ _SHOWN = ("group", "node", "address", "role", "term", "leader", "commit", "appli
 """Columns of the table; "recovering" is added if a node is."""
 
 
-async def status(
+def status(
     *brokers: Annotated[
         str,
         Parameter(help="Brokers to ask, HOST:PORT, instead of those that the name server knows."),
@@ -58,10 +58,10 @@ async def status(
     from broker.tools.cli.output import print_json, print_table
 
     if brokers:
-        asked = await _named(brokers, servers)
+        asked = _named(brokers, servers)
         rows = [_row(broker, asked) for broker in asked]
     else:
-        asked = await _registered(servers)
+        asked = _registered(servers)
         rows = [_row(broker, asked) for broker in asked] + _unregistered(asked)
     healthy = bool(asked) and all(broker.error is None for broker in asked) and _every_group_is_led(asked)
     if json:
@@ -81,25 +81,25 @@ async def status(
     return 0 if healthy else 1
 
 
-async def _named(addresses: tuple[str, ...], servers: Servers) -> list[AskedBroker]:
+def _named(addresses: tuple[str, ...], servers: Servers) -> list[AskedBroker]:
     """Ask the brokers at these addresses. Raises CommandError for text that is no address."""
-    from broker.tools.cluster.query import brokers_at
+    from broker.tools.cluster.asking import brokers_at
 
     for address in addresses:
         check_address(address, address)
-    return await brokers_at(addresses, **servers.identity())
+    return brokers_at(addresses, **servers.identity())
 
 
-async def _registered(servers: Servers) -> list[AskedBroker]:
+def _registered(servers: Servers) -> list[AskedBroker]:
     """Ask the brokers that the first name server that answers knows. Raises the last name server's ClientError."""
     from broker.client.errors import ClientError
-    from broker.tools.cluster.query import registered_brokers
+    from broker.tools.cluster.asking import registered_brokers
 
     options = servers.identity()
     failure: ClientError | None = None
     for address in servers.addresses():
         try:
-            return await registered_brokers(address, **options)
+            return registered_brokers(address, **options)
         except ClientError as error:
             failure = error
     assert failure is not None

@@ -25,9 +25,10 @@ import trio
 
 from broker.client.errors import ClientError
 from broker.remoting.node_status import NodeStatus
+from broker.tools.cluster.asking import ASK_TIMEOUT_S
 from broker.tools.cluster.child import Child, ChildDiedError
 from broker.tools.cluster.layout import Layout, LocalClusterOptions, LocalNode
-from broker.tools.cluster.query import ASK_TIMEOUT_S, cluster_info, node_status
+from broker.tools.cluster.query import cluster_info, node_status
 
 READY_TIMEOUT_S = 120.0
 """For machines with much else to do. A server that ends meanwhile is noticed at once."""

@@ -10,7 +10,6 @@ Elsewhere there is no such request, and the environment variable is ignored.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -26,6 +25,8 @@ def die_with_parent() -> None:
     expected = os.environ.pop(PARENT_VARIABLE, "")
     if not expected or sys.platform != "linux":
         return
+    import ctypes  # here, as every command comes by
+
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         number = ctypes.get_errno()

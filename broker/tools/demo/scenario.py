@@ -70,6 +70,8 @@ class Demonstration:
         self.summary = Summary(directory=str(directory), traces=str(directory / "traces"))
         self._lines = lines
         self._narrate = narrate
+        self.failed_over = trio.Event()
+        """Set when the killed leader's successor has acknowledged a message: what disturbs a failover may begin."""
         self._third = trio.Event()
         self._two_thirds = trio.Event()
         self._killed = trio.Event()
@@ -162,6 +164,7 @@ class Demonstration:
             if self._killed_ns is not None and begun_ns > self._killed_ns and not summary.failover_ms:
                 summary.failover_ms = (time.monotonic_ns() - self._killed_ns) / 1e6
                 self._narrate(f"the first send after it is acknowledged {summary.failover_ms:,.0f} ms later")
+                self.failed_over.set()
             self._acknowledged[result.message_id] = line_number
             summary.messages_sent += 1
             if summary.messages_sent * 3 >= lines:

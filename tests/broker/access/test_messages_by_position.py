@@ -15,6 +15,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import encode_body
 from log.message_id import parse_offset_message_id
+from tests.broker.fields import pull_fields, send_fields
 from tests.broker.harness import Client, Group, split_records
 
 ACCOUNTS = """
@@ -51,17 +52,9 @@ class Account:
 
     def send(self, topic: str, body: bytes, properties: str = "", sys_flag: int = 0) -> int:
         """The position of the stored record."""
-        fields = {
-            "producerGroup": "PG",
-            "topic": topic,
-            "defaultTopic": "TBW102",
-            "defaultTopicQueueNums": 1,
-            "queueId": 0,
-            "sysFlag": sys_flag,
-            "bornTimestamp": 0,
-            "flag": 0,
-            "properties": properties,
-        }
+        fields = send_fields(
+            producerGroup="PG", topic=topic, defaultTopicQueueNums=1, sysFlag=sys_flag, properties=properties
+        )
         answer = self.call(RequestCode.SEND_MESSAGE, fields, body)
         assert answer.code == ResponseCode.SUCCESS, answer.remark
         return parse_offset_message_id(answer.fields["msgId"])[1]
@@ -87,8 +80,7 @@ def place(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def group() -> Group:
-    group = Group(3)
-    group.elect()
+    group = Group.elected(3)
     client = group.connect()
     client.create_topic("orders")
     client.create_topic("payroll")
@@ -145,18 +137,7 @@ def test_a_consumer_is_made_to_consume_only_what_its_group_consumes(group: Group
 
 @pytest.mark.parametrize("topic", ["SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "RMQ_SYS_TRANS_HALF_TOPIC"])
 def test_a_default_permission_does_not_open_where_all_topics_wait(group: Group, topic: str) -> None:
-    fields = {
-        "consumerGroup": "mine",
-        "topic": topic,
-        "queueId": 0,
-        "queueOffset": 0,
-        "maxMsgNums": 32,
-        "sysFlag": 4,
-        "commitOffset": 0,
-        "suspendTimeoutMillis": 0,
-        "subVersion": 0,
-        "subscription": "*",
-    }
+    fields = pull_fields(consumerGroup="mine", topic=topic)
     refused = account(group, "reader").call(RequestCode.PULL_MESSAGE, fields)
     assert refused.code == ResponseCode.NO_PERMISSION
     assert (
@@ -166,8 +147,7 @@ def test_a_default_permission_does_not_open_where_all_topics_wait(group: Group, 
 
 def test_an_undecided_message_cannot_be_given_back() -> None:
     """It would be seen by consumers then, whatever its producer decides."""
-    group = Group(1)
-    group.elect()
+    group = Group.elected(1)
     client = group.connect()
     client.create_topic("orders")
     client.heartbeat("mine", ["orders"])

@@ -20,8 +20,7 @@ topic_permissions = { T = "SUB" }
 
 
 def guarded() -> Group:
-    group = Group(1)
-    group.elect()
+    group = Group.elected(1)
     group.connect().create_topic("T")
     for member in group.alive():
         member.alive.access = AccessControl(parse(ACCOUNTS, "accounts.toml"))
@@ -29,13 +28,7 @@ def guarded() -> Group:
 
 
 def is_stranger(client: Client) -> bool:
-    return client.connection.is_stranger
-
-
-def test_without_accounts_nobody_has_to_prove_one() -> None:
-    group = Group(1)
-    group.elect()
-    assert not is_stranger(group.connect())
+    return not client.connection.is_proven
 
 
 def test_a_stranger_is_one_until_a_request_of_an_account_is_let_in() -> None:

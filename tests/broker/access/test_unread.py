@@ -23,8 +23,7 @@ topic_permissions = { T = "SUB" }
 def test_strangers_that_read_nothing_are_closed(monkeypatch: pytest.MonkeyPatch, accounts: bool) -> None:
     """Fifty of them had a broker hold 200 MB of refusals. Without accounts nobody is a stranger."""
     monkeypatch.setattr(unread, "STRANGERS_UNREAD_BYTES_MAX", 100_000)
-    group = Group(1)
-    group.elect()
+    group = Group.elected(1)
     group.connect("n0").create_topic("T")
     if accounts:
         group.node("n0").access = AccessControl(parse(ACCOUNTS, "accounts.toml"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
 
 from broker.access.accounts import parse
@@ -11,6 +9,7 @@ from broker.access.control import AccessControl
 from broker.client.transport.credentials import Credentials
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import JSON, ROCKETMQ
+from tests.broker.fields import pull_fields
 from tests.broker.harness import Client, Group, Pulled
 
 READER = Credentials("reader-account", "reader-secret")
@@ -33,8 +32,7 @@ def let_in(group: Group, permission: str) -> None:
 
 @pytest.fixture
 def group() -> Group:
-    group = Group(3)
-    group.elect()
+    group = Group.elected(3)
     client = group.connect()
     client.create_topic("T")
     client.heartbeat("g")
@@ -44,20 +42,7 @@ def group() -> Group:
 
 
 def start_pull(client: Client, **changes: int) -> int:
-    fields: Mapping[str, object] = {
-        "consumerGroup": "g",
-        "topic": "T",
-        "queueId": 0,
-        "queueOffset": 0,
-        "maxMsgNums": 32,
-        "sysFlag": 6,
-        "commitOffset": 0,
-        "suspendTimeoutMillis": 15_000,
-        "subscription": "*",
-        "subVersion": 0,
-        "lo": "false",
-        **changes,
-    }
+    fields = pull_fields(sysFlag=6, suspendTimeoutMillis=15_000, lo="false") | changes
     texts = {name: str(value) for name, value in fields.items()}
     return client.start_call(RequestCode.PULL_MESSAGE, READER.sign(texts, b""))
 

@@ -98,8 +98,7 @@ class World:
 
 @pytest.fixture
 def world() -> World:
-    group = Group(3)
-    group.elect()
+    group = Group.elected(3)
     positions = {}
     for side, host in (("alpha", "127.0.0.1"), ("beta", "10.7.7.7")):
         client = group.connect(host=host, name=f"{side}-client")

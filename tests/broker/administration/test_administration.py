@@ -22,13 +22,6 @@ from broker.remoting.node_status import decode_node_status
 from tests.broker.harness import Client, Group
 
 
-@pytest.fixture
-def group() -> Group:
-    group = Group(3)
-    group.elect()
-    return group
-
-
 @pytest.fixture(params=["leader", "follower"])
 def client(group: Group, request: pytest.FixtureRequest) -> Client:
     client = group.connect(getattr(group, request.param), name="me")
@@ -303,10 +296,10 @@ def test_puts_by_the_time_that_their_commit_took(group: Group) -> None:
     client.send("T", b"at once")
     assert classes()["[<=0ms]"] == before["[<=0ms]"] + 1
     assert runtime(client)["putMessageEntireTimeMax"] == "0"
-    group.partition(group.leader)
+    group.lose = lambda source, target, frame: True
     late = client.start_send("T", b"late")
     group.advance(0.3)
-    group.heal()
+    group.lose = lambda source, target, frame: False
     assert client.wait(late).code == ResponseCode.SUCCESS
     after = classes()
     assert sum(after.values()) - sum(before.values()) >= 2

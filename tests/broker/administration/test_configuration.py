@@ -19,13 +19,6 @@ FIXED = {
 
 
 @pytest.fixture
-def group() -> Group:
-    group = Group(3)
-    group.elect()
-    return group
-
-
-@pytest.fixture
 def client(group: Group) -> Client:
     client = group.connect(group.leader, name="me")
     client.create_topic("T")

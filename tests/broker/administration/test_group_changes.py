@@ -18,8 +18,7 @@ from tests.broker.harness import Client, Group, peer_address
 
 @pytest.fixture
 def group() -> Group:
-    group = Group(3)
-    group.elect()
+    group = Group.elected(3)
     group.connect().create_topic("T", 2)
     group.converge()
     return group
@@ -280,16 +279,14 @@ def test_impossible_changes(
 
 
 def test_the_last_voter_stays() -> None:
-    group = Group(1)
-    group.elect()
+    group = Group.elected(1)
     answer = change(group.connect(), "remove", "n0")
     assert answer.code == ResponseCode.ILLEGAL_OPERATION
     assert "n0 is the only voter" in (answer.remark or "")
 
 
 def test_a_group_of_one_without_a_peer_address_cannot_grow() -> None:
-    group = Group(1)
-    group.elect()
+    group = Group.elected(1)
     answer = change(group.connect(), "add", "n1", peer_address("n1"))
     assert answer.code == ResponseCode.ILLEGAL_OPERATION
     assert "raft.peers" in (answer.remark or "")

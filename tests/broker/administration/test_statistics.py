@@ -13,13 +13,6 @@ from log.message_id import parse_offset_message_id
 from tests.broker.harness import Client, Group
 
 
-@pytest.fixture
-def group() -> Group:
-    group = Group(3)
-    group.elect()
-    return group
-
-
 @pytest.fixture(params=["leader", "follower"])
 def client(group: Group, request: pytest.FixtureRequest) -> Client:
     client = group.connect(getattr(group, request.param), name="me")

@@ -64,7 +64,7 @@ class Cluster:
 
         Returns its nodes, the leader first, when all of them are registered.
         """
-        group = Group(
+        group = Group.elected(
             members,
             node={"group": name, "cluster": "c", "name_servers": tuple(self.name_servers)},
             broker=settings,
@@ -72,7 +72,6 @@ class Cluster:
             first_port=10_000 + 100 * len(self._groups),
             dial_name_server=self._dial,
         )
-        group.elect()
         group.converge()
         self._groups.append((group, group.now_ns - now_ns()))
         self.settle()

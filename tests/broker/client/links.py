@@ -31,6 +31,8 @@ class Pipe:
         self.writes: list[bytes] = []
         self.stopped = False
         """While true the receiver reads nothing and the sender's writes do not fit."""
+        self.takes: Callable[[int], int] = lambda size: size
+        """Of so many bytes that are to be written, how many fit now."""
         self._data = bytearray()
         self._ended = False
         self._broken = False
@@ -84,12 +86,21 @@ class MemoryStream:
         if self.outgoing.stopped:
             return 0
         data = b"".join(buffers)
-        self.outgoing.put(data)
-        return len(data)
+        taken = self.outgoing.takes(len(data))
+        if taken:
+            self.outgoing.put(data[:taken])
+        return taken
 
     async def send_all(self, buffers: Sequence[Buffer]) -> None:
-        await self.outgoing.wait_room()
-        self.outgoing.put(b"".join(buffers))
+        data = b"".join(buffers)
+        while data:
+            await self.outgoing.wait_room()
+            taken = self.outgoing.takes(len(data))
+            if taken:
+                self.outgoing.put(data[:taken])
+                data = data[taken:]
+            else:
+                await trio.sleep(0.001)
 
     async def receive_some(self) -> bytes:
         return await self.incoming.get()
@@ -203,6 +214,8 @@ class World:
         self.nursery = nursery
         self.servers: dict[str, Server] = {}
         self.connect_delay_s = 0.0
+        self.takes: Callable[[int], int] | None = None
+        """`Pipe.takes` of what clients write on new connections."""
 
     async def connect(self, address: str) -> ByteStream:
         await trio.sleep(self.connect_delay_s)
@@ -210,6 +223,7 @@ class World:
         if server is None or not server.up:
             raise OSError(errno.ECONNREFUSED, f"connection to {address} refused")
         link = Link(address, Pipe(), Pipe())
+        link.from_client.takes = self.takes or link.from_client.takes
         server.accept(link)
         return MemoryStream(link.from_client, link.to_client)
 

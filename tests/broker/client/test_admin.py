@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from trio.testing import MockClock
 
 from broker.client.admin import AdminClient
 from broker.client.errors import NoRoute
@@ -14,7 +13,7 @@ from tests.broker.client.links import ClientRuntime, Link, World
 
 
 async def test_a_status_that_cannot_be_read_is_asked_of_the_next_member(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+    world: World, runtime: ClientRuntime
 ) -> None:
     members = one_group(world, members=2)
 

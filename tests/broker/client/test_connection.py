@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from broker.client.errors import CallTimeout, ConnectionLost
-from broker.client.transport.connection import BACKLOG_BYTES_MAX, Connection
+from broker.client.transport.connection import Connection
+from broker.client.transport.write_queue import BACKLOG_BYTES_MAX
 from broker.remoting.codes import FLAG_RESPONSE
 from broker.remoting.command import RemotingCommand, encode, request, response
 from tests.broker.client.links import ClientRuntime, Link, MemoryStream, Pipe, Server, World
@@ -42,9 +42,7 @@ def setup(world: World, runtime: ClientRuntime) -> Setup:
     return Setup(world, runtime)
 
 
-async def test_answers_find_their_calls_in_any_order(
-    autojump_clock: MockClock, setup: Setup, nursery: trio.Nursery
-) -> None:
+async def test_answers_find_their_calls_in_any_order(setup: Setup, nursery: trio.Nursery) -> None:
     answers: dict[int, int] = {}
 
     async def call(number: int) -> None:
@@ -58,9 +56,7 @@ async def test_answers_find_their_calls_in_any_order(
     assert answers == {number: 2 * (100 + number) for number in range(5)}
 
 
-async def test_calls_of_one_turn_are_written_together(
-    autojump_clock: MockClock, setup: Setup, nursery: trio.Nursery
-) -> None:
+async def test_calls_of_one_turn_are_written_together(setup: Setup, nursery: trio.Nursery) -> None:
     for number in range(20):
         nursery.start_soon(setup.connection.call, 100 + number)
     await setup.requests(20)
@@ -68,7 +64,7 @@ async def test_calls_of_one_turn_are_written_together(
     assert len(setup.link.from_client.writes) == 2
 
 
-async def test_a_cancelled_call_leaves_the_connection_usable(autojump_clock: MockClock, setup: Setup) -> None:
+async def test_a_cancelled_call_leaves_the_connection_usable(setup: Setup) -> None:
     with trio.move_on_after(0.5):
         await setup.connection.call(100)
     late = (await setup.requests(1))[0]
@@ -80,9 +76,7 @@ async def test_a_cancelled_call_leaves_the_connection_usable(autojump_clock: Moc
         assert (await pending.wait()).code == 8
 
 
-async def test_a_time_limit_while_the_peer_speaks_costs_only_that_call(
-    autojump_clock: MockClock, setup: Setup
-) -> None:
+async def test_a_time_limit_while_the_peer_speaks_costs_only_that_call(setup: Setup) -> None:
     slow = setup.connection.start_call(100, timeout_s=1)
     quick = setup.connection.start_call(101, timeout_s=5)
     await trio.sleep(0.5)
@@ -96,9 +90,7 @@ async def test_a_time_limit_while_the_peer_speaks_costs_only_that_call(
     assert (await quick.wait()).code == 0
 
 
-async def test_a_silent_peer_loses_the_connection_with_the_first_time_limit(
-    autojump_clock: MockClock, setup: Setup
-) -> None:
+async def test_a_silent_peer_loses_the_connection_with_the_first_time_limit(setup: Setup) -> None:
     slow = setup.connection.start_call(100, timeout_s=30)
     started = trio.current_time()
     with pytest.raises(CallTimeout):
@@ -109,7 +101,7 @@ async def test_a_silent_peer_loses_the_connection_with_the_first_time_limit(
     assert setup.connection.closed
 
 
-async def test_a_shorter_time_limit_started_later_is_kept(autojump_clock: MockClock, setup: Setup) -> None:
+async def test_a_shorter_time_limit_started_later_is_kept(setup: Setup) -> None:
     setup.connection.start_call(100, timeout_s=30)
     await trio.sleep(1)
     started = trio.current_time()
@@ -118,7 +110,7 @@ async def test_a_shorter_time_limit_started_later_is_kept(autojump_clock: MockCl
     assert trio.current_time() - started == pytest.approx(0.25)
 
 
-async def test_loss_ends_every_call_and_later_ones(autojump_clock: MockClock, setup: Setup) -> None:
+async def test_loss_ends_every_call_and_later_ones(setup: Setup) -> None:
     first, second = setup.connection.start_call(100), setup.connection.start_call(101)
     await setup.requests(2)
     setup.link.reset()
@@ -131,7 +123,7 @@ async def test_loss_ends_every_call_and_later_ones(autojump_clock: MockClock, se
     assert not caught.value.request_left
 
 
-async def test_a_request_still_in_the_backlog_has_not_left(autojump_clock: MockClock, setup: Setup) -> None:
+async def test_a_request_still_in_the_backlog_has_not_left(setup: Setup) -> None:
     setup.link.from_client.stopped = True
     first = setup.connection.start_call(100)  # with the writer, which waits for room: may have left
     await trio.testing.wait_all_tasks_blocked()
@@ -146,9 +138,7 @@ async def test_a_request_still_in_the_backlog_has_not_left(autojump_clock: MockC
     assert not caught.value.request_left
 
 
-async def test_a_peer_that_does_not_read_stops_new_calls(
-    autojump_clock: MockClock, setup: Setup, nursery: trio.Nursery
-) -> None:
+async def test_a_peer_that_does_not_read_stops_new_calls(setup: Setup, nursery: trio.Nursery) -> None:
     setup.link.from_client.stopped = True
     setup.connection.start_call(100, timeout_s=60)
     await trio.testing.wait_all_tasks_blocked()
@@ -170,7 +160,7 @@ async def test_a_peer_that_does_not_read_stops_new_calls(
     await done.wait()
 
 
-async def test_requests_of_the_peer_are_handled_or_refused(autojump_clock: MockClock, setup: Setup) -> None:
+async def test_requests_of_the_peer_are_handled_or_refused(setup: Setup) -> None:
     setup.link.send(request(40, {"consumerGroup": "g"}, opaque=1, one_way=True))
     setup.link.send(request(999, opaque=2))
     (refusal,) = await setup.requests(1)
@@ -178,9 +168,7 @@ async def test_requests_of_the_peer_are_handled_or_refused(autojump_clock: MockC
     assert (refusal.flag & FLAG_RESPONSE, refusal.opaque, refusal.code) == (1, 2, 3)
 
 
-async def test_bytes_that_are_no_frame_end_the_connection_after_the_good_ones(
-    autojump_clock: MockClock, setup: Setup
-) -> None:
+async def test_bytes_that_are_no_frame_end_the_connection_after_the_good_ones(setup: Setup) -> None:
     pending = setup.connection.start_call(100)
     second = setup.connection.start_call(101)
     commands = await setup.requests(2)
@@ -190,7 +178,7 @@ async def test_bytes_that_are_no_frame_end_the_connection_after_the_good_ones(
         await second.wait()
 
 
-async def test_the_end_of_the_stream_is_a_loss(autojump_clock: MockClock, setup: Setup) -> None:
+async def test_the_end_of_the_stream_is_a_loss(setup: Setup) -> None:
     pending = setup.connection.start_call(100)
     setup.link.to_client.end()
     with pytest.raises(ConnectionLost, match="peer closed"):

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from broker.client.consuming.consumer import Consumer
 from broker.client.consuming.intake import FetchLimits
@@ -67,9 +66,8 @@ def data_pulls(broker: Broker) -> list[RemotingCommand]:
 
 
 async def test_messages_come_in_order_and_go_on_as_they_arrive(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+    broker: Broker, runtime: ClientRuntime
 ) -> None:
-    (broker,) = one_group(world)
     fill(broker, 100)
     async with consuming(runtime) as consumer:
         messages = await take(consumer, 100)
@@ -82,9 +80,8 @@ async def test_messages_come_in_order_and_go_on_as_they_arrive(
 
 
 async def test_a_message_is_done_with_when_the_next_is_asked_for(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+    broker: Broker, runtime: ClientRuntime
 ) -> None:
-    (broker,) = one_group(world)
     fill(broker, 10)
     async with consuming(runtime) as consumer:
         await take(consumer, 4)
@@ -96,10 +93,7 @@ async def test_a_message_is_done_with_when_the_next_is_asked_for(
         assert bodies(await take(consumer, 2)) == [b"3", b"4"], "the one in hand comes again"
 
 
-async def test_commit_stores_what_was_handed_out(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
-    (broker,) = one_group(world)
+async def test_commit_stores_what_was_handed_out(broker: Broker, runtime: ClientRuntime) -> None:
     fill(broker, 10)
     async with consuming(runtime) as consumer:
         await take(consumer, 4)
@@ -109,10 +103,7 @@ async def test_commit_stores_what_was_handed_out(
     assert stored_offset(broker) == 5
 
 
-async def test_commit_says_when_it_failed(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
-    (broker,) = one_group(world)
+async def test_commit_says_when_it_failed(broker: Broker, runtime: ClientRuntime) -> None:
     fill(broker, 3)
     async with consuming(runtime) as consumer:
         await take(consumer, 2)
@@ -123,9 +114,7 @@ async def test_commit_says_when_it_failed(
         assert stored_offset(broker) == 2
 
 
-async def test_a_commit_survives_a_lost_connection(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
+async def test_a_commit_survives_a_lost_connection(world: World, runtime: ClientRuntime) -> None:
     leader, _ = one_group(world, members=2)
     fill(leader, 3)
     async with consuming(runtime) as consumer:
@@ -135,10 +124,7 @@ async def test_a_commit_survives_a_lost_connection(
         assert stored_offset(leader) == 2
 
 
-async def test_batches_and_single_messages_mix(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
-    (broker,) = one_group(world)
+async def test_batches_and_single_messages_mix(broker: Broker, runtime: ClientRuntime) -> None:
     fill(broker, 70)
     async with consuming(runtime) as consumer:
         seen = bodies(await take(consumer, 5))
@@ -153,9 +139,8 @@ async def test_batches_and_single_messages_mix(
 
 @pytest.mark.filterwarnings("error")
 async def test_batches_that_are_left_early_leave_nothing_to_be_closed(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+    broker: Broker, runtime: ClientRuntime
 ) -> None:
-    (broker,) = one_group(world)
     fill(broker, 6)
     async with consuming(runtime) as consumer:
         async for batch in consumer.batches():
@@ -165,10 +150,7 @@ async def test_batches_that_are_left_early_leave_nothing_to_be_closed(
         await trio.sleep(1)
 
 
-async def test_an_iteration_may_be_left_and_taken_up_again(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
-    (broker,) = one_group(world)
+async def test_an_iteration_may_be_left_and_taken_up_again(broker: Broker, runtime: ClientRuntime) -> None:
     fill(broker, 6)
     seen = []
     async with consuming(runtime) as consumer:
@@ -180,9 +162,7 @@ async def test_an_iteration_may_be_left_and_taken_up_again(
     assert seen == [b"%d" % number for number in range(6)]
 
 
-async def test_two_readers_at_once_are_refused(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
+async def test_two_readers_at_once_are_refused(world: World, runtime: ClientRuntime) -> None:
     one_group(world)
     async with consuming(runtime) as consumer, trio.open_nursery() as nursery:
         nursery.start_soon(consumer.__anext__)
@@ -196,9 +176,8 @@ async def test_two_readers_at_once_are_refused(
 
 @pytest.mark.parametrize("what", ["next", "commit", "leave"])
 async def test_cancelling_at_any_await_loses_and_repeats_nothing(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime, what: str
+    broker: Broker, runtime: ClientRuntime, what: str
 ) -> None:
-    (broker,) = one_group(world)
     fill(broker, 40)
     expected = [b"%d" % number for number in range(40)]
     step = 0
@@ -241,9 +220,8 @@ async def test_cancelling_at_any_await_loses_and_repeats_nothing(
 
 @pytest.mark.parametrize(("start", "first"), [("first", b"3"), ("last", b"new"), (WALL_START_MS - 1, b"3")])
 async def test_a_queue_without_stored_position_begins_where_asked(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime, start: Any, first: bytes
+    broker: Broker, runtime: ClientRuntime, start: Any, first: bytes
 ) -> None:
-    (broker,) = one_group(world)
     fill(broker, 3)
     await broker.delete_stored()
     fill(broker, 7, first=3)
@@ -255,9 +233,8 @@ async def test_a_queue_without_stored_position_begins_where_asked(
 
 
 async def test_a_start_that_cannot_be_found_is_asked_for_again(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+    broker: Broker, runtime: ClientRuntime
 ) -> None:
-    (broker,) = one_group(world)
     fill(broker, 10)
     broker.commit("c", "t", 0, 7)
     broker.script(RequestCode.QUERY_CONSUMER_OFFSET, *[code(14)] * 20, code(16), reset)
@@ -270,10 +247,7 @@ async def test_a_start_that_cannot_be_found_is_asked_for_again(
 # Pulling ---------------------------------------------------------------------------------------------------------
 
 
-async def test_tags_are_checked_exactly(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
-    (broker,) = one_group(world)
+async def test_tags_are_checked_exactly(broker: Broker, runtime: ClientRuntime) -> None:
     # "Aa" and "BB" have the same Java hash: the broker lets both through.
     for number, tag in enumerate(["Aa", "BB", "c", "Aa", "BB"]):
         broker.append("t", 0, b"%d" % number, f"TAGS\x01{tag}\x02".encode())
@@ -294,10 +268,7 @@ async def test_tags_are_checked_exactly(
     )
 
 
-async def test_an_idle_queue_costs_one_pull_per_suspension(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
-    (broker,) = one_group(world)
+async def test_an_idle_queue_costs_one_pull_per_suspension(broker: Broker, runtime: ClientRuntime) -> None:
     async with consuming(runtime) as consumer:
         await consumer.wait_assigned()
         await trio.sleep(62)
@@ -305,10 +276,8 @@ async def test_an_idle_queue_costs_one_pull_per_suspension(
 
 
 async def test_a_broker_that_does_not_hold_pulls_is_not_asked_in_a_circle(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+    broker: Broker, runtime: ClientRuntime
 ) -> None:
-    (broker,) = one_group(world)
-
     def nothing(link: Link, command: RemotingCommand) -> RemotingCommand:
         fields = {"suggestWhichBrokerId": "0", "nextBeginOffset": "0", "minOffset": "0", "maxOffset": "0"}
         return response(command, 19, fields=fields)
@@ -320,8 +289,7 @@ async def test_a_broker_that_does_not_hold_pulls_is_not_asked_in_a_circle(
         assert len(data_pulls(broker)) < 40
 
 
-async def test_prefetch_is_bounded(autojump_clock: MockClock, world: World, runtime: ClientRuntime) -> None:
-    (broker,) = one_group(world)
+async def test_prefetch_is_bounded(broker: Broker, runtime: ClientRuntime) -> None:
     fill(broker, 1000)
     async with consuming(runtime, limits=FetchLimits(messages=100, batch=32)) as consumer:
         await consumer.wait_assigned()
@@ -334,24 +302,19 @@ async def test_prefetch_is_bounded(autojump_clock: MockClock, world: World, runt
         assert bodies(await take(consumer, 800)) == [b"%d" % number for number in range(200, 1000)]
 
 
-async def test_prefetch_is_bounded_in_bytes(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
-    (broker,) = one_group(world)
+async def test_prefetch_is_bounded_in_bytes(broker: Broker, runtime: ClientRuntime) -> None:
     for _ in range(100):
         broker.append("t", 0, bytes(10_000))
-    async with consuming(runtime, limits=FetchLimits(size_bytes=500_000, batch=32)) as consumer:
+    limits = FetchLimits(size_bytes=500_000, batch=32, batch_bytes=256 * 1024)
+    async with consuming(runtime, limits=limits) as consumer:
         await consumer.wait_assigned()
         await trio.sleep(30)
         offsets = [int(pull.fields["queueOffset"]) for pull in data_pulls(broker)]
-        assert offsets == [0, 25], "a response has 256 KiB, and two pass the bound"
+        assert offsets == [0, 25], "a response has 256 KiB, as asked, and two pass the bound"
         assert len(await take(consumer, 100)) == 100
 
 
-async def test_deleted_messages_are_skipped(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
-    (broker,) = one_group(world)
+async def test_deleted_messages_are_skipped(broker: Broker, runtime: ClientRuntime) -> None:
     fill(broker, 5)
     broker.commit("c", "t", 0, 2)
     await broker.delete_stored()
@@ -361,9 +324,8 @@ async def test_deleted_messages_are_skipped(
 
 
 async def test_a_queue_that_lost_its_end_is_read_from_its_new_end(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+    broker: Broker, runtime: ClientRuntime
 ) -> None:
-    (broker,) = one_group(world)
     fill(broker, 10)
     broker.commit("c", "t", 0, 50)
     async with consuming(runtime) as consumer:
@@ -376,9 +338,8 @@ async def test_a_queue_that_lost_its_end_is_read_from_its_new_end(
 
 
 async def test_a_member_that_lags_behind_does_not_send_the_reader_back(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+    broker: Broker, runtime: ClientRuntime
 ) -> None:
-    (broker,) = one_group(world)
     fill(broker, 40)
 
     def lagging(link: Link, command: RemotingCommand) -> RemotingCommand:
@@ -395,19 +356,14 @@ async def test_a_member_that_lags_behind_does_not_send_the_reader_back(
 @pytest.mark.parametrize(
     "trouble", [code(14), code(1), code(26), reset, silent], ids=["14", "1", "26", "reset", "silent"]
 )
-async def test_pulls_go_on_after_trouble(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime, trouble: Any
-) -> None:
-    (broker,) = one_group(world)
+async def test_pulls_go_on_after_trouble(broker: Broker, runtime: ClientRuntime, trouble: Any) -> None:
     fill(broker, 5)
     broker.script(PULL, *[trouble] * 4)
     async with consuming(runtime) as consumer:
         assert len(await take(consumer, 5)) == 5
 
 
-async def test_a_dead_leader_is_left_for_another_member(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
+async def test_a_dead_leader_is_left_for_another_member(world: World, runtime: ClientRuntime) -> None:
     leader, *followers = one_group(world, members=3)
     fill(leader, 5)
     async with consuming(runtime) as consumer:
@@ -423,9 +379,7 @@ async def test_a_dead_leader_is_left_for_another_member(
         assert [stored_offset(follower) for follower in followers] == [6, 6]
 
 
-async def test_the_broker_that_an_answer_suggests_is_asked_next(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
+async def test_the_broker_that_an_answer_suggests_is_asked_next(world: World, runtime: ClientRuntime) -> None:
     leader, follower = one_group(world, members=2)
     fill(leader, 64)
 
@@ -442,9 +396,7 @@ async def test_the_broker_that_an_answer_suggests_is_asked_next(
 # Groups ----------------------------------------------------------------------------------------------------------
 
 
-async def test_two_members_share_the_queues_and_hand_over(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
+async def test_two_members_share_the_queues_and_hand_over(world: World, runtime: ClientRuntime) -> None:
     (broker,) = one_group(world, queues=4)
     queues = [MessageQueue("t", "g", number) for number in range(4)]
     for queue_id in range(4):
@@ -467,7 +419,7 @@ async def test_two_members_share_the_queues_and_hand_over(
 
 
 async def test_a_lost_queue_hands_out_nothing_more_and_its_position_is_stored(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+    world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world, queues=1)
     fill(broker, 100)
@@ -487,9 +439,8 @@ async def test_a_lost_queue_hands_out_nothing_more_and_its_position_is_stored(
 
 
 async def test_a_broker_that_does_not_know_the_member_is_told_again(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+    broker: Broker, runtime: ClientRuntime
 ) -> None:
-    (broker,) = one_group(world)
     fill(broker, 5)
     async with consuming(runtime) as consumer:
         await take(consumer, 1)
@@ -504,7 +455,7 @@ async def test_a_broker_that_does_not_know_the_member_is_told_again(
 
 
 async def test_broadcast_members_read_everything_and_store_nothing(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+    world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world, queues=2)
     fill(broker, 3, 0)
@@ -521,9 +472,8 @@ async def test_broadcast_members_read_everything_and_store_nothing(
 
 
 async def test_messages_sent_back_return_under_their_own_topic(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+    broker: Broker, runtime: ClientRuntime
 ) -> None:
-    (broker,) = one_group(world)
     fill(broker, 1)
     async with consuming(runtime, topics={"t": "a"}) as consumer:
         broker.append("t", 0, b"1", b"TAGS\x01a\x02")
@@ -538,10 +488,7 @@ async def test_messages_sent_back_return_under_their_own_topic(
     assert sent_back.fields["group"] == "c"
 
 
-async def test_offsets_are_reset_from_outside(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
-    (broker,) = one_group(world)
+async def test_offsets_are_reset_from_outside(broker: Broker, runtime: ClientRuntime) -> None:
     fill(broker, 50)
     async with consuming(runtime) as consumer:
         await take(consumer, 40)
@@ -553,10 +500,9 @@ async def test_offsets_are_reset_from_outside(
 
 
 async def test_a_report_that_failed_is_not_repeated_once_the_group_is_sent_elsewhere(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+    broker: Broker, runtime: ClientRuntime
 ) -> None:
     """It would count, as soon as the group has followed, and take it back to where it was."""
-    (broker,) = one_group(world)
     fill(broker, 50)
     async with consuming(runtime) as consumer:
         await take(consumer, 40)
@@ -576,10 +522,9 @@ async def test_a_report_that_failed_is_not_repeated_once_the_group_is_sent_elsew
 
 @pytest.mark.parametrize("target", [10, 50])
 async def test_offsets_are_reset_by_the_answer_to_a_pull(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime, target: int
+    broker: Broker, runtime: ClientRuntime, target: int
 ) -> None:
     """What was fetched before is dropped; nothing of it is committed over the position that was set."""
-    (broker,) = one_group(world)
     fill(broker, 50)
 
     broker.lost.add(RequestCode.RESET_CONSUMER_CLIENT_OFFSET)
@@ -594,10 +539,7 @@ async def test_offsets_are_reset_by_the_answer_to_a_pull(
         assert stored_offset(broker) == target + 2
 
 
-async def test_a_damaged_reset_changes_nothing(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
-    (broker,) = one_group(world)
+async def test_a_damaged_reset_changes_nothing(broker: Broker, runtime: ClientRuntime) -> None:
     fill(broker, 5)
     async with consuming(runtime) as consumer:
         await take(consumer, 1)
@@ -606,10 +548,7 @@ async def test_a_damaged_reset_changes_nothing(
         assert len(await take(consumer, 4)) == 4
 
 
-async def test_closing_does_not_hang_on_silent_brokers(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
-    (broker,) = one_group(world)
+async def test_closing_does_not_hang_on_silent_brokers(broker: Broker, runtime: ClientRuntime) -> None:
     fill(broker, 5)
     async with consuming(runtime) as consumer:
         await take(consumer, 2)
@@ -619,9 +558,7 @@ async def test_closing_does_not_hang_on_silent_brokers(
     assert trio.current_time() - started <= 3.01
 
 
-async def test_slaves_get_heartbeats_of_consumers(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
+async def test_slaves_get_heartbeats_of_consumers(world: World, runtime: ClientRuntime) -> None:
     leader, follower = one_group(world, members=2)
     async with consuming(runtime) as consumer:
         await consumer.wait_assigned()
@@ -632,17 +569,12 @@ async def test_slaves_get_heartbeats_of_consumers(
 
 
 @pytest.mark.parametrize("topics", [{}, {"t": "* || a"}, {"t": "||"}])
-async def test_impossible_subscriptions_are_refused(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime, topics: dict[str, str]
-) -> None:
+async def test_impossible_subscriptions_are_refused(runtime: ClientRuntime, topics: dict[str, str]) -> None:
     with pytest.raises(UsageError):
         Consumer(NAME_SERVER, group="c", topics=topics, runtime=runtime)
 
 
-async def test_unreachable_brokers_are_found_when_they_return(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
-    (broker,) = one_group(world)
+async def test_unreachable_brokers_are_found_when_they_return(broker: Broker, runtime: ClientRuntime) -> None:
     fill(broker, 2)
     broker.up = False
     async with consuming(runtime) as consumer:
@@ -656,9 +588,8 @@ async def test_unreachable_brokers_are_found_when_they_return(
 
 
 async def test_why_a_topic_is_not_read_yet_is_told_once(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime, caplog: pytest.LogCaptureFixture
+    broker: Broker, runtime: ClientRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (broker,) = one_group(world)
     broker.script(RequestCode.GET_CONSUMER_LIST_BY_GROUP, *[code(16, "no such account")] * 20)
     async with consuming(runtime, topics=["t", "missing"]) as consumer:
         await trio.sleep(5)

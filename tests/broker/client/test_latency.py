@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from broker.client.errors import SendOutcomeUnknown, UsageError
 from broker.client.message import Message, MessageQueue
@@ -86,9 +85,7 @@ async def send(producer: Producer, count: int) -> Counter[str]:
     return Counter([(await producer.send(Message("t", b"x"))).queue.broker_name for _ in range(count)])
 
 
-async def test_a_slow_group_gets_nothing_until_its_time_is_over(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
+async def test_a_slow_group_gets_nothing_until_its_time_is_over(world: World, runtime: ClientRuntime) -> None:
     brokers = two_groups(world)
     async with Producer(NAME_SERVER, group="p", avoid_slow=LatencyClasses(), runtime=runtime) as producer:
         assert await send(producer, 8) == {"g1": 4, "g2": 4}
@@ -106,9 +103,7 @@ async def test_a_slow_group_gets_nothing_until_its_time_is_over(
 
 
 @pytest.mark.parametrize("step", [silent, code(2), code(14)])
-async def test_a_group_that_fails_is_avoided(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime, step: Any
-) -> None:
+async def test_a_group_that_fails_is_avoided(world: World, runtime: ClientRuntime, step: Any) -> None:
     brokers = two_groups(world)
     async with Producer(
         NAME_SERVER,
@@ -128,7 +123,7 @@ async def test_a_group_that_fails_is_avoided(
         assert await send(producer, 8) == {"g1": 4, "g2": 4}
 
 
-async def test_it_is_off_by_default(autojump_clock: MockClock, world: World, runtime: ClientRuntime) -> None:
+async def test_it_is_off_by_default(world: World, runtime: ClientRuntime) -> None:
     brokers = two_groups(world)
     async with Producer(NAME_SERVER, group="p", runtime=runtime) as producer:
         brokers["g1"].script(SEND, late(brokers["g1"], 0.6))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import wait_all_tasks_blocked
 
 from broker.client.consuming import listening
 from broker.client.consuming.consumer import Consumer
@@ -74,7 +74,7 @@ class Gates:
 
 
 async def test_as_many_as_wanted_at_once_and_the_position_waits_for_the_oldest(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+    world: World, runtime: ClientRuntime
 ) -> None:
     broker = cluster(world, 8)
     gates = Gates()
@@ -95,9 +95,8 @@ async def test_as_many_as_wanted_at_once_and_the_position_waits_for_the_oldest(
 
 
 async def test_a_position_waits_when_nothing_more_of_the_queue_is_wanted(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+    broker: Broker, runtime: ClientRuntime
 ) -> None:
-    (broker,) = one_group(world)
     broker.append("t", 0, b"0", b"TAGS\x01a\x02")
     gates = Gates()
     options: dict[str, Any] = {"topics": {"t": "a"}, "limits": FetchLimits(batch=2)}
@@ -112,7 +111,7 @@ async def test_a_position_waits_when_nothing_more_of_the_queue_is_wanted(
 
 
 async def test_what_fails_comes_again_later_each_time_and_ends_as_a_dead_letter(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+    world: World, runtime: ClientRuntime
 ) -> None:
     broker = cluster(world, 3)
     attempts: list[tuple[int, float]] = []
@@ -143,7 +142,7 @@ async def test_what_fails_comes_again_later_each_time_and_ends_as_a_dead_letter(
 
 
 async def test_what_cannot_be_sent_back_is_handled_again_and_holds_the_position(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+    world: World, runtime: ClientRuntime
 ) -> None:
     broker = cluster(world, 2)
     broker.script(SEND_BACK, code(26))
@@ -167,7 +166,7 @@ async def test_what_cannot_be_sent_back_is_handled_again_and_holds_the_position(
 
 
 async def test_cancelling_gives_back_what_was_not_handled_and_only_that(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+    world: World, runtime: ClientRuntime
 ) -> None:
     broker = cluster(world, 6)
     gates = Gates()
@@ -193,7 +192,7 @@ async def test_cancelling_gives_back_what_was_not_handled_and_only_that(
 
 
 async def test_the_end_of_the_consumer_leaves_what_was_in_hand_to_the_group(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+    world: World, runtime: ClientRuntime
 ) -> None:
     broker = cluster(world, 4)
     gates = Gates()
@@ -208,7 +207,7 @@ async def test_the_end_of_the_consumer_leaves_what_was_in_hand_to_the_group(
 
 
 async def test_a_message_that_takes_long_stops_its_queue_at_the_span(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime, monkeypatch: pytest.MonkeyPatch
+    world: World, runtime: ClientRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listening, "SPAN_MAX", 64)
     cluster(world, 200)
@@ -231,7 +230,7 @@ async def test_a_message_that_takes_long_stops_its_queue_at_the_span(
 
 
 async def test_a_broadcast_consumer_logs_a_failure_and_goes_on(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime, caplog: pytest.LogCaptureFixture
+    world: World, runtime: ClientRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = cluster(world, 2)
     seen: list[bytes] = []
@@ -248,7 +247,7 @@ async def test_a_broadcast_consumer_logs_a_failure_and_goes_on(
     assert "the handler failed" in caplog.text
 
 
-async def test_misuse_is_refused(autojump_clock: MockClock, world: World, runtime: ClientRuntime) -> None:
+async def test_misuse_is_refused(world: World, runtime: ClientRuntime) -> None:
     cluster(world, 0)
     gates = Gates()
     async with consuming(runtime) as consumer:
@@ -265,7 +264,7 @@ async def test_misuse_is_refused(autojump_clock: MockClock, world: World, runtim
 
 
 async def test_a_handler_that_is_not_async_ends_the_listening_and_nothing_is_sent_back(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+    world: World, runtime: ClientRuntime
 ) -> None:
     broker = cluster(world, 3)
     handled: list[bytes] = []

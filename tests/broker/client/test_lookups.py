@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.errors import BrokerError, UsageError
@@ -42,7 +41,7 @@ async def leader_that_is_gone(world: World) -> tuple[Broker, Broker]:
 
 
 async def test_a_message_is_asked_of_its_node_and_then_of_another(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+    world: World, runtime: ClientRuntime
 ) -> None:
     node, leader = await leader_that_is_gone(world)
     node.restart()
@@ -63,7 +62,7 @@ async def test_a_message_is_asked_of_its_node_and_then_of_another(
 
 
 async def test_a_message_of_a_node_that_is_gone_is_asked_of_its_group(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+    world: World, runtime: ClientRuntime
 ) -> None:
     _, leader = await leader_that_is_gone(world)
     other, wanted = leader.records()
@@ -77,8 +76,7 @@ async def test_a_message_of_a_node_that_is_gone_is_asked_of_its_group(
                 await consumer.view_message("t", id_of_nothing)
 
 
-async def test_messages_by_key(autojump_clock: MockClock, world: World, runtime: ClientRuntime) -> None:
-    (broker,) = one_group(world)
+async def test_messages_by_key(broker: Broker, runtime: ClientRuntime) -> None:
     for number in (1, 2):
         broker.append(
             "t", 0, b"%d" % number, encode_properties({"KEYS": "k other", "UNIQ_KEY": f"u{number}"})
@@ -104,7 +102,7 @@ async def test_messages_by_key(autojump_clock: MockClock, world: World, runtime:
             await consumer.messages_with_id("t", "u")
 
 
-async def test_times(autojump_clock: MockClock, world: World, runtime: ClientRuntime) -> None:
+async def test_times(world: World, runtime: ClientRuntime) -> None:
     (broker,) = one_group(world, queues=2)
     for pause_s in (1, 0, 1, 0):
         broker.append("t", 0, b"x")

@@ -9,7 +9,7 @@ import pytest
 import zstandard
 
 from broker.client.errors import DamagedMessage
-from broker.client.message import MessageQueue, MessageView, split_records
+from broker.client.message import MessageQueue, MessageView, views
 from broker.client.transport.identity import UniqueKeys
 from broker.client.transport.trio_runtime import TrioRuntime
 from log.errors import RecordError
@@ -57,19 +57,22 @@ def test_the_golden_record() -> None:
 def test_views_of_records_back_to_back() -> None:
     records = [record(b"%d" % number, b"UNIQ_KEY\x01K%d\x02KEYS\x01a b" % number) for number in range(3)]
     joined = memoryview(b"".join(records))
-    views = [MessageView(QUEUE, joined, start) for start in split_records(joined)]
-    assert [view.body for view in views] == [b"0", b"1", b"2"]
-    assert [view.message_id for view in views] == ["K0", "K1", "K2"]
-    assert views[1].keys == ["a", "b"]
-    assert views[1].record_bytes() == records[1]
+    found = views(QUEUE, joined)
+    assert [view.body for view in found] == [b"0", b"1", b"2"]
+    assert [view.message_id for view in found] == ["K0", "K1", "K2"]
+    assert found[1].keys == ["a", "b"]
+    assert found[1].record_bytes() == records[1]
+    assert len({*found, *views(QUEUE, joined)}) == 6, "each is itself"
     assert MessageView(QUEUE, record(b"x", born="::1")).born_host == Host("::1", 1234)
 
 
-@pytest.mark.parametrize("cut", [1, 50, 90])
+@pytest.mark.parametrize("cut", [1, 50, 90, 91])
 def test_a_cut_answer_is_refused(cut: int) -> None:
     data = record(b"a") + record(b"b")
     with pytest.raises(RecordError):
-        split_records(data[:-cut])
+        views(QUEUE, bytes(4) + data)
+    with pytest.raises(RecordError):
+        views(QUEUE, data[:-cut])
 
 
 PACKED = [
@@ -112,6 +115,6 @@ def test_a_returned_message_shows_its_first_topic() -> None:
 def test_unique_keys_differ_within_and_between_makers() -> None:
     runtime = TrioRuntime()
     makers = [UniqueKeys(runtime) for _ in range(3)]
-    keys = [maker.next() for maker in makers for _ in range(1000)]
+    keys = [maker.next(runtime.wall_ms()) for maker in makers for _ in range(1000)]
     assert len(set(keys)) == 3000
     assert {len(key) for key in keys} == {32}

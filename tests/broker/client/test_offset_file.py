@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from broker.client.consuming.consumer import Consumer
 from broker.client.consuming.offset_file import OffsetFile
 from broker.client.errors import DamagedOffsets, OffsetsNotStored, UsageError
 from broker.client.message import MessageQueue
-from tests.broker.client.cluster import NAME_SERVER, one_group
+from tests.broker.client.cluster import NAME_SERVER, Broker, one_group
 from tests.broker.client.links import ClientRuntime, World
 
 FIRST, SECOND = MessageQueue("TopicTest", "broker-a", 0), MessageQueue("TopicTest", "broker-a", 1)
@@ -166,9 +165,8 @@ async def read(consumer: Consumer, count: int) -> list[bytes]:
 
 
 async def test_a_broadcast_consumer_goes_on_where_it_was(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime, tmp_path: Path
+    world: World, broker: Broker, runtime: ClientRuntime, tmp_path: Path
 ) -> None:
-    (broker,) = one_group(world)
     for number in range(10):
         broker.append("t", 0, b"%d" % number)
     paths = [tmp_path / "one" / "offsets.json", tmp_path / "two" / "offsets.json"]
@@ -184,13 +182,8 @@ async def test_a_broadcast_consumer_goes_on_where_it_was(
 
 
 async def test_what_cannot_be_stored_is_said_and_tried_again(
-    autojump_clock: MockClock,
-    world: World,
-    runtime: ClientRuntime,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    broker: Broker, runtime: ClientRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (broker,) = one_group(world)
     for number in range(10):
         broker.append("t", 0, b"%d" % number)
     path = tmp_path / "offsets.json"
@@ -209,7 +202,7 @@ async def test_what_cannot_be_stored_is_said_and_tried_again(
 
 
 async def test_damage_and_misuse_are_refused_at_the_start(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime, tmp_path: Path
+    world: World, runtime: ClientRuntime, tmp_path: Path
 ) -> None:
     one_group(world)
     path = tmp_path / "offsets.json"

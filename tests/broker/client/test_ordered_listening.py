@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from broker.client.consuming.consumer import Consumer
 from broker.client.consuming.listening import Handled, Handler, listen
@@ -104,9 +103,7 @@ async def member(runtime: ClientRuntime, handler: Handler, **options: Any) -> As
             nursery.cancel_scope.cancel()
 
 
-async def test_each_queue_in_order_and_several_at_the_same_time(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
+async def test_each_queue_in_order_and_several_at_the_same_time(world: World, runtime: ClientRuntime) -> None:
     broker = cluster(world, 50, queues=3)
     work = Work()
     async with member(runtime, work.handler("a", 0.1)):
@@ -118,9 +115,7 @@ async def test_each_queue_in_order_and_several_at_the_same_time(
     assert not broker.metadata.locks, "unlocked at the end"
 
 
-async def test_locks_of_a_broker_are_renewed_together(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
+async def test_locks_of_a_broker_are_renewed_together(world: World, runtime: ClientRuntime) -> None:
     broker = cluster(world, 0, queues=4)
     async with member(runtime, Work().handler("a")):
         await trio.sleep(5)
@@ -131,7 +126,7 @@ async def test_locks_of_a_broker_are_renewed_together(
 
 
 async def test_a_failure_halts_its_queue_until_the_message_is_handled(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+    world: World, runtime: ClientRuntime
 ) -> None:
     cluster(world, 4, queues=2)
     times: list[float] = []
@@ -155,9 +150,7 @@ async def test_a_failure_halts_its_queue_until_the_message_is_handled(
     assert times[2] - times[1] >= SUSPEND_S
 
 
-async def test_after_the_last_attempt_it_is_a_dead_letter(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
+async def test_after_the_last_attempt_it_is_a_dead_letter(world: World, runtime: ClientRuntime) -> None:
     broker = cluster(world, 3)
     broker.script(RequestCode.CONSUMER_SEND_MSG_BACK, code(1))
     seen: list[bytes] = []
@@ -174,9 +167,7 @@ async def test_after_the_last_attempt_it_is_a_dead_letter(
     assert broker.offset("c", "t", 0) == 3
 
 
-async def test_a_queue_moves_after_the_message_in_hand(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
+async def test_a_queue_moves_after_the_message_in_hand(world: World, runtime: ClientRuntime) -> None:
     broker = cluster(world, 4, queues=2)
     work = Work()
     async with member(runtime, work.handler("a", 100)):
@@ -192,7 +183,7 @@ async def test_a_queue_moves_after_the_message_in_hand(
 
 
 async def test_a_lock_that_cannot_be_renewed_stops_the_handler_before_it_can_be_anybody_elses(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+    world: World, runtime: ClientRuntime
 ) -> None:
     broker = cluster(world, 3)
     renewals = note_renewals(broker)
@@ -212,7 +203,7 @@ async def test_a_lock_that_cannot_be_renewed_stops_the_handler_before_it_can_be_
 
 
 async def test_a_lock_that_the_broker_denies_stops_the_handler_at_once(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+    world: World, runtime: ClientRuntime
 ) -> None:
     broker = cluster(world, 3)
     renewals = note_renewals(broker)
@@ -230,7 +221,7 @@ async def test_a_lock_that_the_broker_denies_stops_the_handler_at_once(
 
 
 async def test_an_unlock_that_arrives_late_does_not_free_a_later_lock(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+    world: World, runtime: ClientRuntime
 ) -> None:
     broker = cluster(world, 0, queues=2)
     work = Work()
@@ -266,9 +257,7 @@ def world_queues(count: int) -> list[MessageQueue]:
     return [MessageQueue("t", "g", number) for number in range(count)]
 
 
-async def test_a_member_that_ends_leaves_everything_to_the_next(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
+async def test_a_member_that_ends_leaves_everything_to_the_next(world: World, runtime: ClientRuntime) -> None:
     broker = cluster(world, 5)
     work = Work()
     async with member(runtime, work.handler("a", 1.0)):
@@ -284,7 +273,7 @@ async def test_a_member_that_ends_leaves_everything_to_the_next(
     assert trio.current_time() - ended < LOCK_S
 
 
-async def test_misuse_is_refused(autojump_clock: MockClock, world: World, runtime: ClientRuntime) -> None:
+async def test_misuse_is_refused(world: World, runtime: ClientRuntime) -> None:
     cluster(world, 1)
     handle = Work().handler("a")
     with pytest.raises(UsageError, match="nothing to lock"):

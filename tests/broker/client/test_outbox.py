@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import wait_all_tasks_blocked
 
 from broker.client.errors import (
     ClientClosed,
@@ -20,8 +20,8 @@ from broker.client.producing.outbox import Sending
 from broker.client.producing.producer import Producer
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand
-from tests.broker.client.cluster import NAME_SERVER, Broker, one_group
-from tests.broker.client.links import ClientRuntime, Link, World, code
+from tests.broker.client.cluster import NAME_SERVER, Broker
+from tests.broker.client.links import ClientRuntime, Link, code
 
 SEND = RequestCode.SEND_MESSAGE_V2
 
@@ -44,9 +44,8 @@ class Held:
 
 
 async def test_so_many_at_the_same_time_and_then_back_pressure(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+    broker: Broker, runtime: ClientRuntime
 ) -> None:
-    (broker,) = one_group(world)
     held = Held(broker, 100)
     taken = 0
     async with Producer(NAME_SERVER, group="p", runtime=runtime) as producer:
@@ -72,10 +71,7 @@ async def test_so_many_at_the_same_time_and_then_back_pressure(
     assert len(broker.records()) == taken == 9
 
 
-async def test_results_can_be_waited_for(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
-    (broker,) = one_group(world)
+async def test_results_can_be_waited_for(broker: Broker, runtime: ClientRuntime) -> None:
     async with Producer(NAME_SERVER, group="p", runtime=runtime) as producer, producer.outbox() as outbox:
         sendings = [await outbox.send(Message("t", b"%d" % number)) for number in range(200)]
         results = [await sending.wait() for sending in sendings]
@@ -86,10 +82,7 @@ async def test_results_can_be_waited_for(
     assert len(broker.records()) == 200
 
 
-async def test_a_failure_is_raised_by_who_asks_or_at_the_end(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
-    (broker,) = one_group(world)
+async def test_a_failure_is_raised_by_who_asks_or_at_the_end(broker: Broker, runtime: ClientRuntime) -> None:
     async with Producer(NAME_SERVER, group="p", runtime=runtime) as producer:
         broker.script(SEND, code(13))
         async with producer.outbox() as outbox:
@@ -111,30 +104,25 @@ async def test_a_failure_is_raised_by_who_asks_or_at_the_end(
     assert len(broker.records()) == 2
 
 
-async def test_nowait_says_when_it_is_full(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
-    (broker,) = one_group(world)
+async def test_nowait_says_when_it_is_full(broker: Broker, runtime: ClientRuntime) -> None:
     async with Producer(NAME_SERVER, group="p", runtime=runtime) as producer:
         async with producer.outbox(in_flight=1, waiting_max=2) as outbox:
             outbox.send_nowait(Message("t", b"1"))
             outbox.send_nowait(Message("t", b"2"))
+            outbox.send_nowait(Message("t", b"3"))
             with pytest.raises(OutboxFull):
-                outbox.send_nowait(Message("t", b"3"))
+                outbox.send_nowait(Message("t", b"4"))
             with pytest.raises(MessageRejected):
-                await outbox.send(Message("not a topic", b"3"))
+                await outbox.send(Message("not a topic", b"4"))
         with pytest.raises(ClientClosed):
-            outbox.send_nowait(Message("t", b"4"))
+            outbox.send_nowait(Message("t", b"5"))
         with pytest.raises(UsageError):
             async with producer.outbox(in_flight=0):
                 pass
-    assert len(broker.records()) == 2
+    assert len(broker.records()) == 3
 
 
-async def test_leaving_by_an_exception_gives_up_and_says_so(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
-    (broker,) = one_group(world)
+async def test_leaving_by_an_exception_gives_up_and_says_so(broker: Broker, runtime: ClientRuntime) -> None:
     held = Held(broker, 10)
     sendings: list[Sending] = []
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import cbor2
 import pytest
 import trio
-from trio.testing import MockClock
 
 from broker.client.admin import AdminClient
 from broker.client.consuming.pull_consumer import PullConsumer
@@ -15,7 +14,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import response
 from broker.trace import Fail, Invoke, Ok, ReadResult, TraceHeader, TraceWriter, parse_event
 from tests.broker.client.cancellation import cancel_at_step
-from tests.broker.client.cluster import NAME_SERVER, one_group
+from tests.broker.client.cluster import NAME_SERVER, Broker, one_group
 from tests.broker.client.links import ClientRuntime, World, code, reset, silent
 
 PULL = RequestCode.PULL_MESSAGE
@@ -26,9 +25,7 @@ def bodies(messages: list[MessageView]) -> list[bytes]:
     return [message.body for message in messages]
 
 
-async def test_poll_seek_and_positions(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
+async def test_poll_seek_and_positions(world: World, runtime: ClientRuntime) -> None:
     (broker,) = one_group(world, queues=2)
     for number in range(10):
         broker.append("t", 0, b"%d" % number)
@@ -58,11 +55,8 @@ async def test_poll_seek_and_positions(
             consumer.seek(Q0, -1)
 
 
-async def test_who_is_sent_elsewhere_drops_what_was_fetched(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
+async def test_who_is_sent_elsewhere_drops_what_was_fetched(broker: Broker, runtime: ClientRuntime) -> None:
     """Nor is the position of before stored, whether it is asked for then or was refused before."""
-    (broker,) = one_group(world)
     for number in range(20):
         broker.append("t", 0, b"%d" % number)
 
@@ -84,9 +78,7 @@ async def test_who_is_sent_elsewhere_drops_what_was_fetched(
         assert await consumer.committed(Q0) == 6
 
 
-async def test_queries_go_on_at_another_member(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
+async def test_queries_go_on_at_another_member(world: World, runtime: ClientRuntime) -> None:
     leader, follower = one_group(world, members=2)
     leader.append("t", 0, b"x")
     leader.script(RequestCode.GET_MAX_OFFSET, reset, code(14), code(16))
@@ -101,10 +93,7 @@ async def test_queries_go_on_at_another_member(
         assert not caught.value.retry_may_help
 
 
-async def test_a_poll_cancelled_at_any_await_loses_nothing(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
-    (broker,) = one_group(world)
+async def test_a_poll_cancelled_at_any_await_loses_nothing(broker: Broker, runtime: ClientRuntime) -> None:
     for number in range(40):
         broker.append("t", 0, b"%d" % number)
     step = 0
@@ -125,10 +114,7 @@ async def test_a_poll_cancelled_at_any_await_loses_nothing(
     assert step > 1
 
 
-async def test_reads_and_offsets_are_traced(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
-    (broker,) = one_group(world)
+async def test_reads_and_offsets_are_traced(broker: Broker, runtime: ClientRuntime) -> None:
     for number in range(3):
         broker.append("t", 0, b"x", b"UNIQ_KEY\x01K%d\x02" % number)
     records: list[list[object]] = []
@@ -156,11 +142,8 @@ async def test_reads_and_offsets_are_traced(
 
 
 @pytest.mark.parametrize("topic", ["%RETRY%p", "%DLQ%p"])
-async def test_what_brokers_move_is_not_traced(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime, topic: str
-) -> None:
+async def test_what_brokers_move_is_not_traced(broker: Broker, runtime: ClientRuntime, topic: str) -> None:
     """No client records how it came there, so a judge would take it for phantoms. Positions are recorded."""
-    (broker,) = one_group(world)
     with broker.client() as other:
         other.heartbeat("p")
         other.create_topic(topic)
@@ -177,9 +160,8 @@ async def test_what_brokers_move_is_not_traced(
 
 
 async def test_a_position_that_a_reset_overrules_is_no_commit_in_the_trace(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+    broker: Broker, runtime: ClientRuntime
 ) -> None:
-    (broker,) = one_group(world)
     broker.append("t", 0, b"x")
     trace = TraceWriter(lambda data: None, TraceHeader("client", "test", "mock", 0), buffered_events=65_535)
     async with PullConsumer(NAME_SERVER, group="p", runtime=runtime, trace=trace) as consumer:
@@ -196,7 +178,7 @@ async def test_a_position_that_a_reset_overrules_is_no_commit_in_the_trace(
     assert end.reason == "not stored: the group was sent to 0 and has yet to follow"
 
 
-async def test_administration(autojump_clock: MockClock, world: World, runtime: ClientRuntime) -> None:
+async def test_administration(world: World, runtime: ClientRuntime) -> None:
     leader, *followers = one_group(world, members=3)
     leader.script(RequestCode.UPDATE_AND_CREATE_TOPIC, code(14))
     async with AdminClient(NAME_SERVER, runtime=runtime) as admin:

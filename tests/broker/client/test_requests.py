@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from broker.client.consuming.consumer import Consumer
 from broker.client.errors import BrokerError, ReplyTimeout, SendOutcomeUnknown, UsageError
@@ -47,9 +46,8 @@ def pushed(correlation_id: str, body: bytes, opaque: int = 5) -> RemotingCommand
 
 
 async def test_request_waits_for_its_reply(
-    world: World, runtime: ClientRuntime, autojump_clock: MockClock, nursery: trio.Nursery
+    broker: Broker, runtime: ClientRuntime, nursery: trio.Nursery
 ) -> None:
-    (broker,) = one_group(world)
     asking: list[Link] = []
 
     def note_link(link: Link, command: RemotingCommand) -> None:
@@ -81,10 +79,7 @@ async def test_request_waits_for_its_reply(
         assert [command.code for command in answers] == [ResponseCode.SUCCESS] * 3
 
 
-async def test_request_without_a_reply_times_out(
-    world: World, runtime: ClientRuntime, autojump_clock: MockClock
-) -> None:
-    (broker,) = one_group(world)
+async def test_request_without_a_reply_times_out(broker: Broker, runtime: ClientRuntime) -> None:
     async with Producer(NAME_SERVER, group="p", runtime=runtime) as producer:
         with pytest.raises(ReplyTimeout):
             await producer.request(Message("t", b"question"), timeout_s=2)
@@ -96,11 +91,9 @@ async def test_request_without_a_reply_times_out(
 
 
 async def test_a_reply_counts_whatever_is_known_of_the_sending(
-    world: World, runtime: ClientRuntime, autojump_clock: MockClock, nursery: trio.Nursery
+    broker: Broker, runtime: ClientRuntime, nursery: trio.Nursery
 ) -> None:
     """The simulator's seed 12: the request was stored and answered, and the call failed with an unknown outcome."""
-    (broker,) = one_group(world)
-
     broker.script(SEND, *[broker.instead(silent)] * 100)
     async with Producer(NAME_SERVER, group="p", runtime=runtime) as producer:
 
@@ -117,10 +110,9 @@ async def test_a_reply_counts_whatever_is_known_of_the_sending(
 
 
 async def test_silent_name_servers_do_not_make_a_reply_longer_than_its_limit(
-    world: World, runtime: ClientRuntime, autojump_clock: MockClock
+    world: World, broker: Broker, runtime: ClientRuntime
 ) -> None:
     """The simulator's seed 8: a new route was asked for after a refusal, and waited for without a limit."""
-    (broker,) = one_group(world)
     asked = {"CORRELATION_ID": "c1", "REPLY_TO_CLIENT": "r"}
     broker.append("t", 0, b"question", encode_properties(asked))
     async with Consumer(NAME_SERVER, group="c", topics="t", start="first", runtime=runtime) as consumer:
@@ -134,7 +126,7 @@ async def test_silent_name_servers_do_not_make_a_reply_longer_than_its_limit(
 
 @pytest.mark.parametrize("name", ["CORRELATION_ID", "REPLY_TO_CLIENT", "TTL"])
 async def test_properties_of_requests_are_the_clients(
-    world: World, runtime: ClientRuntime, autojump_clock: MockClock, name: str
+    world: World, runtime: ClientRuntime, name: str
 ) -> None:
     one_group(world)
     async with Producer(NAME_SERVER, group="p", runtime=runtime) as producer:
@@ -143,9 +135,8 @@ async def test_properties_of_requests_are_the_clients(
 
 
 async def test_consumer_replies_to_the_group_that_it_read_from(
-    world: World, runtime: ClientRuntime, autojump_clock: MockClock, nursery: trio.Nursery
+    broker: Broker, runtime: ClientRuntime, nursery: trio.Nursery
 ) -> None:
-    (broker,) = one_group(world)
     broker.script(REPLY, code(ResponseCode.SYSTEM_ERROR))
     replies: list[MessageView] = []
     async with (
@@ -174,10 +165,7 @@ async def test_consumer_replies_to_the_group_that_it_read_from(
             await consumer.reply(plain, b"answer")
 
 
-async def test_reply_to_one_who_is_gone_fails(
-    world: World, runtime: ClientRuntime, autojump_clock: MockClock
-) -> None:
-    (broker,) = one_group(world)
+async def test_reply_to_one_who_is_gone_fails(broker: Broker, runtime: ClientRuntime) -> None:
     asked = {"CORRELATION_ID": "c1", "REPLY_TO_CLIENT": "r"}
     broker.append("t", 0, b"question", encode_properties(asked))
     async with (

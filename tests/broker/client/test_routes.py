@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from broker.client.errors import NameServerUnavailable, NoRoute, UsageError
 from broker.client.message import Message, MessageQueue
@@ -14,7 +13,7 @@ from broker.client.transport.options import ConnectionOptions
 from broker.client.transport.routes import TopicRoute, parse_name_servers, parse_route
 from broker.remoting.codes import RequestCode
 from tests.broker.client.cancellation import cancel_at_step
-from tests.broker.client.cluster import Cluster, NameServerHost, one_group
+from tests.broker.client.cluster import Broker, Cluster, NameServerHost, one_group
 from tests.broker.client.links import ClientRuntime, World, code, reset, silent
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
@@ -98,9 +97,7 @@ def registered_with(world: World, *addresses: str) -> list[NameServerHost]:
     return list(cluster.name_servers.values())
 
 
-async def test_a_name_server_that_fails_is_left_for_the_next(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
+async def test_a_name_server_that_fails_is_left_for_the_next(world: World, runtime: ClientRuntime) -> None:
     first, second = registered_with(world, "n1:1", "n2:1")
     for trouble in (reset, silent):
         first.script(ROUTE, trouble)
@@ -123,7 +120,7 @@ async def test_a_name_server_that_fails_is_left_for_the_next(
 
 
 async def test_a_name_server_that_hangs_is_left_for_the_next_within_a_send(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+    world: World, runtime: ClientRuntime
 ) -> None:
     """It takes connections and says nothing, as a stopped process does; whichever of them a client begins with."""
     servers = registered_with(world, "n1:1", "n2:1", "n3:1")
@@ -135,7 +132,7 @@ async def test_a_name_server_that_hangs_is_left_for_the_next_within_a_send(
 
 
 async def test_name_servers_that_are_all_slow_are_asked_with_more_patience(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+    world: World, runtime: ClientRuntime
 ) -> None:
     slow = registered_with(world, "n1:1", "n2:1")
     for server in slow:
@@ -145,9 +142,7 @@ async def test_name_servers_that_are_all_slow_are_asked_with_more_patience(
     assert [len(server.received(ROUTE)) for server in slow] in ([2, 1], [1, 2])
 
 
-async def test_askers_share_one_request(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
+async def test_askers_share_one_request(world: World, runtime: ClientRuntime) -> None:
     one_group(world)
     async with ClientCore(ConnectionOptions("ns:9876", runtime)) as core:
         async with trio.open_nursery() as nursery:
@@ -156,9 +151,7 @@ async def test_askers_share_one_request(
         assert len(world.servers["ns:9876"].received(ROUTE)) == 1
 
 
-async def test_a_cancelled_asker_takes_nobody_down(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
+async def test_a_cancelled_asker_takes_nobody_down(world: World, runtime: ClientRuntime) -> None:
     one_group(world)
     world.connect_delay_s = 0.1
     step = 0
@@ -176,10 +169,7 @@ async def test_a_cancelled_asker_takes_nobody_down(
     assert step > 1
 
 
-async def test_known_routes_are_renewed(
-    autojump_clock: MockClock, world: World, runtime: ClientRuntime
-) -> None:
-    (broker,) = one_group(world)
+async def test_known_routes_are_renewed(world: World, broker: Broker, runtime: ClientRuntime) -> None:
     async with ClientCore(ConnectionOptions("ns:9876", runtime)) as core:
         await core.routes.get("t")
         (other,) = broker.cluster.add_group("other")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from trio.testing import MockClock
 
 from broker.client.consuming.consumer import Consumer
 from broker.client.errors import BrokerError, UsageError
@@ -12,8 +11,8 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import response
 from broker.remoting.headers import ConsumerSendMessageBackHeader, SendMessageHeaderV2
 from log.properties import encode_properties, parse_properties
-from tests.broker.client.cluster import NAME_SERVER, Broker, one_group
-from tests.broker.client.links import ClientRuntime, World
+from tests.broker.client.cluster import NAME_SERVER, Broker
+from tests.broker.client.links import ClientRuntime
 
 SEND_BACK = RequestCode.CONSUMER_SEND_MSG_BACK
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -25,10 +24,9 @@ async def one_message(consumer: Consumer, broker: Broker) -> MessageView:
 
 
 async def test_what_retention_has_taken_the_member_sends_itself(
-    world: World, runtime: ClientRuntime, autojump_clock: MockClock
+    broker: Broker, runtime: ClientRuntime
 ) -> None:
     """The broker could store nothing, for ever: the listener got such a message again and again."""
-    (broker,) = one_group(world)
     async with Consumer(NAME_SERVER, group="c", topics="t", start="first", runtime=runtime) as consumer:
         message = await one_message(consumer, broker)
         await broker.delete_stored()
@@ -51,10 +49,7 @@ async def test_what_retention_has_taken_the_member_sends_itself(
     }
 
 
-async def test_how_often_is_what_the_consumer_says(
-    world: World, runtime: ClientRuntime, autojump_clock: MockClock
-) -> None:
-    (broker,) = one_group(world)
+async def test_how_often_is_what_the_consumer_says(broker: Broker, runtime: ClientRuntime) -> None:
     async with Consumer(
         NAME_SERVER, group="c", topics="t", start="first", max_retries=2, runtime=runtime
     ) as consumer:
@@ -73,11 +68,8 @@ async def test_how_often_is_what_the_consumer_says(
             )
 
 
-async def test_what_is_still_there_is_not_sent_a_second_time(
-    world: World, runtime: ClientRuntime, autojump_clock: MockClock
-) -> None:
+async def test_what_is_still_there_is_not_sent_a_second_time(broker: Broker, runtime: ClientRuntime) -> None:
     """The same code says that the outcome is unknown: the broker may have stored it."""
-    (broker,) = one_group(world)
     unknown = [lambda link, command: response(command, ResponseCode.SYSTEM_ERROR, "unknown")] * 100
     broker.script(SEND_BACK, *unknown)
     async with Consumer(NAME_SERVER, group="c", topics="t", start="first", runtime=runtime) as consumer:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from broker.client.errors import BrokerError, MessageRejected, TransactionUndecided, UsageError
 from broker.client.message import Message, MessageView
@@ -48,10 +47,7 @@ async def producing(
         yield producer
 
 
-async def test_block_commits_what_was_stored_unseen(
-    world: World, runtime: ClientRuntime, autojump_clock: MockClock
-) -> None:
-    (broker,) = one_group(world)
+async def test_block_commits_what_was_stored_unseen(broker: Broker, runtime: ClientRuntime) -> None:
     async with producing(runtime, check_after_s=7) as producer:
         async with producer.transaction(Message("t", b"x", tags="a")) as transaction:
             assert decisions(broker) == []
@@ -69,10 +65,7 @@ async def test_block_commits_what_was_stored_unseen(
     assert broker.stored() == [b"x"]
 
 
-async def test_block_that_raises_rolls_back(
-    world: World, runtime: ClientRuntime, autojump_clock: MockClock
-) -> None:
-    (broker,) = one_group(world)
+async def test_block_that_raises_rolls_back(broker: Broker, runtime: ClientRuntime) -> None:
     async with producing(runtime) as producer:
         with pytest.raises(ZeroDivisionError):
             async with producer.transaction(Message("t", b"x")):
@@ -81,19 +74,15 @@ async def test_block_that_raises_rolls_back(
 
 
 async def test_block_that_raises_keeps_its_error_when_the_broker_is_gone(
-    world: World, runtime: ClientRuntime, autojump_clock: MockClock
+    broker: Broker, runtime: ClientRuntime
 ) -> None:
-    (broker,) = one_group(world)
     async with producing(runtime) as producer:
         with pytest.raises(ZeroDivisionError):
             async with producer.transaction(Message("t", b"x")):
                 raise killed(broker)
 
 
-async def test_block_may_decide_by_itself(
-    world: World, runtime: ClientRuntime, autojump_clock: MockClock
-) -> None:
-    (broker,) = one_group(world)
+async def test_block_may_decide_by_itself(broker: Broker, runtime: ClientRuntime) -> None:
     async with producing(runtime) as producer:
         async with producer.transaction(Message("t", b"x")) as transaction:
             await transaction.rollback()
@@ -103,10 +92,7 @@ async def test_block_may_decide_by_itself(
         assert [decision.outcome for decision in decisions(broker)] == [Decision.ROLLBACK] * 2
 
 
-async def test_cancelled_block_decides_nothing(
-    world: World, runtime: ClientRuntime, autojump_clock: MockClock
-) -> None:
-    (broker,) = one_group(world)
+async def test_cancelled_block_decides_nothing(broker: Broker, runtime: ClientRuntime) -> None:
     async with producing(runtime) as producer:
         with trio.move_on_after(1):
             async with producer.transaction(Message("t", b"x")):
@@ -116,7 +102,7 @@ async def test_cancelled_block_decides_nothing(
 
 @pytest.mark.parametrize("failures", [[silent], [reset], [code(1)], [code(2), code(14), reset]])
 async def test_decision_is_repeated_until_it_is_confirmed(
-    world: World, runtime: ClientRuntime, autojump_clock: MockClock, failures: list[Any]
+    world: World, runtime: ClientRuntime, failures: list[Any]
 ) -> None:
     brokers = one_group(world, members=3)
     for broker in brokers:
@@ -132,10 +118,7 @@ async def test_decision_is_repeated_until_it_is_confirmed(
     assert brokers[0].stored() == [b"x"]
 
 
-async def test_decision_without_confirmation_is_undecided(
-    world: World, runtime: ClientRuntime, autojump_clock: MockClock
-) -> None:
-    (broker,) = one_group(world)
+async def test_decision_without_confirmation_is_undecided(broker: Broker, runtime: ClientRuntime) -> None:
     broker.script(END, *[code(1)] * 100)
     async with producing(runtime) as producer:
         transaction = await producer.begin(Message("t", b"x"))
@@ -149,9 +132,8 @@ async def test_decision_without_confirmation_is_undecided(
 
 @pytest.mark.parametrize("number", [ResponseCode.TRANSACTION_FAILED, ResponseCode.ILLEGAL_OPERATION])
 async def test_refused_decision_is_raised_at_once(
-    world: World, runtime: ClientRuntime, autojump_clock: MockClock, number: int
+    broker: Broker, runtime: ClientRuntime, number: int
 ) -> None:
-    (broker,) = one_group(world)
     broker.script(END, code(number))
     async with producing(runtime) as producer:
         transaction = await producer.begin(Message("t", b"x"))
@@ -160,9 +142,7 @@ async def test_refused_decision_is_raised_at_once(
         assert caught.value.code == number
 
 
-async def test_delayed_message_is_refused(
-    world: World, runtime: ClientRuntime, autojump_clock: MockClock
-) -> None:
+async def test_delayed_message_is_refused(world: World, runtime: ClientRuntime) -> None:
     one_group(world)
     async with producing(runtime) as producer:
         with pytest.raises(MessageRejected):
@@ -181,11 +161,7 @@ ASKS_SOON: dict[str, Any] = {"transaction_timeout_ms": 1000, "transaction_check_
     ("decision", "outcomes"), [(Decision.COMMIT, [8]), (Decision.ROLLBACK, [12]), (Decision.UNKNOWN, [])]
 )
 async def test_question_is_answered_by_what_check_finds(
-    world: World,
-    runtime: ClientRuntime,
-    autojump_clock: MockClock,
-    decision: Decision,
-    outcomes: list[int],
+    world: World, runtime: ClientRuntime, decision: Decision, outcomes: list[int]
 ) -> None:
     seen: list[MessageView] = []
 
@@ -216,7 +192,7 @@ async def test_question_is_answered_by_what_check_finds(
 
 
 async def test_failing_checks_and_lost_decisions_leave_the_producer_alive(
-    world: World, runtime: ClientRuntime, autojump_clock: MockClock
+    world: World, runtime: ClientRuntime
 ) -> None:
     calls = 0
 
@@ -239,7 +215,7 @@ async def test_failing_checks_and_lost_decisions_leave_the_producer_alive(
     assert broker.stored() == [b"x"]
 
 
-async def test_questions_are_bounded(world: World, runtime: ClientRuntime, autojump_clock: MockClock) -> None:
+async def test_questions_are_bounded(world: World, runtime: ClientRuntime) -> None:
     waiting = 0
 
     async def check(message: MessageView) -> Decision:

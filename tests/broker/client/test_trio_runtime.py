@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import trio
 
-from broker.client.transport.runtime import TaskGroup
-from broker.client.transport.trio_runtime import TrioRuntime, drop_bytes
+from broker.client.transport.runtime import TaskGroup, drop_bytes
+from broker.client.transport.trio_runtime import TrioRuntime
 
 
 async def _connected(
@@ -97,7 +97,8 @@ async def test_a_single_error_leaves_a_group_bare(shielded: bool) -> None:
         await body()
 
 
-async def test_shielded_tasks_outlive_the_cancelled_body(autojump_clock: trio.testing.MockClock) -> None:
+@pytest.mark.usefixtures("autojump_clock")
+async def test_shielded_tasks_outlive_the_cancelled_body() -> None:
     finished: list[str] = []
 
     async def task() -> None:

@@ -13,13 +13,6 @@ from log.record import decode_record
 from tests.broker.harness import Client, Group
 
 
-@pytest.fixture
-def group() -> Group:
-    group = Group(3)
-    group.elect()
-    return group
-
-
 @pytest.fixture(params=["leader", "follower"])
 def consumer(group: Group, request: pytest.FixtureRequest) -> Client:
     """A consumer on the leader or on another node."""

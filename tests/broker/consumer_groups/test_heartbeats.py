@@ -18,13 +18,6 @@ from broker.remoting.json_body import decode_body, encode_body
 from tests.broker.harness import Client, Group
 
 
-@pytest.fixture
-def group() -> Group:
-    group = Group(3)
-    group.elect()
-    return group
-
-
 def members(client: Client, consumer_group: str = "g") -> list[str]:
     answer = client.ok(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": consumer_group})
     return decode_body(answer.body, ConsumerListBody).consumer_id_list
@@ -85,8 +78,7 @@ def test_client_that_knows_every_node_is_one_member_and_is_told_once(group: Grou
 
 
 def test_notices_can_be_switched_off_for_the_whole_broker() -> None:
-    group = Group(1)
-    group.elect()
+    group = Group.elected(1)
     first, second = group.connect(), group.connect()
     first.create_topic("T")
     first.heartbeat("g")
@@ -138,8 +130,7 @@ def test_nobody_takes_another_client_out_of_its_groups(group: Group, at: str) ->
     assert members(stays) == ["stays", "victim"]
 
 
-def test_silent_client_is_disconnected(group: Group) -> None:
-    client = group.connect()
+def test_silent_client_is_disconnected(group: Group, client: Client) -> None:
     client.heartbeat("g")
     group.advance(121)
     assert client.closed
@@ -163,8 +154,7 @@ def test_heartbeat_is_answered_when_the_group_and_its_retry_topic_exist(group: G
 
 
 def test_group_that_may_not_be_created_is_refused_when_it_pulls() -> None:
-    group = Group(1, broker={"auto_create_groups": False})
-    group.elect()
+    group = Group.elected(1, broker={"auto_create_groups": False})
     client = group.connect()
     client.create_topic("T")
     assert client.heartbeat("g").code == ResponseCode.SUCCESS
@@ -254,8 +244,7 @@ def test_clients_are_told_again_to_a_leader_whose_link_was_made_anew(group: Grou
     assert group.node(group.leader).registry.members("g") == ["c"]
 
 
-def test_bad_heartbeats_are_refused_whole(group: Group) -> None:
-    client = group.connect()
+def test_bad_heartbeats_are_refused_whole(group: Group, client: Client) -> None:
     answer = client.heartbeat("bad group!")
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "illegal characters" in (answer.remark or "")
@@ -282,10 +271,8 @@ def test_check_of_a_subscription(
     assert group.connect().call(RequestCode.CHECK_CLIENT_CONFIG, None, body).code == code
 
 
-def test_members_hear_once_of_all_that_left_together() -> None:
+def test_members_hear_once_of_all_that_left_together(group: Group) -> None:
     """As when a node dies with thousands of clients: to tell each of each would take the leader's time."""
-    group = Group(3)
-    group.elect()
     staying = [group.connect(group.leader) for _ in range(5)]
     leaving = [group.connect(group.follower) for _ in range(20)]
     for client in (*staying, *leaving):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from broker.consumer_groups.locks_processor import QUEUES_PER_REQUEST_MAX
 from broker.remoting.bodies import LockBatchBody, LockBatchResponseBody, MessageQueue
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.json_body import decode_body, encode_body
@@ -16,8 +17,7 @@ QUEUES = (0, 1)
 
 @pytest.fixture
 def group() -> Group:
-    group = Group(3)
-    group.elect()
+    group = Group.elected(3)
     group.connect().create_topic("T", 2)
     return group
 
@@ -94,8 +94,7 @@ def test_queues_that_do_not_exist_are_not_granted(group: Group) -> None:
 
 def test_very_many_queues_at_once() -> None:
     """One command would be an entry that does not fit into a data file."""
-    group = Group(1, options=replace(SMALL_STORE, data_file_bytes=1 << 17))
-    group.elect()
+    group = Group.elected(1, options=replace(SMALL_STORE, data_file_bytes=1 << 17))
     connection = group.connect()
     topic = "t" * 127
     connection.create_topic(topic, 1_500)
@@ -107,8 +106,7 @@ def test_very_many_queues_at_once() -> None:
 
 
 def test_there_is_room_for_so_many_that_live() -> None:
-    group = Group(1, limits={"max_order_locks": 3})
-    group.elect()
+    group = Group.elected(1, limits={"max_order_locks": 3})
     connection = group.connect()
     connection.create_topic("T", 2)
     assert lock(connection, "a", 0, 1) == [0, 1]
@@ -146,3 +144,31 @@ def test_bad_requests(group: Group, code: int) -> None:
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "clientId" in (answer.remark or "")
     assert connection.call(code, None, b"{").code == ResponseCode.SYSTEM_ERROR
+
+
+def test_a_lock_makes_its_group_as_a_pull_does_where_that_may_be() -> None:
+    group = Group.elected(1, limits={"max_groups": 12})
+    client = group.connect()
+    client.create_topic("T", 2)
+    known = group.node("n0").replica.metadata.groups
+    refused = 0
+    for number in range(8):
+        answer = client.call(RequestCode.LOCK_BATCH_MQ, None, body("a", (0,), group=f"g{number}"))
+        refused += answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert (f"g{number}" in known) is (answer.code == ResponseCode.SUCCESS)
+    assert 0 < refused < 8
+    closed = Group.elected(1, broker={"auto_create_groups": False})
+    client = closed.connect()
+    client.create_topic("T", 2)
+    answer = client.call(RequestCode.LOCK_BATCH_MQ, None, body("a", (0,)))
+    assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert not closed.node("n0").replica.metadata.locks
+
+
+def test_locks_of_very_many_queues_are_refused(group: Group) -> None:
+    client = group.connect()
+    answer = client.call(RequestCode.LOCK_BATCH_MQ, None, body("a", (0,) * (QUEUES_PER_REQUEST_MAX + 1)))
+    assert (answer.code, str(QUEUES_PER_REQUEST_MAX) in str(answer.remark)) == (
+        ResponseCode.SYSTEM_ERROR,
+        True,
+    )

@@ -27,8 +27,7 @@ def group() -> Group:
 
 
 def prepared(size: int = 3) -> Group:
-    group = Group(size)
-    group.elect()
+    group = Group.elected(size)
     client = group.connect()
     client.create_topic("T", 2)
     client.heartbeat("g")
@@ -63,8 +62,7 @@ def test_message_comes_when_it_is_due_and_not_before(group: Group, place: str) -
     assert not {"DELAY", "REAL_TOPIC", "REAL_QID"} & set(properties)
 
 
-def test_tags_filter_delivered_messages(group: Group) -> None:
-    client = group.connect()
+def test_tags_filter_delivered_messages(group: Group, client: Client) -> None:
     client.send("T", b"a", 0, {"DELAY": "1", "TAGS": "a"})
     client.send("T", b"b", 0, {"DELAY": "1", "TAGS": "b"})
     group.advance(LEVEL_1_S + 1)
@@ -80,14 +78,12 @@ def test_levels_are_queues_of_the_schedule_topic(group: Group, asked: str, level
 
 
 @pytest.mark.parametrize("asked", ["0", "-1", ""])
-def test_no_level_is_no_delay(group: Group, asked: str) -> None:
-    client = group.connect()
+def test_no_level_is_no_delay(asked: str, client: Client) -> None:
     client.send("T", b"now", 0, {"DELAY": asked})
     assert bodies(client) == [b"now"]
 
 
-def test_order_within_a_level_is_kept_and_levels_overtake(group: Group) -> None:
-    client = group.connect()
+def test_order_within_a_level_is_kept_and_levels_overtake(group: Group, client: Client) -> None:
     for number in range(600):
         client.start_send("T", b"slow %d" % number, 0, {"DELAY": "2"})
     client.send("T", b"fast", 0, {"DELAY": "1"})
@@ -97,8 +93,7 @@ def test_order_within_a_level_is_kept_and_levels_overtake(group: Group) -> None:
     assert (offsets["1"], offsets["2"], offsets["3"]) == (1, 600, 0)
 
 
-def test_message_whose_topic_is_gone_is_dropped_and_the_next_is_not(group: Group) -> None:
-    client = group.connect()
+def test_message_whose_topic_is_gone_is_dropped_and_the_next_is_not(group: Group, client: Client) -> None:
     client.create_topic("U")
     client.send("U", b"lost", 0, {"DELAY": "1"})
     client.send("T", b"kept", 0, {"DELAY": "1"})
@@ -155,8 +150,7 @@ def test_new_leader_delivers_what_the_old_one_held(group: Group) -> None:
     assert bodies(group.connect()) == [b"1", b"0"], "nothing is delivered again"
 
 
-def test_restart_of_all_neither_loses_nor_repeats(group: Group) -> None:
-    client = group.connect()
+def test_restart_of_all_neither_loses_nor_repeats(group: Group, client: Client) -> None:
     client.send("T", b"early", 0, {"DELAY": "1"})
     client.send("T", b"late", 0, {"DELAY": "3"})
     group.advance(LEVEL_1_S + 1)
@@ -171,9 +165,8 @@ def test_restart_of_all_neither_loses_nor_repeats(group: Group) -> None:
 
 
 @pytest.mark.parametrize("is_same_leader", [True, False])
-def test_a_clock_that_was_ahead_holds_nobody_up(group: Group, is_same_leader: bool) -> None:
+def test_a_clock_that_was_ahead_holds_nobody_up(group: Group, is_same_leader: bool, client: Client) -> None:
     """The simulator's seed 11: what a leader with another clock had stored kept its whole level waiting for an hour."""
-    client = group.connect()
     group.wall_offset_ms = 3_600_000
     client.send("T", b"ahead", 0, {"DELAY": "2"})
     group.wall_offset_ms = 0
@@ -189,8 +182,7 @@ def test_a_clock_that_was_ahead_holds_nobody_up(group: Group, is_same_leader: bo
     assert bodies(client) == [b"ahead", b"right"]
 
 
-def test_a_clock_that_is_set_back_while_a_message_waits(group: Group) -> None:
-    client = group.connect()
+def test_a_clock_that_is_set_back_while_a_message_waits(group: Group, client: Client) -> None:
     client.send("T", b"x", 0, {"DELAY": "3"})
     group.advance(5)
     group.wall_offset_ms = -86_400_000
@@ -272,15 +264,13 @@ def test_full_disk_in_the_middle_of_a_batch_is_settled(group: Group, monkeypatch
     ],
 )
 def test_what_the_broker_cannot_do_is_refused(
-    group: Group, properties: dict[str, str], code: ResponseCode
+    properties: dict[str, str], code: ResponseCode, client: Client
 ) -> None:
-    client = group.connect()
     assert client.wait(client.start_send("T", b"x", 0, properties)).code == code
     assert bodies(client) == []
 
 
-def test_batch_cannot_be_delayed(group: Group) -> None:
-    client = group.connect()
+def test_batch_cannot_be_delayed(client: Client) -> None:
     body = encode_batch([BatchItem(0, b"x", b"DELAY\x011\x02")])
     assert client.wait(client.start_send("T", body, batch=True)).code == ResponseCode.MESSAGE_ILLEGAL
 

@@ -22,7 +22,7 @@ from log.record import Record
 from log.retention import RetentionPolicy
 from raft.messages import AppendRequest
 from tests.broker.delayed.test_delays import bodies, prepared, settle_a_full_disk
-from tests.broker.harness import Group
+from tests.broker.harness import Client, Group
 
 DAY_MS = 86_400_000
 
@@ -62,14 +62,12 @@ def test_a_message_comes_in_its_millisecond(
 @pytest.mark.parametrize(
     "properties", [{"TIMER_DELAY_SEC": "0"}, {"TIMER_DELIVER_MS": "1"}, {"TIMER_DELAY_MS": "-5"}]
 )
-def test_what_is_due_already_is_stored_at_once(group: Group, properties: dict[str, str]) -> None:
-    client = group.connect()
+def test_what_is_due_already_is_stored_at_once(properties: dict[str, str], client: Client) -> None:
     client.send("T", b"now", 0, properties)
     assert bodies(client) == [b"now"]
 
 
-def test_order_is_that_of_the_times_and_then_of_sending(group: Group) -> None:
-    client = group.connect()
+def test_order_is_that_of_the_times_and_then_of_sending(group: Group, client: Client) -> None:
     for number, delay_ms in enumerate((700, 300, 700, 300, 500)):
         client.send("T", b"%d" % number, 0, at(group, delay_ms))
     for number in range(600):
@@ -78,8 +76,7 @@ def test_order_is_that_of_the_times_and_then_of_sending(group: Group) -> None:
     assert bodies(client) == [b"1", b"3", b"4", b"0", b"2", *(b"many %d" % n for n in range(600))]
 
 
-def test_a_delay_level_outdoes_a_time(group: Group) -> None:
-    client = group.connect()
+def test_a_delay_level_outdoes_a_time(group: Group, client: Client) -> None:
     client.send("T", b"level", 0, {"DELAY": "1", "TIMER_DELAY_MS": "60000"})
     group.advance(1.5)
     (record,) = client.pull("T", "g", 0).records
@@ -96,8 +93,7 @@ def test_a_delay_level_outdoes_a_time(group: Group) -> None:
         ({"TIMER_DELAY_MS": "5000", "TIMER_DEL_UNIQKEY": "x"}, "cannot be cancelled"),
     ],
 )
-def test_what_cannot_be_done_is_refused(group: Group, properties: dict[str, str], text: str) -> None:
-    client = group.connect()
+def test_what_cannot_be_done_is_refused(properties: dict[str, str], text: str, client: Client) -> None:
     answer = client.wait(client.start_send("T", b"x", 0, properties))
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert text in (answer.remark or "")
@@ -105,8 +101,7 @@ def test_what_cannot_be_done_is_refused(group: Group, properties: dict[str, str]
 
 
 def test_the_furthest_time_is_configured() -> None:
-    group = Group(1, broker={"timer_max_delay_s": 10})
-    group.elect()
+    group = Group.elected(1, broker={"timer_max_delay_s": 10})
     client = group.connect()
     client.create_topic("T")
     assert (
@@ -125,15 +120,13 @@ def test_of_several_properties_the_first_of_the_references_order_counts() -> Non
         due_ms_of({b"TIMER_DELAY_MS": b"-"}, 1000, DAY_MS)
 
 
-def test_batches_and_the_topic_itself_are_refused(group: Group) -> None:
-    client = group.connect()
+def test_batches_and_the_topic_itself_are_refused(client: Client) -> None:
     batch = encode_batch([BatchItem(0, b"x", b"TIMER_DELAY_SEC\x015\x02")])
     assert client.wait(client.start_send("T", batch, batch=True)).code == ResponseCode.MESSAGE_ILLEGAL
     assert client.wait(client.start_send(TIMER_TOPIC, b"x")).code == ResponseCode.NO_PERMISSION
 
 
-def test_message_whose_topic_is_gone_is_dropped_and_the_next_is_not(group: Group) -> None:
-    client = group.connect()
+def test_message_whose_topic_is_gone_is_dropped_and_the_next_is_not(group: Group, client: Client) -> None:
     client.create_topic("U")
     client.send("U", b"lost", 0, at(group, 500))
     client.send("T", b"kept", 0, at(group, 500))
@@ -207,8 +200,7 @@ def test_full_disk_in_the_middle_of_a_batch_is_settled(group: Group, monkeypatch
     settle_a_full_disk(group, monkeypatch, at(group, 1000), 1)
 
 
-def test_age_does_not_delete_what_waits_and_a_full_disk_does(group: Group) -> None:
-    client = group.connect()
+def test_age_does_not_delete_what_waits_and_a_full_disk_does(group: Group, client: Client) -> None:
     client.send("T", b"waits", 0, at(group, DAY_MS))
     for _ in range(30):
         client.send("T", bytes(100_000), 1)
@@ -248,9 +240,8 @@ def test_age_does_not_delete_what_waits_and_a_full_disk_does(group: Group) -> No
     assert last.bodies == [b"after"]
 
 
-def test_a_leader_drops_what_retention_took_before_its_index_knew_all(group: Group) -> None:
+def test_a_leader_drops_what_retention_took_before_its_index_knew_all(group: Group, client: Client) -> None:
     """Found by the simulator: the leader that had delivered before knew more units than this one, and it fell."""
-    client = group.connect()
     for _ in range(3):
         client.send("T", b"waits", 0, at(group, DAY_MS))
     first = group.leader
@@ -285,9 +276,10 @@ def test_a_leader_drops_what_retention_took_before_its_index_knew_all(group: Gro
     assert last == 4
 
 
-def test_a_leader_delivers_once_what_an_earlier_one_passed_with_its_deleted_head(group: Group) -> None:
+def test_a_leader_delivers_once_what_an_earlier_one_passed_with_its_deleted_head(
+    group: Group, client: Client
+) -> None:
     """Seed 234: the floor, which is replicated, lay behind a message that only another node had deleted."""
-    client = group.connect()
     client.send("T", b"waits", 0, at(group, DAY_MS))
     group.advance(1)
     keeper = group.leader
@@ -326,8 +318,7 @@ def test_a_leader_delivers_once_what_an_earlier_one_passed_with_its_deleted_head
     assert bodies(client, 1).count(b"later") == 2
 
 
-def test_a_clock_that_is_set_back_makes_nothing_early_and_nothing_late(group: Group) -> None:
-    client = group.connect()
+def test_a_clock_that_is_set_back_makes_nothing_early_and_nothing_late(group: Group, client: Client) -> None:
     client.send("T", b"first", 0, at(group, 100))
     before, due_s = at(group, 20_000), group.now_ns / 1e9 + 20
     client.send("T", b"pending", 0, before)
@@ -347,8 +338,7 @@ def test_a_clock_that_is_set_back_makes_nothing_early_and_nothing_late(group: Gr
     assert bodies(group.connect()) == [b"first", b"second", b"pending"], "later by a hundredth at most"
 
 
-def test_a_clock_that_is_set_forward_makes_nothing_early(group: Group) -> None:
-    client = group.connect()
+def test_a_clock_that_is_set_forward_makes_nothing_early(group: Group, client: Client) -> None:
     client.send("T", b"x", 0, at(group, 10_000))
     group.advance(1)
     _set_clock(group, group.wall_ms + DAY_MS)

@@ -51,8 +51,7 @@ def test_a_disconnect_while_requests_are_held() -> None:
     """The leader is handing over to a node that is cut off: it holds what other nodes' clients ask."""
     work = []
     for others in (3, 60):
-        group = Group(3)
-        group.elect()
+        group = Group.elected(3)
         group.connect().create_topic("T")
         leader, node = group.leader, group.follower
         (heir,) = (other for other in group.members if other not in {leader, node})
@@ -84,8 +83,7 @@ def test_a_disconnect_while_requests_are_held() -> None:
 def test_a_disconnect_costs_what_its_client_had(place: str) -> None:
     work = []
     for others in (3, 60):
-        group = Group(3)
-        group.elect()
+        group = Group.elected(3)
         group.connect().create_topic("T")
         node = getattr(group, place)
         for number in range(others):

@@ -20,8 +20,7 @@ from tests.broker.harness import Client, Group, Pulled
 
 @pytest.fixture
 def group() -> Group:
-    group = Group(3)
-    group.elect()
+    group = Group.elected(3)
     client = group.connect()
     client.create_topic("T", 2)
     client.heartbeat("g")
@@ -171,8 +170,7 @@ def test_no_acknowledged_message_is_lost_while_leaders_die(group: Group) -> None
     assert len({bytes(log.run(0, log.last_index).body) for log in logs}) == 1, "byte-identical"
 
 
-def test_follower_answers_from_its_own_log(group: Group) -> None:
-    client = group.connect()
+def test_follower_answers_from_its_own_log(group: Group, client: Client) -> None:
     client.send("T", b"x")
     group.converge()
     reader = group.connect(group.follower)

@@ -20,18 +20,11 @@ from broker.remoting.frame import FrameDecoder
 from broker.replica.replica import Replica
 from broker.requests.connection import UNREAD_BYTES_MAX
 from broker.requests.errors import OverloadedError
-from broker.requests.processing import OUTCOME_UNKNOWN
 from broker.state.commands import DeleteTopic, encode_command
 from broker.state.topic_rules import FORBIDDEN_TO_SEND, INTERNAL_TOPIC, RETRY_PREFIX
 from log.errors import DiskFullError
+from tests.broker.fields import pull_fields
 from tests.broker.harness import Client, Group, Pulled
-
-
-@pytest.fixture
-def group() -> Group:
-    group = Group(3)
-    group.elect()
-    return group
 
 
 @pytest.fixture(params=["leader", "follower"])
@@ -103,10 +96,10 @@ def test_answered_offset_report_without_room_is_told_that_it_is_not_stored(
     assert client.ok(RequestCode.QUERY_CONSUMER_OFFSET, report).fields["offset"] == "7"
 
 
-def test_of_offset_reports_that_find_room_in_part_nobody_is_told_that_they_are_not_stored(
+def test_of_offset_reports_that_find_room_in_part_each_is_told_what_became_of_it(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Together they are two commands, and the disk is full behind the first."""
+    """Together they are two commands, and the disk is full behind the first, which left when it was full."""
     count = OFFSETS_PER_COMMAND + 1
     reports = [
         {"consumerGroup": f"G{number}", "topic": "T", "queueId": 0, "commitOffset": 7}
@@ -126,8 +119,14 @@ def test_of_offset_reports_that_find_room_in_part_nobody_is_told_that_they_are_n
         for report in reports[:-1]:
             client.start_call(RequestCode.UPDATE_CONSUMER_OFFSET, report)
         answer = client.call(RequestCode.UPDATE_CONSUMER_OFFSET, reports[-1])
-    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
-    assert client.ok(RequestCode.QUERY_CONSUMER_OFFSET, reports[0]).fields["offset"] == "7"
+    assert (answer.code, "no space left" in (answer.remark or "")) == (
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        True,
+    )
+    client.group.advance(1)
+    for stored in (reports[0], reports[-2]):
+        assert client.ok(RequestCode.QUERY_CONSUMER_OFFSET, stored).fields["offset"] == "7"
+    assert client.call(RequestCode.QUERY_CONSUMER_OFFSET, reports[-1]).fields["offset"] == "0"
 
 
 def test_leader_elected_with_a_full_disk_lives(group: Group) -> None:
@@ -186,18 +185,7 @@ def pull_of_much(group: Group) -> tuple[Client, dict[str, object]]:
         client.send("T", bytes(32 * 1024))
     client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"G","retryQueueNums":1}')
     commits_offset, brings_subscription = 1, 4
-    return client, {
-        "consumerGroup": "G",
-        "topic": "T",
-        "queueId": 0,
-        "queueOffset": 0,
-        "maxMsgNums": 32,
-        "sysFlag": commits_offset | brings_subscription,
-        "commitOffset": 0,
-        "suspendTimeoutMillis": 0,
-        "subscription": "*",
-        "subVersion": 0,
-    }
+    return client, pull_fields(consumerGroup="G", sysFlag=commits_offset | brings_subscription)
 
 
 def test_relayed_answers_do_not_pile_up_on_the_leader(group: Group) -> None:
@@ -285,7 +273,12 @@ def test_consumers_answer_that_cannot_be_carried(
 def test_requesters_answer_that_cannot_be_told_to_the_replier(client: Client) -> None:
     client.heartbeat(producer_group="P")
     replier = client.group.connect()
-    fields = {"producerGroup": "P", "topic": "T", "defaultTopic": "TBW102", "defaultTopicQueueNums": 4}
+    fields = {
+        "producerGroup": "P",
+        "topic": "DefaultCluster_REPLY_TOPIC",
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": 4,
+    }
     more = {"queueId": 0, "sysFlag": 0, "bornTimestamp": 1, "flag": 0}
     properties = f"REPLY_TO_CLIENT\x01{client.client_id}\x02"
     opaque = replier.start_call(

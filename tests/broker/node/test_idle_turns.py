@@ -54,8 +54,7 @@ def fill(group: Group, *nodes: str) -> None:
 
 def busy_group(flush: str, size: int = 3) -> Group:
     """A group with all that has a deadline of its own: delays, timers, open transactions, held pulls, consumers."""
-    group = Group(size, flush=flush)
-    group.elect()
+    group = Group.elected(size, flush=flush)
     client = group.connect()
     client.create_topic("T")
     client.heartbeat("G", producer_group="PG")
@@ -98,8 +97,9 @@ def test_name_servers_that_are_gone_bring_no_turns(
         if refuses:
             line.lost(line.connection, "connection refused")
 
-    group = Group(node={"name_servers": ("127.0.0.1:9", "127.0.0.1:19")}, flush=flush, dial_name_server=dial)
-    group.elect()
+    group = Group.elected(
+        node={"name_servers": ("127.0.0.1:9", "127.0.0.1:19")}, flush=flush, dial_name_server=dial
+    )
     with turns_counted(monkeypatch, 40):
         group.advance(40)
 
@@ -130,8 +130,7 @@ def test_a_stop_that_awaits_its_jobs_brings_no_turns(monkeypatch: pytest.MonkeyP
 
 def test_a_message_after_idle_seconds_makes_nobody_late(flush: str) -> None:
     """A checkpoint had been due for seconds, of which there was nothing to note until then."""
-    group = Group(3, flush=flush)
-    group.elect()
+    group = Group.elected(3, flush=flush)
     client = group.connect()
     client.create_topic("T")
     for _ in range(3):
@@ -142,8 +141,7 @@ def test_a_message_after_idle_seconds_makes_nobody_late(flush: str) -> None:
 
 def test_a_deadline_of_the_past_makes_nobody_late() -> None:
     """Whatever sets one: the node could not have come earlier than the turn that found it."""
-    group = Group(1)
-    group.elect()
+    group = Group.elected(1)
     member = group.members["n0"]
     node, replica = member.alive, member.alive.replica
     group.advance(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 import structlog.testing
 
 from broker.node import links as links_module
@@ -105,8 +106,12 @@ class Rig:
 FRAME = b"".join(encode_frame(ClientGone(1)))
 
 
-def test_a_peer_that_has_proved_itself_is_heard() -> None:
-    rig = Rig()
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def test_a_peer_that_has_proved_itself_is_heard(rig: Rig) -> None:
     link, _ = rig.accept("n1", FRAME)
     link.received(FRAME + FRAME[:3])
     link.received(FRAME[3:])
@@ -119,8 +124,7 @@ def test_a_peer_that_has_proved_itself_is_heard() -> None:
     assert rig.links.accepted == {}
 
 
-def test_a_peer_that_sends_nonsense_later_is_lost() -> None:
-    rig = Rig()
+def test_a_peer_that_sends_nonsense_later_is_lost(rig: Rig) -> None:
     link, connection = rig.accept("n1")
     with structlog.testing.capture_logs() as logs:
         link.received(b"\xff" * 8)
@@ -131,9 +135,8 @@ def test_a_peer_that_sends_nonsense_later_is_lost() -> None:
     assert rig.happened == ["lost n1"]
 
 
-def test_strangers_are_few_and_the_oldest_goes_first() -> None:
+def test_strangers_are_few_and_the_oldest_goes_first(rig: Rig) -> None:
     """As shipped; the simulator had no limit."""
-    rig = Rig()
     links = [rig.connect() for _ in range(links_module.STRANGERS_MAX)]
     assert not any(connection.aborted for _, connection in links)
     with structlog.testing.capture_logs() as logs:
@@ -147,8 +150,7 @@ def test_strangers_are_few_and_the_oldest_goes_first() -> None:
     assert not links[2][1].aborted, "one that has proved itself is no stranger"
 
 
-def test_strangers_that_are_silent_are_sent_away_each_in_its_time() -> None:
-    rig = Rig()
+def test_strangers_that_are_silent_are_sent_away_each_in_its_time(rig: Rig) -> None:
     _, first = rig.connect()
     rig.advance(3)
     _, second = rig.connect()
@@ -164,8 +166,7 @@ def test_strangers_that_are_silent_are_sent_away_each_in_its_time() -> None:
     assert rig.happened == [("n1", ClientGone(1))]
 
 
-def test_a_peer_that_dials_again_has_lost_its_earlier_link() -> None:
-    rig = Rig()
+def test_a_peer_that_dials_again_has_lost_its_earlier_link(rig: Rig) -> None:
     earlier, connection = rig.accept("n1")
     later, _ = rig.accept("n1")
     assert (connection.aborted, rig.happened) == (True, ["lost n1"])
@@ -176,8 +177,7 @@ def test_a_peer_that_dials_again_has_lost_its_earlier_link() -> None:
     assert rig.happened[1:] == [("n1", ClientGone(1))]
 
 
-def test_who_dials_is_met_and_parted() -> None:
-    rig = Rig()
+def test_who_dials_is_met_and_parted(rig: Rig) -> None:
     link, _ = rig.accept("n7")
     assert rig.node.replica.members.peers["n7"] == "n7:1"
     link.lost()
@@ -196,8 +196,7 @@ def answer(line: Line, secret: str = SECRET) -> None:
     line.received(b"".join(encode_frame(challenge)))
 
 
-def test_a_dialled_link_is_the_nodes_when_both_ends_have_proved_themselves() -> None:
-    rig = Rig()
+def test_a_dialled_link_is_the_nodes_when_both_ends_have_proved_themselves(rig: Rig) -> None:
     rig.links.follow_membership()
     assert [line.name for _, line, _ in rig.dialled] == ["peer n1", "peer n2"]
     _, line, connection = rig.dialled[0]
@@ -211,8 +210,18 @@ def test_a_dialled_link_is_the_nodes_when_both_ends_have_proved_themselves() -> 
     assert rig.happened == ["up n1", "lost n1"]
 
 
-def test_each_hello_has_a_nonce_of_its_own() -> None:
-    rig = Rig()
+def test_a_peer_that_dials_is_dialled_at_once(rig: Rig) -> None:
+    rig.links.follow_membership()
+    _, line, connection = rig.dialled[0]
+    line.lost(connection, "refused")
+    attempts = len(rig.dialled)
+    rig.accept("n1")
+    assert [(line.name, at - rig.now_ns) for at, line, _ in rig.dialled[attempts:]] == [("peer n1", 0)]
+    rig.accept("n1")  # the attempt is under way
+    assert len(rig.dialled) == attempts + 1
+
+
+def test_each_hello_has_a_nonce_of_its_own(rig: Rig) -> None:
     rig.links.follow_membership()
     nonces = []
     for _, line, connection in rig.dialled:
@@ -224,8 +233,7 @@ def test_each_hello_has_a_nonce_of_its_own() -> None:
     assert rig.nonces == 2, "they come from the source that was given"
 
 
-def test_a_peer_with_another_secret_is_told_once_and_dialled_seldom() -> None:
-    rig = Rig()
+def test_a_peer_with_another_secret_is_told_once_and_dialled_seldom(rig: Rig) -> None:
     rig.links.follow_membership()
     with structlog.testing.capture_logs() as logs:
         for _ in range(3):
@@ -241,9 +249,8 @@ def test_a_peer_with_another_secret_is_told_once_and_dialled_seldom() -> None:
     assert {later - earlier for earlier, later in pairwise(times)} == {2 * SECOND}
 
 
-def test_a_peer_that_answers_on_a_link_that_is_up_is_refused() -> None:
+def test_a_peer_that_answers_on_a_link_that_is_up_is_refused(rig: Rig) -> None:
     """It was rested from for 2 s as shipped, but for 20 ms in the simulator."""
-    rig = Rig()
     rig.links.follow_membership()
     _, line, connection = rig.dialled[0]
     line.opened(connection)
@@ -257,8 +264,7 @@ def test_a_peer_that_answers_on_a_link_that_is_up_is_refused() -> None:
     assert len([1 for _, dialled, _ in rig.dialled if dialled is line]) == count + 1
 
 
-def test_links_follow_the_members() -> None:
-    rig = Rig()
+def test_links_follow_the_members(rig: Rig) -> None:
     rig.links.follow_membership()
     _, line, connection = rig.dialled[0]
     line.opened(connection)

@@ -65,13 +65,6 @@ class Rig:
         self.registrar.line.lost(self.desk.connection, "closed here")
 
 
-@pytest.fixture
-def group() -> Group:
-    group = Group(3)
-    group.elect()
-    return group
-
-
 def state_of(stop: OrderlyStop) -> StopState:
     return stop.state
 
@@ -89,26 +82,27 @@ def test_a_follower_says_goodbye_at_once(group: Group) -> None:
     assert rig.ended == 1
 
 
-def test_a_leader_hands_over_first(group: Group) -> None:
+def handed_over(group: Group, *, is_master: bool) -> tuple[Rig, OrderlyStop]:
+    """A leader that stops and leads no more. `is_master`: name servers send clients to it still."""
     leader = group.leader
     rig = Rig(group, leader)
+    rig.registrar.is_master = is_master
     stop = rig.stop()
     assert (state_of(stop), rig.said()) == (StopState.HANDS_OVER, [])
     group.members[leader].due_ns = group.now_ns
     group.run_until(lambda: not rig.replica.serving, "another leader")
     stop.turned()
+    return rig, stop
+
+
+def test_a_leader_hands_over_first(group: Group) -> None:
+    rig, stop = handed_over(group, is_master=False)
     assert (state_of(stop), rig.said()) == (StopState.SAYS_GOODBYE, [UNREGISTER])
 
 
 def test_the_heir_is_registered_before_the_old_leader_leaves(group: Group) -> None:
     """What stops is the master of every route until then, and forwards what comes."""
-    leader = group.leader
-    rig = Rig(group, leader)
-    rig.registrar.is_master = True
-    stop = rig.stop()
-    group.members[leader].due_ns = group.now_ns
-    group.run_until(lambda: not rig.replica.serving, "another leader")
-    stop.turned()
+    rig, stop = handed_over(group, is_master=True)
     assert (state_of(stop), rig.said()) == (StopState.AWAITS_HEIR, [])
     rig.registrar.is_master = False  # the name server has told of another one
     stop.turned()
@@ -116,13 +110,7 @@ def test_the_heir_is_registered_before_the_old_leader_leaves(group: Group) -> No
 
 
 def test_an_heir_that_does_not_register_is_waited_for_two_seconds(group: Group) -> None:
-    leader = group.leader
-    rig = Rig(group, leader)
-    rig.registrar.is_master = True
-    stop = rig.stop()
-    group.members[leader].due_ns = group.now_ns
-    group.run_until(lambda: not rig.replica.serving, "another leader")
-    stop.turned()
+    rig, stop = handed_over(group, is_master=True)
     rig.desk.advance(1.99)
     stop.turned()
     assert state_of(stop) is StopState.AWAITS_HEIR
@@ -180,8 +168,7 @@ def test_a_leader_that_nobody_follows_waits_for_a_second(group: Group) -> None:
 
 
 def test_a_leader_alone_has_nobody_to_hand_over_to() -> None:
-    group = Group(1)
-    group.elect()
+    group = Group.elected(1)
     assert state_of(Rig(group, "n0").stop()) is StopState.SAYS_GOODBYE
 
 

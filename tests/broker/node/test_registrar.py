@@ -63,8 +63,12 @@ class Rig:
         self.answer(command)
 
 
-def test_it_registers_at_once_and_at_intervals() -> None:
-    rig = Rig()
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def test_it_registers_at_once_and_at_intervals(rig: Rig) -> None:
     rig.open()
     (command,) = rig.said()
     assert (command.code, command.body) == (REGISTER, b"topics")
@@ -78,8 +82,7 @@ def test_it_registers_at_once_and_at_intervals() -> None:
     assert again.opaque != command.opaque
 
 
-def test_what_is_new_is_said_at_once() -> None:
-    rig = Rig()
+def test_what_is_new_is_said_at_once(rig: Rig) -> None:
     rig.registered()
     rig.body = b"more topics"
     rig.registrar.changed()
@@ -87,8 +90,7 @@ def test_what_is_new_is_said_at_once() -> None:
     assert command.body == b"more topics"
 
 
-def test_what_is_new_while_a_registration_is_under_way_is_said_behind_its_response() -> None:
-    rig = Rig()
+def test_what_is_new_while_a_registration_is_under_way_is_said_behind_its_response(rig: Rig) -> None:
     rig.open()
     (first,) = rig.said()
     rig.body = b"more topics"
@@ -102,8 +104,7 @@ def test_what_is_new_while_a_registration_is_under_way_is_said_behind_its_respon
     assert rig.said() == []
 
 
-def test_a_node_without_a_role_waits_for_one() -> None:
-    rig = Rig()
+def test_a_node_without_a_role_waits_for_one(rig: Rig) -> None:
     rig.body = None
     rig.open()
     assert (rig.said(), rig.state) == ([], "up")
@@ -112,9 +113,8 @@ def test_a_node_without_a_role_waits_for_one() -> None:
     assert [command.body for command in rig.said()] == [b"topics"]
 
 
-def test_a_node_without_a_role_looks_again_after_the_interval() -> None:
+def test_a_node_without_a_role_looks_again_after_the_interval(rig: Rig) -> None:
     """As shipped; the simulated registrar waited for a change for ever."""
-    rig = Rig()
     rig.body = None
     rig.open()
     rig.body = b"topics"
@@ -122,9 +122,8 @@ def test_a_node_without_a_role_looks_again_after_the_interval() -> None:
     assert [command.body for command in rig.said()] == [b"topics"]
 
 
-def test_the_longest_rest_is_a_second() -> None:
+def test_the_longest_rest_is_a_second(rig: Rig) -> None:
     """As shipped; the simulated registrar rested for up to five."""
-    rig = Rig()
     for _ in range(7):
         rig.line.lost(rig.desk.connection, "refused")
         count = len(rig.desk.dialled)
@@ -134,8 +133,7 @@ def test_the_longest_rest_is_a_second() -> None:
     assert PATIENCE.rest_ns_max == 10**9
 
 
-def test_a_connection_that_is_lost_is_made_anew_and_used() -> None:
-    rig = Rig()
+def test_a_connection_that_is_lost_is_made_anew_and_used(rig: Rig) -> None:
     rig.registered()
     rig.line.lost(rig.desk.connection, "closed")
     rig.desk.advance(0.1)
@@ -147,8 +145,7 @@ def test_a_connection_that_is_lost_is_made_anew_and_used() -> None:
     assert len(rig.desk.dialled) == 3
 
 
-def test_a_name_server_that_does_not_answer_is_left() -> None:
-    rig = Rig()
+def test_a_name_server_that_does_not_answer_is_left(rig: Rig) -> None:
     rig.open()
     rig.desk.advance(5.9)
     assert rig.state == "awaits"
@@ -156,9 +153,8 @@ def test_a_name_server_that_does_not_answer_is_left() -> None:
     assert rig.state == "rests"
 
 
-def test_only_the_response_to_the_newest_registration_counts() -> None:
+def test_only_the_response_to_the_newest_registration_counts(rig: Rig) -> None:
     """Name servers of RocketMQ 5 send requests (NOTIFY_MIN_BROKER_ID_CHANGE); either side took one for a response."""
-    rig = Rig()
     rig.open()
     (command,) = rig.said()
     with structlog.testing.capture_logs() as logs:
@@ -170,9 +166,8 @@ def test_only_the_response_to_the_newest_registration_counts() -> None:
     assert logs == []
 
 
-def test_a_refusal_is_told() -> None:
+def test_a_refusal_is_told(rig: Rig) -> None:
     """As shipped; the simulated registrar did not look at the code."""
-    rig = Rig()
     rig.open()
     with structlog.testing.capture_logs() as logs:
         rig.answer(rig.said()[0], 1)
@@ -180,9 +175,8 @@ def test_a_refusal_is_told() -> None:
     assert rig.state == "up"
 
 
-def test_a_registration_that_no_frame_can_carry_ends_nothing() -> None:
+def test_a_registration_that_no_frame_can_carry_ends_nothing(rig: Rig) -> None:
     """As shipped; in the simulator it would have ended the node."""
-    rig = Rig()
     rig.body = bytes(FRAME_SIZE_MAX)
     with structlog.testing.capture_logs() as logs:
         rig.open()
@@ -197,8 +191,7 @@ def test_a_registration_that_no_frame_can_carry_ends_nothing() -> None:
     assert rig.state == "up"
 
 
-def test_a_name_server_that_cannot_be_reached_is_told_once() -> None:
-    rig = Rig()
+def test_a_name_server_that_cannot_be_reached_is_told_once(rig: Rig) -> None:
     with structlog.testing.capture_logs() as logs:
         for reason in ["refused"] * 3 + ["no such host"] * 2:
             rig.line.lost(rig.desk.connection, reason)
@@ -209,9 +202,8 @@ def test_a_name_server_that_cannot_be_reached_is_told_once() -> None:
     assert {entry["address"] for entry in logs} == {"ns:9876"}
 
 
-def test_the_goodbye_is_the_last_word() -> None:
+def test_the_goodbye_is_the_last_word(rig: Rig) -> None:
     """Shipped, a registrar whose node changed its role behind the goodbye registered it again."""
-    rig = Rig()
     rig.open()
     (first,) = rig.said()
     rig.registrar.say_goodbye()

@@ -6,6 +6,7 @@ import pytest
 
 from broker.name_server.server import NameServer
 from broker.node.registration import registration, unregistration
+from broker.remoting.bodies import DataVersion
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import FRAME_SIZE_MAX, RemotingCommand, encode
 from broker.remoting.command import request as make_request
@@ -61,9 +62,7 @@ def test_leader_is_zero_and_followers_are_their_number_plus_one() -> None:
         assert topics.data_version.state_version == group.node(node).replica.term
 
 
-def test_name_server_is_told_anew_after_a_role_or_a_topic_changed() -> None:
-    group = Group(3)
-    group.elect()
+def test_name_server_is_told_anew_after_a_role_or_a_topic_changed(group: Group) -> None:
     node = group.node(group.leader)
     before = node.registration_version
     group.connect().create_topic("T")
@@ -80,8 +79,7 @@ def test_name_server_is_told_anew_after_a_role_or_a_topic_changed() -> None:
     ("permission", "expected"), [("read", 4), ("write", 2), ("none", 0), ("read-write", 6)]
 )
 def test_permission_of_the_broker_masks_those_of_its_topics(permission: str, expected: int) -> None:
-    group = Group(1, broker={"permission": permission})
-    group.elect()
+    group = Group.elected(1, broker={"permission": permission})
     group.connect().create_topic("T", perm=6)
     assert body(told(group, "n0")).topics.topic_config_table["T"].perm == expected
     assert group.node("n0").replica.metadata.topics["T"].perm == 6
@@ -89,8 +87,7 @@ def test_permission_of_the_broker_masks_those_of_its_topics(permission: str, exp
 
 def test_a_permission_that_changes_at_run_time_reaches_the_route() -> None:
     """A name server takes topics of a known broker anew only if their version has changed (`RouteInfoManager`)."""
-    group = Group(1)
-    group.elect()
+    group = Group.elected(1)
     client = group.connect()
     client.create_topic("T")
     server = NameServer(NameServerSettings())
@@ -115,9 +112,28 @@ def test_a_permission_that_changes_at_run_time_reaches_the_route() -> None:
         assert routed() == permission & 4  # what is wiped stays so while nothing of the topics changes
 
 
-def test_route_follows_the_leader() -> None:
-    group = Group(3)
-    group.elect()
+def test_the_default_topic_is_in_no_route_where_sends_create_none() -> None:
+    """Its route has clients send to a topic that nobody has, and ask again and again (`DefaultMQProducerImpl`)."""
+    group = Group.elected(1, broker={"auto_create_topics": False})
+    client = group.connect()
+    client.create_topic("T")
+    node = group.node("n0")
+
+    def topics() -> tuple[bool, DataVersion]:
+        command = registration(node, node.settings.current, "127.0.0.1:10000")
+        table = body(command).topics
+        assert "T" in table.topic_config_table
+        return "TBW102" in table.topic_config_table, table.data_version
+
+    is_there, before = topics()
+    assert not is_there
+    client.ok(RequestCode.UPDATE_BROKER_CONFIG, body=b"autoCreateTopicEnable=true")
+    is_there, after = topics()
+    assert is_there
+    assert after.counter > before.counter, "name servers take a broker's topics anew only then"
+
+
+def test_route_follows_the_leader(group: Group) -> None:
     group.connect().create_topic("T")
     group.converge()
     server = NameServer(NameServerSettings())
@@ -155,8 +171,7 @@ def test_route_follows_the_leader() -> None:
 
 
 def test_as_many_topics_as_there_may_be_fit_into_a_frame() -> None:
-    group = Group(1)
-    group.elect()
+    group = Group.elected(1)
     metadata = group.node("n0").replica.metadata
     for number in range(20_000 - len(metadata.topics)):
         name = f"%RETRY%{number:0248}"

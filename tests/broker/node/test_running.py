@@ -58,13 +58,12 @@ class NameServerEnd:
 
 def registered(end: NameServerEnd) -> Group:
     """A node alone with a topic T, registered with the end."""
-    group = Group(
+    group = Group.elected(
         1,
         node={"name_servers": (NAME_SERVER,)},
         broker={"register_interval_ms": INTERVAL_MS},
         dial_name_server=end.dialled,
     )
-    group.elect()
     group.connect().create_topic("T")
     group.settle()
     assert end.permission() == 6

@@ -5,30 +5,18 @@ from __future__ import annotations
 import pytest
 
 from broker.remoting.codes import RequestCode, ResponseCode
+from tests.broker.fields import pull_fields
 from tests.broker.harness import Client, Group
-
-
-@pytest.fixture
-def group() -> Group:
-    group = Group(3)
-    group.elect()
-    return group
 
 
 def pull(group: Group, offset: int, suspend_ms: int) -> dict[str, object]:
     may_wait, brings_subscription = 2, 4
-    return {
-        "consumerGroup": "G",
-        "topic": "T",
-        "queueId": 0,
-        "queueOffset": offset,
-        "maxMsgNums": 32,
-        "sysFlag": brings_subscription | (may_wait if suspend_ms else 0),
-        "commitOffset": 0,
-        "suspendTimeoutMillis": suspend_ms,
-        "subscription": "*",
-        "subVersion": 0,
-    }
+    return pull_fields(
+        consumerGroup="G",
+        queueOffset=offset,
+        sysFlag=brings_subscription | (may_wait if suspend_ms else 0),
+        suspendTimeoutMillis=suspend_ms,
+    )
 
 
 def prepare(group: Group) -> Client:

@@ -15,9 +15,7 @@ from tests.broker.harness import Group
 TOPIC = "T"
 
 
-def test_of_two_acknowledgements_only_the_first_wants_a_turn() -> None:
-    group = Group()
-    group.elect()
+def test_of_two_acknowledgements_only_the_first_wants_a_turn(group: Group) -> None:
     client = group.connect()
     client.create_topic(TOPIC)
     for _ in range(3):
@@ -50,8 +48,7 @@ def test_of_two_acknowledgements_only_the_first_wants_a_turn() -> None:
 
 
 def test_answers_to_sends_do_not_wait_for_the_dispatch(monkeypatch: pytest.MonkeyPatch) -> None:
-    group = Group()
-    group.elect()
+    group = Group.elected()
     client = group.connect()
     client.create_topic(TOPIC)
     group.converge()
@@ -77,8 +74,7 @@ def test_answers_to_sends_do_not_wait_for_the_dispatch(monkeypatch: pytest.Monke
 def test_a_follower_acknowledges_before_it_dispatches_what_was_committed_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    group = Group()
-    group.elect()
+    group = Group.elected()
     client = group.connect()
     client.create_topic(TOPIC)
     group.converge()
@@ -171,8 +167,7 @@ def test_a_deadline_that_another_s_act_sets_is_not_forgotten() -> None:
 @pytest.mark.parametrize("size", [1, 3])
 def test_what_is_proposed_behind_a_read_barrier_leaves_in_the_same_turn(size: int) -> None:
     """It waited for the next turn, which in an idle group comes with the next heartbeat."""
-    group = Group(size)
-    group.elect()
+    group = Group.elected(size)
     client = group.connect()
     client.create_topic(TOPIC)
     client.heartbeat("g")

@@ -90,8 +90,7 @@ def test_what_is_reported_meanwhile_stays(group: Group) -> None:
     assert leader.replica.metadata.offsets["dead", "T"] == {0: 5}
 
 
-def test_offsets_of_a_group_that_was_deleted_without_them_go_in_time(group: Group) -> None:
-    client = group.connect()
+def test_offsets_of_a_group_that_was_deleted_without_them_go_in_time(group: Group, client: Client) -> None:
     report(client, "g", 3)
     client.ok(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g", "cleanOffset": False})
     assert kept(group) == ["g"]

@@ -11,13 +11,6 @@ from broker.remoting.json_body import parse_loose_json
 from tests.broker.harness import Client, Group
 
 
-@pytest.fixture
-def group() -> Group:
-    group = Group(3)
-    group.elect()
-    return group
-
-
 @pytest.fixture(params=["leader", "follower"])
 def client(group: Group, request: pytest.FixtureRequest) -> Client:
     """Connected to either, which must make no difference."""
@@ -85,10 +78,8 @@ def test_one_way_commit_is_seen_by_the_question_after_it(client: Client) -> None
     assert stored(client) == 5
 
 
-def test_a_report_that_takes_back_one_on_its_way_is_stored() -> None:
+def test_a_report_that_takes_back_one_on_its_way_is_stored(group: Group) -> None:
     """It says what is stored already, but not for long: the other report is in the log and not yet committed."""
-    group = Group(3)
-    group.elect()
     client = group.connect()
     client.create_topic("T")
 
@@ -100,18 +91,16 @@ def test_a_report_that_takes_back_one_on_its_way_is_stored() -> None:
         group.advance(0.15)
 
     report(5)
-    group.partition(group.leader)
+    group.lose = lambda source, target, frame: True
     report(10)
     report(5)
-    group.heal()
+    group.lose = lambda source, target, frame: False
     group.advance(1)
     assert group.node(group.leader).replica.metadata.offsets["g", "T"] == {0: 5}
 
 
-def test_a_question_waits_for_a_report_on_its_way() -> None:
+def test_a_question_waits_for_a_report_on_its_way(group: Group) -> None:
     """Who asks after the report, as the next member of the group does, is told of it."""
-    group = Group(3)
-    group.elect()
     client = group.connect()
     client.create_topic("T")
     client.tell(

@@ -27,8 +27,7 @@ KEY = {"consumerGroup": "g", "topic": "T", "queueId": 0}
 
 @pytest.fixture
 def group() -> Group:
-    group = Group(3)
-    group.elect()
+    group = Group.elected(3)
     client = group.connect()
     client.create_topic("T", 2)
     client.heartbeat("g")
@@ -211,6 +210,27 @@ def test_a_later_order_takes_the_place_of_an_earlier_one(client: Client) -> None
     )
 
 
+def test_a_later_order_to_the_same_place_is_followed_too(group: Group) -> None:
+    """It is in the log, and not committed, when the consumer follows the earlier one (seed 60157)."""
+    client = group.connect()
+    reset(client, 3)
+    assert_told(client.pull("T", "g", 8), 3)
+    group.lose = lambda source, target, frame: bool(getattr(getattr(frame, "message", None), "spans", ()))
+    fields = {"topic": "T", "group": "g", "timestamp": 0, "isForce": False, "queueId": 0, "offset": 3}
+    again = client.start_call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+    group.advance(0.1)
+    client.start_pull("T", "g", 3)
+    group.advance(0.1)
+    group.lose = lambda source, target, frame: False
+    assert client.wait(again).code == ResponseCode.SUCCESS
+    group.converge()
+    assert is_parked(group)
+    assert_told(client.pull("T", "g", 5), 3)
+    client.pull("T", "g", 3)
+    group.converge()
+    assert not is_parked(group)
+
+
 def test_who_goes_on_elsewhere_is_let_go(client: Client) -> None:
     """One that keeps its positions by itself may not care for those that the broker has."""
     reset(client, 3)
@@ -226,8 +246,7 @@ def test_who_goes_on_elsewhere_is_let_go(client: Client) -> None:
 def test_an_acknowledged_order_stands_until_it_is_followed_whatever_happens(seed: int) -> None:
     """Reports, pulls from elsewhere, leaders that are transferred or die; the model is one number."""
     chosen = random.Random(seed)
-    group = Group(3, seed=seed)
-    group.elect()
+    group = Group.elected(3, seed=seed)
     client = group.connect()
     client.create_topic("T")
     client.heartbeat("g")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 
 from broker.remoting.codes import RequestCode, ResponseCode
+from tests.broker.fields import pull_fields
 from tests.broker.harness import Client, Group, Pulled
 
 FOUND = ResponseCode.SUCCESS
@@ -17,8 +18,7 @@ NOT_FOUND = ResponseCode.PULL_NOT_FOUND
 
 @pytest.fixture
 def group() -> Group:
-    group = Group(3)
-    group.elect()
+    group = Group.elected(3)
     client = group.connect()
     client.create_topic("T", 2)
     client.create_topic("Other")
@@ -36,17 +36,15 @@ def start(
     **changes: object,
 ) -> int:
     """A pull that rests on its group's heartbeats, and waits for 15 s."""
-    fields: dict[str, object] = {
-        "consumerGroup": consumer_group,
-        "topic": topic,
-        "queueId": 0,
-        "queueOffset": offset,
-        "maxMsgNums": 32,
-        "sysFlag": 2,
-        "commitOffset": 0,
-        "suspendTimeoutMillis": 15_000,
-        "subVersion": version,
-    }
+    fields: dict[str, object] = pull_fields(
+        consumerGroup=consumer_group,
+        topic=topic,
+        queueOffset=offset,
+        sysFlag=2,
+        suspendTimeoutMillis=15_000,
+        subVersion=version,
+        subscription=None,
+    )
     return client.start_call(RequestCode.PULL_MESSAGE, {**fields, **changes})
 
 

@@ -15,8 +15,7 @@ from tests.broker.harness import SMALL_STORE, Group
 
 @pytest.fixture
 def group() -> Group:
-    group = Group(3, options=replace(SMALL_STORE, hot_bytes=20_000))
-    group.elect()
+    group = Group.elected(3, options=replace(SMALL_STORE, hot_bytes=20_000))
     client = group.connect()
     client.create_topic("T")
     client.heartbeat("g")

@@ -7,6 +7,7 @@ import pytest
 from broker.remoting.bodies import MessageModel
 from broker.remoting.codes import RequestCode, ResponseCode
 from log.record import decode_record
+from tests.broker.fields import pull_fields
 from tests.broker.harness import Client, Group, Pulled
 
 FOUND = ResponseCode.SUCCESS
@@ -18,8 +19,7 @@ MOVED = ResponseCode.PULL_OFFSET_MOVED
 @pytest.fixture(scope="module")
 def group() -> Group:
     """Topic T: queue 0 has messages 0 to 9 with tags a and b in turns, queue 1 none."""
-    group = Group(3)
-    group.elect()
+    group = Group.elected(3)
     client = group.connect()
     client.create_topic("T", 2)
     client.heartbeat("g")
@@ -30,19 +30,7 @@ def group() -> Group:
 
 
 def pull(client: Client, queue_id: int, offset: int, expression: str = "*", **fields: int) -> Pulled:
-    header = {
-        "consumerGroup": "g",
-        "topic": "T",
-        "queueId": queue_id,
-        "queueOffset": offset,
-        "maxMsgNums": 32,
-        "sysFlag": 4,
-        "commitOffset": 0,
-        "suspendTimeoutMillis": 0,
-        "subVersion": 0,
-        "subscription": expression,
-        **fields,
-    }
+    header = pull_fields(queueId=queue_id, queueOffset=offset, subscription=expression) | fields
     return Pulled.of(client.call(RequestCode.PULL_MESSAGE, header))
 
 
@@ -114,8 +102,7 @@ def test_messages_leave_as_views_of_the_log(group: Group) -> None:
 @pytest.mark.parametrize("node", ["leader", "follower"])
 def test_only_what_it_wants_wakes_a_pull_that_waits(node: str) -> None:
     """Its answer goes on behind all that it has looked at (`PullRequestHoldService`)."""
-    group = Group(3)
-    group.elect()
+    group = Group.elected(3)
     sender = group.connect()
     sender.create_topic("T", 2)
     sender.heartbeat("g")
@@ -141,8 +128,7 @@ def test_only_what_it_wants_wakes_a_pull_that_waits(node: str) -> None:
 
 def test_positions_of_broadcasting_groups_stay_with_their_members() -> None:
     """What comes with a pull is stored for cluster groups only (`PullMessageProcessor`)."""
-    group = Group(1)
-    group.elect()
+    group = Group.elected(1)
     client = group.connect()
     client.create_topic("T")
     client.send("T", b"x")
@@ -166,8 +152,7 @@ def test_a_pull_that_waited_meets_every_check_again(
     code: int, body: bytes, refusal: int, arrives: bool
 ) -> None:
     """It is run again when it wakes: what has been forbidden meanwhile is refused."""
-    group = Group(1)
-    group.elect()
+    group = Group.elected(1)
     client = group.connect()
     client.create_topic("T")
     client.heartbeat("g")
@@ -188,25 +173,14 @@ def test_a_pull_that_waited_meets_every_check_again(
 
 @pytest.mark.parametrize("node", ["leader", "follower"])
 def test_a_pull_for_a_topic_that_its_group_gave_up_is_refused_when_it_wakes(node: str) -> None:
-    group = Group(3)
-    group.elect()
+    group = Group.elected(3)
     sender, client = group.connect(), group.connect(getattr(group, node))
     sender.create_topic("T")
     client.heartbeat("g", version=1)
     group.settle()
     held = client.start_call(
         RequestCode.PULL_MESSAGE,
-        {
-            "consumerGroup": "g",
-            "topic": "T",
-            "queueId": 0,
-            "queueOffset": 0,
-            "maxMsgNums": 32,
-            "sysFlag": 2,
-            "commitOffset": 0,
-            "suspendTimeoutMillis": 15_000,
-            "subVersion": 1,
-        },
+        pull_fields(sysFlag=2, suspendTimeoutMillis=15_000, subVersion=1, subscription=None),
     )
     sender.heartbeat("g", topics=["Other"], version=3)
     sender.send("T", b"2")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from broker.node.relayed_clients import RELAYED_BYTES_MAX
 from broker.peers.protocol import Forward, Frame
 from broker.remoting.codes import RequestCode, ResponseCode
+from tests.broker.fields import pull_fields
 from tests.broker.harness import Client, Group, Pulled
 
 
 def make_group(size: int = 1, **settings: object) -> tuple[Group, Client]:
-    group = Group(size, broker=settings)
-    group.elect()
+    group = Group.elected(size, broker=settings)
     client = group.connect()
     client.create_topic("T")
     client.heartbeat("g")
@@ -55,17 +55,7 @@ def test_a_follower_that_does_not_know_a_subscription_asks_the_leader() -> None:
     client.send("T", b"x")
     group.converge()
     reader = group.connect(group.follower)
-    fields = {
-        "consumerGroup": "g",
-        "topic": "T",
-        "queueId": 0,
-        "queueOffset": 0,
-        "maxMsgNums": 32,
-        "sysFlag": 0,
-        "commitOffset": 0,
-        "suspendTimeoutMillis": 0,
-        "subVersion": 0,
-    }
+    fields = pull_fields(sysFlag=0, subscription=None)
     asked: list[tuple[str, str]] = []
 
     def noted(source: str, target: str, frame: Frame) -> bool:

@@ -10,13 +10,13 @@ from broker.remoting.headers import SendMessageResponseHeader
 from log.batch import BatchItem, encode_batch
 from log.message_id import parse_offset_message_id
 from raft.messages import TimeoutNow
+from tests.broker.fields import send_fields
 from tests.broker.harness import START_WALL_MS, Client, Group, split_records
 
 
 @pytest.fixture
 def group() -> Group:
-    group = Group(3)
-    group.elect()
+    group = Group.elected(3)
     group.connect().create_topic("T", 2)
     return group
 
@@ -90,17 +90,7 @@ def test_the_unique_key_that_is_answered_is_the_one_that_is_found(client: Client
     """Of several the last counts, as for every reader of the record; an empty one is none."""
 
     def send(body: bytes, properties: str) -> SendMessageResponseHeader:
-        fields = {
-            "producerGroup": "PG",
-            "topic": "T",
-            "defaultTopic": "TBW102",
-            "defaultTopicQueueNums": 4,
-            "queueId": 0,
-            "sysFlag": 0,
-            "bornTimestamp": 1,
-            "flag": 0,
-            "properties": properties,
-        }
+        fields = send_fields(producerGroup="PG", bornTimestamp=1, properties=properties)
         return client.ok(RequestCode.SEND_MESSAGE, fields, body).decode_fields(SendMessageResponseHeader)
 
     twice = send(b"twice", "UNIQ_KEY\x01first\x02UNIQ_KEY\x01last\x02")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.reading import sql92
 from broker.reading.sql92 import DEPTH_MAX, EXPRESSION_LENGTH_MAX, SqlError, compile_sql
 from log.properties import encode_properties
 
@@ -266,3 +270,18 @@ def test_the_compiled_condition_agrees_with_a_plain_evaluator(tree: Tree, values
     except MismatchError:
         expected = False
     assert matches(written(tree), **values) is expected
+
+
+def test_long_expressions_are_not_remembered_for_long() -> None:
+    kept = [weakref.ref(compile_sql(f"a = {number} or " * 100 + "a = 1")) for number in range(100)]
+    gc.collect()
+    assert sum(one() is not None for one in kept) <= 16
+
+
+def test_a_long_expression_takes_properties_apart_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def searched(raw: bytes, name: bytes) -> None:
+        raise AssertionError("each search looks through all of them")
+
+    monkeypatch.setattr(sql92, "get_property", searched)
+    properties = {f"name{number}": "x" * 40 for number in range(600)}
+    assert matches("absent is not null or " * 300 + "name7 = 'no' or name599 is not null", **properties)

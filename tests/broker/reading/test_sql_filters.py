@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from broker.reading import sql92
+from broker.reading.held_pulls import CONDITIONS_LENGTH_MAX
+from broker.reading.subscriptions import SQL_WORK_MAX
 from broker.remoting.bodies import (
     CheckClientConfigBody,
     ConsumerData,
@@ -13,6 +16,7 @@ from broker.remoting.bodies import (
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import encode_body
+from tests.broker.fields import pull_fields
 from tests.broker.harness import Client, Group, Pulled
 
 
@@ -22,8 +26,7 @@ def group() -> Group:
 
 
 def prepared(**broker: object) -> Group:
-    group = Group(1, broker=broker)
-    group.elect()
+    group = Group.elected(1, broker=broker)
     client = group.connect()
     client.create_topic("T")
     client.heartbeat("g")
@@ -44,19 +47,15 @@ def start_pull(
 ) -> int:
     return client.start_call(
         RequestCode.PULL_MESSAGE,
-        {
-            "consumerGroup": "g",
-            "topic": topic,
-            "queueId": 0,
-            "queueOffset": offset,
-            "maxMsgNums": 32,
-            "sysFlag": (4 if given else 0) | (2 if suspend_ms else 0),
-            "commitOffset": 0,
-            "suspendTimeoutMillis": suspend_ms,
-            "subVersion": version,
-            "subscription": expression,
-            "expressionType": kind,
-        },
+        pull_fields(
+            topic=topic,
+            queueOffset=offset,
+            sysFlag=(4 if given else 0) | (2 if suspend_ms else 0),
+            suspendTimeoutMillis=suspend_ms,
+            subVersion=version,
+            subscription=expression,
+            expressionType=kind,
+        ),
     )
 
 
@@ -78,8 +77,7 @@ def send(client: Client, *numbers: int) -> None:
         client.send("T", b"%d" % number, 0, {"n": str(number), "region": "eu" if number % 2 else "us"})
 
 
-def test_only_what_matches_is_sent_and_the_rest_is_passed_over(group: Group) -> None:
-    client = group.connect()
+def test_only_what_matches_is_sent_and_the_rest_is_passed_over(client: Client) -> None:
     send(client, *range(10))
     pulled = Pulled.of(pull(client, "n > 3 and region = 'eu'"))
     assert (pulled.bodies, pulled.next_offset) == ([b"5", b"7", b"9"], 10)
@@ -87,8 +85,7 @@ def test_only_what_matches_is_sent_and_the_rest_is_passed_over(group: Group) -> 
     assert (nothing.code, nothing.next_offset) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 10)
 
 
-def test_long_expressions_look_at_fewer_messages_and_none_is_left_out(group: Group) -> None:
-    client = group.connect()
+def test_long_expressions_look_at_fewer_messages_and_none_is_left_out(client: Client) -> None:
     send(client, *range(60))
     expression = " or ".join(f"n = {number}" for number in range(300, 1000)) + " or n = 59"
     offset, found = 0, []
@@ -100,8 +97,22 @@ def test_long_expressions_look_at_fewer_messages_and_none_is_left_out(group: Gro
     assert found == [b"59"]
 
 
-def test_a_held_pull_wakes_for_what_matches_only(group: Group) -> None:
-    client = group.connect()
+def test_long_properties_are_work_for_a_condition_and_none_is_left_out(client: Client) -> None:
+    """Each term of a condition looks through all of them: a second in one response, if nobody counted."""
+    for number in range(8):
+        client.send("T", b"%d" % number, properties={"n": str(number), "long": "x" * (number % 2 * 20_000)})
+    expression = " or ".join(f"n = {number}" for number in range(300, 600)) + " or n = 6"
+    assert 8 * len(expression) < SQL_WORK_MAX, "its length alone leaves room for all of them"
+    ends, found = [0], []
+    while ends[-1] < 8:
+        pulled = Pulled.of(pull(client, expression, ends[-1]))
+        found += pulled.bodies
+        ends.append(pulled.next_offset)
+    assert ends == [0, 4, 8], "two of the long ones are enough"
+    assert found == [b"6"]
+
+
+def test_a_held_pull_wakes_for_what_matches_only(client: Client) -> None:
     held = start_pull(client, "n = 7", suspend_ms=20_000)
     send(client, 5, 6)
     assert held not in client.answers
@@ -110,8 +121,26 @@ def test_a_held_pull_wakes_for_what_matches_only(group: Group) -> None:
     assert (pulled.bodies, pulled.next_offset) == ([b"7"], 3)
 
 
-def test_the_subscription_of_a_heartbeat_counts(group: Group) -> None:
-    client = group.connect()
+def test_only_so_many_characters_of_conditions_are_held(group: Group, client: Client) -> None:
+    """One message woke ten thousand pulls with conditions of 8 KiB each: seconds in one turn."""
+    expression = "n = 7 or " * 888 + "n = 8"  # 8,000 characters or so
+    most = CONDITIONS_LENGTH_MAX // len(expression)
+    others = [group.connect() for _ in range(2)]
+    pulls = [start_pull(others[number % 2], expression, suspend_ms=20_000) for number in range(most + 3)]
+    group.settle()
+    held = group.node(group.leader).stats.pulls_held
+    assert held() == most
+    answers = [answer for other in others for answer in other.answers.values()]
+    assert len(pulls) - len(answers) == most
+    assert {answer.code for answer in answers} == {ResponseCode.PULL_NOT_FOUND}
+    others[0].close()
+    client.wait(start_pull(client, "n = 1", suspend_ms=1000))
+    send(client, 8)
+    group.settle()
+    assert held() == 0
+
+
+def test_the_subscription_of_a_heartbeat_counts(client: Client) -> None:
     subscribe(client, "n between 2 and 3")
     send(client, *range(5))
     assert Pulled.of(pull(client, "", given=False, version=1)).bodies == [b"2", b"3"]
@@ -120,8 +149,7 @@ def test_the_subscription_of_a_heartbeat_counts(group: Group) -> None:
     assert Pulled.of(pull(client, "", given=False, version=2)).bodies == [b"4"]
 
 
-def test_retry_topics_are_not_filtered(group: Group) -> None:
-    client = group.connect()
+def test_retry_topics_are_not_filtered(client: Client) -> None:
     client.send("%RETRY%g", b"again", 0)
     assert Pulled.of(pull(client, "n > 1", topic="%RETRY%g")).bodies == [b"again"]
 
@@ -153,8 +181,7 @@ def test_refusals(group: Group, line: str) -> None:
     assert (answer.code, answer.remark or "") == (int(code), remark)
 
 
-def test_without_a_subscription_there_is_no_filter(group: Group) -> None:
-    client = group.connect()
+def test_without_a_subscription_there_is_no_filter(client: Client) -> None:
     client.heartbeat("g", ())
     assert pull(client, "", given=False).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
 
@@ -166,3 +193,39 @@ def test_filters_can_be_switched_off() -> None:
         ResponseCode.SYSTEM_ERROR,
         "The broker does not support consumer to filter message by SQL92",
     )
+
+
+def test_pulls_and_checks_with_conditions_have_a_turn_each(
+    group: Group, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(client, 1)
+    parsed: list[str] = []
+    compile_sql = sql92.compile_sql
+
+    def counted(expression: str) -> sql92.Predicate:
+        parsed.append(expression)
+        return compile_sql(expression)
+
+    monkeypatch.setattr(sql92, "compile_sql", counted)
+    body = encode_body(
+        CheckClientConfigBody(
+            "c", "g", SubscriptionData(topic="T", sub_string="n > 5", expression_type="SQL92")
+        )
+    )
+    began = [start_pull(client, f"n < {number}") for number in range(10, 40)]
+    began += [client.start_call(RequestCode.CHECK_CLIENT_CONFIG, None, body) for _ in range(10)]
+    process, counts = group.members[group.leader].process, []
+    while group.node(group.leader).has_more:
+        counts.append(len(parsed))
+        process.turn(group.now_ns, group.wall_ms)
+        process.end_turn()
+    assert counts == list(range(40)), "what was parsed before each turn"
+    assert [client.wait(opaque).code for opaque in began] == [ResponseCode.SUCCESS] * 40
+
+
+def test_a_connection_that_ends_leaves_no_pull_with_a_condition_behind(group: Group, client: Client) -> None:
+    other = group.connect()
+    start_pull(other, "n > 5", suspend_ms=20_000)
+    other.close()
+    group.settle()
+    assert group.node(group.leader).stats.pulls_held() == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import struct
 import zlib
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.remoting import register_body
 from broker.remoting.admin_bodies import ConsumeOffset, ConsumeStats, QueueOffsets, TopicOffset, TopicStats
 from broker.remoting.bodies import (
     ConsumeFromWhere,
@@ -28,6 +30,7 @@ from broker.remoting.bodies import (
     TopicConfigTable,
     TopicList,
 )
+from broker.remoting.codes import Version
 from broker.remoting.errors import BodyError
 from broker.remoting.json_body import (
     DEPTH_MAX,
@@ -351,3 +354,37 @@ def test_long_registrations_are_standard_json_and_count_their_topics() -> None:
         RegisterBrokerBody.decode(
             zlib.compress(head + struct.pack(">i", count) + bytes(count), 1), compressed=True, version=409
         )
+    topics = b",".join(b'"%d":{"topicName":"%d"}' % (number, number) for number in range(count))
+    for body, of_version in (
+        (b'{"topicConfigSerializeWrapper":{"topicConfigTable":{%b}}}' % topics, 409),
+        (b'{"topicConfigTable":{%b}}' % topics, 36),
+    ):
+        with pytest.raises(BodyError, match=f"has {count} topics, at most {TOPICS_MAX} are read"):
+            RegisterBrokerBody.decode(body, compressed=False, version=of_version)
+
+
+def test_what_topics_of_a_registration_have_in_common_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = []
+    parse = register_body._parse_topic
+
+    def watched(text: str) -> TopicConfig:
+        parsed.append(text)
+        return parse(text)
+
+    monkeypatch.setattr(register_body, "_parse_topic", watched)
+    topics = {
+        f"t{number}": TopicConfig(topic_name=f"t{number}", perm=4 + 2 * (number % 2), attributes={"a": "b c"})
+        for number in range(1000)
+    }
+    body = RegisterBrokerBody(topics=TopicConfigTable(topic_config_table=topics))
+    encoded = body.encode_compressed(Version.V5_0_0)
+    read = RegisterBrokerBody.decode(encoded, compressed=True, version=Version.V5_0_0)
+    assert read == body
+    assert len(parsed) == 2, "of the words behind the names there are two kinds"
+
+
+def test_tables_of_topics_and_routes_are_nothing_to_the_garbage_collector() -> None:
+    """Hundreds of thousands of them live as long as a name server, and its full collections would visit each."""
+    topic = TopicConfig(topic_name="t", attributes={"a": "b"})
+    queues = QueueData(broker_name="b", perm=6, read_queue_nums=4, write_queue_nums=4)
+    assert not any(map(gc.is_tracked, (topic, topic.attributes, queues, {"b": queues})))

@@ -9,14 +9,14 @@ from tests.broker.harness import Group
 
 
 def newest(group: Group, node_id: str) -> tuple[int, int]:
-    return group.node(node_id).replica.digests.newest[STEPS[0]]
+    return group.node(node_id).replica.applied.digests.newest[STEPS[0]]
 
 
 def fill(group: Group) -> None:
     """Commands among messages, until the next sum of the smallest step is due and behind it."""
     client = group.connect(group.leader)
     replica = group.node(group.leader).replica
-    until = replica.digests.next_index(replica.applied_index) + 5
+    until = replica.applied.digests.next_index(replica.applied_index) + 5
     number = 0
     while replica.store.log.last_index < until:
         number += 1
@@ -30,9 +30,7 @@ def fill(group: Group) -> None:
     group.advance(digests.REST_NS / 1e9)
 
 
-def test_all_nodes_have_the_same_digest_and_so_has_one_that_was_away() -> None:
-    group = Group(3)
-    group.elect()
+def test_all_nodes_have_the_same_digest_and_so_has_one_that_was_away(group: Group) -> None:
     client = group.connect(group.leader)
     client.create_topic("T")
     client.pull("T", "G", 0)
@@ -53,8 +51,7 @@ def test_all_nodes_have_the_same_digest_and_so_has_one_that_was_away() -> None:
 
 
 def test_a_state_that_differs_has_another_digest() -> None:
-    group = Group(1)
-    group.elect()
+    group = Group.elected(1)
     client = group.connect()
     client.create_topic("T")
     client.pull("T", "G", 0)

@@ -73,10 +73,10 @@ def test_the_first_leader_takes_the_middle_of_the_wall_clocks_and_says_that_they
         assert events.count(Event.CLOCK_JUMP) == bool(others)
 
 
-def test_a_leader_whose_clock_jumps_two_hours_ahead_delivers_an_hour_delay_after_an_hour() -> None:
+def test_a_leader_whose_clock_jumps_two_hours_ahead_delivers_an_hour_delay_after_an_hour(
+    group: Group,
+) -> None:
     """It was delivered after ten seconds, and nothing was said."""
-    group = Group(3)
-    group.elect()
     client = group.connect()
     client.create_topic("T")
     client.send("T", b"x", 0, {"DELAY": "9"})  # five minutes: an hour's heartbeats take long here, too
@@ -109,9 +109,7 @@ def test_a_new_leader_with_another_wall_clock_does_not_fire_early() -> None:
     assert client.pull("T", "g", 0).bodies == [b"x"]
 
 
-def test_what_stood_while_all_were_down_is_made_up_for() -> None:
-    group = Group(3)
-    group.elect()
+def test_what_stood_while_all_were_down_is_made_up_for(group: Group) -> None:
     client = group.connect()
     client.create_topic("T")
     client.send("T", b"x", 0, {"DELAY": "18"})  # two hours

@@ -2,11 +2,13 @@
 
 from structlog.testing import capture_logs
 
+from broker.peers.protocol import RaftFrame
 from broker.replica.operator_requests import hand_over, transfer_leadership
 from broker.replica.slowness import SLOW_FLUSH_NS, STALLED_NS
 from broker.settings.live import differing
 from broker.settings.tables import NodeSettings, RaftSettings, Settings
 from broker.statistics.events import TOLD_EVERY_NS, Event, Events
+from raft.messages import AppendRequest
 from tests.broker.harness import Group
 
 
@@ -85,14 +87,15 @@ def test_a_leader_that_stood_still_says_so_and_does_not_blame_its_peers() -> Non
         group.node(old).begin(now_ns + 3_000_000_000, group.wall_ms)
     assert [line["event"] for line in lines if line["event"] == "stalled loop"] == ["stalled loop"]
     replica.tick(now_ns + 3_000_000_000, group.wall_ms)
-    assert replica.leader is None
-    assert others
+    assert replica.leader == old, "what its peers sent meanwhile is not read yet"
+    newer = AppendRequest(others[0], old, replica.term + 1, -1, 0, (), -1, 1)
+    replica.peer_received(RaftFrame(newer), now_ns + 3_000_000_000, group.wall_ms)
+    assert replica.leader == others[0]
     assert counted(group, old, Event.STEPPED_DOWN) == {"loop stalled": 1}
 
 
 def test_slow_flushes_and_turns_are_told_and_a_wait_for_a_note_is_no_stalled_loop() -> None:
-    group = Group(1)
-    group.elect()
+    group = Group.elected(1)
     node = group.node("n0")
     slow = node.replica.slow
     slow.flushed("log", SLOW_FLUSH_NS, 0)

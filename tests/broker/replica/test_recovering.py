@@ -134,9 +134,7 @@ def sent(group: Group, count: int) -> None:
         client.send("T", b"%d" % number)
 
 
-def test_a_damaged_log_comes_back_from_the_group_before_the_node_votes_again() -> None:
-    group = Group(3)
-    group.elect()
+def test_a_damaged_log_comes_back_from_the_group_before_the_node_votes_again(group: Group) -> None:
     group.connect().create_topic("T", queues=1)
     sent(group, 20)
     group.converge()
@@ -157,9 +155,7 @@ def test_a_damaged_log_comes_back_from_the_group_before_the_node_votes_again() -
     group.converge()
 
 
-def test_an_empty_disk_takes_the_log_from_the_group() -> None:
-    group = Group(3)
-    group.elect()
+def test_an_empty_disk_takes_the_log_from_the_group(group: Group) -> None:
     group.connect().create_topic("T", queues=1)
     sent(group, 10)
     victim = group.follower
@@ -192,8 +188,7 @@ def start_accepting_data_loss(group: Group, node: str) -> None:
 @pytest.mark.parametrize("survivor", ["n0", "n1", "n2"])
 def test_one_store_of_three_is_enough_when_one_empty_node_is_told_to_accept_the_loss(survivor: str) -> None:
     """docs/operations.md: only the one that was told votes, so nobody but the survivor can be elected."""
-    group = Group(3)
-    group.elect()
+    group = Group.elected(3)
     group.connect().create_topic("T", queues=1)
     sent(group, 20)
     group.converge()
@@ -226,8 +221,7 @@ def test_one_store_of_three_is_enough_when_one_empty_node_is_told_to_accept_the_
 
 def test_an_outage_before_an_empty_node_has_recovered_is_ended_by_accepting_the_loss() -> None:
     """docs/operations.md: asynchronous flush, and the power fails on both that had all."""
-    group = Group(3, flush="async")
-    group.elect()
+    group = Group.elected(3, flush="async")
     group.connect().create_topic("T", queues=1)
     sent(group, 20)
     group.converge()
@@ -250,9 +244,7 @@ def test_an_outage_before_an_empty_node_has_recovered_is_ended_by_accepting_the_
     group.converge()
 
 
-def test_a_reset_half_done_is_repeated() -> None:
-    group = Group(3)
-    group.elect()
+def test_a_reset_half_done_is_repeated(group: Group) -> None:
     group.connect().create_topic("T", queues=1)
     sent(group, 10)
     victim = group.follower
@@ -275,8 +267,7 @@ def test_a_reset_half_done_is_repeated() -> None:
 
 
 def test_a_topic_deleted_between_the_notes_and_the_snapshot_stays_deleted() -> None:
-    group = Group(1)
-    group.elect()
+    group = Group.elected(1)
     group.connect().create_topic("T", queues=1)
     sent(group, 5)
     group.advance(4)  # queues are noted
@@ -299,8 +290,7 @@ def test_a_topic_deleted_between_the_notes_and_the_snapshot_stays_deleted() -> N
 
 def test_a_snapshot_reflects_nothing_that_a_power_failure_of_all_may_take() -> None:
     """Asynchronous flush: the group goes on with other entries in the place of those that it lost."""
-    group = Group(3, flush="async")
-    group.elect()
+    group = Group.elected(3, flush="async")
     client = group.connect()
     client.create_topic("Kept", queues=1)
     group.converge()
@@ -328,8 +318,7 @@ def test_a_snapshot_reflects_nothing_that_a_power_failure_of_all_may_take() -> N
 
 
 def test_a_snapshot_is_written_when_the_flush_of_what_it_reflects_has_come_back() -> None:
-    group = Group(1, flush="async")
-    group.elect()
+    group = Group.elected(1, flush="async")
     sent(group, 3)
     replica = group.node("n0").replica
     replica.save_snapshot()
@@ -344,8 +333,7 @@ def test_a_snapshot_is_written_when_the_flush_of_what_it_reflects_has_come_back(
 
 
 def test_queue_ends_survive_in_the_snapshot_alone() -> None:
-    group = Group(1)
-    group.elect()
+    group = Group.elected(1)
     group.connect().create_topic("T", queues=1)
     sent(group, 5)
     group.advance(1)  # flushed

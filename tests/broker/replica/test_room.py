@@ -20,8 +20,7 @@ def empty(group: Group, node: str) -> None:
 
 @pytest.fixture
 def group() -> Group:
-    group = Group(3)
-    group.elect()
+    group = Group.elected(3)
     group.connect().create_topic("T")
     group.converge()
     return group
@@ -116,3 +115,53 @@ def test_a_stop_on_a_full_disk_is_in_order_and_loses_nothing(group: Group) -> No
     group.kill(node)
     group.restart(node)
     assert group.node(node).replica.store.log.last_index >= last_index
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_a_node_that_has_recovered_notes_it_when_there_is_room(flush: str) -> None:
+    """The flush that makes it hold all that it ever promised comes back when the disk is full."""
+    group = Group.elected(3, flush=flush)
+    client = group.connect(group.leader)
+    client.create_topic("T")
+    client.send("T", b"before")
+    node = group.follower
+    group.kill(node)
+    group.replace_disk(node)
+    group.slow_disks.add(node)
+    group.restart(node)
+    raft = group.node(node).replica.raft
+    group.run_until(lambda: raft.log_terms.last_index > 0 or raft.recovering is None, "its entries")
+    fill(group, node)
+    group.slow_disks.clear()
+    client.send("T", b"while it is full")
+    group.advance(3)
+    empty(group, node)
+    group.converge()
+    group.advance(2)
+    assert raft.recovering is None
+
+
+def test_a_node_that_recovers_by_a_message_notes_it_when_there_is_room() -> None:
+    """Its log's pages are ready, so that the entries which it lacked find room, and the note of its recovery none."""
+    group = Group.elected(3)
+    client = group.connect(group.leader)
+    client.create_topic("T")
+    client.send("T", b"before")
+    node = group.follower
+    group.kill(node)
+    group.replace_disk(node)
+    group.lose = lambda source, target, frame: (
+        target == node and isinstance(frame, RaftFrame) and bool(getattr(frame.message, "spans", ()))
+    )
+    group.restart(node)
+    group.advance(0.5)
+    raft = group.node(node).replica.raft
+    assert raft.recovering is not None
+    fill(group, node)
+    group.lose = lambda source, target, frame: False
+    group.advance(3)
+    assert raft.recovering is not None
+    empty(group, node)
+    group.converge()
+    group.advance(2)
+    assert raft.recovering is None

@@ -7,7 +7,12 @@ from dataclasses import replace
 import pytest
 
 from broker.node.running import RunningNode
+from broker.offsets import commits
 from broker.remoting.codes import RequestCode
+from broker.replica import applied
+from broker.replica.replica import FOLLOWER_RESTS_NS, Replica
+from broker.state.commands import Command, CommitOffsets
+from broker.state.metadata import Metadata
 from log.batch import BatchItem, encode_batch
 from tests.broker.harness import SMALL_STORE, Client, Group
 
@@ -22,8 +27,7 @@ def start_batch(client: Client, count: int) -> int:
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_large_run_is_dispatched_in_slices(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    group = Group(size, options=replace(SMALL_STORE, dispatch_entries=SLICE))
-    group.elect()
+    group = Group.elected(size, options=replace(SMALL_STORE, dispatch_entries=SLICE))
     client, other = group.connect(), group.connect()
     client.create_topic("T")
     steps: dict[str, list[int]] = {node_id: [] for node_id in group.members}
@@ -69,3 +73,108 @@ def test_a_new_leader_serves_when_the_last_slice_is_applied() -> None:
     receipt = client.send("T", b"behind them")
     assert client.offset_of(RequestCode.GET_MAX_OFFSET, "T") == receipt.queue_offset + 1
     assert client.pull("T", "G", receipt.queue_offset).bodies == [b"behind them"]
+
+
+def report(client: Client, queues: int) -> None:
+    """Tells an offset of each queue, as a client does that consumes them all: in one go, and waits for nothing."""
+    for queue in range(queues):
+        fields = {"consumerGroup": "g", "topic": "T", "queueId": queue, "commitOffset": queue}
+        client.tell(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+
+
+def test_a_report_of_many_offsets_is_proposed_one_command_at_a_time(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commits, "OFFSETS_PER_COMMAND", 10)
+    client = group.connect()
+    client.create_topic("T", 95)
+    proposed: list[int] = []
+    in_turns: list[int] = []
+    propose, turn = Replica.propose_command, RunningNode.turn
+
+    def watched(replica: Replica, command: Command, *told: object) -> None:
+        assert isinstance(command, CommitOffsets)
+        proposed.append(len(command.offsets))
+        propose(replica, command, *told)  # type: ignore[arg-type]
+
+    def watched_turn(running: RunningNode, now_ns: int, wall_ms: int) -> None:
+        before = len(proposed)
+        turn(running, now_ns, wall_ms)
+        in_turns.append(len(proposed) - before)
+
+    monkeypatch.setattr(Replica, "propose_command", watched)
+    monkeypatch.setattr(RunningNode, "turn", watched_turn)
+    report(client, 95)
+    assert proposed == [10] * 9, "what fills a command does not wait for the others"
+    group.advance(1)
+    assert proposed == [*[10] * 9, 5]
+    assert max(in_turns) == 1
+    assert group.node(group.leader).replica.metadata.offsets["g", "T"] == {
+        queue: queue for queue in range(95)
+    }
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_turn_applies_so_many_bytes_of_commands(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower that was away finds thousands of them in 4,096 entries, and each has hundreds of offsets."""
+    monkeypatch.setattr(applied, "COMMAND_BYTES_AT_ONCE", 1)
+    monkeypatch.setattr(commits, "OFFSETS_PER_COMMAND", 10)
+    group = Group.elected(size, options=SMALL_STORE)
+    client = group.connect()
+    client.create_topic("T", 95)
+    group.converge()
+    counts: list[int] = []
+    count = [0]
+    apply, turn = Metadata.apply, RunningNode.turn
+
+    def watched(metadata: Metadata, command: Command) -> object:
+        count[0] += 1
+        return apply(metadata, command)
+
+    def watched_turn(running: RunningNode, now_ns: int, wall_ms: int) -> None:
+        count[0] = 0
+        turn(running, now_ns, wall_ms)
+        counts.append(count[0])
+
+    monkeypatch.setattr(Metadata, "apply", watched)
+    monkeypatch.setattr(RunningNode, "turn", watched_turn)
+    report(client, 95)
+    group.advance(1)
+    group.converge()
+    assert max(counts) == 1
+    assert sum(counts) == 10 * size
+    for member in group.alive():
+        assert member.alive.replica.metadata.offsets["g", "T"] == {queue: queue for queue in range(95)}
+
+
+def applied_there(group: Group) -> int:
+    """How far the followers have applied the log, at least."""
+    return min(member.alive.replica.applied_index for member in group.alive() if member.id != group.leader)
+
+
+def test_a_follower_under_load_rests_until_it_is_asked_or_some_time_has_passed() -> None:
+    group = Group.elected(3)
+    client, other = group.connect(), group.connect(group.follower)
+    client.create_topic("T")
+    asked, log = group.node(group.follower).replica, group.node(group.leader).replica.store.log
+    group.converge()
+    first = log.last_index
+    # What is sent next tells the followers that the one before is committed.
+    for body in (b"second", b"third"):
+        client.send("T", body)
+    assert applied_there(group) == first
+    other.call(RequestCode.GET_BROKER_CONFIG)
+    assert asked.applied_index == first + 1
+    group.advance(FOLLOWER_RESTS_NS / 1e9)
+    assert applied_there(group) >= first + 1
+
+
+def test_a_follower_does_not_rest_between_slices() -> None:
+    group = Group.elected(3, options=replace(SMALL_STORE, dispatch_entries=SLICE))
+    client = group.connect()
+    client.create_topic("T")
+    group.advance(1)
+    client.wait(start_batch(client, 95))
+    last = group.node(group.leader).replica.store.log.last_index
+    client.send("T", b"tells that they are committed")
+    assert applied_there(group) == last

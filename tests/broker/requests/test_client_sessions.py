@@ -49,8 +49,12 @@ def data(*codes: int) -> bytes:
     return b"".join(encode(request(code)) for code in codes)
 
 
-def test_requests_are_handled_in_order_and_a_turn_follows() -> None:
-    rig = Rig()
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def test_requests_are_handled_in_order_and_a_turn_follows(rig: Rig) -> None:
     session = rig.connect("a")
     both = data(10, 11)
     session.received(both[:30])
@@ -61,9 +65,8 @@ def test_requests_are_handled_in_order_and_a_turn_follows() -> None:
     assert (rig.closed, rig.sessions.open) == (["a"], {})
 
 
-def test_what_is_no_frame_closes_behind_the_requests_before_it() -> None:
+def test_what_is_no_frame_closes_behind_the_requests_before_it(rig: Rig) -> None:
     """The simulated name server did not answer those."""
-    rig = Rig()
     session = rig.connect("a")
     with structlog.testing.capture_logs() as logs:
         session.received(data(10) + b"\xff" * 8)
@@ -117,8 +120,7 @@ def test_the_end_of_a_session_is_told_with_its_time_and_its_frame_counts_no_more
     assert not other.connection.aborted
 
 
-def test_a_connection_is_aborted_by_one_sweep_only() -> None:
-    rig = Rig()
+def test_a_connection_is_aborted_by_one_sweep_only(rig: Rig) -> None:
     session = rig.connect("a")
     rig.desk.advance(IDLE_S + 1)
     for _ in range(2):
@@ -126,9 +128,8 @@ def test_a_connection_is_aborted_by_one_sweep_only() -> None:
     assert rig.desk.outgoing.take() == [session.connection]
 
 
-def test_who_neither_reads_nor_writes_is_closed() -> None:
+def test_who_neither_reads_nor_writes_is_closed(rig: Rig) -> None:
     """The simulator counted what came only, so that a client that was sent to all the time was closed."""
-    rig = Rig()
     silent, sends, takes = rig.connect("silent"), rig.connect("sends"), rig.connect("takes")
     rig.desk.advance(IDLE_S)
     assert rig.sweep() == set()
@@ -161,8 +162,7 @@ def test_who_holds_most_of_what_is_not_whole_is_closed(monkeypatch: pytest.Monke
     assert rig.handled == [("one", 10)]
 
 
-def test_whoever_sends_a_frame_beyond_a_bound_is_told_and_sent_away() -> None:
-    rig = Rig()
+def test_whoever_sends_a_frame_beyond_a_bound_is_told_and_sent_away(rig: Rig) -> None:
     session = rig.connect("a")
     many = request(10, {f"f{number}": "x" for number in range(129)}, opaque=8)
     session.received(data(9) + encode(many) + data(11))
@@ -178,9 +178,8 @@ def test_whoever_sends_a_frame_beyond_a_bound_is_told_and_sent_away() -> None:
     assert not connection.aborted
 
 
-def test_a_client_is_greeted_once() -> None:
+def test_a_client_is_greeted_once(rig: Rig) -> None:
     """Whoever it is: but it cannot have responses made that it never reads."""
-    rig = Rig()
     session = rig.connect("a")
     session.received(encode(request(RequestCode.TRIVET_GREETING, opaque=5)))
     (answer,) = FrameDecoder().feed(b"".join(session.connection.take()))
@@ -191,9 +190,8 @@ def test_a_client_is_greeted_once() -> None:
     assert session.connection.take() == []
 
 
-def test_a_flood_of_garbage_fills_no_log() -> None:
+def test_a_flood_of_garbage_fills_no_log(rig: Rig) -> None:
     """690 connections in a second had 690 lines, 113 kB."""
-    rig = Rig()
     with structlog.testing.capture_logs() as logs:
         for number in range(1_000):
             session = rig.connect(f"10.0.0.9:{number}")

@@ -64,10 +64,14 @@ class Rig:
         self.time.now_ns += int(seconds * 1e9)
 
 
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
 @pytest.mark.parametrize("address", ["hoarder", "sender"])
-def test_who_sends_goes_on_beside_many_that_stand_still(address: str) -> None:
+def test_who_sends_goes_on_beside_many_that_stand_still(address: str, rig: Rig) -> None:
     """A thousand that held a little each, and stayed, had every sender of 3 MB closed, for it held most."""
-    rig = Rig()
     rig.hoard("hoarder", 99, MIB // 10)
     rig.advance(2)
     sender = rig.connect(f"{address}:9999")
@@ -80,8 +84,7 @@ def test_who_sends_goes_on_beside_many_that_stand_still(address: str) -> None:
     assert 20 < len(rig.closed) < 40
 
 
-def test_a_byte_now_and_then_is_no_progress() -> None:
-    rig = Rig()
+def test_a_byte_now_and_then_is_no_progress(rig: Rig) -> None:
     drips = rig.hoard("h", 90, MIB // 10)
     for added in range(1, 8):
         rig.advance(0.5)
@@ -93,8 +96,7 @@ def test_a_byte_now_and_then_is_no_progress() -> None:
     assert len(rig.closed) >= 20
 
 
-def test_strangers_go_before_accounts_and_accounts_may_stand_still_for_longer() -> None:
-    rig = Rig()
+def test_strangers_go_before_accounts_and_accounts_may_stand_still_for_longer(rig: Rig) -> None:
     account = rig.connect("account:1", is_proven=True)
     rig.incomplete.holds(account, 4 * MIB)
     rig.advance(29)
@@ -109,17 +111,15 @@ def test_strangers_go_before_accounts_and_accounts_may_stand_still_for_longer() 
     )
 
 
-def test_the_address_goes_whose_connections_hold_most_together() -> None:
-    rig = Rig()
+def test_the_address_goes_whose_connections_hold_most_together(rig: Rig) -> None:
     rig.incomplete.holds(rig.connect("one:1"), 3 * MIB)
     rig.hoard("many", 6, MIB)
     rig.incomplete.holds(rig.connect("other:1"), 2 * MIB)
     assert rig.closed == ["many:0"]
 
 
-def test_another_frame_of_a_connection_is_progress() -> None:
+def test_another_frame_of_a_connection_is_progress(rig: Rig) -> None:
     """Small frames that each reach into the next read leave it with something that is not whole, always."""
-    rig = Rig()
     sender = rig.connect("sender:1")
     for _ in range(5):
         rig.incomplete.holds(sender, 6 * MIB, anew=True)

@@ -1,5 +1,7 @@
 """Answers that strangers leave unread: of all of them together they take a bounded memory."""
 
+import pytest
+
 from broker.requests.connection import Connection, Outgoing
 from broker.requests.deadline import Time
 from broker.requests.unread import UnreadAnswers
@@ -33,16 +35,19 @@ class Rig:
         self.closed.append(connection.name)
 
 
-def test_who_reads_is_never_too_many() -> None:
-    rig = Rig()
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def test_who_reads_is_never_too_many(rig: Rig) -> None:
     for number in range(100):
         rig.answer(rig.connect(f"client:{number}"), 100 * KIB, reads=True)
     assert rig.closed == []
 
 
-def test_those_who_read_nothing_go_and_those_who_read_stay() -> None:
+def test_those_who_read_nothing_go_and_those_who_read_stay(rig: Rig) -> None:
     """Each might leave 4 MiB, and ten thousand might connect."""
-    rig = Rig()
     for number in range(100):
         rig.answer(rig.connect(f"flood:{number}"), 10 * KIB, reads=False)
     rig.advance(2)
@@ -54,8 +59,7 @@ def test_those_who_read_nothing_go_and_those_who_read_stay() -> None:
     assert 30 < len(rig.closed) < 50
 
 
-def test_who_reads_slowly_goes_on() -> None:
-    rig = Rig()
+def test_who_reads_slowly_goes_on(rig: Rig) -> None:
     slow = rig.connect("slow:1")
     rig.answer(slow, 600 * KIB, reads=False)
     others = [rig.connect(f"flood:{number}") for number in range(4)]
@@ -70,8 +74,7 @@ def test_who_reads_slowly_goes_on() -> None:
     assert rig.closed == [f"flood:{number}" for number in range(5)], "as many as make some room"
 
 
-def test_accounts_are_not_counted() -> None:
-    rig = Rig()
+def test_accounts_are_not_counted(rig: Rig) -> None:
     for number in range(100):
         account = rig.connect(f"account:{number}")
         rig.answer(account, 10 * KIB, reads=False)
@@ -80,8 +83,7 @@ def test_accounts_are_not_counted() -> None:
     assert rig.closed == []
 
 
-def test_who_has_gone_counts_no_more() -> None:
-    rig = Rig()
+def test_who_has_gone_counts_no_more(rig: Rig) -> None:
     for number in range(100):
         stranger = rig.connect(f"stranger:{number}")
         rig.answer(stranger, 100 * KIB, reads=False)

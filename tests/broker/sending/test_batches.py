@@ -13,8 +13,7 @@ PROPOSALS_MAX = 50
 
 @pytest.fixture(params=[1, 3])
 def client(request: pytest.FixtureRequest) -> Client:
-    group = Group(request.param, limits={"max_pending_proposals": PROPOSALS_MAX})
-    group.elect()
+    group = Group.elected(request.param, limits={"max_pending_proposals": PROPOSALS_MAX})
     client = group.connect()
     client.create_topic("T")
     client.heartbeat("g")
@@ -49,8 +48,7 @@ def test_more_messages_than_may_be_under_way_are_refused_beside_others(client: C
 
 
 def test_messages_of_a_batch_across_two_data_files_follow_each_other() -> None:
-    group = Group(1)
-    group.elect()
+    group = Group.elected(1)
     client = group.connect()
     client.create_topic("T")
     client.heartbeat("g")

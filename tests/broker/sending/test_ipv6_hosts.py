@@ -14,6 +14,7 @@ from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC
 from log.batch import BatchItem, encode_batch
 from log.message_id import parse_offset_message_id
 from log.record import SYS_FLAG_BORN_HOST_V6, SYS_FLAG_COMPRESSED, Record, pack_host, unpack_host
+from tests.broker.fields import send_fields
 from tests.broker.harness import Client, Group, Pulled, split_records
 
 BORN_AT = "2001:db8::7"
@@ -122,17 +123,9 @@ def test_hosts_that_are_told() -> None:
     client = led_by(group, "n1")
     answer = client.ok(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "g"})
     assert b'"clientAddr":"[2001:db8::7]:' in answer.body
-    fields = {
-        "producerGroup": "P",
-        "topic": "DefaultCluster_REPLY_TOPIC",
-        "defaultTopic": "TBW102",
-        "defaultTopicQueueNums": 4,
-        "queueId": 0,
-        "sysFlag": 0,
-        "bornTimestamp": 0,
-        "flag": 0,
-        "properties": f"REPLY_TO_CLIENT\x01{client.client_id}\x02",
-    }
+    fields = send_fields(
+        topic="DefaultCluster_REPLY_TOPIC", properties=f"REPLY_TO_CLIENT\x01{client.client_id}\x02"
+    )
     client.start_call(RequestCode.SEND_REPLY_MESSAGE, fields, b"reply")
     group.settle()
     pushed = next(n for n in client.notices if n.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT)

@@ -12,7 +12,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.replica.replica import Replica
 from log.batch import BatchItem, encode_batch
-from tests.broker.harness import SECOND, SMALL_STORE, Client, Group
+from tests.broker.harness import SMALL_STORE, Client, Group
 
 SLICE = 5
 COUNT = 43
@@ -21,8 +21,7 @@ OPTIONS = replace(SMALL_STORE, batch_messages=SLICE)
 
 @pytest.fixture
 def group() -> Group:
-    group = Group(3, options=OPTIONS)
-    group.elect()
+    group = Group.elected(3, options=OPTIONS)
     client = group.connect()
     client.create_topic("T", 2)
     client.heartbeat("g")
@@ -56,9 +55,9 @@ def until(group: Group, condition: Callable[[], bool]) -> None:
 def until_in_the_log(group: Group, replica: Replica, slices: int) -> None:
     """So many slices of the batch that was sent last are in the leader's log."""
     begin = replica.store.log.last_index
-    assert replica.batch_under_way
+    assert replica.batches.under_way
     until(group, lambda: replica.store.log.last_index >= begin + slices * SLICE)
-    assert replica.batch_under_way
+    assert replica.batches.under_way
 
 
 def bodies(group: Group, count: int) -> list[bytes]:
@@ -66,7 +65,9 @@ def bodies(group: Group, count: int) -> list[bytes]:
     client = group.connect()
     found: list[bytes] = []
     while len(found) < count:
-        found += client.pull("T", "g", len(found)).bodies
+        pulled = client.pull("T", "g", len(found)).bodies
+        assert pulled, f"only {len(found)} of {count}"
+        found += pulled
     assert client.offset_of(RequestCode.GET_MAX_OFFSET, "T") == count
     return found
 
@@ -82,7 +83,7 @@ def test_one_slice_a_turn_and_others_are_served_between(group: Group) -> None:
     begin = replica.store.log.last_index
     opaque = start_batch(client)
     turns = 0
-    while replica.batch_under_way:
+    while replica.batches.under_way:
         turns += 1
         before = replica.store.log.last_index
         pull = other.start_pull("T", "g", 0)
@@ -108,8 +109,10 @@ def test_consumer_offsets_and_heartbeats_go_on_between_slices(group: Group) -> N
     )
     fields = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 0}
     commit = other.start_call(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
-    until(group, lambda: heartbeat in other.answers or not leader.batch_under_way)
-    assert leader.batch_under_way, "the heartbeat, whose consumer group is a command in the log, came between"
+    until(group, lambda: heartbeat in other.answers or not leader.batches.under_way)
+    assert leader.batches.under_way, (
+        "the heartbeat, whose consumer group is a command in the log, came between"
+    )
     assert stored(client.wait(opaque)) == 0
     assert other.wait(commit).code == ResponseCode.SUCCESS
     assert bodies(group, COUNT) == names("a")
@@ -143,12 +146,12 @@ def test_leadership_lost_in_the_middle(group: Group) -> None:
     batch = start_batch(client)
     until_in_the_log(group, leader, 2)
     behind = client.start_send("T", b"behind", 1)
-    group.partition(old)
-    group.now_ns += 5 * SECOND  # it hears that no majority has answered for long
+    group.stop(old)
+    group.advance(5)
+    group.go_on(old)  # the others have elected one of them meanwhile
     until(group, lambda: not leader.serving)
-    assert not leader.batch_under_way
+    assert not leader.batches.under_way
     assert client.wait(batch).code == ResponseCode.SYSTEM_ERROR
-    group.heal()
     assert stored(client.wait(behind)) == 0
     group.converge()
     end = group.connect().offset_of(RequestCode.GET_MAX_OFFSET, "T")
@@ -162,7 +165,7 @@ def test_leadership_lost_before_the_first_slice(group: Group) -> None:
     leader = group.node(old).replica
     client = group.connect()
     batch = start_batch(client)
-    assert leader.batch_under_way
+    assert leader.batches.under_way
     begin = leader.store.log.last_index
     target = group.follower
     leader.raft.transfer_leadership(target, group.now_ns)
@@ -184,8 +187,7 @@ def test_a_transfer_that_is_asked_for_in_the_middle_waits_for_the_batch(group: G
 
 
 def test_nothing_is_begun_where_the_disk_has_no_room_for_all() -> None:
-    group = Group(1, options=OPTIONS)
-    group.elect()
+    group = Group.elected(1, options=OPTIONS)
     client = group.connect()
     client.create_topic("T")
     client.heartbeat("g")
@@ -200,7 +202,7 @@ def test_nothing_is_begun_where_the_disk_has_no_room_for_all() -> None:
         if answers[-1].code != ResponseCode.SUCCESS:
             break
     assert answers[-1].code == ResponseCode.SERVICE_NOT_AVAILABLE
-    assert not leader.batch_under_way
+    assert not leader.batches.under_way
     taken = (len(answers) - 1) * (SLICE + 6)
     assert client.offset_of(RequestCode.GET_MAX_OFFSET, "T") == taken
     assert leader.store.log.last_index == begin + taken
@@ -213,7 +215,7 @@ def test_a_wrong_item_at_the_end_is_found_before_the_first_is_appended(group: Gr
     begin = leader.store.log.last_index
     items = [BatchItem(0, b"x", b"")] * COUNT + [BatchItem(0, b"x", b"DELAY\x011\x02")]
     opaque = client.start_send("T", encode_batch(items), batch=True)
-    assert leader.batch_under_way
+    assert leader.batches.under_way
     behind = client.start_send("T", b"behind")
     assert client.wait(opaque).code == ResponseCode.MESSAGE_ILLEGAL
     assert stored(client.wait(behind)) == 0
@@ -226,7 +228,7 @@ def test_a_repeated_batch_is_stored_once(group: Group, slices: int) -> None:
     leader = group.node(group.leader).replica
     client, other = group.connect(), group.connect()
     first = start_batch(client, once=0)
-    until(group, lambda: leader.batch_under_way)
+    until(group, lambda: leader.batches.under_way is not None)
     if slices:
         until_in_the_log(group, leader, slices)
     second = start_batch(other, once=0, again=True)
@@ -264,3 +266,54 @@ def test_delayed_messages_are_delivered_behind_a_batch(group: Group) -> None:
     assert stored(client.wait(batch)) == 0
     group.advance(3)
     assert bodies(group, COUNT + 1) == [*names("a"), b"delayed"]
+
+
+def place(answer: RemotingCommand) -> tuple[str, str]:
+    return answer.fields["msgId"], answer.fields["queueOffset"]
+
+
+def in_the_midst_of_looking(group: Group, client: Client) -> tuple[RemotingCommand, int]:
+    """A stored batch, and the opaque of its repetition, which has been looked for in part."""
+    first = client.wait(start_batch(client, once=0))
+    assert stored(first) == 0
+    again = start_batch(client, once=0, again=True)
+    leader = group.node(group.leader)
+    until(group, lambda: leader.has_more)
+    assert again not in client.answers
+    return first, again
+
+
+def test_a_repeated_batch_is_looked_for_in_steps(group: Group) -> None:
+    """Between them others send, other attempts of it wait, and all hear of the one place that it has."""
+    client, other = group.connect(), group.connect()
+    first, again = in_the_midst_of_looking(group, client)
+    between = other.start_send("T", b"between", 1)
+    third = start_batch(other, once=0, again=True)
+    until(group, lambda: between in other.answers)
+    assert again not in client.answers, "it takes more turns than a message"
+    for answer in (client.wait(again), other.wait(third)):
+        assert place(answer) == place(first)
+        assert answer.fields["once"] == "found"
+    assert bodies(group, COUNT) == names("a")
+
+
+def test_leadership_lost_while_a_repeated_batch_is_looked_for(group: Group) -> None:
+    """The next leader looks for it, and finds it."""
+    client = group.connect()
+    first, again = in_the_midst_of_looking(group, client)
+    target = group.follower
+    group.transfer_leadership(target)
+    answer = client.wait(again)
+    assert group.leader == target
+    assert (place(answer), answer.fields["once"]) == (place(first), "found")
+    assert bodies(group, COUNT) == names("a")
+
+
+def test_a_message_without_a_key_in_a_repeated_batch_is_refused_and_nobody_waits_for_it(group: Group) -> None:
+    client = group.connect()
+    items = [
+        BatchItem(0, b"x", b"UNIQ_KEY\x01k%d\x02" % number if number < 20 else b"") for number in range(30)
+    ]
+    for _ in range(2):
+        answer = client.wait(client.start_send("T", encode_batch(items), batch=True, once=0, again=True))
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL

@@ -17,8 +17,7 @@ from tests.broker.harness import Client, Group
 
 @pytest.fixture
 def group() -> Group:
-    group = Group(3)
-    group.elect()
+    group = Group.elected(3)
     client = group.connect()
     client.create_topic("T", 2)
     client.heartbeat("g")
@@ -70,8 +69,7 @@ def test_repeated_attempt_is_answered_with_the_first_place(
     assert bodies(group) == [b"K1"]
 
 
-def test_repeated_attempt_of_what_never_arrived_is_stored(group: Group) -> None:
-    client = group.connect()
+def test_repeated_attempt_of_what_never_arrived_is_stored(group: Group, client: Client) -> None:
     answer = ask(client, "K1", again=True)
     assert place(answer)[2] == "0"
     assert "once" not in answer.fields
@@ -113,9 +111,8 @@ def test_attempts_at_the_same_time_are_stored_once(group: Group) -> None:
     assert sorted(bodies(group)) == [b"K1", b"K2", b"before"]
 
 
-def test_first_attempt_that_arrives_late_finds_the_repeated_one(group: Group) -> None:
+def test_first_attempt_that_arrives_late_finds_the_repeated_one(group: Group, client: Client) -> None:
     """It was held on its way (a paused follower) while the client asked again through another node."""
-    client = group.connect()
     floor = position(ask(client, "K0"))
     slow = group.connect(group.follower)
     held: list[tuple[str, str, Frame]] = []
@@ -142,8 +139,7 @@ def test_first_attempt_that_arrives_late_finds_the_repeated_one(group: Group) ->
     assert bodies(group) == [b"K0", b"K1", b"K2", b"K3"]
 
 
-def test_first_attempt_with_a_floor_of_this_term_is_not_looked_up(group: Group) -> None:
-    client = group.connect()
+def test_first_attempt_with_a_floor_of_this_term_is_not_looked_up(group: Group, client: Client) -> None:
     floor = position(ask(client, "K0"))
     index = group.node(group.leader).replica.store.index
     calls: list[str] = []
@@ -196,8 +192,7 @@ def test_floor_of_another_log_is_refused(group: Group) -> None:
     assert bodies(group) == []
 
 
-def test_floor_that_the_log_does_not_reach_is_refused_with_a_new_one(group: Group) -> None:
-    client = group.connect()
+def test_floor_that_the_log_does_not_reach_is_refused_with_a_new_one(group: Group, client: Client) -> None:
     ask(client, "K0")
     group.converge()
     log = group.node(group.leader).replica.store.log
@@ -210,16 +205,14 @@ def test_floor_that_the_log_does_not_reach_is_refused_with_a_new_one(group: Grou
     assert bodies(group) == [b"K0", b"K2"]
 
 
-def test_message_without_a_key_is_refused(group: Group) -> None:
-    client = group.connect()
+def test_message_without_a_key_is_refused(client: Client) -> None:
     call = client.start_send("T", b"x", 0, {}, once=0, again=True)
     answer = client.wait(call)
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert "UNIQ_KEY" in (answer.remark or "")
 
 
-def test_delayed_message_is_found_where_it_waits_and_after_its_delivery(group: Group) -> None:
-    client = group.connect()
+def test_delayed_message_is_found_where_it_waits_and_after_its_delivery(group: Group, client: Client) -> None:
     first = ask(client, "K1", DELAY="1")
     assert place(ask(client, "K1", again=True, DELAY="1")) == place(first)
     group.advance(3)
@@ -229,15 +222,13 @@ def test_delayed_message_is_found_where_it_waits_and_after_its_delivery(group: G
     assert bodies(group) == [b"K1"]
 
 
-def test_delayed_messages_of_other_topics_are_others(group: Group) -> None:
-    client = group.connect()
+def test_delayed_messages_of_other_topics_are_others(client: Client) -> None:
     client.create_topic("U")
     ask(client, "K1", DELAY="18")
     assert "once" not in ask(client, "K1", again=True, topic="U").fields
 
 
-def test_automatic_creation_of_the_topic(group: Group) -> None:
-    client = group.connect()
+def test_automatic_creation_of_the_topic(client: Client) -> None:
     first, again = begin(client, "K1", topic="new"), begin(client, "K1", topic="new", again=True)
     assert place(client.wait(first)) == place(client.wait(again))
 
@@ -261,8 +252,7 @@ def send_batch(client: Client, keys: list[str], *, again: bool) -> RemotingComma
     return client.call(RequestCode.SEND_BATCH_MESSAGE, fields, encode_batch(items))
 
 
-def test_batch(group: Group) -> None:
-    client = group.connect()
+def test_batch(group: Group, client: Client) -> None:
     keys = ["K1", "K2", "K3"]
     first = send_batch(client, keys, again=False)
     again = send_batch(client, keys, again=True)
@@ -271,8 +261,7 @@ def test_batch(group: Group) -> None:
     assert bodies(group) == [b"K1", b"K2", b"K3"]
 
 
-def test_batch_that_is_stored_in_part_is_undecidable(group: Group) -> None:
-    client = group.connect()
+def test_batch_that_is_stored_in_part_is_undecidable(group: Group, client: Client) -> None:
     send_batch(client, ["K1", "K2"], again=False)
     answer = send_batch(client, ["K1", "K2", "K3"], again=True)
     assert answer.code == ResponseCode.ONCE_UNDECIDABLE
@@ -280,8 +269,7 @@ def test_batch_that_is_stored_in_part_is_undecidable(group: Group) -> None:
     assert bodies(group) == [b"K1", b"K2"]
 
 
-def test_messages_that_were_sent_apart_are_no_batch(group: Group) -> None:
-    client = group.connect()
+def test_messages_that_were_sent_apart_are_no_batch(client: Client) -> None:
     for keys in (["K1"], ["other"], ["K2"]):
         send_batch(client, keys, again=False)
     answer = send_batch(client, ["K1", "K2"], again=True)
@@ -290,10 +278,9 @@ def test_messages_that_were_sent_apart_are_no_batch(group: Group) -> None:
 
 
 def test_of_a_batch_only_the_first_message_is_looked_up(
-    group: Group, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, client: Client
 ) -> None:
     """Each of 30,000 took a look into the index for every topic in which messages may be hidden: a second."""
-    client = group.connect()
     keys = [f"K{number}" for number in range(500)]
     first = send_batch(client, keys, again=False)
     looked_up: list[str] = []
@@ -309,8 +296,7 @@ def test_of_a_batch_only_the_first_message_is_looked_up(
     assert set(looked_up) == {"K0"}
 
 
-def test_unmodified_clients_are_left_alone(group: Group) -> None:
-    client = group.connect()
+def test_unmodified_clients_are_left_alone(group: Group, client: Client) -> None:
     for _ in range(2):
         client.send("T", b"x", 0, {"UNIQ_KEY": "K"})
     assert bodies(group) == [b"x", b"x"]

@@ -30,8 +30,7 @@ def longest(**own: str) -> dict[str, str]:
 
 @pytest.fixture
 def client() -> Client:
-    group = Group(1, broker={"delay_levels": "1s 2s 3s 4s 5s"})
-    group.elect()
+    group = Group.elected(1, broker={"delay_levels": "1s 2s 3s 4s 5s"})
     client = group.connect()
     client.create_topic(TOPIC)
     client.heartbeat(CONSUMERS, [TOPIC], producer_group="P" * 255)

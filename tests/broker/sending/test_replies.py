@@ -11,14 +11,14 @@ from broker.remoting.command import RemotingCommand, encode, response
 from broker.remoting.frame import FrameDecoder
 from broker.remoting.headers import PushReplyMessageHeader, SendMessageResponseHeader
 from log.properties import encode_properties, parse_properties
+from tests.broker.fields import send_fields
 from tests.broker.harness import Client, Group
 
 REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
 
 
 def prepared(**settings: Any) -> Group:
-    group = Group(3, broker=settings)
-    group.elect()
+    group = Group.elected(3, broker=settings)
     client = group.connect()
     client.heartbeat("g")
     client.close()
@@ -34,19 +34,14 @@ def start_reply(client: Client, to: str | None, body: bytes = b"reply", **change
     properties = {"UNIQ_KEY": "0A", "CORRELATION_ID": "c1", "MSG_TYPE": "reply"}
     if to is not None:
         properties["REPLY_TO_CLIENT"] = to
-    fields = {
-        "producerGroup": "repliers",
-        "topic": REPLY_TOPIC,
-        "defaultTopic": "TBW102",
-        "defaultTopicQueueNums": 4,
-        "queueId": 0,
-        "sysFlag": 0,
-        "bornTimestamp": client.group.wall_ms,
-        "flag": 5,
-        "properties": encode_properties(properties).decode(),
-        **changes,
-    }
-    return client.start_call(RequestCode.SEND_REPLY_MESSAGE, fields, body)
+    fields = send_fields(
+        producerGroup="repliers",
+        topic=REPLY_TOPIC,
+        bornTimestamp=client.group.wall_ms,
+        flag=5,
+        properties=encode_properties(properties).decode(),
+    )
+    return client.start_call(RequestCode.SEND_REPLY_MESSAGE, fields | changes, body)
 
 
 def pushed_to(client: Client) -> RemotingCommand:
@@ -164,6 +159,7 @@ def test_requester_is_found_after_a_failover(group: Group) -> None:
     [
         ({"topic": "unknown"}, ResponseCode.TOPIC_NOT_EXIST),
         ({"topic": "SCHEDULE_TOPIC_XXXX"}, ResponseCode.NO_PERMISSION),
+        ({"topic": "SELF_TEST_TOPIC"}, ResponseCode.NO_PERMISSION),
         ({"queueId": 1}, ResponseCode.SYSTEM_ERROR),
         ({"sysFlag": 4}, ResponseCode.MESSAGE_ILLEGAL),
         ({"properties": "x" * 40_000}, ResponseCode.MESSAGE_ILLEGAL),

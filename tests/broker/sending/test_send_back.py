@@ -16,9 +16,7 @@ RETRY, DEAD = "%RETRY%g", "%DLQ%g"
 
 @pytest.fixture
 def group() -> Group:
-    group = Group(3, broker={"delay_levels": "1s 2s 3s 4s 5s"})
-    group.elect()
-    return group
+    return Group.elected(3, broker={"delay_levels": "1s 2s 3s 4s 5s"})
 
 
 @pytest.fixture(params=["leader", "follower"])

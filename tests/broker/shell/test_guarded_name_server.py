@@ -29,9 +29,11 @@ from tests.broker.shell.test_access import ACCOUNTS, OPERATOR, ORDERS
 SECRET = "a secret of the brokers"
 
 
-async def wait_leader_registered(name_server: str, tls: ssl.SSLContext) -> None:
+async def wait_leader_registered(
+    name_server: str, tls: ssl.SSLContext, credentials: Credentials | None = OPERATOR
+) -> None:
     while True:
-        brokers = (await cluster_info(name_server, tls=tls, credentials=OPERATOR)).broker_table.values()
+        brokers = (await cluster_info(name_server, tls=tls, credentials=credentials)).broker_table.values()
         if any(0 in broker.broker_addresses for broker in brokers):
             return
         await trio.sleep(0.01)
@@ -125,3 +127,54 @@ async def test_strangers_over_tls_change_nothing(tmp_path: Path) -> None:
     told = [line for line in logs if line["event"] == "request refused"]
     assert {line["source"] for line in told} == {"127.0.0.1"}
     assert {"no broker", "no account", "bad signature"} <= {line["reason"] for line in told}
+
+
+async def test_brokers_register_by_their_certificates_and_nobody_else_does(tmp_path: Path) -> None:
+    folder = tmp_path / "certificates"
+    folder.mkdir()
+    certificates = Certificates(folder)
+    server = certificates.issue()
+    node = certificates.issue(authority="nodes")
+    name_server = NameServerSettings(
+        kv_config_path="",
+        tls_certificate=server[0],
+        tls_key=server[1],
+        tls_broker_ca=certificates.authority("nodes"),
+    )
+
+    def change(settings: Settings) -> Settings:
+        tls = TlsSettings(
+            certificate=node[0],
+            key=node[1],
+            peer_ca=certificates.authority("nodes"),
+            name_server_ca=certificates.authority(),
+        )
+        return msgspec.structs.replace(settings, tls=tls)
+
+    nobody = certificates.client()
+    async with running(tmp_path, nodes=3, name_server=name_server, change=change) as servers:
+        leader = await servers.wait_leader()
+        await wait_leader_registered(servers.name_server, nobody, None)
+        intruder = {
+            "brokerName": leader.node.group,
+            "brokerAddr": "127.0.0.1:6",
+            "clusterName": "DefaultCluster",
+            "brokerId": "0",
+            "haServerAddr": "h",
+        }
+        for tls in (nobody, None):
+            with pytest.raises(BrokerError, match="tls_broker_ca") as refused:
+                await ask(servers.name_server, RequestCode.REGISTER_BROKER, intruder, tls=tls)
+            assert refused.value.code == ResponseCode.NO_PERMISSION
+        # A certificate of another authority is no better than none, of whatever name it is.
+        shown = certificates.client(shows=certificates.issue(identity="127.0.0.2"))
+        with pytest.raises(ClientError):
+            await ask(servers.name_server, RequestCode.REGISTER_BROKER, intruder, tls=shown)
+        brokers = await registered_brokers(servers.name_server, tls=nobody)
+        assert {broker.address for broker in brokers} == {
+            broker.address for broker in servers.brokers.values()
+        }
+        by_node = certificates.client(shows=node)
+        await ask(
+            servers.name_server, RequestCode.REGISTER_BROKER, {**intruder, "brokerName": "b"}, tls=by_node
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -36,7 +37,7 @@ class Server:
         self._arrived: list[tuple[str, bytes]] = []
         self._runner = Turns(self._turn, lambda: 0)
         self.wake = self._runner.wake
-        reading = Reading.begin(self._runner)
+        reading = Reading.begin(self._runner, lambda: None)
         assert reading is not None
         self.reading = reading
         self.scope = trio.CancelScope()
@@ -56,13 +57,22 @@ class Server:
         return FAR_NS
 
     def connect(
-        self, name: str, received: Callable[[bytes], None] | None = None, *, is_peer: bool = False
+        self,
+        name: str,
+        received: Callable[[bytes], None] | None = None,
+        *,
+        is_peer: bool = False,
+        has_to_prove: bool = False,
     ) -> socket.socket:
         """The remote end of a new connection."""
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
         served = SocketConnection(
-            ours, Connection(self.outgoing, name), reading=self.reading, is_peer=is_peer
+            ours,
+            Connection(self.outgoing, name),
+            reading=self.reading,
+            is_peer=is_peer,
+            has_to_prove=has_to_prove,
         )
         self.connections[name] = served
 
@@ -197,6 +207,37 @@ async def test_every_pass_begins_with_the_peers_however_many_others_were_left(
         assert passes[: len(clients)] == [[f"p{k}", "client"] for k in range(len(clients))]
 
 
+async def test_one_that_is_first_is_not_called_again_with_those_that_were_left(
+    remotes: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was there to be read the second time: with `flush = "sync"` a node ended itself."""
+    clock = Clock(monkeypatch)
+    async with serving() as server:
+        called: list[str] = []
+
+        def expensive(data: bytes) -> None:
+            called.append("client")
+            clock.now += 1.5 * PASS_S
+            server.wake()
+
+        def flush_ended() -> None:
+            os.eventfd_read(ended)
+            called.append("first")
+
+        clients = [server.connect(f"c{k}", expensive) for k in range(3)]
+        remotes += clients
+        ended = os.eventfd(0, os.EFD_NONBLOCK)
+        await trio.testing.wait_all_tasks_blocked()
+        server.reading.add(ended, flush_ended, first=True)
+        for client in clients:
+            client.send(b"x")
+        os.eventfd_write(ended, 1)
+        await trio.testing.wait_all_tasks_blocked()
+        server.reading.remove(ended)
+        os.close(ended)
+        assert called == ["first", "client", "client", "client"]
+
+
 async def test_a_peer_is_read_from_when_nobody_else_is_ready_and_can_be_closed(
     remotes: list[socket.socket],
 ) -> None:
@@ -217,14 +258,13 @@ async def test_of_a_stranger_little_is_read_at_a_time_until_it_has_proved_an_acc
     remotes: list[socket.socket],
 ) -> None:
     async with serving() as server:
-        remotes.append(server.connect("stranger"))
+        remotes.append(server.connect("stranger", has_to_prove=True))
         await trio.testing.wait_all_tasks_blocked()
         connection = server.connections["stranger"].connection
-        connection.is_stranger = True
         remotes[0].send(bytes(5 * RECEIVE_BYTES_LEAST))
         await trio.testing.wait_all_tasks_blocked()
         assert server.turns == [[("stranger", bytes(RECEIVE_BYTES_LEAST))]] * 5
-        connection.is_stranger = False
+        connection.is_proven = True
         server.turns.clear()
         remotes[0].send(bytes(5 * RECEIVE_BYTES_LEAST))
         await trio.testing.wait_all_tasks_blocked()

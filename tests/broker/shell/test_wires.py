@@ -76,7 +76,7 @@ async def test_no_turn_follows_when_the_node_fails_of_a_new_link(monkeypatch: py
 
     monkeypatch.setattr(dialling, "peer_connected", fail)
     turns = Turns(turn, lambda: 0)
-    reading = Reading.begin(turns)
+    reading = Reading.begin(turns, lambda: None)
     near = Wires(dialling.outgoing, lambda: None, turns.wake, reading)
     far = Wires(accepting.outgoing, lambda: None, lambda: None)
     far.wake = far.hand_out

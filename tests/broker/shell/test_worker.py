@@ -31,7 +31,7 @@ class _Node:
         self.happened: list[Job | str] = []
         self.turned = trio.Event()
         self.turns = Turns(self._turn, lambda: 0)
-        reading = Reading.begin(self.turns)
+        reading = Reading.begin(self.turns, lambda: None)
         assert reading is not None
         self.reading = reading
         self.jobs = JobsBetweenReads("test", reading, self._done)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark_analysis.session import AnalysisUnavailableError, require_environment, start_session
-from tests.broker.client.conftest import world
+from tests.broker.client.conftest import broker, world
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["world"]
+__all__ = ["broker", "world"]
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from broker.client.message import MessageQueue
 from broker.remoting.codes import RequestCode
@@ -36,8 +35,7 @@ def numbers(start: int, stop: int) -> list[bytes]:
     return [b"%d" % number for number in range(start, stop)]
 
 
-async def test_a_range_is_read_from_its_start_to_its_stop(autojump_clock: MockClock, world: World) -> None:
-    (broker,) = one_group(world)
+async def test_a_range_is_read_from_its_start_to_its_stop(world: World, broker: Broker) -> None:
     fill(broker, 100)
     async with reader(world) as topics:
         assert await topics.queues() == [Q0]
@@ -46,10 +44,7 @@ async def test_a_range_is_read_from_its_start_to_its_stop(autojump_clock: MockCl
     assert (found.next_offset, found.losses) == (90, [])
 
 
-async def test_a_slice_is_bounded(
-    autojump_clock: MockClock, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (broker,) = one_group(world)
+async def test_a_slice_is_bounded(world: World, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(broker, 100)
     monkeypatch.setattr("broker.spark_source.topic_reader.PULL_MESSAGES", 32)
     monkeypatch.setattr("broker.spark_source.topic_reader.SLICE_MESSAGES", 40)
@@ -61,7 +56,7 @@ async def test_a_slice_is_bounded(
 
 
 async def test_a_leader_that_dies_in_the_middle_loses_and_doubles_nothing(
-    autojump_clock: MockClock, world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker.spark_source.topic_reader.PULL_MESSAGES", 32)
     leader, *followers = one_group(world, members=3)
@@ -78,8 +73,7 @@ async def test_a_leader_that_dies_in_the_middle_loses_and_doubles_nothing(
     assert any(follower.received(RequestCode.PULL_MESSAGE) for follower in followers)
 
 
-async def test_a_deleted_head_is_a_loss(autojump_clock: MockClock, world: World) -> None:
-    (broker,) = one_group(world)
+async def test_a_deleted_head_is_a_loss(world: World, broker: Broker) -> None:
     fill(broker, 7)
     await broker.delete_stored()
     fill(broker, 3)
@@ -91,9 +85,8 @@ async def test_a_deleted_head_is_a_loss(autojump_clock: MockClock, world: World)
     assert (gone.messages, gone.next_offset, gone.losses[0].stop) == ([], 5, 5)
 
 
-async def test_a_hole_in_an_answer_is_a_loss(autojump_clock: MockClock, world: World) -> None:
+async def test_a_hole_in_an_answer_is_a_loss(world: World, broker: Broker) -> None:
     """Retention took records of which the queue still knows: the broker leaves them out."""
-    (broker,) = one_group(world)
     fill(broker, 10)
     records = broker.records()
 
@@ -108,8 +101,7 @@ async def test_a_hole_in_an_answer_is_a_loss(autojump_clock: MockClock, world: W
     assert [(loss.first, loss.stop) for loss in found.losses] == [(0, 2), (4, 6), (9, 10)]
 
 
-async def test_a_queue_that_ends_before_the_range_is_a_loss(autojump_clock: MockClock, world: World) -> None:
-    (broker,) = one_group(world)
+async def test_a_queue_that_ends_before_the_range_is_a_loss(world: World, broker: Broker) -> None:
     fill(broker, 4)
     async with reader(world) as topics:
         found = await topics.read_slice(QueueRange(Q0, 2, 9))
@@ -117,8 +109,7 @@ async def test_a_queue_that_ends_before_the_range_is_a_loss(autojump_clock: Mock
     assert found.losses == [Loss(Q0, 4, 9, "the queue ends at 4")]
 
 
-async def test_a_member_that_lags_is_asked_again(autojump_clock: MockClock, world: World) -> None:
-    (broker,) = one_group(world)
+async def test_a_member_that_lags_is_asked_again(world: World, broker: Broker) -> None:
     fill(broker, 4)
 
     def lags(link: Link, command: RemotingCommand) -> RemotingCommand:
@@ -131,8 +122,7 @@ async def test_a_member_that_lags_is_asked_again(autojump_clock: MockClock, worl
     assert (bodies(found), found.losses) == (numbers(2, 4), [])
 
 
-async def test_patience_ends(autojump_clock: MockClock, world: World) -> None:
-    (broker,) = one_group(world)
+async def test_patience_ends(world: World, broker: Broker) -> None:
     fill(broker, 4)
     async with reader(world, timeoutMs="9000") as topics:
         await topics.queues()
@@ -143,8 +133,7 @@ async def test_patience_ends(autojump_clock: MockClock, world: World) -> None:
         assert trio.current_time() - started < 10
 
 
-async def test_a_refusal_is_final(autojump_clock: MockClock, world: World) -> None:
-    (broker,) = one_group(world)
+async def test_a_refusal_is_final(world: World, broker: Broker) -> None:
     fill(broker, 4)
     broker.script(RequestCode.PULL_MESSAGE, code(16))
     async with reader(world) as topics:
@@ -152,14 +141,14 @@ async def test_a_refusal_is_final(autojump_clock: MockClock, world: World) -> No
             await topics.read_slice(QueueRange(Q0, 0, 4))
 
 
-async def test_a_topic_that_does_not_exist_is_named(autojump_clock: MockClock, world: World) -> None:
+async def test_a_topic_that_does_not_exist_is_named(world: World) -> None:
     one_group(world)
     async with reader(world, subscribe="t,nothing") as topics:
         with pytest.raises(ReadError, match="'nothing'"):
             await topics.queues()
 
 
-async def test_offsets_by_time(autojump_clock: MockClock, world: World) -> None:
+async def test_offsets_by_time(world: World) -> None:
     (broker,) = one_group(world, queues=2)
     fill(broker, 4)
     options = parse_options(

@@ -18,14 +18,8 @@ from broker.remoting.bodies import (
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.headers import SendMessageResponseHeader
 from broker.remoting.json_body import decode_body, encode_body
+from tests.broker.fields import topic_fields
 from tests.broker.harness import Client, Group
-
-
-@pytest.fixture
-def group() -> Group:
-    group = Group(3)
-    group.elect()
-    return group
 
 
 @pytest.fixture(params=["leader", "follower"])
@@ -62,8 +56,7 @@ def test_system_topics_are_created_once(group: Group) -> None:
 
 @pytest.mark.parametrize("wanted", [False, True])
 def test_trace_topic_is_there_for_producers_where_nothing_is_created_by_sending(wanted: bool) -> None:
-    group = Group(1, broker={"trace_topic": wanted, "auto_create_topics": False})
-    group.elect()
+    group = Group.elected(1, broker={"trace_topic": wanted, "auto_create_topics": False})
     traces = topics(group.connect()).get("RMQ_SYS_TRACE_TOPIC")
     assert (traces is not None) == wanted
     if traces is not None:
@@ -245,16 +238,15 @@ def test_first_message_creates_its_topic_like_the_template(client: Client) -> No
 
 def test_created_topics_take_after_the_template_and_their_client(client: Client) -> None:
     """The filter type is the template's, the flags tell of a client in a unit; what exists stays as it is."""
-    fields = {
-        "topic": "Template",
-        "defaultTopic": "TBW102",
-        "readQueueNums": 2,
-        "writeQueueNums": 2,
-        "perm": 7,
-        "topicFilterType": "MULTI_TAG",
-        "topicSysFlag": 2,
-        "order": True,
-    }
+    fields = topic_fields(
+        topic="Template",
+        readQueueNums=2,
+        writeQueueNums=2,
+        perm=7,
+        topicFilterType="MULTI_TAG",
+        topicSysFlag=2,
+        order=True,
+    )
     client.ok(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
     client.send("T", b"x", defaultTopic="Template")
     client.send("Unit", b"x", unitMode=True)
@@ -293,8 +285,7 @@ def test_first_message_may_come_before_the_first_election() -> None:
 
 
 def test_no_creation_where_it_is_switched_off() -> None:
-    group = Group(1, broker={"auto_create_topics": False})
-    group.elect()
+    group = Group.elected(1, broker={"auto_create_topics": False})
     client = group.connect()
     answer = client.wait(client.start_send("T", b"x"))
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
@@ -318,16 +309,7 @@ def test_no_creation_where_it_is_switched_off() -> None:
     ],
 )
 def test_bad_topics(group: Group, change: dict[str, object], remark: str) -> None:
-    fields = {
-        "topic": "T",
-        "defaultTopic": "TBW102",
-        "readQueueNums": 1,
-        "writeQueueNums": 1,
-        "perm": 6,
-        "topicFilterType": "SINGLE_TAG",
-        "order": False,
-        **change,
-    }
+    fields = topic_fields(**change)
     answer = group.connect().call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert remark in (answer.remark or "")

@@ -39,8 +39,7 @@ def group() -> Group:
 
 
 def prepared(**settings: Any) -> Group:
-    group = Group(3, broker={**SETTINGS, **settings})
-    group.elect()
+    group = Group.elected(3, broker={**SETTINGS, **settings})
     client = group.connect()
     client.create_topic("T", 2)
     client.heartbeat("g")
@@ -137,8 +136,7 @@ def test_committed_message_is_the_half_message_in_its_place(group: Group, place:
     assert client.pull("T", "g", 0, 1, expression="x").bodies == []
 
 
-def test_half_message_is_nowhere_but_in_the_half_topic(group: Group) -> None:
-    client = group.connect()
+def test_half_message_is_nowhere_but_in_the_half_topic(group: Group, client: Client) -> None:
     half = send_half(client, b"secret", 0, {"KEYS": "k"})
     waiting = client.start_pull("T", "g", 0, suspend_ms=5000)
     group.advance(1)
@@ -157,8 +155,7 @@ def test_half_message_is_nowhere_but_in_the_half_topic(group: Group) -> None:
     assert bodies(client) == [b"secret"]
 
 
-def test_rolled_back_message_is_never_seen(group: Group) -> None:
-    client = group.connect()
+def test_rolled_back_message_is_never_seen(group: Group, client: Client) -> None:
     half = send_half(client, b"no")
     assert end(client, half, ROLLBACK) == ResponseCode.SUCCESS
     client.send("T", b"yes")
@@ -168,8 +165,7 @@ def test_rolled_back_message_is_never_seen(group: Group) -> None:
     assert open_ones(group) == []
 
 
-def test_operation_messages_name_each_decided_one_once(group: Group) -> None:
-    client = group.connect()
+def test_operation_messages_name_each_decided_one_once(group: Group, client: Client) -> None:
     halves = [send_half(client, b"%d" % number) for number in range(1200)]
     decisions = [
         start_end(client, half, ROLLBACK if half.queue_offset % 3 == 0 else COMMIT) for half in halves
@@ -185,8 +181,7 @@ def test_operation_messages_name_each_decided_one_once(group: Group) -> None:
     )
 
 
-def test_progress_is_what_a_tool_of_the_reference_expects(group: Group) -> None:
-    client = group.connect()
+def test_progress_is_what_a_tool_of_the_reference_expects(group: Group, client: Client) -> None:
     halves = [send_half(client, b"%d" % number) for number in range(3)]
     assert end(client, halves[0], COMMIT) == end(client, halves[2], ROLLBACK) == ResponseCode.SUCCESS
     group.advance(INTERVAL_S + 1)
@@ -206,8 +201,7 @@ def test_progress_is_what_a_tool_of_the_reference_expects(group: Group) -> None:
 
 
 @pytest.mark.parametrize("outcome", [COMMIT, ROLLBACK])
-def test_repeated_decision_succeeds_and_does_nothing(group: Group, outcome: int) -> None:
-    client = group.connect()
+def test_repeated_decision_succeeds_and_does_nothing(group: Group, outcome: int, client: Client) -> None:
     half = send_half(client, b"once")
     together = [start_end(client, half, outcome) for _ in range(3)]
     assert [client.wait(opaque).code for opaque in together] == [ResponseCode.SUCCESS] * 3
@@ -219,8 +213,7 @@ def test_repeated_decision_succeeds_and_does_nothing(group: Group, outcome: int)
 
 @pytest.mark.parametrize(("first", "second"), [(COMMIT, ROLLBACK), (ROLLBACK, COMMIT)])
 @pytest.mark.parametrize("waits", [True, False])
-def test_the_first_decision_stands(group: Group, first: int, second: int, waits: bool) -> None:
-    client = group.connect()
+def test_the_first_decision_stands(first: int, second: int, waits: bool, client: Client) -> None:
     half = send_half(client, b"x")
     opaque = start_end(client, half, first)
     if waits:
@@ -244,8 +237,9 @@ def test_the_first_decision_stands(group: Group, first: int, second: int, waits:
         ({"commitLogOffset": None}, "commitLogOffset"),
     ],
 )
-def test_wrong_decision_is_refused(group: Group, changes: dict[str, Any], remark: str) -> None:
-    client = group.connect()
+def test_wrong_decision_is_refused(
+    group: Group, changes: dict[str, Any], remark: str, client: Client
+) -> None:
     half = send_half(client, b"x")
     answer = client.call(RequestCode.END_TRANSACTION, end_fields(half, COMMIT, **changes))
     assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -254,15 +248,13 @@ def test_wrong_decision_is_refused(group: Group, changes: dict[str, Any], remark
     assert open_ones(group) == [0]
 
 
-def test_what_is_no_half_message_cannot_be_committed(group: Group) -> None:
-    client = group.connect()
+def test_what_is_no_half_message_cannot_be_committed(client: Client) -> None:
     plain = client.send("T", b"plain", 0, {"PGROUP": "P"})
     assert end(client, plain, COMMIT) == ResponseCode.SYSTEM_ERROR
     assert bodies(client) == [b"plain"]
 
 
-def test_undecided_decision_leaves_it_open(group: Group) -> None:
-    client = group.connect()
+def test_undecided_decision_leaves_it_open(group: Group, client: Client) -> None:
     half = send_half(client, b"x")
     assert end(client, half, UNKNOWN) == ResponseCode.SUCCESS
     assert open_ones(group) == [0]
@@ -271,8 +263,7 @@ def test_undecided_decision_leaves_it_open(group: Group) -> None:
     assert bodies(client) == [b"x"]
 
 
-def test_commit_waits_for_a_topic_that_is_gone(group: Group) -> None:
-    client = group.connect()
+def test_commit_waits_for_a_topic_that_is_gone(client: Client) -> None:
     half = send_half(client, b"x")
     client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
     assert end(client, half, COMMIT) == ResponseCode.TOPIC_NOT_EXIST
@@ -281,8 +272,7 @@ def test_commit_waits_for_a_topic_that_is_gone(group: Group) -> None:
     assert bodies(client) == [b"x"]
 
 
-def test_commit_waits_for_a_queue_that_is_gone(group: Group) -> None:
-    client = group.connect()
+def test_commit_waits_for_a_queue_that_is_gone(client: Client) -> None:
     half = send_half(client, b"x", 1)
     client.create_topic("T", 1)
     answer = client.call(RequestCode.END_TRANSACTION, end_fields(half, COMMIT))
@@ -292,8 +282,7 @@ def test_commit_waits_for_a_queue_that_is_gone(group: Group) -> None:
     assert bodies(client, queue_id=1) == [b"x"]
 
 
-def test_immunity_ends_the_producers_time(group: Group) -> None:
-    client = group.connect()
+def test_immunity_ends_the_producers_time(group: Group, client: Client) -> None:
     late, checked = (send_half(client, b"x", 0, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "5"}) for _ in range(2))
     group.advance(5.1)
     assert end(client, late, COMMIT) == ResponseCode.ILLEGAL_OPERATION
@@ -316,15 +305,13 @@ def test_immunity_ends_the_producers_time(group: Group) -> None:
     ],
 )
 def test_impossible_half_message_is_refused(
-    group: Group, properties: dict[str, str], header: dict[str, int], code: ResponseCode
+    properties: dict[str, str], header: dict[str, int], code: ResponseCode, client: Client
 ) -> None:
-    client = group.connect()
     assert client.wait(client.start_send("T", b"x", 0, properties, **header)).code == code
     assert bodies(client) == []
 
 
-def test_batch_of_half_messages_is_refused(group: Group) -> None:
-    client = group.connect()
+def test_batch_of_half_messages_is_refused(client: Client) -> None:
     body = encode_batch([BatchItem(0, b"x", b"TRAN_MSG\x01true\x02")])
     assert client.wait(client.start_send("T", body, batch=True)).code == ResponseCode.MESSAGE_ILLEGAL
     body = encode_batch([BatchItem(0, b"x", b"")])
@@ -341,22 +328,21 @@ def test_broker_may_reject_transactions() -> None:
 
 
 @pytest.mark.parametrize("topic", [HALF_TOPIC, HALF_OPERATIONS_TOPIC, CHECK_EXHAUSTED_TOPIC])
-def test_nobody_sends_to_the_topics_of_transactions(group: Group, topic: str) -> None:
-    client = group.connect()
+def test_nobody_sends_to_the_topics_of_transactions(topic: str, client: Client) -> None:
     answer = client.wait(client.start_send(topic, b"0", 0, {"TAGS": "d"}))
     assert answer.code in {ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST}
 
 
-def test_group_left_out_is_the_requests(group: Group) -> None:
-    client = group.connect()
+def test_group_left_out_is_the_requests(client: Client) -> None:
     half = client.send("T", b"x", 0, {"TRAN_MSG": "true"}, sysFlag=4, producerGroup="P")
     assert end(client, half, COMMIT) == ResponseCode.SUCCESS
 
 
 @pytest.mark.parametrize("sys_flag", [0, 4])
-def test_message_given_back_by_an_old_consumer_is_no_half_message(group: Group, sys_flag: int) -> None:
+def test_message_given_back_by_an_old_consumer_is_no_half_message(
+    group: Group, sys_flag: int, client: Client
+) -> None:
     """It says with its flags, too, that it was one: so a producer of those versions marks whatever has TRAN_MSG."""
-    client = group.connect()
     client.heartbeat("g")
     again = {"DELAY": "1", **HALF}
     client.send("%RETRY%g", b"again", 0, again, reconsumeTimes=1, sysFlag=sys_flag)
@@ -479,8 +465,7 @@ def test_producers_of_a_group_are_asked_in_turn_and_no_others(group: Group) -> N
     assert sum(len(questions(producer)) for producer in producers) == 12
 
 
-def test_only_questions_that_were_sent_count(group: Group) -> None:
-    client = group.connect()
+def test_only_questions_that_were_sent_count(group: Group, client: Client) -> None:
     half = send_half(client, b"x")
     group.advance(20 * INTERVAL_S)
     assert state(group).times(half.queue_offset) == 0
@@ -524,8 +509,7 @@ def test_nobody_is_asked_while_nobody_may_commit(group: Group) -> None:
     assert end(producer, half, COMMIT) == ResponseCode.SUCCESS
 
 
-def test_older_than_the_log_is_kept_is_given_up(group: Group) -> None:
-    client = group.connect()
+def test_older_than_the_log_is_kept_is_given_up(group: Group, client: Client) -> None:
     send_half(client, b"x")
     group.now_ns += 73 * 3600 * 10**9
     group.elect()
@@ -661,8 +645,7 @@ def test_next_leader_goes_on_asking_with_the_count(group: Group) -> None:
     assert questions(producer)[-1][1].properties_by_name()["TRANSACTION_CHECK_TIMES"] == str(times + 1)
 
 
-def test_next_leader_writes_the_operation_messages_that_are_owed(group: Group) -> None:
-    client = group.connect()
+def test_next_leader_writes_the_operation_messages_that_are_owed(group: Group, client: Client) -> None:
     half = send_half(client, b"x")
     assert end(client, half, COMMIT) == ResponseCode.SUCCESS
     group.kill(group.leader)
@@ -671,8 +654,7 @@ def test_next_leader_writes_the_operation_messages_that_are_owed(group: Group) -
     assert listed(group.connect()) == [half.queue_offset]
 
 
-def test_restart_of_all_from_a_snapshot_forgets_nothing(group: Group) -> None:
-    client = group.connect()
+def test_restart_of_all_from_a_snapshot_forgets_nothing(group: Group, client: Client) -> None:
     client.heartbeat(producer_group="P")
     halves = [send_half(client, b"%d" % number) for number in range(5)]
     assert end(client, halves[1], COMMIT) == end(client, halves[3], ROLLBACK) == ResponseCode.SUCCESS
@@ -692,8 +674,9 @@ def test_restart_of_all_from_a_snapshot_forgets_nothing(group: Group) -> None:
     assert sorted(bodies(client)) == [b"0", b"1"]
 
 
-def test_full_disk_leaves_the_transaction_open(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = group.connect()
+def test_full_disk_leaves_the_transaction_open(
+    group: Group, monkeypatch: pytest.MonkeyPatch, client: Client
+) -> None:
     half = send_half(client, b"x")
     replica = group.node(group.leader).replica
 
@@ -738,9 +721,8 @@ def test_store_with_prepared_records_in_any_topic_starts_and_goes_on(group: Grou
 
 
 def test_a_pass_over_many_whose_producers_are_gone_keeps_nobody_waiting(
-    group: Group, monkeypatch: pytest.MonkeyPatch
+    group: Group, monkeypatch: pytest.MonkeyPatch, client: Client
 ) -> None:
-    client = group.connect()
     for number in range(3 * SLICE_MAX):
         client.start_send("T", b"%d" % number, 0, HALF, sysFlag=4)
     group.advance(TIMEOUT_S)

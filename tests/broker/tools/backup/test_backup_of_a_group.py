@@ -13,15 +13,15 @@ import pytest
 
 from broker.administration import backup_processor
 from broker.administration.backup_processor import LEASE_NS
+from broker.backups.copying import BackupCopy
+from broker.backups.directory import Backup, BackupWriter
+from broker.backups.errors import BackupError, DamagedBackupError
+from broker.backups.manifest import BackupFile, read_manifest, write_manifest
+from broker.backups.restoring import restore
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.headers import CheckTransactionStateHeader
 from broker.settings.tables import ImpossibleSettingError, Settings
 from broker.state.release import THIS_RELEASE
-from broker.tools.backup.copying import BackupCopy
-from broker.tools.backup.directory import Backup, BackupWriter
-from broker.tools.backup.errors import BackupError, DamagedBackupError
-from broker.tools.backup.manifest import BackupFile, read_manifest, write_manifest
-from broker.tools.backup.restoring import restore
 from log.store import Store
 from raft.recovery_loss import Loss
 from tests.broker.harness import SECOND, SMALL_STORE, Client, Group
@@ -41,8 +41,7 @@ def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def group_with_messages(count: int = 120, size: int = 3, **settings: Any) -> Group:
-    group = Group(size, options=OPTIONS, flush="sync", **settings)
-    group.elect()
+    group = Group.elected(size, options=OPTIONS, flush="sync", **settings)
     client = group.connect()
     client.create_topic("T", 2)
     client.heartbeat("g")
@@ -391,8 +390,7 @@ def test_a_backup_of_another_history_is_not_gone_on_with(tmp_path: Path) -> None
         take(again.connect(), tmp_path / "b")
     Backup(tmp_path / "b", THIS_RELEASE).verify()
 
-    other = Group(1, options=OPTIONS, node={"group": "broker-b"})
-    other.elect()
+    other = Group.elected(1, options=OPTIONS, node={"group": "broker-b"})
     with pytest.raises(BackupError, match="'broker-b'"):
         take(other.connect(), tmp_path / "b")
 

@@ -21,11 +21,11 @@ from typing import Final
 
 import msgspec
 
+from broker.backups.errors import BackupError, DamagedBackupError
+from broker.backups.manifest import BackupFile, Manifest, begun, read_manifest, sync, write_manifest
 from broker.remoting.backup_description import BackupDescription
 from broker.state.release import Release
 from broker.state.snapshot import StateSnapshot, decode_state
-from broker.tools.backup.errors import BackupError, DamagedBackupError
-from broker.tools.backup.manifest import BackupFile, Manifest, begun, read_manifest, sync, write_manifest
 from log.entry_range import EntryRange, check_range
 from log.errors import DamagedRangeError
 from log.layout import HEADER, HEADER_BYTES, file_name

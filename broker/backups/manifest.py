@@ -14,8 +14,8 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from broker.backups.errors import DamagedBackupError
 from broker.remoting.backup_description import BackupDescription
-from broker.tools.backup.errors import DamagedBackupError
 from log.private_files import write_file
 
 NAME: Final = "manifest.json"

@@ -11,12 +11,12 @@ from typing import Final
 
 import msgspec
 
+from broker.backups.directory import BackupWriter
+from broker.backups.errors import BackupError
+from broker.backups.manifest import Manifest
 from broker.remoting.backup_description import BackupDescription
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand
-from broker.tools.backup.directory import BackupWriter
-from broker.tools.backup.errors import BackupError
-from broker.tools.backup.manifest import Manifest
 from log.entry_range import check_range
 from log.errors import DamagedRangeError
 

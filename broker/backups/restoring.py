@@ -9,14 +9,14 @@ node of the old group has. Term and vote are written last: a store that is not w
 from __future__ import annotations
 
 from broker.assembly import store_options_of
+from broker.backups.directory import Backup
+from broker.backups.errors import BackupError
 from broker.replica.internal_records import COMMAND, read_internal
 from broker.replica.membership import Membership
 from broker.settings.tables import Settings
 from broker.state.commands import decode_command, deleted_topics
 from broker.state.release import Release
 from broker.state.snapshot import with_addresses
-from broker.tools.backup.directory import Backup
-from broker.tools.backup.errors import BackupError
 from log.disk import Disk
 from log.hard_state import HardState, HardStateFile
 from log.options import StoreOptions
@@ -97,7 +97,7 @@ def restore(
 
 
 def _build_queues(store: Store, last_index: int, release: Release, wall_ms: int) -> None:
-    """Makes the queues of all entries, as a replica does that applies them (`Replica._apply_committed`)."""
+    """Makes the queues of all entries, as a replica does that applies them (`AppliedState.apply`)."""
     while store.dispatched_index < last_index:
         for _, record in store.dispatch(last_index, wall_ms, stop_at_internal=True).internal:
             internal = read_internal(record)

@@ -1,0 +1,154 @@
+"""What is committed, as state: queues and index files, metadata, open transactions.
+
+Each entry is applied once, in order. After a start dispatch may begin before what the last snapshot of the state
+reflects: the queues are built again from there, and commands that the snapshot has are passed over. Until dispatch is
+past it, queues and metadata reflect different entries, and no snapshot of them is taken.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from broker.replica.digests import Digests
+from broker.replica.internal_records import COMMAND, read_internal
+from broker.replica.room import Room
+from broker.replica.upkeep import Upkeep
+from broker.state.commands import Command, decode_command, deleted_topics
+from broker.state.metadata import Metadata
+from broker.state.release import Release
+from broker.state.snapshot import StateSnapshot, encode_state
+from broker.statistics.timings import Timings
+from log.dispatch import Arrival
+from log.errors import DiskFullError
+from log.snapshot import Snapshot
+from log.store import Store
+
+COMMAND_BYTES_AT_ONCE: Final = 128 * 1024
+"""Commands that are applied at once, as bytes in the log, or the one that is longer: some 7 ms of consumer offsets,
+which are many to a command."""
+
+
+class AppliedState:
+    """The state of one replica. `index` is the last entry that is dispatched; commands up to it are in `metadata`."""
+
+    __slots__ = (
+        "_metadata_index",
+        "_release",
+        "_room",
+        "_store",
+        "_timings",
+        "_upkeep",
+        "digests",
+        "index",
+        "metadata",
+    )
+
+    def __init__(
+        self,
+        store: Store,
+        metadata: Metadata,
+        metadata_index: int,
+        upkeep: Upkeep,
+        room: Room,
+        release: Release,
+        timings: Timings,
+    ) -> None:
+        self._store = store
+        self._upkeep = upkeep
+        self._room = room
+        self._release = release
+        self._timings = timings
+        self.index = store.dispatched_index
+        self.metadata = metadata
+        self._metadata_index = metadata_index
+        """The last entry whose command `metadata` reflects; dispatch may restart before it."""
+        self.digests = Digests()
+
+    @property
+    def reflected_index(self) -> int:
+        """The last entry that any part of the state reflects."""
+        return max(self.index, self._metadata_index)
+
+    def apply(
+        self, upto: int, now_ns: int, wall_ms: int, applied: Callable[[int, Command, Any], None]
+    ) -> list[Arrival]:
+        """Applies the entries up to `upto`, or fewer: where the disk has no room for what they make, or commands among
+        them are `COMMAND_BYTES_AT_ONCE`.
+
+        `applied` is told of each command: its entry, and what it returned. Returns which queues have new messages.
+        Raises `log.errors.DiskError`.
+        """
+        arrivals: list[Arrival] = []
+        command_bytes = 0
+        while self.index < upto and command_bytes < COMMAND_BYTES_AT_ONCE:
+            # A command is applied before the entries behind it get their units: it may delete their topic.
+            digest_index = self.digests.next_index(self.index)
+            try:
+                dispatch = self._store.dispatch(min(upto, digest_index), wall_ms, stop_at_internal=True)
+            except DiskFullError as error:
+                self._room.for_dispatch(error, now_ns)
+                break
+            arrivals += dispatch.arrivals
+            for index, record in dispatch.internal:
+                command_bytes += len(record)
+                self._apply_internal(index, record, now_ns, applied)
+            self.index = dispatch.last_index
+            if self.index == digest_index and self._metadata_index <= digest_index:
+                self.digests.applied(digest_index, self.metadata, now_ns)
+        return arrivals
+
+    def _apply_internal(
+        self, index: int, record: memoryview, now_ns: int, applied: Callable[[int, Command, Any], None]
+    ) -> None:
+        """Applies a record of the group's own, or one that decides a transaction, unless the snapshot reflects it."""
+        is_new = index > self._metadata_index
+        if is_new:
+            self._metadata_index = index
+        internal = read_internal(record)
+        if internal is None:
+            if is_new:
+                self.metadata.transactions.apply_record(record)
+            return
+        tag, body = internal
+        if tag != COMMAND:
+            return
+        command = decode_command(body, self._release.newest_format)
+        result = self.metadata.apply(command) if is_new else None
+        # Also for those that the snapshot reflects: dispatch began before them, and made the topic's queues again.
+        for topic in deleted_topics(command):
+            self._store.remove_topic(topic)
+        self._upkeep.note_format(self.metadata.format, now_ns)
+        if is_new:
+            applied(index, command, result)
+
+    def reset(self, state: StateSnapshot, state_index: int, first_index: int, now_ns: int) -> None:
+        """The log begins anew at `first_index`; `state`, the leader's, reflects the entries up to `state_index`."""
+        self.metadata = state.metadata
+        self._upkeep.note_format(self.metadata.format, now_ns)
+        self._metadata_index = state_index
+        self.index = first_index - 1
+
+    # ------------------------------------------------------------------ snapshots
+
+    def is_of_one_place(self, index: int) -> bool:
+        """True if the state is that of one place in the log, at `index` or behind it: `snapshot` may be called then."""
+        return self.index >= max(index, self._metadata_index)
+
+    def encode(self, addresses: dict[str, str]) -> bytes:
+        """Returns the state with the members' `addresses`. It reflects `reflected_index`."""
+        return encode_state(self.metadata, addresses, self._store.queues)
+
+    def snapshot(self, addresses: dict[str, str]) -> Snapshot:
+        """Returns the state of one place, with the members' `addresses`."""
+        assert self.is_of_one_place(self.index), "metadata and queues reflect the same entries"
+        return Snapshot(self.index, self.encode(addresses))
+
+    def save(self, addresses: dict[str, str], now_ns: int) -> None:
+        """Writes the state durably once the log is durable so far; what comes before it may be deleted then.
+
+        As long as it is not of one place the old snapshot stays. Raises `log.errors.DiskError`.
+        """
+        if self._upkeep.waiting_snapshot is None and self.is_of_one_place(self.index):
+            began_ns = self._timings.stopwatch()
+            snapshot = self.snapshot(addresses)
+            self._upkeep.keep_snapshot(snapshot, self._timings.stopwatch() - began_ns)
+        self._upkeep.write_snapshot(now_ns)
