@@ -33,6 +33,9 @@ ALL_CLIENTS = (CPP, *JAVA)
 BINARY = "-binary"
 """Ends the name of a Java client that writes ROCKETMQ headers; without it headers are JSON."""
 
+CLOCKS_APART_MS = 50
+"""Store times are of the group's time (broker/replica/group_clock.py), which may be so far behind a client's clock."""
+
 Option = str | int | bool
 
 

@@ -12,6 +12,7 @@ from broker.client.errors import ConnectionFailed
 from broker.node.node import Node
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import SendHeader
+from broker.replica.proposals import Waiter
 from broker.replica.replica import Replica
 from broker.requests.connection import Connection
 from broker.sending.once import OnceSends
@@ -152,4 +153,11 @@ def late_first_attempt_not_looked_up(patch: pytest.MonkeyPatch) -> None:
 
 @planted("repeated send looked up in what is applied", "the first attempt is in the log, not yet committed")
 def repeated_send_looked_up_in_what_is_applied(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Replica, "when_applied", lambda self, waiter: waiter.committed())
+    def when_applied(self: Replica, waiter: Waiter) -> None:
+        """A batch that is under way is waited for: a decision that is told at once would ask again for ever."""
+        if self.batches.under_way is not None:
+            self.batches.under_way.waiting.append(waiter)
+        else:
+            waiter.committed()
+
+    patch.setattr(Replica, "when_applied", when_applied)

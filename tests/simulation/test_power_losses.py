@@ -196,13 +196,25 @@ def test_a_group_that_can_elect_nobody_is_no_hang() -> None:
 def test_votes_can_go_with_sync_flush_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seed 807: of n0's tail, which it had acknowledged to nobody, later pages survive and an earlier one does not.
 
-    It cannot tell that from damage to what it had acknowledged; n2 has a new disk, and n1 alone is no majority.
+    It cannot tell that from damage to what it had acknowledged; n2 has a new disk, and n1 alone is no majority. Not in
+    every run has n0 a tail of several pages at that moment.
     """
+    results = (_run_with_a_torn_tail(seed, monkeypatch) for seed in _SEEDS)
+    result = next(result for result in results if result.data_loss is not None)
+    loss = result.data_loss
+    assert loss is not None
+    assert (loss.entries, loss.acknowledged, loss.without_votes) == (0, 0, ("n2",))
+    assert [one.node for one in loss.nodes] == ["n0"]
+    assert "holds until power failures took votes" in summary_line(result, 1.0)
+
+
+def _run_with_a_torn_tail(seed: int, monkeypatch: pytest.MonkeyPatch) -> Result:
+    """All lose power at once while n2's disk is new; of n0's unflushed pages all but the first survive."""
     faults = [
         Fault(7 * SECOND, "new disk", 4, 3 * SECOND, 0.5),
         Fault(7 * SECOND + 300 * MILLISECOND, "slow disk", 0, 2 * SECOND, 1.0),
     ]
-    world = World(_plan(7, *faults, flush="sync"))
+    world = World(_plan(seed, *faults, flush="sync"))
     survive = SimulatedDisk._after_power_failure
 
     def all_but_the_first_page(disk: SimulatedDisk, inode: _Inode, written_back: float) -> _Inode:
@@ -223,11 +235,7 @@ def test_votes_can_go_with_sync_flush_too(monkeypatch: pytest.MonkeyPatch) -> No
     world.scheduler.at(8 * SECOND, lose_power_of_all)
     result = run_world(world)
     assert result.violation is None, describe_finding(result, "this test")
-    loss = result.data_loss
-    assert loss is not None
-    assert (loss.entries, loss.acknowledged, loss.without_votes) == (0, 0, ("n2",))
-    assert [one.node for one in loss.nodes] == ["n0"]
-    assert "holds until power failures took votes" in summary_line(result, 1.0)
+    return result
 
 
 def _dark_host(entries: int, body: bytes = b"body") -> tuple[PowerLosses, Any, EntryLog]:
