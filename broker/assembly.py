@@ -224,7 +224,7 @@ def _processors(node: Node, address: str, store_host: bytes, random: RandomSourc
         QueriesProcessor(replica, requests),
         TopicsProcessor(replica, requests, creations, offsets, settings, time, listeners),
         ConnectionsProcessor(replica, requests, registry, stats, time, names.group),
-        ResetsProcessor(replica, registry, offsets, resets, names.group),
+        ResetsProcessor(replica, requests, registry, offsets, resets, names.group),
         ClientQuestionsProcessor(replica, requests, registry, calls, names.group),
         StatisticsProcessor(
             replica,

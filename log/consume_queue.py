@@ -51,10 +51,12 @@ class MappingPool:
     Keys are (queue, start of file); a queue is told when the mapping of its last file goes.
     """
 
-    __slots__ = ("_limit", "_mapped")
+    __slots__ = ("_limit", "_mapped", "opened")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
+        self.opened = 0
+        """The number of files that were mapped since the start."""
         self._mapped: dict[tuple[ConsumeQueue, int], MappedFile] = {}
 
     def __len__(self) -> int:
@@ -65,6 +67,7 @@ class MappingPool:
         key = (queue, start)
         mapped = self._mapped.get(key)
         if mapped is None:
+            self.opened += 1
             mapped = queue.open_file(start, create=create)
             while len(self._mapped) >= self._limit:
                 self._evict_one()

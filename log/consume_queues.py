@@ -44,12 +44,13 @@ def is_storable_topic(topic: str) -> bool:
 class ConsumeQueues:
     """The queues that exist (`get`), and those that a record needs (`make`)."""
 
-    __slots__ = ("_disk", "_options", "_pool", "_table")
+    __slots__ = ("_disk", "_options", "_table", "pool")
 
     def __init__(self, disk: Disk, options: StoreOptions) -> None:
         self._disk = disk
         self._options = options
-        self._pool = MappingPool(options.consume_queue_mappings)
+        self.pool = MappingPool(options.consume_queue_mappings)
+        """The files of all queues that are mapped."""
         self._table: dict[tuple[str, int], ConsumeQueue] = {}
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
@@ -66,7 +67,7 @@ class ConsumeQueues:
         queue = self._table.get((topic, queue_id))
         if queue is None:
             assert is_storable_topic(topic), f"a topic that names no directory: {topic!r}"
-            queue = ConsumeQueue(self._disk, DIRECTORY, topic, queue_id, self._options, self._pool)
+            queue = ConsumeQueue(self._disk, DIRECTORY, topic, queue_id, self._options, self.pool)
             self._table[topic, queue_id] = queue
         return queue
 
@@ -83,7 +84,7 @@ class ConsumeQueues:
 
     def remove_all(self) -> None:
         """Removes every queue: the log was reset. Raises DiskError."""
-        self._pool.clear()
+        self.pool.clear()
         self._table.clear()
         self._disk.remove_tree(DIRECTORY)
 
@@ -151,4 +152,4 @@ class ConsumeQueues:
         return sum(queue.delete_before(physical_begin) for queue in self._table.values())
 
     def close(self) -> None:
-        self._pool.clear()
+        self.pool.clear()

@@ -49,6 +49,7 @@ _APART = frozenset((INTERNAL_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, *DECIDING_TOPIC
 """Topics whose messages are not plain: they are for the caller as well, or their units hold times."""
 _PLAIN_FROM = 4
 """Shorter runs are walked, even where there is C: what surrounds it costs some 10 us a run."""
+_NO_END = 1 << 62
 _WALKED_BETWEEN = 8
 """The number of entries that are walked before C is asked again whether what follows is plain."""
 
@@ -68,12 +69,13 @@ class Dispatch(NamedTuple):
     """The outcome of a dispatch, whose last entry is `last_index`.
 
     `internal` has (index, record) of what the state machine applies, in log order, as views of the log: the group's own
-    records, and messages that decide transactions.
+    records, and messages that decide transactions. `files` is the number of files that were mapped for it.
     """
 
     last_index: int
     arrivals: list[Arrival]
     internal: list[tuple[int, memoryview]]
+    files: int
 
 
 class _Topic:
@@ -108,6 +110,7 @@ class Dispatcher:
     __slots__ = (
         "_delays",
         "_entries_per_pass",
+        "_files_until",
         "_index",
         "_log",
         "_plain_messages",
@@ -125,6 +128,8 @@ class Dispatcher:
         self._index = index
         self._delays = options.delay_levels_ms
         self._entries_per_pass = options.dispatch_entries
+        self._files_until = _NO_END
+        """The count of mapped files (`MappingPool.opened`) at which this dispatch is long enough."""
         self._plain_messages = options.loops.plain_messages
         self._topics: dict[bytes, _Topic] = {}
         self._tags: dict[bytes | None, int] = {}
@@ -137,9 +142,16 @@ class Dispatcher:
         self._touched.clear()
 
     def run(
-        self, first_index: int, to_index: int, wall_ms: int, *, stop_at_internal: bool = False
+        self,
+        first_index: int,
+        to_index: int,
+        wall_ms: int,
+        *,
+        stop_at_internal: bool = False,
+        files_max: int | None = None,
     ) -> Dispatch:
-        """Dispatches entries `first_index`..`to_index`, or up to the first internal one if so wished.
+        """Dispatches entries `first_index`..`to_index`, or up to the first internal one if so wished, or up to the one
+        with which `files_max` files of queues were mapped.
 
         They are taken in passes of `StoreOptions.dispatch_entries`.
 
@@ -147,7 +159,10 @@ class Dispatcher:
         """
         internal: list[tuple[int, memoryview]] = []
         index = first_index
-        while index <= to_index and not (stop_at_internal and internal):
+        pool = self._queues.pool
+        opened = pool.opened
+        self._files_until = _NO_END if files_max is None else opened + files_max
+        while index <= to_index and not (stop_at_internal and internal) and pool.opened < self._files_until:
             index = self._pass(
                 index, min(to_index, index + self._entries_per_pass - 1), wall_ms, internal, stop_at_internal
             )
@@ -156,7 +171,7 @@ class Dispatcher:
             for queue, first in self._touched.items()
         ]
         self._touched.clear()
-        return Dispatch(index - 1, arrivals, internal)
+        return Dispatch(index - 1, arrivals, internal, pool.opened - opened)
 
     def _pass(
         self,
@@ -166,16 +181,16 @@ class Dispatcher:
         internal: list[tuple[int, memoryview]],
         stop_at_internal: bool,
     ) -> int:
-        """Dispatches entries `index`..`to_index`, or up to the first internal one; returns the next index.
+        """Dispatches entries `index`..`to_index`, or fewer as `run` does; returns the next index.
 
         Long runs of one kind are taken as columns, everything else is walked.
         """
         stopped = False
         while self._plain_messages is not None and index <= to_index and not stopped:
-            if to_index - index >= _PLAIN_FROM - 1:
-                index += self._plain(index, to_index, wall_ms)
+            count = self._plain(index, to_index, wall_ms) if to_index - index >= _PLAIN_FROM - 1 else 0
+            index += max(count, 0)
             if index <= to_index:
-                last = min(to_index, index + _WALKED_BETWEEN - 1)
+                last = to_index if count < 0 else min(to_index, index + _WALKED_BETWEEN - 1)
                 index, stopped = self._walk(index, last, wall_ms, internal, stop_at_internal)
         while index <= to_index and not stopped:
             parts: list[tuple[int, Run | None]] = [(to_index, None)]
@@ -185,14 +200,18 @@ class Dispatcher:
                 while run is not None and len(run.sizes) >= RUN_FROM and (count := self._run(run, wall_ms)):
                     index += count
                     run = run.behind(count)
-                if index <= last:
+                stopped = self._queues.pool.opened >= self._files_until
+                if index <= last and not stopped:
                     index, stopped = self._walk(index, last, wall_ms, internal, stop_at_internal)
-                    if stopped:
-                        break
+                if stopped:
+                    break
         return index
 
     def _plain(self, index: int, to_index: int, wall_ms: int) -> int:
-        """Dispatches the plain messages from entry `index` on by C; returns how many, 0 if they are to be walked."""
+        """Dispatches the plain messages from entry `index` on by C; returns how many, 0 if they are to be walked.
+
+        Returns -1 if they belong to so many queues that walking is to find where this dispatch ends.
+        """
         assert self._plain_messages is not None, "it is called where there is such a function"
         buffer, start, at = self._walk_from(index)
         found = self._plain_messages(buffer, start, at, to_index - index + 1, _APART)
@@ -208,6 +227,9 @@ class Dispatcher:
             if queue is None or (first_offset != queue.max_offset and queue.max_offset > queue.min_offset):
                 return 0  # a replay, or a hole
             runs.append((queue, first_offset, units))
+        files_left = self._files_until - self._queues.pool.opened
+        if len(runs) > files_left and sum(queue.tail_start < 0 for queue, _, _ in runs) > files_left:
+            return -1
         keys = np.frombuffer(raw_keys, KEY_TYPE)
         if len(keys) and int(keys["offset"][0]) <= self._index.end_offset:
             return 0  # they are there already
@@ -263,6 +285,7 @@ class Dispatcher:
         the straight way through it, and whatever few messages need stands in a method of its own.
         """
         topics, tags, touched = self._topics, self._tags, self._touched
+        pool, files_until = self._queues.pool, self._files_until
         unpack = _HEADS.unpack_from
         keys: list[bytes] = []
         key_offsets: list[int] = []
@@ -356,6 +379,9 @@ class Dispatcher:
                             keys.append(topic.key_prefix + key)
                             key_offsets.append(physical_offset)
                             key_times.append(store_time)
+            if pool.opened >= files_until:
+                stopped = True
+                break
         if keys:
             self._index.put(keys, key_offsets, key_times, wall_ms)
         return index, stopped

@@ -180,19 +180,26 @@ class Store:
 
     # ---- committed entries to queues -----------------------------------------------------------------
 
-    def dispatch(self, to_index: int, wall_ms: int, *, stop_at_internal: bool = False) -> Dispatch:
+    def dispatch(
+        self, to_index: int, wall_ms: int, *, stop_at_internal: bool = False, files_max: int | None = None
+    ) -> Dispatch:
         """Builds queue and index units of entries `dispatched_index` + 1 .. `to_index`, all committed.
 
         With `stop_at_internal` it ends behind the first internal record, so that the caller applies it before
         later records get their units (a topic that is deleted and made again needs this); call again until
         `dispatched_index` is where it should be. Internal records may come again after a restart (down to
-        `snapshot_index` + 1 or earlier): the caller skips those that it has applied.
+        `snapshot_index` + 1 or earlier): the caller skips those that it has applied. It ends as well with the entry for
+        which the last of `files_max` files of queues was mapped.
 
         Raises DiskError, QueueOrderError: nothing is lost, the next call begins with the same entry.
         """
         assert to_index <= self.log.last_index, "only entries in the log can be dispatched"
         result = self._dispatcher.run(
-            self.dispatched_index + 1, to_index, wall_ms, stop_at_internal=stop_at_internal
+            self.dispatched_index + 1,
+            to_index,
+            wall_ms,
+            stop_at_internal=stop_at_internal,
+            files_max=files_max,
         )
         self.dispatched_index = max(self.dispatched_index, result.last_index)
         self._built_index = max(self._built_index, self.dispatched_index)

@@ -8,7 +8,7 @@ command does not wait either: no call has more than one command to write, howeve
 once. What was staged and lost with the leader is reported again by its consumer.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from broker.node.group_room import GroupRoom
@@ -52,6 +52,40 @@ class _UnderWay:
         self.is_followed = is_followed
         """They are an order that consumers are to follow."""
         self.waiting: list[_Waiter] = []
+
+
+class _PartlyOrdered:
+    """An order that goes into the log part by part; says once what has become of it."""
+
+    __slots__ = ("_done", "_is_complete", "_lost", "has_begun", "is_lost", "parts_under_way")
+
+    def __init__(self, done: Callable[[], None], lost: Callable[[], None]) -> None:
+        self._done = done
+        self._lost = lost
+        self._is_complete = False
+        self.has_begun = False
+        """Some of it is in the log."""
+        self.is_lost = False
+        self.parts_under_way = 0
+
+    def part_applied(self, _: Uncounted) -> None:
+        self.parts_under_way -= 1
+        self._look()
+
+    def complete(self) -> None:
+        """All parts are in the log."""
+        self._is_complete = True
+        self._look()
+
+    def _look(self) -> None:
+        if self._is_complete and not self.parts_under_way and not self.is_lost:
+            self._done()
+
+    def lose(self) -> None:
+        """A part is not in the log, or may not stay there."""
+        if not self.is_lost:
+            self.is_lost = True
+            self._lost()
 
 
 class OffsetCommits:
@@ -123,6 +157,18 @@ class OffsetCommits:
         if len(self._staged) >= OFFSETS_PER_COMMAND:
             self.propose()
 
+    def check_room(self, group: str, queue_ids: Mapping[str, Collection[int]]) -> None:
+        """Raises `RequestError` where a group cannot be given an offset in all these queues of topics."""
+        stored = self._replica.metadata.offsets
+        self._check_room(
+            sum(len(set(ids) - stored.get((group, topic), {}).keys()) for topic, ids in queue_ids.items())
+        )
+
+    def _check_room(self, new: int) -> None:
+        count, most = self._replica.metadata.offset_count, self._settings.current.limits.max_stored_offsets
+        if new and count + self._staged_new + self._under_way_new + new > most:
+            raise _too_many(most)
+
     def commit_all(
         self,
         offsets: Sequence[StoredOffset],
@@ -135,12 +181,10 @@ class OffsetCommits:
 
         `until_followed` parks them (broker/offsets/resets.py). Raises as `commit`, and as `Replica.propose_command`.
         """
-        metadata, most = self._replica.metadata, self._settings.current.limits.max_stored_offsets
-        new = sum(
-            queue_id not in metadata.offsets.get((group, topic), ()) for group, topic, queue_id, _ in offsets
+        stored = self._replica.metadata.offsets
+        self._check_room(
+            sum(queue_id not in stored.get((group, topic), ()) for group, topic, queue_id, _ in offsets)
         )
-        if new and metadata.offset_count + self._staged_new + self._under_way_new + new > most:
-            raise _too_many(most)
         self.propose()  # what was reported before may not come after it
         give_back = self._claim(group for group, *_ in offsets)
 
@@ -160,6 +204,37 @@ class OffsetCommits:
         except (ReplicaError, DiskFullError):
             give_back()
             raise
+
+    def order_in_steps(
+        self,
+        parts: Iterable[Sequence[StoredOffset]],
+        done: Callable[[], None],
+        lost: Callable[[], None],
+        *,
+        until_followed: bool = False,
+    ) -> Iterator[None]:
+        """Proposes the offsets of an administrator's order part by part, each as `commit_all` does, one in a step.
+
+        Calls `done` when all are applied, `lost` if it is unknown which of them will be. Each part is asked for in its
+        step, and what it raises is raised as long as nothing is in the log; so is what `commit_all` raises.
+        """
+        order = _PartlyOrdered(done, lost)
+        try:
+            for number, part in enumerate(parts):
+                if number:
+                    yield
+                if order.is_lost:
+                    return
+                if part:
+                    self.commit_all(part, order.part_applied, order.lose, until_followed=until_followed)
+                    order.parts_under_way += 1
+                    order.has_begun = True
+        except (ReplicaError, DiskFullError, RequestError):
+            if not order.has_begun:
+                raise
+            order.lose()
+            return
+        order.complete()
 
     def _propose_all(
         self,

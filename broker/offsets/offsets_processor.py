@@ -10,7 +10,7 @@ from typing import Final
 
 from broker.node.client_registry import ClientRegistry
 from broker.node.ports import Proposals, Requests
-from broker.offsets.commits import NoRoom, OffsetCommits
+from broker.offsets.commits import OFFSETS_PER_COMMAND, NoRoom, OffsetCommits, StoredOffset
 from broker.offsets.resets import OffsetResets
 from broker.remoting.admin_headers import CloneGroupOffsetHeader
 from broker.remoting.bodies import TopicConfig
@@ -160,28 +160,38 @@ class OffsetsProcessor:
                 yield
         reply(connection, command, ResponseCode.SUCCESS, body=encode_body({"offsetTable": table}))
 
-    def clone(self, connection: Connection, command: RemotingCommand) -> None:
-        """Sets a group's offsets to another's, in one topic or in all that the other consumes.
+    def clone(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
+        """Sets a group's offsets to another's, in one topic or in all that the other consumes, in steps.
 
         While the other has members, topics that none of them subscribes to any more are left out, unless `offline`.
         """
         header = command.decode_fields(CloneGroupOffsetHeader)
         _check_group(header.destination_group)
-        metadata = self._replica.metadata
-        cloned = [
-            (header.destination_group, topic, queue_id, offset)
-            for (group, topic), queues in metadata.offsets.items()
-            if group == header.source_group
+        source, target = header.source_group, header.destination_group
+        offsets = self._replica.metadata.offsets
+        topics = [
+            topic
+            for group, topic in offsets
+            if group == source
             and header.topic in {None, "", topic}
             and (header.offline or self._registry.may_consume(group, topic))
-            for queue_id, offset in queues.items()
         ]
-        if not cloned:
-            reply(connection, command, ResponseCode.SUCCESS)
-            return
-        self._offsets.commit_all(
-            cloned,
-            lambda _: reply(connection, command, ResponseCode.SUCCESS),
+
+        def parts() -> Iterator[list[StoredOffset]]:
+            part: list[StoredOffset] = []
+            for topic in topics:
+                # As they stand now, in whatever table: a snapshot may have brought another.
+                queues = self._replica.metadata.offsets.get((source, topic), {})
+                part += [(target, topic, queue_id, offset) for queue_id, offset in queues.items()]
+                while len(part) >= OFFSETS_PER_COMMAND:
+                    yield part[:OFFSETS_PER_COMMAND]
+                    del part[:OFFSETS_PER_COMMAND]
+            yield part
+
+        self._offsets.check_room(target, {topic: offsets[source, topic].keys() for topic in topics})
+        yield from self._offsets.order_in_steps(
+            parts(),
+            lambda: reply(connection, command, ResponseCode.SUCCESS),
             lambda: reply_unknown(connection, command),
         )
 

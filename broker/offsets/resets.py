@@ -46,11 +46,13 @@ class OffsetResets:
         """Registers a part that must know at once that groups are to go elsewhere, in the queues of these keys."""
         self._listeners.append(listener)
 
+    def forget_ended(self) -> None:
+        """Forgets who was told of orders that others have ended: nothing need be known of these any more."""
+        parked = self._replica.metadata.parked
+        self._told = {key: told for key, told in self._told.items() if parked.get(*key) == told[0]}
+
     def ordered(self, keys: Iterable[_Key]) -> None:
         """Tells the listeners of orders that have been applied."""
-        parked = self._replica.metadata.parked
-        # Of orders that others have ended nothing need be known any more.
-        self._told = {key: told for key, told in self._told.items() if parked.get(*key) == told[0]}
         keys = list(keys)
         for listener in self._listeners:
             listener(keys)

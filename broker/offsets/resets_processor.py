@@ -6,22 +6,27 @@ not consumed. Java's client of 5.x does that for 21 already, and would stop for 
 broadcast to keeps its offsets in its members, who get nothing but the 220.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from broker.node.client_registry import ClientRegistry
 from broker.node.consumer_group import ConsumerGroup, RegisteredClient
-from broker.node.ports import State
-from broker.offsets.commits import OffsetCommits, StoredOffset
+from broker.node.ports import Requests, State
+from broker.offsets.commits import OFFSETS_PER_COMMAND, OffsetCommits, StoredOffset
 from broker.offsets.resets import OffsetResets
-from broker.remoting.admin_bodies import QueueOffsets
+from broker.remoting.admin_bodies import ListedOffsets
 from broker.remoting.admin_headers import ResetOffsetHeader
 from broker.remoting.bodies import MessageModel, MessageQueue, TopicConfig
 from broker.remoting.codes import LanguageCode, RequestCode, ResponseCode, Version
-from broker.remoting.command import RemotingCommand, encode, request
+from broker.remoting.command import RemotingCommand, encode_head, request
+from broker.remoting.json_body import ObjectKeyed, encode_body
 from broker.requests.connection import Connection
 from broker.requests.errors import RequestError
-from broker.requests.processing import Place, Route
+from broker.requests.processing import Pace, Place, Route
 from broker.requests.responses import reply, reply_unknown
+
+_TOLD_AT_ONCE: Final = 4_000
+"""Queues of which members and administrator are told in one step."""
 
 
 class ResetsProcessor:
@@ -30,12 +35,14 @@ class ResetsProcessor:
     def __init__(
         self,
         replica: State,
+        requests: Requests,
         registry: ClientRegistry[Connection],
         offsets: OffsetCommits,
         resets: OffsetResets,
         broker_name: str,
     ) -> None:
         self._replica = replica
+        self._requests = requests
         self._registry = registry
         self._offsets = offsets
         self._resets = resets
@@ -45,11 +52,13 @@ class ResetsProcessor:
         """The leader's: it knows where queues end, and all clients."""
         return (Route(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, self.reset_offset, Place.LEADER_READ),)
 
-    def reset_offset(self, connection: Connection, command: RemotingCommand) -> None:
+    def reset_offset(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
         """Has a group go to a time (negative: the end) in a topic; the response, once that is in the log, says where.
 
         Without force only backwards, from a stored offset. A `queue_id` (5.x) leaves the other queues alone, an
-        `offset` is then where to go. Raises `RequestError` for a topic, group, queue or offset that is not there.
+        `offset` is then where to go. A topic of many queues is gone through in steps.
+
+        Raises `RequestError` for a topic, group, queue or offset that is not there.
         """
         header = command.decode_fields(ResetOffsetHeader)
         metadata = self._replica.metadata
@@ -62,41 +71,37 @@ class ResetsProcessor:
                 ResponseCode.CONSUMER_NOT_ONLINE,
                 f"Consumer not online, so can not reset offset, Group: {header.group} Topic: {header.topic}",
             )
-
+        queue_ids = _queues_to_reset(header, config)
         # Where each queue is to go; the response and the 220 to members say the same.
-        targets = self._targets(header, config)
-        body = QueueOffsets(
-            {
-                MessageQueue(self._broker_name, queue_id, header.topic): offset
-                for queue_id, offset in targets.items()
-            }
-        )
-        ordered: list[StoredOffset] = [
-            (header.group, header.topic, queue_id, offset) for queue_id, offset in targets.items()
-        ]
+        targets: dict[int, int] = {}
+
+        def parts() -> Iterator[list[StoredOffset]]:
+            for begin in range(0, len(queue_ids), OFFSETS_PER_COMMAND):
+                found = self._targets(header, queue_ids[begin : begin + OFFSETS_PER_COMMAND])
+                targets.update(found)
+                yield [(header.group, header.topic, queue_id, offset) for queue_id, offset in found.items()]
+
+        def done() -> None:
+            told = self._tell_and_reply(connection, command, header, targets, is_ordered=not is_broadcast)
+            self._requests.handle_in_steps(connection, command, told)
+
         # Members of a group that is broadcast to keep their offsets themselves: there is nothing to put into the log.
         is_broadcast = group is not None and group.message_model is MessageModel.BROADCASTING
-
-        def done(_: object = None) -> None:
-            if not is_broadcast:
-                self._resets.ordered([(group, topic, queue_id) for group, topic, queue_id, _ in ordered])
-            self._tell(header, body)
-            reply(connection, command, ResponseCode.SUCCESS, body=body.encode())
-
-        if is_broadcast or not ordered:
+        if is_broadcast:
+            for _ in parts():
+                yield
             done()
-            return
-        self._offsets.commit_all(
-            ordered,
-            done,
-            lambda: reply_unknown(connection, command),
-            until_followed=True,
-        )
+        else:
+            if header.is_force:  # else queues without a stored offset are passed over
+                self._offsets.check_room(header.group, {header.topic: queue_ids})
+            yield from self._offsets.order_in_steps(
+                parts(), done, lambda: reply_unknown(connection, command), until_followed=True
+            )
 
-    def _targets(self, header: ResetOffsetHeader, config: TopicConfig) -> dict[int, int]:
+    def _targets(self, header: ResetOffsetHeader, queue_ids: Iterable[int]) -> dict[int, int]:
         stored = self._replica.metadata.offsets.get((header.group, header.topic), {})
         targets: dict[int, int] = {}
-        for queue_id in _queues_to_reset(header, config):
+        for queue_id in queue_ids:
             target = self._target(header, queue_id)
             if not header.is_force and not _names_offset(header):
                 if queue_id not in stored:
@@ -124,22 +129,52 @@ class ResetsProcessor:
             return queue.max_offset
         return queue.offset_at_time(header.timestamp, self._replica.store.store_time_of)
 
-    def _tell(self, header: ResetOffsetHeader, body: QueueOffsets) -> None:
-        """Sends 220 to the members that are there now."""
+    def _tell_and_reply(
+        self,
+        connection: Connection,
+        command: RemotingCommand,
+        header: ResetOffsetHeader,
+        targets: dict[int, int],
+        *,
+        is_ordered: bool,
+    ) -> Iterator[None]:
+        """Tells pulls that wait, sends 220 to the members that are there now, and answers the request, in steps."""
         group = self._registry.consumer_group(header.group)
-        if group is None:
-            return
-        for client in group.members():
-            if _follows_pulls(group, client):
-                continue
-            is_cpp = client.language == LanguageCode.CPP
-            order = request(
-                RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
-                ResetOffsetHeader(header.topic, header.group, header.timestamp, header.is_force),
-                body.encode_for_cpp() if is_cpp else body.encode(),
-                one_way=True,
-            )
-            client.connection.send(encode(order))
+        members = [] if group is None else [one for one in group.members() if not _follows_pulls(group, one)]
+        has_cpp = any(client.language == LanguageCode.CPP for client in members)
+        if is_ordered:
+            self._resets.forget_ended()
+        for_all, for_cpp, pace = ObjectKeyed(), ListedOffsets(), Pace(_TOLD_AT_ONCE)
+        queue_ids = list(targets)
+        for begin in range(0, len(queue_ids), OFFSETS_PER_COMMAND):
+            some = queue_ids[begin : begin + OFFSETS_PER_COMMAND]
+            if is_ordered:
+                self._resets.ordered((header.group, header.topic, queue_id) for queue_id in some)
+            offsets = {
+                MessageQueue(self._broker_name, queue_id, header.topic): targets[queue_id]
+                for queue_id in some
+            }
+            for_all.add(offsets)
+            if has_cpp:
+                for_cpp.add(offsets)
+            if pace.spent(len(some)):
+                yield
+        body = encode_body({"offsetTable": for_all.encoded()})
+        body_for_cpp = for_cpp.encode() if has_cpp else b""
+        for client in members:
+            if self._requests.is_connected(client.connection):
+                told = body_for_cpp if client.language == LanguageCode.CPP else body
+                self._tell(client.connection, header, told)
+        reply(connection, command, ResponseCode.SUCCESS, body=body)
+
+    def _tell(self, connection: Connection, header: ResetOffsetHeader, body: bytes) -> None:
+        """Sends 220 to a member, which may share the body with others."""
+        order = request(
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+            ResetOffsetHeader(header.topic, header.group, header.timestamp, header.is_force),
+            one_way=True,
+        )
+        connection.send(encode_head(order, len(body)), body)
 
 
 def _follows_pulls(group: ConsumerGroup[Connection], client: RegisteredClient[Connection]) -> bool:
@@ -151,7 +186,7 @@ def _follows_pulls(group: ConsumerGroup[Connection], client: RegisteredClient[Co
     )
 
 
-def _queues_to_reset(header: ResetOffsetHeader, config: TopicConfig) -> Iterable[int]:
+def _queues_to_reset(header: ResetOffsetHeader, config: TopicConfig) -> Sequence[int]:
     """Returns all queues of the topic, or the one that a request names. Raises `RequestError` if it does not exist."""
     count = max(config.read_queue_nums, config.write_queue_nums)
     if header.queue_id is None or header.queue_id < 0:

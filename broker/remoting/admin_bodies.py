@@ -98,23 +98,37 @@ class QueueOffsets(msgspec.Struct):
 
     def encode_for_cpp(self) -> bytes:
         """The form of 220 that C++ clients read: a list, as their parser knows no object keys."""
-        return encode_body(
-            {
-                "offsetTable": [
-                    {
-                        "brokerName": queue.broker_name,
-                        "offset": offset,
-                        "queueId": queue.queue_id,
-                        "topic": queue.topic,
-                    }
-                    for queue, offset in self.offsets.items()
-                ]
-            }
-        )
+        listed = ListedOffsets()
+        listed.add(self.offsets)
+        return listed.encode()
 
     @classmethod
     def decode(cls, body: bytes | memoryview) -> QueueOffsets:
         return cls(decode_object_keyed(decode_body(body, _QueueOffsets).offset_table, decode_queue))
+
+
+class ListedOffsets:
+    """`QueueOffsets.encode_for_cpp` of a map that is too long to be encoded at a stroke."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self) -> None:
+        self._items: list[msgspec.Raw] = []
+
+    def add(self, offsets: dict[MessageQueue, int]) -> None:
+        """Encodes some of it."""
+        for queue, offset in offsets.items():
+            item = {
+                "brokerName": queue.broker_name,
+                "offset": offset,
+                "queueId": queue.queue_id,
+                "topic": queue.topic,
+            }
+            self._items.append(msgspec.Raw(encode_body(item)))
+
+    def encode(self) -> bytes:
+        """All of it."""
+        return encode_body({"offsetTable": self._items})
 
 
 class _QueueOffsets(msgspec.Struct, rename="camel"):

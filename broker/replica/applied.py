@@ -71,23 +71,27 @@ class AppliedState:
     def apply(
         self, upto: int, now_ns: int, wall_ms: int, applied: Callable[[int, Command, Any], None]
     ) -> list[Arrival]:
-        """Applies the entries up to `upto`, or fewer: where the disk has no room for what they make, or commands among
-        them are `COMMAND_BYTES_AT_ONCE`.
+        """Applies the entries up to `upto`, or fewer: where the disk has no room for what they make, commands among
+        them are `COMMAND_BYTES_AT_ONCE`, or their queues had `StoreOptions.dispatch_files` files mapped.
 
         `applied` is told of each command: its entry, and what it returned. Returns which queues have new messages.
         Raises `log.errors.DiskError`.
         """
         arrivals: list[Arrival] = []
         command_bytes = 0
-        while self.index < upto and command_bytes < COMMAND_BYTES_AT_ONCE:
+        files_left = self._store.options.dispatch_files
+        while self.index < upto and command_bytes < COMMAND_BYTES_AT_ONCE and files_left > 0:
             # A command is applied before the entries behind it get their units: it may delete their topic.
             digest_index = self.digests.next_index(self.index)
             try:
-                dispatch = self._store.dispatch(min(upto, digest_index), wall_ms, stop_at_internal=True)
+                dispatch = self._store.dispatch(
+                    min(upto, digest_index), wall_ms, stop_at_internal=True, files_max=files_left
+                )
             except DiskFullError as error:
                 self._room.for_dispatch(error, now_ns)
                 break
             arrivals += dispatch.arrivals
+            files_left -= dispatch.files
             for index, record in dispatch.internal:
                 command_bytes += len(record)
                 self._apply_internal(index, record, now_ns, applied)

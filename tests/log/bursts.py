@@ -102,8 +102,10 @@ def written(disk: MemoryDisk) -> dict[str, bytes]:
     return {path: bytes(file.seen) for path, file in disk.files.items()}
 
 
-def dispatched(seed: int, *, full: bool = False, loops: Loops = PURE) -> Iterator[object]:
-    """What dispatch tells, step by step, and the bytes that it leaves."""
+def dispatched(
+    seed: int, *, full: bool = False, loops: Loops = PURE, files_max: int | None = None
+) -> Iterator[object]:
+    """What dispatch tells, step by step, and the bytes that it leaves; only these where something cuts it short."""
     rng = random.Random(seed)
     disk = MemoryDisk()
     store, _ = Store.open(disk, replace(OPTIONS, loops=loops), NOW)
@@ -118,7 +120,7 @@ def dispatched(seed: int, *, full: bool = False, loops: Loops = PURE) -> Iterato
             disk.free_pages = step.randrange(3)
         upto = min(store.log.last_index, store.dispatched_index + step.randrange(1, 400))
         try:
-            outcome = store.dispatch(upto, NOW, stop_at_internal=step.random() < 0.5)
+            outcome = store.dispatch(upto, NOW, stop_at_internal=step.random() < 0.5, files_max=files_max)
         except DiskFullError:
             disk.free_pages = None
             continue
@@ -129,7 +131,7 @@ def dispatched(seed: int, *, full: bool = False, loops: Loops = PURE) -> Iterato
             before = arrivals.get((topic, queue_id), (first, first))
             assert before[1] == first, "arrivals follow each other"
             arrivals[topic, queue_id] = (before[0], end)
-        if not full:
+        if not full and files_max is None:
             yield outcome.last_index, [(index, bytes(record)) for index, record in outcome.internal]
     disk.free_pages = None
     store.index.write()

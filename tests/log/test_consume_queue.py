@@ -151,10 +151,10 @@ def test_mappings_stay_bounded_with_many_queues() -> None:
     for number in range(20):
         for queue_id in range(30):
             queues.make("T", queue_id).append(number, 48 + number, 50, queue_id)
-            assert len(queues._pool) <= 3
+            assert len(queues.pool) <= 3
     for queue_id in range(30):
         assert all_units(queues.make("T", queue_id)) == [(48 + number, 50, queue_id) for number in range(20)]
-    assert len(queues._pool) <= 3
+    assert len(queues.pool) <= 3
 
 
 def test_units_held_by_a_reader_survive_eviction() -> None:

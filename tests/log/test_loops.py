@@ -201,6 +201,14 @@ def test_a_store_has_the_same_bytes(fast: Loops, seed: int, full: bool) -> None:
     assert taken, "C has taken some"
 
 
+@pytest.mark.parametrize("files_max", [1, 3])
+@pytest.mark.parametrize("seed", range(100, 104))
+def test_a_dispatch_that_ends_behind_some_files_goes_on_there(fast: Loops, seed: int, files_max: int) -> None:
+    *_, arrivals, files = dispatched(seed)
+    for by in (PURE, fast):
+        assert list(dispatched(seed, loops=by, files_max=files_max)) == [arrivals, files]
+
+
 @given(st.integers(0, 2**32))
 def test_hostile_bytes_lead_nowhere(compiled: ModuleType, seed: int) -> None:
     """Whatever stands in a data file, what is taken of it lies in it; the sanitizers see every byte that is read."""

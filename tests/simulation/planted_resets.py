@@ -117,9 +117,9 @@ def repeated_by_the_broker(patch: pytest.MonkeyPatch) -> None:
 def _with_force(patch: pytest.MonkeyPatch, force: bool) -> None:
     original = ResetsProcessor._targets
 
-    def targets(self: ResetsProcessor, header: ResetOffsetHeader, config: TopicConfig) -> dict[int, int]:
+    def targets(self: ResetsProcessor, header: ResetOffsetHeader, queue_ids: Iterable[int]) -> dict[int, int]:
         header.is_force = force
-        return original(self, header, config)
+        return original(self, header, queue_ids)
 
     patch.setattr(ResetsProcessor, "_targets", targets)
 
@@ -139,9 +139,9 @@ def forward_without_force(patch: pytest.MonkeyPatch) -> None:
 @planted("reset: of one queue for all", "4.9 knows no queue id here", actor="resetter")
 def of_one_queue_for_all(patch: pytest.MonkeyPatch) -> None:
     """A 4.9 broker knows no queue id in this request."""
-    original: Callable[..., Iterable[int]] = resets_module._queues_to_reset
+    original: Callable[..., Sequence[int]] = resets_module._queues_to_reset
 
-    def queues_to_reset(header: ResetOffsetHeader, config: TopicConfig) -> Iterable[int]:
+    def queues_to_reset(header: ResetOffsetHeader, config: TopicConfig) -> Sequence[int]:
         original(header, config)
         return range(config.read_queue_nums)
 

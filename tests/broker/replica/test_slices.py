@@ -8,9 +8,12 @@ import pytest
 
 from broker.node.running import RunningNode
 from broker.offsets import commits
-from broker.remoting.codes import RequestCode
+from broker.remoting.admin_bodies import QueueOffsets
+from broker.remoting.codes import RequestCode, ResponseCode
 from broker.replica import applied
 from broker.replica.replica import FOLLOWER_RESTS_NS, Replica
+from broker.requests.errors import NotServingError
+from broker.requests.processing import OUTCOME_UNKNOWN
 from broker.state.commands import Command, CommitOffsets
 from broker.state.metadata import Metadata
 from log.batch import BatchItem, encode_batch
@@ -178,3 +181,75 @@ def test_a_follower_does_not_rest_between_slices() -> None:
     last = group.node(group.leader).replica.store.log.last_index
     client.send("T", b"tells that they are committed")
     assert applied_there(group) == last
+
+
+def test_a_turn_maps_so_many_files_of_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client may send to as many queues as it likes, and each that is new takes as long as a hundred messages."""
+    group = Group.elected(3, options=replace(SMALL_STORE, dispatch_files=4, consume_queue_mappings=8))
+    client = group.connect()
+    client.create_topic("T", 50)
+    group.converge()
+    opened: list[int] = []
+    turn = RunningNode.turn
+
+    def watched(running: RunningNode, now_ns: int, wall_ms: int) -> None:
+        pool = running.node.replica.store.queues.pool
+        before = pool.opened
+        turn(running, now_ns, wall_ms)
+        opened.append(pool.opened - before)
+
+    monkeypatch.setattr(RunningNode, "turn", watched)
+    for body in (b"first", b"second"):  # new queues, then such whose mappings were given up meanwhile
+        for queue in range(50):
+            opaque = client.start_send("T", body, queue_id=queue)
+        assert client.wait(opaque).code == 0
+        group.converge()
+    assert max(opened) == 4
+    for queue in range(50):
+        assert client.pull("T", "G", 0, queue_id=queue).bodies == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("code", [RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RequestCode.CLONE_GROUP_OFFSET])
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_an_order_for_many_queues_is_proposed_one_command_a_turn(
+    code: RequestCode, is_lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = Group.elected(3)
+    client = group.connect()
+    client.create_topic("T", 1_300)
+    client.heartbeat("h")
+    client.heartbeat("g")
+    report(client, 1_300)
+    group.advance(1)
+    in_turns: list[int] = []
+    count = [0]
+    propose, turn = Replica.propose_command, RunningNode.turn
+
+    def watched(replica: Replica, command: Command, *told: object) -> None:
+        count[0] += 1
+        if is_lost and sum(in_turns) + count[0] == 2:
+            raise NotServingError(None)
+        propose(replica, command, *told)  # type: ignore[arg-type]
+
+    def watched_turn(running: RunningNode, now_ns: int, wall_ms: int) -> None:
+        turn(running, now_ns, wall_ms)
+        in_turns.append(count[0])
+        count[0] = 0
+
+    monkeypatch.setattr(Replica, "propose_command", watched)
+    monkeypatch.setattr(RunningNode, "turn", watched_turn)
+    fields = {"topic": "T", "group": "g", "timestamp": -1, "isForce": True}
+    if code == RequestCode.CLONE_GROUP_OFFSET:
+        fields = {"topic": "T", "srcGroup": "g", "destGroup": "h", "offline": True}
+    answer = client.call(code, fields)
+    assert max(in_turns) == 1
+    if is_lost:
+        assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
+        return
+    assert (answer.code, sum(in_turns)) == (0, 3)
+    offsets = group.node(group.leader).replica.metadata.offsets
+    if code == RequestCode.CLONE_GROUP_OFFSET:
+        assert offsets["h", "T"] == offsets["g", "T"] == {queue: queue for queue in range(1_300)}
+    else:
+        to = {queue.queue_id: offset for queue, offset in QueueOffsets.decode(answer.body).offsets.items()}
+        assert to == offsets["g", "T"] == dict.fromkeys(range(1_300), 0)
