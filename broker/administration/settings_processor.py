@@ -1,6 +1,7 @@
 """The node's settings, told and changed on request."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from broker.node.ports import State
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -38,9 +39,25 @@ class SettingsProcessor:
         self._reply(connection, command)
 
     def get(self, connection: Connection, command: RemotingCommand) -> None:
-        """Tells all settings but secrets, as properties."""
-        self._reply(connection, command, self._live.as_properties().encode())
+        """Tells all settings but secrets, as properties; who asks for ``origins``, as Trivet's tools do, gets with them
+        which are no defaults, and which may change.
+        """
+        fields = {}
+        if command.fields.get("origins") == "true":
+            origins = self._live.origins()
+            fields = {
+                "changedSettings": ";".join(origins.changed),
+                "givenSettings": ";".join(origins.given),
+                "changeableSettings": ";".join(origins.changeable),
+            }
+        self._reply(connection, command, self._live.as_properties().encode(), fields)
 
-    def _reply(self, connection: Connection, command: RemotingCommand, body: bytes = b"") -> None:
+    def _reply(
+        self,
+        connection: Connection,
+        command: RemotingCommand,
+        body: bytes = b"",
+        fields: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         version = encode_body(self._replica.metadata.topics_version).decode()
-        reply(connection, command, ResponseCode.SUCCESS, None, {"version": version}, body)
+        reply(connection, command, ResponseCode.SUCCESS, None, {"version": version, **fields}, body)

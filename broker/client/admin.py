@@ -92,7 +92,8 @@ class AdminClient:
         tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        self.core = ClientCore(ConnectionOptions(name_servers, runtime, tls, credentials))
+        self.options = ConnectionOptions(name_servers, runtime, tls, credentials)
+        self.core = ClientCore(self.options)
         self._runtime = self.core.runtime
         self._calls = PatientCalls(self.core, CALL_TIMEOUT_S)
 

@@ -154,6 +154,85 @@ class ConsumerConnection(msgspec.Struct, rename="camel"):
     subscription_table: dict[str, SubscriptionData]
 
 
+class QueueInHand(msgspec.Struct, rename="camel"):
+    """One queue in ConsumerRunningInfo: its member has it now. The reference tells more of it."""
+
+    cached_messages: Int32 = msgspec.field(name="cachedMsgCount", default=0)
+    commit_offset: Int64 = 0
+
+
+class ConsumerRunningInfo(msgspec.Struct):
+    """Response of a consumer to GET_CONSUMER_RUNNING_INFO 307; clients that tell less leave fields out."""
+
+    queues: dict[MessageQueue, QueueInHand] = {}
+    subscriptions: list[SubscriptionData] = []
+    properties: dict[str, str] = {}
+
+    def encode(self) -> bytes:
+        return encode_body(
+            {
+                "mqTable": encode_object_keyed(self.queues),
+                "properties": self.properties,
+                "statusTable": {},
+                "subscriptionSet": self.subscriptions,
+            }
+        )
+
+    @classmethod
+    def decode(cls, body: bytes | memoryview) -> ConsumerRunningInfo:
+        raw = decode_body(body, _ConsumerRunningInfo)
+        queues = decode_object_keyed(raw.queues, decode_queue)
+        return cls(queues, raw.subscription_set, raw.properties)
+
+
+class _ConsumerRunningInfo(msgspec.Struct, rename="camel"):
+    queues: dict[str, QueueInHand] = msgspec.field(name="mqTable", default_factory=dict)
+    properties: dict[str, str] = {}
+    subscription_set: list[SubscriptionData] = []
+
+
+class ProducerInfo(msgspec.Struct, rename="camel"):
+    """One client of a producer group in AllProducers; ``remote_address`` is ip:port."""
+
+    client_id: str
+    language: str
+    remote_address: str = msgspec.field(name="remoteIP")
+    version: Int32 = 0
+
+
+class AllProducers(msgspec.Struct):
+    """Response to GET_ALL_PRODUCER_INFO 328: the clients of each producer group."""
+
+    data: dict[str, list[ProducerInfo]] = {}
+
+
+class BrokerConsumeStats(msgspec.Struct):
+    """Response to GET_BROKER_CONSUME_STATS 317, as far as it is read: by consumer group, its progress in each topic."""
+
+    groups: dict[str, list[ConsumeStats]]
+
+    @classmethod
+    def decode(cls, body: bytes | memoryview) -> BrokerConsumeStats:
+        found: dict[str, list[ConsumeStats]] = {}
+        for entry in decode_body(body, _BrokerConsumeStats).consume_stats_list:
+            for group, stats in entry.items():
+                found.setdefault(group, []).extend(
+                    ConsumeStats(decode_object_keyed(raw.offset_table, decode_queue), raw.consume_tps)
+                    for raw in stats
+                )
+        return cls(found)
+
+
+class _BrokerConsumeStats(msgspec.Struct, rename="camel"):
+    consume_stats_list: list[dict[str, list[_ConsumeStats]]] = []
+
+
+class ConsumeTimeSpan(msgspec.Struct, rename="camel"):
+    """Response to QUERY_CONSUME_TIME_SPAN 303."""
+
+    consume_time_span_set: list[QueueTimeSpan] = []
+
+
 class ProducerConnection(msgspec.Struct, rename="camel"):
     """Response to GET_PRODUCER_CONNECTION_LIST 204."""
 

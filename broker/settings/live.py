@@ -10,8 +10,8 @@ address something when it is made cannot change in a running node, and a request
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import structlog
@@ -88,6 +88,15 @@ class ChangeRefusedError(Exception):
     """A change that is not made; the text names the key and says why."""
 
 
+class Origins(NamedTuple):
+    """Names of settings: those that were changed at run time, those that the node's file gives another value than the
+    default, and those that may change while the node runs."""
+
+    changed: tuple[str, ...]
+    given: tuple[str, ...]
+    changeable: tuple[str, ...]
+
+
 class LiveSettings:
     """The settings of one node. Listeners are called with them after every change."""
 
@@ -96,7 +105,7 @@ class LiveSettings:
         self._disk = disk
         self._listeners: list[Callable[[Settings], None]] = []
         self._changes: dict[str, str] = {}
-        self.current = settings
+        self.current = self._from_file = settings
         data = read_state(disk, CHANGES_PATH)
         kept = msgspec.json.decode(data, type=dict[str, str]) if data else {}
         try:
@@ -158,6 +167,21 @@ class LiveSettings:
                 if setting not in named and setting not in _SECRET:
                     found[setting] = _text(setting, _value(settings, setting))
         return "".join(properties_file.line(key, found[key]) for key in found)
+
+    def origins(self) -> Origins:
+        """Where the settings are from that are no defaults, by the names that `as_properties` gives them."""
+        names: dict[str, list[str]] = {}
+        for key, setting in _SETTING_OF.items():
+            names.setdefault(setting, []).append(key)
+
+        def told(settings: Iterable[str]) -> tuple[str, ...]:
+            return tuple(name for setting in settings for name in names.get(setting, [setting]))
+
+        return Origins(
+            changed=told(dict.fromkeys(map(_setting, self._changes))),
+            given=told(differing(self._from_file)),
+            changeable=told(sorted(CHANGEABLE)),
+        )
 
 
 def differing(settings: Settings | NameServerSettings) -> dict[str, object]:

@@ -44,14 +44,16 @@ from broker.client.transport.credentials import Credentials
 from broker.client.transport.options import ConnectionOptions
 from broker.client.transport.patient_calls import PatientCalls
 from broker.client.transport.runtime import Event, Runtime
-from broker.remoting.admin_bodies import QueueOffsets
+from broker.remoting.admin_bodies import ConsumerRunningInfo, QueueInHand, QueueOffsets
 from broker.remoting.bodies import (
     ConsumeFromWhere,
     ConsumerData,
     ConsumerListBody,
+    ConsumeType,
     HeartbeatData,
     MessageModel,
 )
+from broker.remoting.bodies import MessageQueue as RemotingQueue
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import RemotingError
@@ -153,6 +155,7 @@ class Consumer:
         handlers = {
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._on_members_changed,
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._on_reset_offsets,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self._on_running_info,
         }
         self.core = ClientCore(
             ConnectionOptions(name_servers, runtime, tls, credentials, trace),
@@ -552,6 +555,18 @@ class Consumer:
             return
         for queue, offset in offsets.items():
             self._begin_anew(MessageQueue(queue.topic, queue.broker_name, queue.queue_id), offset)
+
+    def _on_running_info(self, connection: Connection, command: RemotingCommand) -> None:
+        """Tell an administrator what this member subscribes to, and which queues it holds."""
+        held = {
+            RemotingQueue(queue.broker_name, queue.queue_id, queue.topic): QueueInHand(
+                reader.waiting_messages, at if (at := reader.consumer_offset) is not None else -1
+            )
+            for queue, reader in sorted(self._intake.readers.items())
+        }
+        subscriptions = [subscription.data() for subscription in self._subscriptions.values()]
+        info = ConsumerRunningInfo(held, subscriptions, {"PROP_CONSUME_TYPE": ConsumeType.CONSUME_PASSIVELY})
+        connection.respond(command, ResponseCode.SUCCESS, body=info.encode())
 
     def _begin_anew(self, queue: MessageQueue, offset: int) -> None:
         reader = self._intake.readers.get(queue)

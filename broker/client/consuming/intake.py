@@ -111,6 +111,11 @@ class QueueReader:
             self._done = None
         return self._consumer_offset
 
+    @property
+    def waiting_messages(self) -> int:
+        """The number of messages that were fetched and not handed out."""
+        return self._waiting_messages
+
     def finished(self, message: MessageView) -> None:
         """The application is done with this message and all before it."""
         if not self.dropped:

@@ -212,11 +212,12 @@ class Connection:
         code: int,
         remark: str | None = None,
         fields: Fields = None,
+        body: bytes = b"",
     ) -> None:
         """Answer a request of the peer. Does nothing when the peer wants no response or is gone."""
         if to.is_one_way or self.closed:
             return
-        self._out.put(encode_head(response(to, code, remark, fields), 0), b"")
+        self._out.put(encode_head(response(to, code, remark, fields), len(body)), body)
 
     def _write_now(self) -> None:
         try:

@@ -1,0 +1,151 @@
+"""Questions to broker groups: any member takes them, and several may be under way at once.
+
+A member forwards what only its leader can do, so the next one is asked when one fails. An order that may have been done
+is not given again: that it is unknown says the error that goes to the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from broker.client.admin import CALL_TIMEOUT_S, AdminClient
+from broker.client.errors import BrokerError, ClientError, ConnectionFailed, NoRoute
+from broker.client.transport.core import broker_error
+from broker.client.transport.runtime import Buffer
+from broker.remoting.codes import ResponseCode
+from broker.remoting.command import RemotingCommand
+from broker.remoting.errors import RemotingError
+from broker.remoting.route import ClusterInfo
+
+AT_ONCE = 16
+"""Requests of one operation that are under way at once."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Body = TypeVar("Body")
+
+
+class Groups:
+    """The broker groups of a cluster as the name server knows them at one moment; `read` and `order` ask them."""
+
+    def __init__(self, admin: AdminClient, info: ClusterInfo) -> None:
+        self.admin = admin
+        self.names: tuple[str, ...] = tuple(sorted(info.broker_table))
+        self._info = info
+
+    @classmethod
+    async def registered(cls, admin: AdminClient) -> Groups:
+        """Ask a name server which groups there are. Raises NoRoute if there is none, NameServerUnavailable."""
+        groups = cls(admin, await admin.cluster_info())
+        if not groups.names:
+            raise NoRoute("", "no broker is registered")
+        return groups
+
+    def addresses(self, name: str) -> list[str]:
+        """Return the addresses of a group's members, the leader's first. Raises NoRoute for an unknown group."""
+        data = self._info.broker_table.get(name)
+        if data is None:
+            raise NoRoute(name, f"no such group is registered; there are: {', '.join(self.names)}")
+        return [address for _, address in sorted(data.broker_addresses.items())]
+
+    async def read(
+        self,
+        name: str,
+        code: int,
+        fields: Mapping[str, str],
+        *,
+        accepted: Sequence[int] = (ResponseCode.SUCCESS,),
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> RemotingCommand:
+        """Ask a group what may be asked twice: the leader, or the next member while that may help.
+
+        Returns a response with an ``accepted`` code. Raises BrokerError, ConnectionFailed, NoRoute.
+        """
+        failure: ClientError = NoRoute(name, "the group has no member that answers")
+        for address in self.addresses(name):
+            try:
+                response = await self.admin.core.pool.call(address, code, dict(fields), b"", timeout_s)
+            except ConnectionFailed as error:
+                failure = error
+                continue
+            if response.code in accepted:
+                return response
+            failure = broker_error(response, address)
+            if not failure.retry_may_help:
+                break
+        raise failure
+
+    async def ask_leader(
+        self, name: str, code: int, fields: Mapping[str, str], timeout_s: float = CALL_TIMEOUT_S
+    ) -> RemotingCommand:
+        """Ask the first address of a group once; returns the response, whatever its code. Raises ConnectionFailed,
+        NoRoute."""
+        return await self.admin.core.pool.call(self.addresses(name)[0], code, dict(fields), b"", timeout_s)
+
+    async def order(
+        self, name: str, code: int, fields: Mapping[str, str], body: Buffer = b"", *, repeatable: bool = True
+    ) -> RemotingCommand:
+        """Have a group do something, through the next member if one fails.
+
+        What is not ``repeatable`` is given to no other once it may have been done: after a BrokerError with code 1 or
+        a ConnectionFailed the outcome is unknown. Raises BrokerError, ConnectionFailed, NoRoute.
+        """
+        failure: ClientError = NoRoute(name, "the group has no member that answers")
+        for address in self.addresses(name):
+            try:
+                response = await self.admin.core.pool.call(address, code, dict(fields), body, CALL_TIMEOUT_S)
+            except ConnectionFailed as error:
+                failure = error
+                if error.request_left and not repeatable:
+                    break
+                continue
+            if response.code == ResponseCode.SUCCESS:
+                return response
+            failure = broker_error(response, address)
+            if not failure.retry_may_help or (
+                not repeatable and response.code != ResponseCode.SERVICE_NOT_AVAILABLE
+            ):
+                break
+        raise failure
+
+
+def read_body(response: RemotingCommand, address: str, decode: Callable[[bytes | memoryview], Body]) -> Body:
+    """Return the body of a response. Raises BrokerError for one that cannot be read."""
+    try:
+        return decode(response.body)
+    except (RemotingError, msgspec.MsgspecError) as error:
+        raise BrokerError(response.code, f"unreadable response: {error}", address) from error
+
+
+async def each(
+    admin: AdminClient, items: Iterable[Item], ask: Callable[[Item], Awaitable[Result]]
+) -> list[Result]:
+    """Ask about every item, `AT_ONCE` of them at a time; returns the results in the items' order.
+
+    The first error cancels the others and is raised.
+    """
+    waiting = list(enumerate(items))
+    waiting.reverse()
+    found: dict[int, Result] = {}
+    failures: list[ClientError] = []
+
+    async def work() -> None:
+        while waiting:
+            place, item = waiting.pop()
+            try:
+                found[place] = await ask(item)
+            except ClientError as error:
+                failures.append(error)
+                tasks.cancel()
+                return
+
+    count = len(waiting)
+    async with admin.core.runtime.task_group() as tasks:
+        for _ in range(min(AT_ONCE, count)):
+            tasks.start_soon(work)
+    if failures:
+        raise failures[0]
+    return [found[place] for place in range(count)]

@@ -1,0 +1,101 @@
+"""The clients that are connected: by consumer group and by producer group, with address, language and version."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from broker.client.admin import AdminClient
+from broker.operations.asking import Groups, each, read_body
+from broker.remoting.admin_bodies import AllProducers, ConsumerConnection
+from broker.remoting.bodies import SubscriptionGroupTable
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.json_body import decode_body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectedClient:
+    """A client in one group of one kind; one that is in several stands there several times.
+
+    ``brokers`` are the broker groups that know it.
+    """
+
+    client_id: str
+    role: Literal["consumer", "producer"]
+    group: str
+    address: str
+    language: str
+    version: int
+    brokers: tuple[str, ...]
+
+
+async def connected_clients(admin: AdminClient) -> list[ConnectedClient]:
+    """Return all clients that announce a group, sorted by role, group and id. Raises ClientError."""
+    groups = await Groups.registered(admin)
+    found: dict[tuple[str, str, str], list[ConnectedClient]] = {}
+    consumers = await each(admin, groups.names, lambda name: _consumers(groups, name))
+    producers = await each(admin, groups.names, lambda name: _producers(groups, name))
+    for clients in (*consumers, *producers):
+        for client in clients:
+            found.setdefault((client.role, client.group, client.client_id), []).append(client)
+    merged = []
+    for _, same in sorted(found.items()):
+        first = same[0]
+        merged.append(
+            ConnectedClient(
+                client_id=first.client_id,
+                role=first.role,
+                group=first.group,
+                address=first.address,
+                language=first.language,
+                version=first.version,
+                brokers=tuple(sorted({name for client in same for name in client.brokers})),
+            )
+        )
+    return merged
+
+
+async def _consumers(groups: Groups, name: str) -> list[ConnectedClient]:
+    response = await groups.read(name, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {})
+    table = read_body(response, name, lambda body: decode_body(body, SubscriptionGroupTable))
+    accepted = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
+
+    async def members(group: str) -> list[ConnectedClient]:
+        code, fields = RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group}
+        response = await groups.read(name, code, fields, accepted=accepted)
+        if response.code != ResponseCode.SUCCESS:
+            return []
+        found = read_body(response, name, lambda body: decode_body(body, ConsumerConnection))
+        return [
+            ConnectedClient(
+                client_id=client.client_id,
+                role="consumer",
+                group=group,
+                address=client.client_address,
+                language=client.language,
+                version=client.version,
+                brokers=(name,),
+            )
+            for client in found.connection_set
+        ]
+
+    by_group = await each(groups.admin, sorted(table.subscription_group_table), members)
+    return [client for clients in by_group for client in clients]
+
+
+async def _producers(groups: Groups, name: str) -> list[ConnectedClient]:
+    response = await groups.read(name, RequestCode.GET_ALL_PRODUCER_INFO, {})
+    found = read_body(response, name, lambda body: decode_body(body, AllProducers))
+    return [
+        ConnectedClient(
+            client_id=client.client_id,
+            role="producer",
+            group=group,
+            address=client.remote_address,
+            language=client.language,
+            version=client.version,
+            brokers=(name,),
+        )
+        for group, clients in found.data.items()
+        for client in clients
+    ]

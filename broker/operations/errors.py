@@ -1,0 +1,20 @@
+"""Why an operation was not done. All are `ClientError`: whose fault it is and whether a retry helps, each says.
+
+ClientError
+├── NotThere     no such consumer group, message or account: the same call fails again until there is one
+└── InUse        something would be taken from under those who use it: stop them first, or insist
+"""
+
+# ruff: noqa: N818 - the names say what happened, as those of the client's errors do
+
+from __future__ import annotations
+
+from broker.client.errors import ClientError
+
+
+class NotThere(ClientError):
+    """What was asked for does not exist."""
+
+
+class InUse(ClientError):
+    """Clients use what was to be deleted."""

@@ -1,0 +1,331 @@
+"""Messages: found by time, offset, key and id, and the way that one of them has taken.
+
+The way is read from what the brokers keep: the copies of a message in the topics where messages wait, are retried and
+end as dead letters all bear the id that its sender gave, and the index knows them by it. Who has consumed it follows
+from the positions of the consumer groups, as with mqadmin's queryMsgTrackById.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from broker.client.admin import AdminClient
+from broker.client.consuming.lookups import FOREVER_MS, FOUND_MAX, UNIQUE_KEY_COUNT
+from broker.client.errors import NoRoute, UsageError
+from broker.client.message import MessageQueue, MessageView
+from broker.operations.asking import Groups, each
+from broker.operations.consumer_groups import Member, describe_group
+from broker.operations.errors import NotThere
+from broker.operations.reading import StoredMessage, lookups, queue_calls, read_queue, stored_message
+from broker.operations.topics import consumers_of
+from broker.state.topic_rules import (
+    CHECK_EXHAUSTED_TOPIC,
+    DEAD_LETTER_PREFIX,
+    HALF_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+)
+from log.errors import RecordError
+from log.message_id import parse_offset_message_id
+
+LIMIT = 32
+"""Messages that are found unless the caller says otherwise."""
+LIMIT_MAX = 10_000
+"""More would fill the memory of who asks."""
+
+What = Literal["waits", "delivered", "half", "given up", "stored", "retried", "dead letter"]
+State = Literal["consumed", "not consumed", "not subscribed", "filtered", "broadcast"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One copy of a message on its way, by the time at which it was stored.
+
+    ``until_ms`` is when a message that waits is delivered; ``group`` the consumer group of a retry or a dead letter.
+    """
+
+    what: What
+    at_ms: int
+    topic: str
+    broker: str
+    queue: int
+    offset: int
+    until_ms: int | None = None
+    group: str | None = None
+    times: int = 0
+    """Of a retry: how often the message had been sent back before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consumption:
+    """What became of a message in one consumer group, as its position and its members' subscriptions say."""
+
+    group: str
+    state: State
+    position: int
+    members: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageWay:
+    """The way of one message. ``message`` is where it lies in its own topic; None while it waits, or if it is gone."""
+
+    topic: str
+    message_id: str
+    message: StoredMessage | None
+    steps: tuple[Step, ...]
+    groups: tuple[Consumption, ...]
+
+
+async def find_messages(
+    admin: AdminClient,
+    topic: str,
+    *,
+    key: str | None = None,
+    message_id: str | None = None,
+    since_ms: int | None = None,
+    until_ms: int | None = None,
+    broker: str | None = None,
+    queue: int | None = None,
+    offset: int | None = None,
+    limit: int = LIMIT,
+) -> list[StoredMessage]:
+    """Return messages of a topic, the oldest first, at most ``limit``.
+
+    - With ``key``: those with it that were stored in the time; each broker group gives its 64 newest.
+    - With ``message_id``: the one with this id, the sender's or the broker's, and its copies.
+    - With ``since_ms`` or ``offset``: from there on, of all queues, or of the one named by ``queue`` (and ``broker``).
+    - Else the newest, those before ``until_ms`` if that is given.
+
+    Times are in ms since 1970, and compared by when a message was stored; ``until_ms`` is not contained. Raises
+    UsageError for choices that do not fit together, NoRoute for an unknown topic, ClientError.
+    """
+    if not 1 <= limit <= LIMIT_MAX:
+        raise UsageError(f"limit {limit}: from 1 to {LIMIT_MAX}")
+    if sum(choice is not None for choice in (key, message_id, offset)) > 1:
+        raise UsageError("a key, an id and an offset each find messages: give one of them")
+    if offset is not None and since_ms is not None:
+        raise UsageError("an offset and a time each say where to begin: give one of them")
+    if message_id is not None:
+        return (await _with_id(admin, topic, message_id))[:limit]
+    if key is not None:
+        begin, end = since_ms or 0, FOREVER_MS if until_ms is None else until_ms
+        views = await lookups(admin).query(topic, key, begin, end, min(limit, FOUND_MAX))
+        found = sorted((stored_message(view) for view in views), key=_by_time)
+        chosen = [message for message in found if begin <= message.stored_ms < end]
+        return [message for message in chosen if queue in (None, message.queue)][-limit:]
+    return await _in_queues(admin, topic, broker, queue, offset, since_ms, until_ms, limit)
+
+
+async def way_of(admin: AdminClient, topic: str, message_id: str) -> MessageWay:
+    """Return the way of the message with this id, the sender's or the broker's, that was sent to ``topic``.
+
+    Raises NotThere if neither it nor a copy of it is kept, NoRoute for an unknown topic, ClientError.
+    """
+    groups = await Groups.registered(admin)
+    own = await _with_id(admin, topic, message_id)
+    unique = own[0].message_id if own else message_id
+    consumers = await consumers_of(groups, topic)
+    there = set(await admin.topics())
+    places = [SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, CHECK_EXHAUSTED_TOPIC]
+    places += [prefix + group for group in consumers for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX)]
+
+    async def copies(place: str) -> list[MessageView]:
+        if place not in there:
+            return []
+        try:
+            return await lookups(admin).query(place, unique, 0, FOREVER_MS, UNIQUE_KEY_COUNT, unique=True)
+        except NoRoute:
+            return []
+
+    found = await each(admin, places, copies)
+    steps = [_own_step(message) for message in own]
+    waits = [view for views in found for view in views if _belongs_to(view, topic)]
+    steps += [_step(stored_message(view)) for view in waits]
+    if not steps:
+        raise NotThere(f"topic {topic!r}: no message with the id {message_id!r} is kept, nor a copy of it")
+    was_delayed = any(step.what == "waits" for step in steps)
+    if was_delayed:
+        steps = [_delivered(step) if step.what == "stored" else step for step in steps]
+    message = own[-1] if own else None
+    consumed = [] if message is None else await _consumptions(admin, consumers, message)
+    return MessageWay(
+        topic=topic,
+        message_id=unique,
+        message=message,
+        steps=tuple(sorted(steps, key=lambda step: (step.at_ms, step.offset))),
+        groups=tuple(consumed),
+    )
+
+
+# Finding -----------------------------------------------------------------------------------------------------------
+
+
+async def _with_id(admin: AdminClient, topic: str, message_id: str) -> list[StoredMessage]:
+    """Return the message with an id of either kind; both may look alike."""
+    found = await lookups(admin).query(topic, message_id, 0, FOREVER_MS, UNIQUE_KEY_COUNT, unique=True)
+    if not found:
+        try:
+            parse_offset_message_id(message_id)
+        except RecordError:
+            return []
+        view = await lookups(admin).view(topic, message_id)
+        if view is not None:
+            view.queue = view.queue._replace(queue_id=view.head.queue_id)
+            found = [view]
+    return sorted((stored_message(view) for view in found), key=_by_time)
+
+
+async def _in_queues(
+    admin: AdminClient,
+    topic: str,
+    broker: str | None,
+    queue_id: int | None,
+    offset: int | None,
+    since_ms: int | None,
+    until_ms: int | None,
+    limit: int,
+) -> list[StoredMessage]:
+    route = await admin.route(topic)
+    queues = [
+        queue
+        for queue in route.readable
+        if queue_id in (None, queue.queue_id) and broker in (None, queue.broker_name)
+    ]
+    if not queues:
+        raise NotThere(f"topic {topic!r} has no such queue")
+    calls = queue_calls(admin)
+    from_the_end = offset is None and since_ms is None
+
+    async def read(queue: MessageQueue) -> list[StoredMessage]:
+        first, end = await calls.min_offset(queue), await calls.max_offset(queue)
+        if until_ms is not None:
+            end = min(end, await calls.search_offset(queue, until_ms))
+        if offset is not None:
+            begin = offset
+        elif since_ms is not None:
+            begin = await calls.search_offset(queue, since_ms)
+        else:
+            begin = end - limit
+        begin = max(begin, first)
+        end = min(end, begin + limit)
+        found = []
+        async for views in read_queue(admin, queue, begin, end):
+            found += [stored_message(view) for view in views]
+        return found
+
+    by_queue = await each(admin, queues, read)
+    found = sorted((message for messages in by_queue for message in messages), key=_by_time)
+    return found[-limit:] if from_the_end else found[:limit]
+
+
+def _by_time(message: StoredMessage) -> tuple[int, str, int, int]:
+    return message.stored_ms, message.broker, message.queue, message.offset
+
+
+# Ways --------------------------------------------------------------------------------------------------------------
+
+
+def _belongs_to(view: MessageView, topic: str) -> bool:
+    """Tell whether a copy that waits, or is retried, is of a message to this topic."""
+    properties = view.properties
+    homes = {properties.get("REAL_TOPIC"), properties.get("RETRY_TOPIC"), properties.get("DLQ_ORIGIN_TOPIC")}
+    return topic in homes
+
+
+def _own_step(message: StoredMessage) -> Step:
+    return Step(
+        what="stored",
+        at_ms=message.stored_ms,
+        topic=message.topic,
+        broker=message.broker,
+        queue=message.queue,
+        offset=message.offset,
+    )
+
+
+def _delivered(step: Step) -> Step:
+    return Step(
+        what="delivered",
+        at_ms=step.at_ms,
+        topic=step.topic,
+        broker=step.broker,
+        queue=step.queue,
+        offset=step.offset,
+    )
+
+
+def _step(message: StoredMessage) -> Step:
+    """Return what a copy in a topic of the brokers' own tells."""
+    what: What
+    group = until_ms = None
+    if message.topic.startswith(RETRY_PREFIX):
+        what, group = "retried", message.topic.removeprefix(RETRY_PREFIX)
+    elif message.topic.startswith(DEAD_LETTER_PREFIX):
+        what, group = "dead letter", message.topic.removeprefix(DEAD_LETTER_PREFIX)
+    elif message.topic == HALF_TOPIC:
+        what = "half"
+    elif message.topic == CHECK_EXHAUSTED_TOPIC:
+        what = "given up"
+    else:
+        what, until_ms = "waits", due_ms_of(message)
+        home = message.properties.get("REAL_TOPIC", "")
+        group = home.removeprefix(RETRY_PREFIX) if home.startswith(RETRY_PREFIX) else None
+    return Step(
+        what=what,
+        at_ms=message.stored_ms,
+        topic=message.topic,
+        broker=message.broker,
+        queue=message.queue,
+        offset=message.offset,
+        until_ms=until_ms,
+        group=group,
+        times=message.reconsume_times,
+    )
+
+
+def due_ms_of(message: StoredMessage) -> int | None:
+    """Return when a message for a time of its own is due, in ms since 1970; None where its level says it."""
+    due = message.properties.get("TIMER_OUT_MS", "")
+    return int(due) if due.isdigit() else None
+
+
+async def _consumptions(
+    admin: AdminClient, consumers: list[str], message: StoredMessage
+) -> list[Consumption]:
+    async def ask(group: str) -> Consumption | None:
+        try:
+            detail = await describe_group(admin, group)
+        except NotThere:
+            return None  # it has gone meanwhile
+        place = (message.broker, message.topic, message.queue)
+        position = next((at.position for at in detail.queues if (at.broker, at.topic, at.queue) == place), 0)
+        wanted = {one.topic: one for one in detail.subscriptions}
+        state: State
+        if detail.kind == "broadcasting":
+            state = "broadcast"
+        elif detail.members and message.topic not in wanted:
+            state = "not subscribed"
+        elif position <= message.offset:
+            state = "not consumed"
+        elif detail.members and _leaves_out(detail.members, message):
+            state = "filtered"
+        else:
+            state = "consumed"
+        return Consumption(group=group, state=state, position=position, members=len(detail.members))
+
+    # One group at a time: each of these is many questions already.
+    return [found for group in consumers if (found := await ask(group)) is not None]
+
+
+def _leaves_out(members: tuple[Member, ...], message: StoredMessage) -> bool:
+    """Tell whether no member that tells of itself wants the message's tag; of SQL conditions nobody knows here."""
+    telling = [
+        wanted for member in members for wanted in member.subscriptions or () if wanted.topic == message.topic
+    ]
+    if not telling or any(wanted.kind != "TAG" for wanted in telling):
+        return False
+    tags = {tag.strip() for wanted in telling for tag in wanted.expression.split("||")}
+    return "*" not in tags and message.tags not in tags

@@ -1,0 +1,15 @@
+"""The consumer groups under which operations themselves read, which nobody wants to see among the users' own."""
+
+from __future__ import annotations
+
+from typing import Final
+
+READER_GROUP: Final = "TOOLS_CONSUMER"
+"""The consumer group of RocketMQ's own tools. Every broker has it, and it stores no positions."""
+REDRIVER_PREFIX: Final = "TRIVET_REDRIVE-"
+"""With a consumer group's name, the group whose position tells which of its dead letters were sent again."""
+
+
+def is_made_by_tools(group: str) -> bool:
+    """Tell whether a consumer group is an operation's own."""
+    return group == READER_GROUP or group.startswith(REDRIVER_PREFIX)

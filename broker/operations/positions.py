@@ -1,0 +1,159 @@
+"""Sending a consumer group elsewhere: what that would skip or repeat is told first, and exactly that is ordered then.
+
+An order is in the brokers' log before it is answered, and the members follow it at their next pull, or when they come
+(broker/offsets/resets.py). Between preview and order nothing but the group's own progress can change what is skipped;
+where each queue goes stays as it was shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from broker.client.admin import AdminClient
+from broker.client.errors import BrokerError, UsageError
+from broker.operations.asking import Groups, each, read_body
+from broker.operations.errors import NotThere
+from broker.remoting.admin_bodies import ConsumeStats, TopicStats
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.errors import RemotingError
+from broker.remoting.headers import OffsetResponseHeader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where to go. ``value`` is a time in ms since 1970, an offset, or by how many messages to go on (negative: back).
+
+    An offset outside of what a queue keeps means its first or its end. With ``broker`` and ``queue`` the other queues
+    stay where they are.
+    """
+
+    kind: Literal["earliest", "latest", "time", "offset", "by"]
+    value: int = 0
+    broker: str | None = None
+    queue: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind in ("time", "offset") and self.value < 0:
+            raise UsageError(f"{self.kind} {self.value}: 0 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueReset:
+    """One queue of a reset: from the group's position to another. ``skipped`` messages will not be read, or
+    ``repeated`` ones read again; at most one of both is not 0."""
+
+    broker: str
+    topic: str
+    queue: int
+    from_offset: int
+    to_offset: int
+    skipped: int
+    repeated: int
+
+
+async def preview_reset(admin: AdminClient, group: str, topic: str, target: Target) -> list[QueueReset]:
+    """Return where each queue would go, sorted; nothing is changed.
+
+    Raises NotThere for a queue or topic that does not exist, ClientError.
+    """
+    groups = await Groups.registered(admin)
+    names = [name for name in groups.names if target.broker in (None, name)]
+    found = await each(admin, names, lambda name: _ranges(groups, name, group, topic))
+    places = [
+        (name, queue, position, begin, end)
+        for name, queues in zip(names, found, strict=True)
+        for queue, position, begin, end in queues
+        if target.queue in (None, queue)
+    ]
+    if not places:
+        wanted = f" with a queue {target.queue}" if target.queue is not None else ""
+        raise NotThere(f"there is no topic {topic!r}{wanted}")
+
+    async def planned(place: tuple[str, int, int, int, int]) -> QueueReset:
+        name, queue, position, begin, end = place
+        match target.kind:
+            case "earliest":
+                to = begin
+            case "latest":
+                to = end
+            case "offset":
+                to = target.value
+            case "by":
+                to = max(position, begin) + target.value
+            case "time":
+                to = await _at_time(groups, name, topic, queue, target.value)
+        return planned_reset(name, topic, queue, position, begin, end, to)
+
+    return sorted(await each(admin, places, planned), key=lambda reset: (reset.broker, reset.queue))
+
+
+def planned_reset(
+    broker: str, topic: str, queue: int, position: int, begin: int, end: int, wanted: int
+) -> QueueReset:
+    """Return the reset of a queue that keeps ``begin`` to ``end`` to the offset that is wanted, or the nearest kept."""
+    to = min(max(wanted, begin), end)
+    here = min(max(position, begin), end)
+    return QueueReset(
+        broker=broker,
+        topic=topic,
+        queue=queue,
+        from_offset=position,
+        to_offset=to,
+        skipped=max(0, to - here),
+        repeated=max(0, here - to),
+    )
+
+
+async def reset(admin: AdminClient, group: str, resets: Sequence[QueueReset]) -> None:
+    """Have the consumer group go where a preview said, in all queues; those that stay where they are, too, as their
+    members may have read ahead.
+
+    Raises BrokerError for an offset that is not kept any more, and for a group that no broker knows, ClientError. The
+    orders that were given before stand then.
+    """
+    groups = await Groups.registered(admin)
+
+    async def order(one: QueueReset) -> None:
+        fields = {
+            "topic": one.topic,
+            "group": group,
+            "timestamp": "-1",
+            "isForce": "true",
+            "queueId": str(one.queue),
+            "offset": str(one.to_offset),
+        }
+        await groups.order(one.broker, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+
+    await each(admin, resets, order)
+
+
+async def _ranges(groups: Groups, name: str, group: str, topic: str) -> list[tuple[int, int, int, int]]:
+    """Return (queue, position of the group, first offset, end) of a topic's queues at a broker group."""
+    accepted = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
+    fields = {"topic": topic}
+    response = await groups.read(name, RequestCode.GET_TOPIC_STATS_INFO, fields, accepted=accepted)
+    if response.code == ResponseCode.TOPIC_NOT_EXIST:
+        return []
+    ranges = read_body(response, name, TopicStats.decode).offsets
+    fields = {"consumerGroup": group, "topic": topic}
+    response = await groups.read(name, RequestCode.GET_CONSUME_STATS, fields)
+    progress = {
+        queue.queue_id: at.consumer_offset
+        for queue, at in read_body(response, name, ConsumeStats.decode).offsets.items()
+    }
+    return [
+        (queue.queue_id, progress.get(queue.queue_id, 0), at.min_offset, at.max_offset)
+        for queue, at in ranges.items()
+    ]
+
+
+async def _at_time(groups: Groups, name: str, topic: str, queue: int, time_ms: int) -> int:
+    """Return the first message that was stored at that time or later, the queue's end if there is none."""
+    fields = {"topic": topic, "queueId": str(queue), "timestamp": str(time_ms), "boundaryType": "LOWER"}
+    response = await groups.read(name, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
+    try:
+        return response.decode_fields(OffsetResponseHeader).offset
+    except RemotingError as error:
+        raise BrokerError(response.code, f"unreadable response: {error}", name) from error

@@ -1,0 +1,130 @@
+"""Reading queues as an operator does: without being a member of a consumer group, from an offset or a time on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from broker.client.admin import AdminClient
+from broker.client.consuming.lookups import MessageLookups
+from broker.client.consuming.queue_calls import QueueCalls
+from broker.client.consuming.subscription import Subscription
+from broker.client.errors import BrokerError, ConnectionFailed, DamagedMessage, NoRoute
+from broker.client.message import MessageQueue, MessageView
+from broker.client.transport.patient_calls import PatientCalls
+from broker.client.transport.pauses import Pauses
+from broker.operations.own_groups import READER_GROUP
+from log.record import Host
+
+MESSAGES_AT_ONCE = 32
+"""Messages of one pull, RocketMQ's own limit of what it reads from the page cache."""
+ATTEMPTS = 8
+"""A pull that fails is repeated at another member, so often in a row: an election takes a second or two."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredMessage:
+    """A message as it lies in a queue.
+
+    ``topic``, ``broker``, ``queue`` and ``offset`` are its place; a message that waits or is retried lies in another
+    topic than the one it was sent to. ``body`` is None if it is damaged, and ``damage`` says how. Times are in
+    milliseconds since 1970.
+    """
+
+    topic: str
+    broker: str
+    queue: int
+    offset: int
+    message_id: str
+    offset_message_id: str
+    tags: str | None
+    keys: tuple[str, ...]
+    born_ms: int
+    born_host: str
+    stored_ms: int
+    store_host: str
+    reconsume_times: int
+    flag: int
+    size: int
+    properties: dict[str, str]
+    body: bytes | None
+    damage: str | None
+
+
+def stored_message(view: MessageView) -> StoredMessage:
+    """Return all of a message that was read, its body unpacked."""
+    body, damage = None, None
+    try:
+        body = view.body
+    except DamagedMessage as error:
+        damage = str(error)
+    return StoredMessage(
+        topic=view.queue.topic,
+        broker=view.queue.broker_name,
+        queue=view.queue.queue_id,
+        offset=view.queue_offset,
+        message_id=view.message_id,
+        offset_message_id=view.offset_message_id,
+        tags=view.tags,
+        keys=tuple(view.keys),
+        born_ms=view.born_timestamp_ms,
+        born_host=_text(view.born_host),
+        stored_ms=view.store_timestamp_ms,
+        store_host=_text(view.store_host),
+        reconsume_times=view.reconsume_times,
+        flag=view.flag,
+        size=view.head.total_size,
+        properties=dict(view.properties),
+        body=body,
+        damage=damage,
+    )
+
+
+def queue_calls(admin: AdminClient) -> QueueCalls:
+    """Return the calls with which queues are read."""
+    return QueueCalls(PatientCalls(admin.core), READER_GROUP)
+
+
+def lookups(admin: AdminClient) -> MessageLookups:
+    """Return the calls with which single messages are found."""
+    return MessageLookups(PatientCalls(admin.core))
+
+
+async def read_queue(
+    admin: AdminClient, queue: MessageQueue, begin: int, end: int, *, at_once: int = MESSAGES_AT_ONCE
+) -> AsyncIterator[list[MessageView]]:
+    """Yield the messages from ``begin`` up to but not including ``end``, some at a time.
+
+    Offsets that the queue does not keep are passed over, and a leader that is lost meanwhile is waited for. Raises
+    BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable.
+    """
+    calls, everything = queue_calls(admin), Subscription.parse(queue.topic, "*", 0)
+    runtime = admin.core.runtime
+    at, failures, avoid = begin, 0, list[str]()
+    pauses = Pauses(runtime.random, 0.05, 1.0)
+    while at < end:
+        try:
+            pulled = await calls.pull(
+                queue, at, everything, max_messages=min(at_once, end - at), suspend_s=0, avoid=avoid
+            )
+        except (BrokerError, ConnectionFailed, NoRoute) as error:
+            failures += 1
+            if not error.retry_may_help or failures >= ATTEMPTS:
+                raise
+            avoid = [address] if (address := getattr(error, "address", "")) else []
+            await runtime.sleep(pauses.next_s())
+            await admin.core.routes.refresh_quietly(queue.topic)
+            continue
+        failures, avoid = 0, []
+        pauses.reset()
+        messages = [message for message in pulled.messages if message.queue_offset < end]
+        if messages:
+            yield messages
+        if pulled.next_offset <= at:
+            return  # the queue ends here, whatever was known of it before
+        at = pulled.next_offset
+
+
+def _text(host: Host) -> str:
+    address, port = host
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

@@ -1,0 +1,226 @@
+"""Topics: their settings and figures by broker group, changed one by one, deleted with what depends on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from broker.client.admin import AdminClient
+from broker.client.errors import UsageError
+from broker.operations.asking import Groups, each, read_body
+from broker.operations.errors import InUse, NotThere
+from broker.remoting.admin_bodies import GroupList
+from broker.remoting.admin_bodies import TopicStats as Ranges
+from broker.remoting.bodies import TopicConfig
+from broker.remoting.codes import Permission, RequestCode, ResponseCode
+from broker.remoting.json_body import decode_body
+from broker.state.topic_rules import DEAD_LETTER_PREFIX, DEFAULT_TOPIC, RETRY_PREFIX
+
+
+class _Figure(msgspec.Struct):
+    """One span of the response to VIEW_BROKER_STATS_DATA 315."""
+
+    sum: int = 0
+    tps: float = 0.0
+
+
+class _Figures(msgspec.Struct):
+    minute: _Figure = msgspec.field(name="statsMinute", default_factory=_Figure)
+
+
+class _Subscription(msgspec.Struct, rename="camel"):
+    """As far as it matters, the response to QUERY_SUBSCRIPTION_BY_CONSUMER 345."""
+
+    subscription_data: dict[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueRange:
+    """The messages that a queue keeps, from ``begin`` up to but not including ``end``; ``newest_ms`` is when the last
+    one was stored, None without any."""
+
+    queue: int
+    begin: int
+    end: int
+    newest_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicAtBroker:
+    """A topic at one broker group: its settings, its queues, and what was stored in the last minute."""
+
+    broker: str
+    read_queues: int
+    write_queues: int
+    may_read: bool
+    may_write: bool
+    ordered: bool
+    attributes: dict[str, str]
+    queues: tuple[QueueRange, ...]
+    messages_per_s: float
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicStats:
+    """A topic at all broker groups that have it. ``messages`` counts those that are kept; ``groups`` consume it."""
+
+    topic: str
+    brokers: tuple[TopicAtBroker, ...]
+    groups: tuple[str, ...]
+    messages: int
+    messages_per_s: float
+    bytes_per_s: float
+
+
+async def topic_stats(admin: AdminClient, topic: str) -> TopicStats:
+    """Return settings, queues, rates and consumers of a topic. Raises NotThere, ClientError."""
+    groups = await Groups.registered(admin)
+    found = await each(admin, groups.names, lambda name: _at_broker(groups, name, topic))
+    brokers = tuple(at for at in found if at is not None)
+    if not brokers:
+        raise NotThere(f"there is no topic {topic!r}")
+    consumers = await consumers_of(groups, topic)
+    return TopicStats(
+        topic=topic,
+        brokers=brokers,
+        groups=tuple(consumers),
+        messages=sum(queue.end - queue.begin for at in brokers for queue in at.queues),
+        messages_per_s=sum(at.messages_per_s for at in brokers),
+        bytes_per_s=sum(at.bytes_per_s for at in brokers),
+    )
+
+
+async def alter_topic(
+    admin: AdminClient,
+    topic: str,
+    *,
+    queues: int | None = None,
+    may_read: bool | None = None,
+    may_write: bool | None = None,
+    ordered: bool | None = None,
+    broker: str | None = None,
+) -> list[str]:
+    """Change what is given of a topic, at one broker group or at all that have it; the rest stays as it is there.
+
+    Returns the broker groups that were changed. With fewer queues than before the last ones are not read any more,
+    whatever they keep. Raises UsageError where nothing is given, NotThere, ClientError.
+    """
+    if queues is not None and queues < 1:
+        raise UsageError(f"{queues} queues: at least 1")
+    if queues is None and may_read is None and may_write is None and ordered is None:
+        raise UsageError("nothing to change: give queues, permissions or the order")
+    groups = await Groups.registered(admin)
+    names = [name for name in groups.names if broker in (None, name)]
+    configs = await each(admin, names, lambda name: _config(groups, name, topic))
+    known = [(name, config) for name, config in zip(names, configs, strict=True) if config is not None]
+    if not known:
+        raise NotThere(f"there is no topic {topic!r}" + (f" at {broker}" if broker else ""))
+    for name, config in known:
+        perm = _with(_with(config.perm, Permission.READ, may_read), Permission.WRITE, may_write)
+        fields = {
+            "topic": topic,
+            "defaultTopic": DEFAULT_TOPIC,
+            "readQueueNums": str(config.read_queue_nums if queues is None else queues),
+            "writeQueueNums": str(config.write_queue_nums if queues is None else queues),
+            "perm": str(perm),
+            "topicFilterType": config.topic_filter_type,
+            "topicSysFlag": str(config.topic_sys_flag),
+            "order": str(config.order if ordered is None else ordered).lower(),
+        }
+        await groups.order(name, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+    return [name for name, _ in known]
+
+
+async def delete_topic(admin: AdminClient, topic: str, *, while_in_use: bool = False) -> None:
+    """Delete a topic everywhere, with its messages and the positions in it.
+
+    Raises InUse if consumers subscribe to it now, unless ``while_in_use``: a broker that creates topics by itself
+    would make it anew for them. Raises NotThere, ClientError.
+    """
+    groups = await Groups.registered(admin)
+    if topic not in await admin.topics():
+        raise NotThere(f"there is no topic {topic!r}")
+    if not while_in_use and not topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
+        for group in await consumers_of(groups, topic):
+            for name in groups.names:
+                if await _has_members(groups, name, group, topic):
+                    raise InUse(f"consumer group {group!r} subscribes to topic {topic!r} now")
+    await admin.delete_topic(topic)
+
+
+async def consumers_of(groups: Groups, topic: str) -> list[str]:
+    """Return the consumer groups that subscribe to a topic now or have a position in it. Raises ClientError."""
+    accepted = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
+
+    async def ask(name: str) -> list[str]:
+        code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
+        response = await groups.read(name, code, {"topic": topic}, accepted=accepted)
+        if response.code != ResponseCode.SUCCESS:
+            return []
+        return read_body(response, name, lambda body: decode_body(body, GroupList)).group_list
+
+    return sorted({group for found in await each(groups.admin, groups.names, ask) for group in found})
+
+
+async def _has_members(groups: Groups, name: str, group: str, topic: str) -> bool:
+    fields = {"group": group, "topic": topic}
+    response = await groups.read(name, RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, fields)
+    return (
+        read_body(response, name, lambda body: decode_body(body, _Subscription)).subscription_data is not None
+    )
+
+
+async def _config(groups: Groups, name: str, topic: str) -> TopicConfig | None:
+    accepted = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
+    response = await groups.read(name, RequestCode.GET_TOPIC_CONFIG, {"topic": topic}, accepted=accepted)
+    if response.code == ResponseCode.TOPIC_NOT_EXIST:
+        return None
+    return read_body(response, name, lambda body: decode_body(body, TopicConfig))
+
+
+async def _at_broker(groups: Groups, name: str, topic: str) -> TopicAtBroker | None:
+    config = await _config(groups, name, topic)
+    if config is None:
+        return None
+    response = await groups.read(name, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
+    ranges = read_body(response, name, Ranges.decode).offsets
+    messages = await _rate(groups, name, "TOPIC_PUT_NUMS", topic)
+    size = await _rate(groups, name, "TOPIC_PUT_SIZE", topic)
+    return TopicAtBroker(
+        broker=name,
+        read_queues=config.read_queue_nums,
+        write_queues=config.write_queue_nums,
+        may_read=bool(config.perm & Permission.READ),
+        may_write=bool(config.perm & Permission.WRITE),
+        ordered=config.order,
+        attributes=config.attributes,
+        queues=tuple(
+            QueueRange(
+                queue=queue.queue_id,
+                begin=at.min_offset,
+                end=at.max_offset,
+                newest_ms=at.last_update_timestamp or None,
+            )
+            for queue, at in sorted(ranges.items(), key=lambda item: item[0].queue_id)
+        ),
+        messages_per_s=messages,
+        bytes_per_s=size,
+    )
+
+
+async def _rate(groups: Groups, name: str, figure: str, topic: str) -> float:
+    """Return one of a broker's figures for the last minute, by the second; 0 where it knows nothing of it yet."""
+    accepted = (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
+    fields = {"statsName": figure, "statsKey": topic}
+    response = await groups.read(name, RequestCode.VIEW_BROKER_STATS_DATA, fields, accepted=accepted)
+    if response.code != ResponseCode.SUCCESS:
+        return 0.0
+    return read_body(response, name, lambda body: decode_body(body, _Figures)).minute.tps
+
+
+def _with(perm: int, bit: Permission, wanted: bool | None) -> int:
+    if wanted is None:
+        return perm
+    return perm | bit if wanted else perm & ~bit

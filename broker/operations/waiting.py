@@ -1,0 +1,199 @@
+"""Messages that wait at the brokers: for a delay level, for a time of their own, for their producer's decision.
+
+They lie in topics of the brokers' own, which are read like any other. Each says in its properties where it belongs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from broker.client.admin import AdminClient
+from broker.client.consuming.queue_calls import QueueCalls
+from broker.client.errors import NoRoute
+from broker.client.message import MessageQueue, MessageView
+from broker.client.transport.patient_calls import PatientCalls
+from broker.operations.asking import Groups, each, read_body
+from broker.operations.messages import due_ms_of
+from broker.operations.reading import StoredMessage, read_queue, stored_message
+from broker.remoting.bodies import KeyValueTable
+from broker.remoting.codes import RequestCode
+from broker.remoting.json_body import decode_body
+from broker.settings.properties_file import parse
+from broker.settings.tables import parse_delay_levels
+from broker.state.topic_rules import HALF_OPERATIONS_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+
+LIMIT = 100
+"""Messages of each kind that are told, unless the caller says otherwise."""
+OPERATIONS_READ_MAX = 10_000
+"""Operation messages that are looked at to find out which half messages are decided."""
+PROGRESS_GROUP = "CID_RMQ_SYS_TRANS"
+"""Its positions in both topics of transactions tell what is over (broker/transactions)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingMessage:
+    """A message that waits, and the topic that it will be delivered to.
+
+    ``due_ms`` is when, by the broker's clock; None for a half message. ``level`` is its delay level, if it has one.
+    """
+
+    kind: Literal["level", "time", "half"]
+    home: str
+    due_ms: int | None
+    level: int | None
+    producer_group: str | None
+    message: StoredMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """How many wait, and the first of them: by when they are due, half messages by when they were stored.
+
+    ``half`` may contain transactions that were decided in the last moments.
+    """
+
+    by_level: dict[int, int]
+    timed: int
+    half: int
+    delayed_messages: tuple[WaitingMessage, ...]
+    half_messages: tuple[WaitingMessage, ...]
+
+
+async def waiting_messages(admin: AdminClient, *, limit: int = LIMIT) -> Waiting:
+    """Return what waits in all broker groups, at most ``limit`` messages of each kind. Raises ClientError."""
+    groups = await Groups.registered(admin)
+    by_level: dict[int, int] = {}
+    timed = 0
+    delayed: list[WaitingMessage] = []
+    half: list[WaitingMessage] = []
+    half_count = 0
+    tables = await each(admin, groups.names, lambda name: _runtime_table(groups, name))
+    delays = await each(admin, groups.names, lambda name: _delay_levels(groups, name))
+    for name, table, delays_ms in zip(groups.names, tables, delays, strict=True):
+        for level, (begin, end) in _levels(table).items():
+            if end > begin:
+                by_level[level] = by_level.get(level, 0) + end - begin
+                queue = MessageQueue(SCHEDULE_TOPIC, name, level - 1)
+                async for views in read_queue(admin, queue, begin, min(end, begin + limit)):
+                    delayed += [_of_level(view, level, delays_ms) for view in views]
+        timed += int(table.get("timerCongestNum", "0"))
+        delayed += await _timed(admin, name, limit)
+        count, found = await _half(admin, name, limit)
+        half_count += count
+        half += found
+    delayed.sort(key=lambda waiting: (waiting.due_ms or waiting.message.stored_ms, waiting.message.offset))
+    half.sort(key=lambda waiting: waiting.message.stored_ms)
+    return Waiting(
+        by_level=dict(sorted(by_level.items())),
+        timed=timed,
+        half=half_count,
+        delayed_messages=tuple(delayed[:limit]),
+        half_messages=tuple(half[:limit]),
+    )
+
+
+async def _runtime_table(groups: Groups, name: str) -> dict[str, str]:
+    response = await groups.read(name, RequestCode.GET_BROKER_RUNTIME_INFO, {})
+    return read_body(response, name, lambda body: decode_body(body, KeyValueTable)).table
+
+
+def _levels(table: dict[str, str]) -> dict[int, tuple[int, int]]:
+    """Return for each delay level the first message that is not delivered, and the end of its queue."""
+    found = {}
+    for key, text in table.items():
+        level = key.removeprefix("scheduleMessageOffset_")
+        if level != key and level.isdigit():
+            begin, _, end = text.partition(",")
+            found[int(level)] = int(begin), int(end)
+    return found
+
+
+async def _delay_levels(groups: Groups, name: str) -> tuple[int, ...]:
+    """Return the delay of each level at a broker group, in milliseconds; none where it does not tell."""
+    response = await groups.read(name, RequestCode.GET_BROKER_CONFIG, {})
+    try:
+        entries = parse(bytes(response.body).decode("utf-8", "replace"))
+        return next(
+            (parse_delay_levels(entry.value) for entry in entries if entry.key == "messageDelayLevel"), ()
+        )
+    except ValueError:  # of properties, too
+        return ()
+
+
+def _of_level(view: MessageView, level: int, delays_ms: Sequence[int]) -> WaitingMessage:
+    known = level <= len(delays_ms)
+    return WaitingMessage(
+        kind="level",
+        home=view.properties.get("REAL_TOPIC", ""),
+        due_ms=view.store_timestamp_ms + delays_ms[level - 1] if known else None,
+        level=level,
+        producer_group=None,
+        message=stored_message(view),
+    )
+
+
+async def _timed(admin: AdminClient, name: str, limit: int) -> list[WaitingMessage]:
+    """Return messages for times of their own that are to come, the newest ones of the queue, which is not in order."""
+    queue = MessageQueue(TIMER_TOPIC, name, 0)
+    calls = QueueCalls(PatientCalls(admin.core), PROGRESS_GROUP)
+    try:
+        first, end = await calls.min_offset(queue), await calls.max_offset(queue)
+    except NoRoute:
+        return []
+    now_ms, found = admin.core.runtime.wall_ms(), []
+    async for views in read_queue(admin, queue, max(first, end - 4 * limit), end):
+        for view in views:
+            message = stored_message(view)
+            due_ms = due_ms_of(message)
+            if due_ms is not None and due_ms > now_ms:
+                found.append(
+                    WaitingMessage(
+                        kind="time",
+                        home=message.properties.get("REAL_TOPIC", ""),
+                        due_ms=due_ms,
+                        level=None,
+                        producer_group=None,
+                        message=message,
+                    )
+                )
+    return found
+
+
+async def _half(admin: AdminClient, name: str, limit: int) -> tuple[int, list[WaitingMessage]]:
+    """Return how many half messages are undecided, and the first of them."""
+    calls = QueueCalls(PatientCalls(admin.core), PROGRESS_GROUP)
+    halves, operations = MessageQueue(HALF_TOPIC, name, 0), MessageQueue(HALF_OPERATIONS_TOPIC, name, 0)
+    begin = max(await calls.min_offset(halves), await calls.committed_offset(halves) or 0)
+    end = await calls.max_offset(halves)
+    if end <= begin:
+        return 0, []
+    done_begin = max(await calls.min_offset(operations), await calls.committed_offset(operations) or 0)
+    done_end = await calls.max_offset(operations)
+    decided: set[int] = set()
+    async for views in read_queue(
+        admin, operations, max(done_begin, done_end - OPERATIONS_READ_MAX), done_end
+    ):
+        for view in views:
+            decided |= {
+                int(text) for text in view.body.decode("ascii", "replace").split(",") if text.isdigit()
+            }
+    open_offsets = [offset for offset in range(begin, end) if offset not in decided]
+    found: list[WaitingMessage] = []
+    wanted = set(open_offsets[:limit])
+    if wanted:
+        async for views in read_queue(admin, halves, min(wanted), max(wanted) + 1):
+            found += [
+                WaitingMessage(
+                    kind="half",
+                    home=view.properties.get("REAL_TOPIC", ""),
+                    due_ms=None,
+                    level=None,
+                    producer_group=view.properties.get("PGROUP"),
+                    message=stored_message(view),
+                )
+                for view in views
+                if view.queue_offset in wanted
+            ]
+    return len(open_offsets), found

@@ -1,0 +1,83 @@
+"""Consumer groups as an operator sees them: progress, members, disagreements, deletion."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import trio
+
+from broker.client.admin import AdminClient
+from broker.client.consuming.consumer import Consumer
+from broker.operations.consumer_groups import Conflict, delete_group, describe_group, list_groups
+from broker.operations.errors import InUse, NotThere
+from tests.broker.client.cluster import NAME_SERVER, Broker
+from tests.broker.client.links import ClientRuntime
+
+
+async def test_a_group_far_behind(leaders: list[Broker], admin: AdminClient) -> None:
+    a, b = leaders
+    for number in range(5):
+        a.append("t", 0, b"%d" % number)
+    b.append("t", 1, b"x")
+    a.commit("late", "t", 0, 2)
+    b.commit("late", "t", 1, 1)
+    await trio.sleep(7)
+    with a.client() as client:
+        client.heartbeat("late", ["t"])
+        (summary,) = await list_groups(admin)
+        found = await describe_group(admin, "late")
+    assert (summary.name, summary.kind, summary.members) == ("late", "clustering", 1)
+    assert summary.topics == ("t",)
+    assert summary.lag == found.lag == 3
+    assert [(at.broker, at.queue, at.position, at.end, at.lag) for at in found.queues] == [
+        ("a", 0, 2, 5, 3),
+        ("a", 1, 0, 0, 0),
+        ("b", 0, 0, 0, 0),
+        ("b", 1, 1, 1, 0),
+    ]
+    assert 10 <= found.queues[0].lag_s < 11, "seven seconds, and three in which the member was asked in vain"
+    assert found.lag_s == found.queues[0].lag_s
+    (member,) = found.members
+    assert member.subscriptions is None, "this client answers no questions"
+    assert [(wanted.topic, wanted.expression) for wanted in found.subscriptions] == [("t", "*")]
+
+
+async def test_members_that_disagree_and_what_each_holds(
+    leaders: list[Broker], admin: AdminClient, runtime: ClientRuntime
+) -> None:
+    consumer = functools.partial(Consumer, NAME_SERVER, group="torn", runtime=runtime)
+    async with (
+        consumer(topics={"t": "a || b"}) as first,
+        consumer(topics={"t": "b||a"}) as second,
+        consumer(topics={"t": "c"}) as third,
+    ):
+        await trio.sleep(30)
+        found = await describe_group(admin, "torn")
+        ids = [one.core.client_id for one in (first, second, third)]
+        (conflict,) = found.conflicts
+        assert conflict == Conflict(topic="t", wanted=(("a || b", tuple(sorted(ids[:2]))), ("c", (ids[2],))))
+        owned = {(at.broker, at.topic, at.queue): at.owner for at in found.queues if at.topic == "t"}
+        assert set(owned.values()) == set(ids)
+        for one, client_id in zip((first, second, third), ids, strict=True):
+            own = {(queue.broker_name, queue.topic, queue.queue_id) for queue in one.assignment()}
+            assert {place for place, owner in owned.items() if owner == client_id} == {
+                place for place in own if place[1] == "t"
+            }
+        assert {member.language for member in found.members} == {"PYTHON"}
+
+
+async def test_a_group_is_deleted_when_nobody_is_in_it(leaders: list[Broker], admin: AdminClient) -> None:
+    a, _ = leaders
+    with a.client() as client:
+        client.heartbeat("g", ["t"])
+        with pytest.raises(InUse, match="has 1 members"):
+            await delete_group(admin, "g")
+    a.commit("g", "t", 0, 0)
+    await delete_group(admin, "g")
+    assert await list_groups(admin) == []
+    assert a.offset("g") is None
+    with pytest.raises(NotThere):
+        await describe_group(admin, "g")
+    with pytest.raises(NotThere):
+        await delete_group(admin, "g")

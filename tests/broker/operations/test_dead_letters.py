@@ -1,0 +1,88 @@
+"""Dead letters: counted, sent again once and at a rate, through the death of a leader, and deleted."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from broker.client.admin import AdminClient
+from broker.client.consuming.consumer import Consumer
+from broker.operations.consumer_groups import list_groups
+from broker.operations.dead_letters import (
+    DeadLetters,
+    Redriven,
+    count_dead_letters,
+    list_dead_letters,
+    purge,
+    redrive,
+)
+from broker.operations.errors import NotThere
+from tests.broker.client.cluster import NAME_SERVER, Broker
+from tests.broker.client.links import ClientRuntime
+
+
+async def bury(leader: Broker, runtime: ClientRuntime, count: int) -> None:
+    """Has a consumer of group g give up so many messages of topic t."""
+    for number in range(count):
+        leader.append("t", 0, b"%d" % number, b"TAGS\x01red\x02KEYS\x01k\x02color\x01blue\x02")
+    async with Consumer(NAME_SERVER, group="g", topics="t", start="first", runtime=runtime) as consumer:
+        for _ in range(count):
+            await consumer.send_back(await anext(consumer), delay_level=-1)
+
+
+async def test_dead_letters_come_again_once_and_at_a_rate(
+    leaders: list[Broker], admin: AdminClient, runtime: ClientRuntime
+) -> None:
+    with pytest.raises(NotThere):
+        await redrive(admin, "g")
+    await bury(leaders[0], runtime, 20)
+    (found,) = await list_dead_letters(admin)
+    assert (found.group, found.kept, found.waiting) == ("g", 20, 20)
+
+    begun_s = trio.current_time()
+    assert await redrive(admin, "g", rate_per_s=2, limit=11) == Redriven(sent=11, left=9, passed_over=0)
+    assert 5 <= trio.current_time() - begun_s < 6
+    assert (await count_dead_letters(admin, "g")).waiting == 9
+    assert await redrive(admin, "g") == Redriven(sent=9, left=0, passed_over=0)
+    assert await redrive(admin, "g") == Redriven(sent=0, left=0, passed_over=0)
+
+    async with Consumer(NAME_SERVER, group="g", topics="t", runtime=runtime) as consumer:
+        again = [await anext(consumer) for _ in range(20)]
+    assert sorted(int(message.body) for message in again) == list(range(20))
+    for message in again:
+        assert (message.topic, message.tags, message.keys) == ("t", "red", ["k"])
+        assert message.properties["color"] == "blue"
+        assert message.reconsume_times == 0
+    assert [group.name for group in await list_groups(admin)] == ["g"], "the redriver is nobody's group"
+
+
+async def test_all_are_sent_though_the_leader_dies(
+    leaders: list[Broker], admin: AdminClient, runtime: ClientRuntime
+) -> None:
+    await bury(leaders[0], runtime, 40)
+
+    async def kill() -> None:
+        await trio.sleep(1.3)
+        leaders[0].kill()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(kill)
+        found = await redrive(admin, "g", rate_per_s=10)
+    assert found == Redriven(sent=40, left=0, passed_over=0)
+    async with Consumer(NAME_SERVER, group="g", topics="t", runtime=runtime) as consumer:
+        again = [await anext(consumer) for _ in range(40)]
+    assert sorted(int(message.body) for message in again) == list(range(40))
+
+
+async def test_purged_dead_letters_are_gone_and_the_next_one_is_counted_anew(
+    leaders: list[Broker], admin: AdminClient, runtime: ClientRuntime
+) -> None:
+    await bury(leaders[0], runtime, 3)
+    await redrive(admin, "g")
+    assert await purge(admin, "g") == 3
+    with pytest.raises(NotThere):
+        await purge(admin, "g")
+    assert await count_dead_letters(admin, "g") == DeadLetters(group="g", kept=0, waiting=0, newest_ms=None)
+    await bury(leaders[0], runtime, 1)
+    found = await count_dead_letters(admin, "g")
+    assert found.kept == found.waiting > 0
