@@ -28,7 +28,7 @@ from broker.client.transport.routes import TopicRoute
 from broker.client.transport.runtime import Buffer, Runtime
 from broker.remoting.admin_bodies import TopicStats
 from broker.remoting.bodies import KeyValueTable, TopicList
-from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.codes import Permission, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import RemotingError
 from broker.remoting.json_body import decode_body
@@ -36,6 +36,7 @@ from broker.remoting.node_status import NodeStatus, decode_node_status
 from broker.remoting.route import MASTER_ID, ClusterInfo
 from broker.state.topic_rules import DEFAULT_TOPIC
 
+_READ_WRITE = int(Permission.READ | Permission.WRITE)
 CALL_TIMEOUT_S = 5.0
 """Time limit of a call to a broker, in seconds."""
 Body = TypeVar("Body")
@@ -109,9 +110,17 @@ class AdminClient:
     # Topics --------------------------------------------------------------------------------------------------------
 
     async def create_topic(
-        self, topic: str, *, queues: int = 8, perm: int = 6, cluster: str | None = None, ordered: bool = False
+        self,
+        topic: str,
+        *,
+        queues: int = 8,
+        perm: int = 6,
+        cluster: str | None = None,
+        groups: Sequence[str] | None = None,
+        ordered: bool = False,
     ) -> None:
-        """Create or change a topic in every broker group of the cluster, or of all clusters when none is named.
+        """Create or change a topic in these broker groups; without any, in every one of the cluster, or of all clusters
+        when none is named. Groups that are not among them keep the topic as they have it.
 
         ``queues`` is the number of queues in each group. ``perm`` is 4 for reading, 2 for writing, 6 for both.
         ``ordered`` marks the topic as one whose queues stay the same. Returns once the name server has the topic's
@@ -127,6 +136,10 @@ class AdminClient:
         ]
         if not names:
             raise NoRoute(topic, f"no broker is registered{f' for cluster {cluster!r}' if cluster else ''}")
+        if groups is not None:
+            for group in groups:
+                _check_group(info, group)
+            names = list(groups)
         fields = {
             "topic": topic,
             "defaultTopic": DEFAULT_TOPIC,
@@ -141,7 +154,17 @@ class AdminClient:
             code = RequestCode.UPDATE_AND_CREATE_TOPIC
             await self._ask_members(info, name, code, fields, _cannot_be_repeated)
         # Brokers register a change at once, but name servers hear of it a moment after the administrator.
-        await self._wait_routed(topic, sorted(names), queues)
+        await self._wait_routed(topic, sorted(names), queues, perm)
+
+    async def delete_topic_in_group(self, topic: str, group: str) -> None:
+        """Delete the topic in one broker group; its route stays as far as others have it.
+
+        Raises NoRoute for a group that is not registered. Where the group does not have the topic nothing happens.
+        """
+        info = await self.cluster_info()
+        _check_group(info, group)
+        code = RequestCode.DELETE_TOPIC_IN_BROKER
+        await self._ask_members(info, group, code, {"topic": topic}, _cannot_be_repeated)
 
     async def delete_topic(self, topic: str) -> None:
         """Delete the topic in all broker groups and name servers."""
@@ -309,14 +332,17 @@ class AdminClient:
                 return
         raise failure
 
-    async def _wait_routed(self, topic: str, names: Sequence[str], queues: int) -> None:
+    async def _wait_routed(self, topic: str, names: Sequence[str], queues: int, perm: int) -> None:
         deadline_ns = self._runtime.now_ns() + int(CALL_TIMEOUT_S * 1e9)
         pauses = Pauses(self._runtime.random, 0.01, 0.5)
         while True:
             try:
                 route = await self.core.routes.refresh(topic)
-                found = [queue.broker_name for queue in route.readable]
-                if all(found.count(name) == queues for name in names):
+                # A broker's own settings may permit less than the topic does, and never more.
+                if all(
+                    route.counts.get(name) == queues and not route.permissions[name] & _READ_WRITE & ~perm
+                    for name in names
+                ):
                     return
             except NoRoute:
                 pass
@@ -325,11 +351,17 @@ class AdminClient:
             await self._runtime.sleep(pauses.grow())
 
 
+def _check_group(info: ClusterInfo, group: str) -> None:
+    """Check that a group is registered. Raises NoRoute."""
+    if group not in info.broker_table:
+        names = ", ".join(sorted(info.broker_table)) or "none"
+        raise NoRoute(group, f"no such group is registered; there are: {names}")
+
+
 def _group_name(info: ClusterInfo, group: str | None) -> str:
     names = sorted(info.broker_table)
     if group is not None:
-        if group not in names:
-            raise NoRoute(group, f"no such group is registered; there are: {', '.join(names) or 'none'}")
+        _check_group(info, group)
         return group
     if len(names) > 1:
         raise UsageError(f"several groups are registered, name one of them: {', '.join(names)}")

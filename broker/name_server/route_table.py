@@ -8,11 +8,16 @@ leader that leaves late must not take the entry of its successor, which has its 
 One rule of the reference's 5.x line is left out: it refuses a first registration of exactly one topic, as
 its own brokers then send a part of theirs. Here a later registration fills in whatever topic is missing,
 whatever its version.
+
+A topic that is deleted in one group of several leaves its route by that group's next registration. The reference
+keeps it until an administrator deletes it at each name server, for all groups (or, in 5.x with
+`deleteTopicWithBrokerRegistration`, takes every registration for complete, which those of its brokers need not be).
+Here a registration says whether it is: Trivet's brokers' are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -114,6 +119,8 @@ class RouteTable:
         if is_master or is_prime_slave:
             changed = first or before is None or before.data_version != topics.data_version
             read_only = is_prime_slave and data.enable_acting_master
+            if changed and header.all_topics:
+                self._drop_others(name, topics.topic_config_table)
             for topic in topics.topic_config_table.values():
                 queues = self._queues.get(topic.topic_name)
                 if queues is None:
@@ -284,6 +291,12 @@ class RouteTable:
             queues.pop(broker_name, None)
             if not queues:
                 del self._queues[topic]
+
+    def _drop_others(self, broker_name: str, topics: Mapping[str, TopicConfig]) -> None:
+        """Forget the queues that a broker name has of topics which are not among these."""
+        for topic in [found for found, queues in self._queues.items() if broker_name in queues]:
+            if topic not in topics:
+                self._drop_queues(topic, broker_name)
 
     def _change_permissions(self, broker_name: str, change: Callable[[int], int]) -> int:
         count = 0

@@ -56,6 +56,7 @@ def registration(node: Node, settings: Settings, address: str) -> RemotingComman
         broker_id=broker_id,
         compressed=compressed,
         body_crc=body_crc(body),
+        all_topics=True,
     )
     return request(RequestCode.REGISTER_BROKER, header, body)
 

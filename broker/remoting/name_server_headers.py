@@ -17,7 +17,11 @@ class GetRouteHeader(msgspec.Struct, rename="camel"):
 
 
 class RegisterBrokerHeader(msgspec.Struct, rename="camel"):
-    """REGISTER_BROKER 103; a ``body_crc`` of 0 is not checked, the heartbeat timeout is 5.x."""
+    """REGISTER_BROKER 103; a ``body_crc`` of 0 is not checked, the heartbeat timeout is 5.x.
+
+    ``all_topics`` is Trivet's own: the body names every topic that the broker has, so that those it lacks are gone. Of
+    brokers of RocketMQ, which register single topics, too, nothing is known to be gone.
+    """
 
     broker_name: str
     broker_address: str = msgspec.field(name="brokerAddr")
@@ -28,6 +32,7 @@ class RegisterBrokerHeader(msgspec.Struct, rename="camel"):
     body_crc: Int32 = msgspec.field(name="bodyCrc32", default=0)
     heartbeat_timeout_ms: Int64 | None = msgspec.field(name="heartbeatTimeoutMillis", default=None)
     enable_acting_master: bool | None = None
+    all_topics: bool | None = None
 
 
 class RegisterBrokerResponseHeader(msgspec.Struct, rename="camel"):

@@ -152,6 +152,9 @@ class NameServerModel:
         self._live[address] = _Broker(header.cluster_name, name, broker_id, connection, version, now_ns)
         if broker_id == MASTER_ID:
             is_new = holder is None or before is None or before.version != version
+            if is_new and header.all_topics:
+                for topic in self._topics.keys() - body.topic_config_table.keys():
+                    self._drop(topic, name)
             for topic, config in body.topic_config_table.items():
                 held = self._topics.setdefault(topic, {})
                 if is_new or name not in held:
@@ -216,9 +219,12 @@ class NameServerModel:
         if broker is None or self._addresses(broker.name):
             return
         for topic in list(self._topics):
-            self._topics[topic].pop(broker.name, None)
-            if not self._topics[topic]:
-                del self._topics[topic]
+            self._drop(topic, broker.name)
+
+    def _drop(self, topic: str, broker_name: str) -> None:
+        self._topics[topic].pop(broker_name, None)
+        if not self._topics[topic]:
+            del self._topics[topic]
 
 
 _HANDLERS: Final[dict[int, Callable[[NameServerModel, Mapping[str, str], RemotingCommand], Answer]]] = {

@@ -263,7 +263,8 @@ class OneSend(Call):
         trouble = self._troubles()
         assert self._address is not None, "an attempt has an address"
         trouble.failed.append(self._address)
-        if not self._maybe_stored and not isinstance(self._choice, MessageQueue | str | int):
+        if not self._maybe_stored and not isinstance(self._choice, MessageQueue):
+            # A key or a selector chooses anew, too: the same queue, unless the topic has changed and lost it.
             assert self._target is not None, "an attempt has a target"
             trouble.failed_groups.append(self._target.broker_name)
             self._target = None

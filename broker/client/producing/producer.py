@@ -121,8 +121,9 @@ class Producer:
         """Send one message and wait until it is stored; returns where it is.
 
         ``queue`` is a `MessageQueue`; a number or a text that stands for one; or a function that gets the writable
-        queues and the message and returns one of the queues. Without it the queues take turns. Messages with the same
-        text, or to the same queue, keep the order in which they were acknowledged. ``timeout_s`` replaces the
+        queues and the message and returns one of the queues. Without it the queues take turns, those of a group without
+        a leader excepted. Messages with the same text, or to the same queue, keep the order in which they were
+        acknowledged: a send to a group without a leader waits for the next one. ``timeout_s`` replaces the
         ``send_timeout_s`` of the producer.
 
         When nothing was stored, raises MessageRejected (illegal), BrokerError (refused for good), NotDelivered, NoRoute

@@ -88,10 +88,12 @@ class Sender:
     ) -> MessageQueue:
         """Return the queue that a message goes to. Raises UsageError for a choice that the message cannot go to.
 
-        Without a choice the queues take turns, those of ``avoid_groups`` only when there are no others.
+        Without a choice the queues take turns, those of ``avoid_groups`` only when there are no others. A key, a place
+        and a selector choose among all queues that may be written, so that the same key goes to the same queue while a
+        group is without a leader, too: such a send waits for the next one.
         """
-        queues: Sequence[MessageQueue] = route.writable
         if choice is None:
+            queues: Sequence[MessageQueue] = route.writable
             if avoid_groups:
                 queues = [queue for queue in queues if queue.broker_name not in avoid_groups] or queues
             self._turn += 1
@@ -102,12 +104,13 @@ class Sender:
             if choice.topic != message.topic:
                 raise UsageError(f"a message for topic {message.topic!r} cannot go to {choice}")
             return choice
+        queues = route.permitted
         if isinstance(choice, str):
             return queues[abs(java_hash(choice)) % len(queues)]
         if isinstance(choice, int):
             return queues[choice % len(queues)]
         chosen = choice(queues, message)
-        if chosen not in route.writable:
+        if chosen not in queues:
             raise UsageError(f"the selector chose {chosen}, which is not among the writable queues")
         return chosen
 

@@ -48,16 +48,20 @@ class TopicRoute:
 
     ``brokers`` maps broker name to broker id to address; id 0 is the leader as the name server knows it. Queues are
     sorted. ``writable`` has the queues of groups without a registered leader only when no group has one: any member of
-    a Trivet group forwards to its leader, but a follower of another broker refuses sends.
+    a Trivet group forwards to its leader, but a follower of another broker refuses sends. ``permitted`` always has
+    them: among these a key is given its queue, as a key that changed its queue with an election would lose its order.
     """
 
     topic: str
     brokers: Mapping[str, Mapping[int, str]]
     readable: tuple[MessageQueue, ...]
     writable: tuple[MessageQueue, ...]
+    permitted: tuple[MessageQueue, ...]
     counts: Mapping[str, int] = field(default_factory=dict)
     """The number of queues of the topic in each group, by broker name; groups whose number is not known are left
     out."""
+    permissions: Mapping[str, int] = field(default_factory=dict)
+    """What each group lets clients do with the topic, by broker name: bits of `codes.Permission`."""
 
     def address(self, broker_name: str, broker_id: int = MASTER_ID, avoid: Sequence[str] = ()) -> str | None:
         """Return the address of that member of the group, or of another one if it is unknown or to be avoided.
@@ -116,8 +120,12 @@ def parse_route(topic: str, body: bytes | memoryview) -> TopicRoute:
         writable = _ordered_queues(topic, route.order_topic_conf, brokers)
         for queue in writable:
             counts[queue.broker_name] = max(counts.get(queue.broker_name, 0), queue.queue_id + 1)
-    with_leader = [queue for queue in writable if MASTER_ID in brokers[queue.broker_name]]
-    return TopicRoute(topic, brokers, tuple(sorted(readable)), tuple(sorted(with_leader or writable)), counts)
+    permitted = tuple(sorted(writable))
+    with_leader = tuple(queue for queue in permitted if MASTER_ID in brokers[queue.broker_name])
+    readable.sort()
+    permissions = {data.broker_name: data.perm for data in route.queue_datas if data.broker_name in counts}
+    writable_now = with_leader or permitted
+    return TopicRoute(topic, brokers, tuple(readable), writable_now, permitted, counts, permissions)
 
 
 def _ordered_queues(topic: str, conf: str, brokers: Mapping[str, Mapping[int, str]]) -> list[MessageQueue]:
@@ -231,9 +239,11 @@ class RouteCache:
         default = await self._fetch(DEFAULT_TOPIC)
         if default is None:
             raise NoRoute(topic, "it does not exist, and no broker creates topics by itself")
-        queues = [queue for queue in default.writable if queue.queue_id < DEFAULT_TOPIC_QUEUES]
-        renamed = tuple(queue._replace(topic=topic) for queue in queues)
-        return TopicRoute(topic, default.brokers, renamed, renamed)
+        writable, permitted = (
+            tuple(queue._replace(topic=topic) for queue in queues if queue.queue_id < DEFAULT_TOPIC_QUEUES)
+            for queues in (default.writable, default.permitted)
+        )
+        return TopicRoute(topic, default.brokers, permitted, writable, permitted)
 
     async def refresh(self, topic: str) -> TopicRoute:
         """Ask for the route now and return it; who asks meanwhile shares the request. Raises what `get` raises.

@@ -1,4 +1,4 @@
-"""``trivet cluster``: a local name server and group as child processes."""
+"""``trivet cluster``: a local name server and its groups as child processes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from broker.tools.cli.signals import stop_signals
 
 NODES_MAX = 9
 """More than a group ever needs. Each node is a process, and a typing mistake must not start hundreds of them."""
+PROCESSES_MAX = 27
 
 
 async def cluster(
@@ -22,7 +23,10 @@ async def cluster(
     dir: Annotated[
         Path, Parameter(help="Where configurations, stores, logs and traces go; reused if there.")
     ],
-    nodes: Annotated[int, Parameter(help="Brokers in the group.")] = 3,
+    nodes: Annotated[int, Parameter(help="Brokers in each group: its machines.")] = 3,
+    groups: Annotated[
+        int, Parameter(help="Groups, each with a broker on every machine; their leaders are spread.")
+    ] = 1,
     namesrv_port: Annotated[int, Parameter(help="The name server's port; 0 takes a free one.")] = 9876,
     port: Annotated[
         int, Parameter(help="The first broker's port, the next ones 10 higher each; 0 takes free ones.")
@@ -40,28 +44,34 @@ async def cluster(
     ] = False,
     ready_timeout: Annotated[float, Parameter(help="Seconds until the group must serve.")] = 60.0,
 ) -> int:
-    """Run a local name server and group until Ctrl-C, which stops them cleanly.
+    """Run a local name server and its groups until Ctrl-C, which stops them cleanly.
 
-    When a leader serves and every node is registered, one line is printed: READY and a JSON object with the name
-    server's address and each node's id, pid, address and role. A server that dies is reported and left dead; start it
-    again with the command that the report gives.
+    When leaders serve and every node is registered, one line is printed: READY and a JSON object with the name
+    server's address and each node's id, pid, address and role, and with several groups its group and machine. A server
+    that dies is reported and left dead; start it again with the command that the report gives.
     """
     import msgspec
     import trio
 
     from broker.settings.tables import StorageSettings
-    from broker.tools.cluster.layout import LocalClusterOptions
+    from broker.tools.cluster.layout import GROUPS_MAX, LocalClusterOptions
     from broker.tools.cluster.local import LocalCluster
 
     if not 1 <= nodes <= NODES_MAX:
         raise CommandError(f"--nodes {nodes}: from 1 to {NODES_MAX}", USAGE)
+    if not 1 <= groups <= GROUPS_MAX:
+        raise CommandError(f"--groups {groups}: from 1 to {GROUPS_MAX}", USAGE)
+    if nodes * groups > PROCESSES_MAX:
+        limit = f"{nodes * groups} processes, and {PROCESSES_MAX} at most"
+        raise CommandError(f"--groups {groups} with --nodes {nodes}: {limit}", USAGE)
     for name, value in (("--namesrv-port", namesrv_port), ("--port", port)):
-        if not 0 <= value <= 65535 - nodes * 10:
-            raise CommandError(f"{name} {value}: a port from 0 to {65535 - nodes * 10}", USAGE)
+        if not 0 <= value <= 65535 - nodes * groups * 10:
+            raise CommandError(f"{name} {value}: a port from 0 to {65535 - nodes * groups * 10}", USAGE)
     storage = StorageSettings(data_file_bytes=64 * 1024 * 1024)
     options = LocalClusterOptions(
         dir,
         nodes=nodes,
+        groups=groups,
         name_server_port=namesrv_port,
         port=port,
         storage=msgspec.structs.replace(storage, flush=flush),

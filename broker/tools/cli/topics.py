@@ -35,21 +35,36 @@ async def create(
     ] = "read-write",
     ordered: Annotated[bool, Parameter(help="Mark the topic as ordered.", negative="")] = False,
     cluster: Annotated[str | None, Parameter(help="Only on this cluster's brokers.")] = None,
+    groups: Annotated[
+        str | None, Parameter(help="Only in these groups, with commas between them; others stay as they are.")
+    ] = None,
     servers: Servers = DEFAULT_SERVERS,
     json: AsJson = False,
 ) -> int:
-    """Create a topic, or change it, and wait until the name server routes it."""
+    """Create a topic, or change it, and wait until the name server routes it.
+
+    Each group has so many queues of it: with several groups a topic has several times as many.
+    """
     from broker.tools.cli.output import print_json
 
     if not 1 <= queues <= 1024:
         raise CommandError(f"--queues {queues}: from 1 to 1024", USAGE)
+    named = None if groups is None else [name for name in groups.split(",") if name]
+    if named == []:
+        raise CommandError("--groups: names of groups, with commas between them", USAGE)
+    if named is not None and cluster is not None:
+        raise CommandError("--groups and --cluster: one of them", USAGE)
     bits = {"read": 4, "write": 2, "read-write": 6}[permission]
     async with servers.admin() as admin:
-        await admin.create_topic(topic, queues=queues, perm=bits, cluster=cluster, ordered=ordered)
+        await admin.create_topic(
+            topic, queues=queues, perm=bits, cluster=cluster, groups=named, ordered=ordered
+        )
     if json:
-        print_json({"topic": topic, "queues": queues, "permission": permission, "ordered": ordered})
+        made: dict[str, object] = {"topic": topic, "queues": queues, "permission": permission}
+        print_json({**made, "ordered": ordered, **({} if named is None else {"groups": named})})
     else:
-        print(f"topic {topic} with {queues} queues")
+        where = "" if named is None else f" in {', '.join(named)}"
+        print(f"topic {topic} with {queues} queues{where}")
     return 0
 
 

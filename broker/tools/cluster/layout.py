@@ -2,6 +2,11 @@
 
 Every node has a directory with a settings file that a person can start it with by hand, its store and its log. Ports
 are reserved as long as the cluster is there, whether a server of it listens on them or not.
+
+Several groups stand on the same machines: each machine has a node of every group, a process of its own
+(docs/groups.md says why). Group number g prefers a leader on machine g, modulo the number of machines: leaders are
+spread, and the loss of one machine takes those of a share of the groups only. Numbers of nodes tell them apart: n0, n1,
+n2 are those of the first group, n100, n101, n102 those of the second one, on the same machines.
 """
 
 from __future__ import annotations
@@ -30,6 +35,11 @@ from log.private_files import make_directories, write_file
 
 PORTS_BETWEEN_NODES = 10
 """Nodes listen at ``port``, ``port`` + 10, ...: the ports next to each are the reference's for other purposes."""
+NUMBERS_BETWEEN_GROUPS = 100
+"""The first node of the second group is n100: a node's number is known by heart, and its machine is in the last two
+digits."""
+GROUPS_MAX = 9
+"""broker-a to broker-i. Each node of each group is a process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +52,9 @@ class LocalClusterOptions:
     port: int = 0
     host: str = "127.0.0.1"
     group: str = "broker-a"
+    """The group's name; with several groups that of the first one."""
+    groups: int = 1
+    """The number of groups, each with a node on every machine. The others are broker-b, broker-c, ..."""
     storage: StorageSettings = field(
         default_factory=lambda: StorageSettings(data_file_bytes=64 * 1024 * 1024)
     )
@@ -54,6 +67,11 @@ class LocalClusterOptions:
     """Replicas write ``nX.trace`` there; None for no traces."""
     metrics: bool = False
     """All servers serve metrics, and ``prometheus.yml`` tells Prometheus where."""
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """The names of all groups, in their order."""
+        return (self.group, *(f"broker-{letter}" for letter in "bcdefghi"[: self.groups - 1]))
 
 
 class LocalNode:
@@ -70,6 +88,16 @@ class LocalNode:
     def id(self) -> str:
         """n0, n1, ..."""
         return self.settings.node.id
+
+    @property
+    def group(self) -> str:
+        """The name of its group."""
+        return self.settings.node.group
+
+    @property
+    def machine(self) -> int:
+        """The number of its machine, on which each group has one node."""
+        return int(self.id[1:]) % NUMBERS_BETWEEN_GROUPS
 
     @property
     def address(self) -> str:
@@ -106,6 +134,9 @@ class Layout:
 
     def __init__(self, options: LocalClusterOptions) -> None:
         assert options.nodes >= 1, "a group has at least one node"
+        assert 1 <= options.groups <= GROUPS_MAX, (
+            "there is at least one group, and there are letters for nine"
+        )
         self.options = options
         self.directory = options.directory.absolute()
         self.name_server_settings_path = self.directory / "namesrv.toml"
@@ -113,7 +144,7 @@ class Layout:
         self._ports = PortReservations(options.host)
         self._secret = secrets.token_urlsafe(24)
         """Between these servers: with their peers, and with the name server. It costs nobody anything."""
-        self._next_number = options.nodes
+        self._machines = options.nodes
         try:
             self._make()
         except BaseException:
@@ -136,10 +167,18 @@ class Layout:
         )
         write_file(self.name_server_settings_path, to_toml(settings).encode())
         # All addresses first: each node's file names the peers of all.
-        addresses = {f"n{number}": self._reserve(number) for number in range(options.nodes)}
-        peers = {node_id: peer for node_id, (_, peer) in addresses.items()}
-        for node_id, (listen, _) in addresses.items():
-            self._add(node_id, listen, peers, join=False)
+        reserved = {
+            (number, machine): self._reserve(number, machine)
+            for machine in range(options.nodes)
+            for number in range(options.groups)
+        }
+        for number, group in enumerate(options.group_names):
+            members = {
+                _node_id(number, machine): reserved[number, machine] for machine in range(options.nodes)
+            }
+            peers = {node_id: peer for node_id, (_, peer) in members.items()}
+            for node_id, (listen, _) in members.items():
+                self._add(node_id, group, listen, peers, join=False)
         if options.metrics:
             self._write_prometheus_configuration()
 
@@ -167,15 +206,18 @@ class Layout:
         """Give the ports back."""
         self._ports.release()
 
-    def add_node(self) -> LocalNode:
-        """Make files for one more node that joins the group; returns it. Start it, and have the group add it.
+    def add_node(self, group: str = "") -> LocalNode:
+        """Make files for one more node, on a machine of its own; returns it. Start it, and have the group add it.
 
-        Its peers are all nodes of this cluster: `discard` those that are no members any more before.
+        Without ``group`` it is one of the first. Its peers are all nodes that its group has in this cluster: `discard`
+        those that are no members any more before.
         """
-        node_id, number = f"n{self._next_number}", self._next_number
-        self._next_number += 1
-        listen, peer = self._reserve(number)
-        return self._add(node_id, listen, {**self._peers(), node_id: peer}, join=True)
+        group = group or self.options.group
+        number, machine = self.options.group_names.index(group), self._machines
+        self._machines += 1
+        node_id = _node_id(number, machine)
+        listen, peer = self._reserve(number, machine)
+        return self._add(node_id, group, listen, {**self._peers(group), node_id: peer}, join=True)
 
     def discard(self, node_id: str) -> None:
         """Forget a node that was removed from the group and is stopped; its files stay."""
@@ -184,24 +226,40 @@ class Layout:
 
     def write_peers(self) -> None:
         """Name the present nodes in all settings files, as operators do after a change of members."""
-        peers = self._peers()
         for node in self.nodes.values():
-            raft = msgspec.structs.replace(node.settings.raft, peers=peers)
+            raft = msgspec.structs.replace(node.settings.raft, peers=self._peers(node.group))
             node.settings = msgspec.structs.replace(node.settings, raft=raft)
             node.write_settings()
 
-    def _peers(self) -> dict[str, str]:
-        return {node.id: node.peer_address for node in self.nodes.values()}
+    def members(self, group: str) -> list[LocalNode]:
+        """The nodes of a group."""
+        return [node for node in self.nodes.values() if node.group == group]
 
-    def _reserve(self, number: int) -> tuple[str, str]:
-        """Reserve the addresses for a node's clients and for its peers."""
+    def on_machine(self, machine: int) -> list[LocalNode]:
+        """The nodes of a machine, one of each group: what is lost with it."""
+        return [node for node in self.nodes.values() if node.machine == machine]
+
+    def _peers(self, group: str) -> dict[str, str]:
+        return {node.id: node.peer_address for node in self.members(group)}
+
+    def _preferred(self, group: str) -> tuple[str, ...]:
+        """The node that is to lead a group while it can; nobody where there is but one group, or but one machine."""
         options = self.options
-        wanted = options.port and options.port + number * PORTS_BETWEEN_NODES
-        port = self._ports.reserve(wanted, f"n{number}'s for clients")
-        peer_port = self._ports.reserve(port + 1 if options.port else 0, f"n{number}'s for its peers")
+        if options.groups == 1 or options.nodes == 1:
+            return options.raft.preferred_leaders
+        number = options.group_names.index(group)
+        return (_node_id(number, number % options.nodes),)
+
+    def _reserve(self, number: int, machine: int) -> tuple[str, str]:
+        """Reserve the addresses for clients and for peers of a group's node on a machine."""
+        options = self.options
+        node_id = _node_id(number, machine)
+        wanted = options.port and options.port + (machine * options.groups + number) * PORTS_BETWEEN_NODES
+        port = self._ports.reserve(wanted, f"{node_id}'s for clients")
+        peer_port = self._ports.reserve(port + 1 if options.port else 0, f"{node_id}'s for its peers")
         return join_address(options.host, port), join_address(options.host, peer_port)
 
-    def _add(self, node_id: str, listen: str, peers: dict[str, str], *, join: bool) -> LocalNode:
+    def _add(self, node_id: str, group: str, listen: str, peers: dict[str, str], *, join: bool) -> LocalNode:
         options = self.options
         directory = self.directory / node_id
         make_directories(directory)
@@ -209,14 +267,18 @@ class Layout:
         settings = Settings(
             node=NodeSettings(
                 cluster="DefaultCluster",
-                group=options.group,
+                group=group,
                 id=node_id,
                 listen=listen,
                 name_servers=(self.name_server_address,),
                 registration_secret=self._secret,
             ),
             raft=msgspec.structs.replace(
-                options.raft, peers=peers, join=join, peer_secret=options.raft.peer_secret or self._secret
+                options.raft,
+                peers=peers,
+                join=join,
+                preferred_leaders=self._preferred(group),
+                peer_secret=options.raft.peer_secret or self._secret,
             ),
             storage=msgspec.structs.replace(options.storage, path=str(directory / "store")),
             observe=ObserveSettings(
@@ -227,3 +289,8 @@ class Layout:
         node = self.nodes[node_id] = LocalNode(options.change(settings), directory)
         node.write_settings()
         return node
+
+
+def _node_id(number: int, machine: int) -> str:
+    """The id of a group's node on a machine; groups are numbered from 0 on."""
+    return f"n{number * NUMBERS_BETWEEN_GROUPS + machine}"

@@ -1,4 +1,4 @@
-"""A name server and a Raft group of brokers as child processes on this machine.
+"""A name server and one or several Raft groups of brokers as child processes on this machine.
 
     async with LocalCluster(LocalClusterOptions(directory)) as cluster:
         await cluster.wait_ready()
@@ -116,6 +116,31 @@ class LocalCluster:
         """SIGTERM to a running node; returns whether it stopped by itself, with exit code 0."""
         return await self._child_of(node_id).stop(grace_s)
 
+    async def kill_machine(self, machine: int) -> list[str]:
+        """SIGKILL to all nodes of a machine at once; returns their ids when their processes are gone."""
+        lost = [node for node in self.layout.on_machine(machine) if node.running]
+        for child in [self.kill_nowait(node.id) for node in lost]:
+            await child.exited.wait()
+        return [node.id for node in lost]
+
+    async def stop_machine(self, machine: int, grace_s: float = STOP_GRACE_S) -> bool:
+        """SIGTERM to all nodes of a machine; returns whether all of them stopped by themselves, with exit code 0."""
+        clean: list[bool] = []
+
+        async def stop(node_id: str) -> None:
+            clean.append(await self.stop(node_id, grace_s))
+
+        async with trio.open_nursery() as nursery:
+            for node in self.layout.on_machine(machine):
+                if node.running:
+                    nursery.start_soon(stop, node.id)
+        return all(clean)
+
+    def start_machine(self, machine: int) -> None:
+        """Start all nodes of a machine, none of which may be running."""
+        for node in self.layout.on_machine(machine):
+            self.start(node.id)
+
     def signal(self, node_id: str, number: signal.Signals) -> None:
         """Any signal (SIGSTOP, SIGCONT) to a running node."""
         self._child_of(node_id).send_signal(number)
@@ -165,7 +190,8 @@ class LocalCluster:
     # State ---------------------------------------------------------------------------------------------------------
 
     async def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Return when a leader serves and every running node is registered under its role.
+        """Return when in each group a leader serves, the preferred one if it runs, and every running node is registered
+        under its role.
 
         Raises ChildDiedError if a server ends meanwhile, and trio.TooSlowError, whose text has the last state, if it
         takes too long.
@@ -193,19 +219,25 @@ class LocalCluster:
                     return found
                 await trio.sleep(_ASK_AGAIN_S)
 
-    async def _registered(self, timeout_s: float) -> dict[int, str]:
-        """The registered addresses of the group by broker id, in which 0 is the leader. Raises ClientError."""
+    async def _registered(self, timeout_s: float) -> dict[str, dict[int, str]]:
+        """The registered addresses of each group by broker id, in which 0 is the leader. Raises ClientError."""
         info = await cluster_info(self.name_server_address, timeout_s=timeout_s)
-        group = info.broker_table.get(self.layout.options.group)
-        return {} if group is None else group.broker_addresses
+        return {name: group.broker_addresses for name, group in info.broker_table.items()}
 
     async def _missing(self) -> str:
         """Say what the cluster lacks to be ready; "" if nothing."""
-        running = {node.registered_address: node for node in self.nodes.values() if node.running}
         try:
-            addresses = await self._registered(timeout_s=1.0)
+            registered = await self._registered(timeout_s=1.0)
         except ClientError as error:
             return f"the name server: {error}"
+        for group in self.layout.options.group_names:
+            if missing := await self._missing_of(group, registered.get(group, {})):
+                return f"{group}: {missing}"
+        return ""
+
+    async def _missing_of(self, group: str, addresses: dict[int, str]) -> str:
+        """Say what a group with these registered addresses lacks to be ready; "" if nothing."""
+        running = {node.registered_address: node for node in self.layout.members(group) if node.running}
         leader_address = addresses.get(0)
         if leader_address is None:
             return "no leader is registered"
@@ -218,8 +250,14 @@ class LocalCluster:
             status = await node_status(leader_address if node is None else node.address, timeout_s=1.0)
         except ClientError as error:
             return f"the registered leader: {error}"
-        is_leader = status.role == "leader" and status.serving
-        return "" if is_leader else f"{status.node} is registered as leader, not serving"
+        if status.role != "leader" or not status.serving:
+            return f"{status.node} is registered as leader, not serving"
+        # A leader hands over to the node that is preferred as soon as that one can lead.
+        preferred = self.nodes[status.node].settings.raft.preferred_leaders
+        awaited = [name for name in preferred if name in self.nodes and self.nodes[name].running]
+        return (
+            f"{status.node} leads, and not {awaited[0]} yet" if awaited and status.node not in awaited else ""
+        )
 
     async def wait_unregistered(self, node_id: str, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Wait until the name server no longer has the node, which must be down. Raises as `leader`; ClientError."""
@@ -227,7 +265,8 @@ class LocalCluster:
         address = self.nodes[node_id].registered_address
 
         async def is_gone() -> bool:
-            return address not in (await self._registered(timeout_s=ASK_TIMEOUT_S)).values()
+            registered = await self._registered(timeout_s=ASK_TIMEOUT_S)
+            return address not in registered.get(self.nodes[node_id].group, {}).values()
 
         await self._ask_until(is_gone, timeout_s)
 
@@ -245,41 +284,49 @@ class LocalCluster:
                     nursery.start_soon(inquire, node)
         return dict(sorted(found.items()))
 
-    async def leader(self, timeout_s: float = READY_TIMEOUT_S) -> LocalNode:
-        """The serving leader of the newest term; waits for one. Raises trio.TooSlowError, ChildDiedError."""
+    async def leader(self, timeout_s: float = READY_TIMEOUT_S, *, group: str = "") -> LocalNode:
+        """The serving leader of a group's newest term; waits for one. Without ``group`` it is the first group's.
+
+        Raises trio.TooSlowError, ChildDiedError.
+        """
+        wanted = group or self.layout.options.group
 
         async def newest() -> LocalNode | None:
-            serving = _serving_leaders(await self.status())
+            serving = _serving_leaders(await self.status(), wanted)
             return self.nodes[max(serving, key=lambda status: status.term).node] if serving else None
 
         return await self._ask_until(newest, timeout_s)
 
     async def wait_caught_up(self, timeout_s: float = READY_TIMEOUT_S) -> int:
-        """Wait until every running node has applied all that its leader had committed; returns that index.
+        """Wait until every running node has applied all that its group's leader had committed; returns that index of
+        the first group.
 
         Raises trio.TooSlowError, ChildDiedError.
         """
-        target: int | None = None
+        targets: dict[str, int] = {}
+        groups = self.layout.options.group_names
 
         async def is_caught_up() -> bool:
-            nonlocal target
             status = await self.status()
-            if target is None:
-                target = max((one.commit_index for one in _serving_leaders(status)), default=None)
-            running = [node.id for node in self.nodes.values() if node.running]
-            return target is not None and all(
-                node_id in status
-                and min(status[node_id].commit_index, status[node_id].applied_index) >= target
-                for node_id in running
+            for group in groups:
+                committed = [one.commit_index for one in _serving_leaders(status, group)]
+                if committed:
+                    targets.setdefault(group, max(committed))
+            running = [node for node in self.nodes.values() if node.running]
+            return targets.keys() == set(groups) and all(
+                node.id in status
+                and min(status[node.id].commit_index, status[node.id].applied_index) >= targets[node.group]
+                for node in running
             )
 
         await self._ask_until(is_caught_up, timeout_s)
-        assert target is not None
-        return target
+        return targets[self.layout.options.group]
 
     async def ready_report(self) -> dict[str, object]:
-        """The contents of the ``READY`` line: the name server's address, and each node's id, pid, address and role."""
+        """The contents of the ``READY`` line: the name server's address, and each node's id, pid, address and role;
+        with several groups its group and its machine, too."""
         status = await self.status(READY_TIMEOUT_S)
+        has_groups = self.layout.options.groups > 1
         return {
             "namesrv": self.name_server_address,
             "nodes": [
@@ -288,6 +335,7 @@ class LocalCluster:
                     "pid": node.child.pid if node.child is not None else None,
                     "address": node.address,
                     "role": status[node.id].role if node.id in status else "unknown",
+                    **({"group": node.group, "machine": node.machine} if has_groups else {}),
                     **({"metrics": metrics} if (metrics := node.settings.observe.metrics) else {}),
                 }
                 for node in self.nodes.values()
@@ -295,5 +343,7 @@ class LocalCluster:
         }
 
 
-def _serving_leaders(status: dict[str, NodeStatus]) -> list[NodeStatus]:
-    return [node for node in status.values() if node.role == "leader" and node.serving]
+def _serving_leaders(status: dict[str, NodeStatus], group: str) -> list[NodeStatus]:
+    return [
+        node for node in status.values() if node.group == group and node.role == "leader" and node.serving
+    ]

@@ -72,7 +72,7 @@ def test_the_order_configuration_fixes_the_queues() -> None:
 
 def test_the_address_asked_next() -> None:
     brokers = {"b": {0: "l:1", 1: "f:1", 2: "g:1"}, "leaderless": {1: "f:1", 2: "g:1"}}
-    route = TopicRoute("t", brokers, (), ())
+    route = TopicRoute("t", brokers, (), (), ())
     assert route.address("b") == "l:1"
     assert route.address("b", 2) == "g:1"
     assert route.address("b", avoid=["l:1"]) == "f:1"

@@ -80,6 +80,7 @@ class Client:
         now_ns: int = 0,
         heartbeat_timeout_ms: int | None = None,
         enable_acting_master: bool | None = None,
+        all_topics: bool | None = None,
         compressed: bool = False,
         crc: int | None = None,
         sys_flags: Mapping[str, int] | None = None,
@@ -106,6 +107,7 @@ class Client:
             body_crc=body_crc(body) if crc is None else crc,
             heartbeat_timeout_ms=heartbeat_timeout_ms,
             enable_acting_master=enable_acting_master,
+            all_topics=all_topics,
         )
         return self.call(
             RequestCode.REGISTER_BROKER, header, body, connection=connection or address, now_ns=now_ns
@@ -195,6 +197,21 @@ def test_unchanged_version_keeps_queue_data_but_adds_missing_topics(client: Clie
     client.register("h0", 0, {"T": 4}, version=DataVersion(2, 0, 2))
     assert client.permissions("T") == {"b": 4}
     assert client.permissions("U") == {"b": 6}  # topics missing from the body are left
+
+
+def test_a_complete_registration_ends_what_it_does_not_name(client: Client) -> None:
+    """Of that broker name only; the same registration again, or one that need not be complete, ends nothing."""
+    client.register("h0", 0, {"T": 6, "U": 6})
+    client.register("x0", 0, {"T": 6, "U": 6}, name="x")
+    client.register("h0", 0, {"T": 6}, all_topics=True)
+    assert client.permissions("U") == {"b": 6, "x": 6}, "its version is known"
+    client.register("h0", 0, {"T": 6}, version=DataVersion(2, 0, 2))
+    assert client.permissions("U") == {"b": 6, "x": 6}
+    client.register("h0", 0, {"T": 6}, version=DataVersion(2, 0, 3), all_topics=True)
+    assert client.permissions("T") == {"b": 6, "x": 6}
+    assert client.permissions("U") == {"x": 6}
+    client.register("x0", 0, {"T": 6}, name="x", version=DataVersion(2, 0, 2), all_topics=True)
+    assert client.route("U") is None
 
 
 def test_followers_bring_no_topics_and_are_told_their_master(client: Client) -> None:

@@ -33,6 +33,8 @@ class RouteTableMachine(RuleBasedStateMachine):
         acting=st.sampled_from([None, False, True]),
         expiry=st.integers(1, 5),
         connection=st.integers(0, 2),
+        topic=st.sampled_from(["T", "U"]),
+        all_topics=st.sampled_from([None, True]),
     )
     def register(
         self,
@@ -44,6 +46,8 @@ class RouteTableMachine(RuleBasedStateMachine):
         acting: bool | None,
         expiry: int,
         connection: int,
+        topic: str,
+        all_topics: bool | None,
     ) -> None:
         before = self.table.broker(name)
         holder = None if before is None else before.broker_addresses.get(broker_id)
@@ -54,8 +58,10 @@ class RouteTableMachine(RuleBasedStateMachine):
             ha_server_address="ha",
             broker_id=broker_id,
             enable_acting_master=acting,
+            all_topics=all_topics,
         )
-        topics = TopicConfigTable(version, {"T": TopicConfig(topic_name="T")})
+        topics = TopicConfigTable(version, {topic: TopicConfig(topic_name=topic)})
+        known = self.table.data_version(cluster, address) == version
         self.table.register(header, topics, connection, expiry, self.now_ns)
         after = self.table.broker(name)
         assert after is not None
@@ -63,9 +69,9 @@ class RouteTableMachine(RuleBasedStateMachine):
         if after.broker_addresses[broker_id] == address:
             assert self.table.data_version(cluster, address) == version
             if broker_id == 0:
-                route = self.table.route("T")
-                assert route is not None
-                assert name in [data.broker_name for data in route.queue_datas]
+                assert name in self._names_of(topic)
+                if all_topics and not known:
+                    assert name not in self._names_of("U" if topic == "T" else "T"), "it has this one no more"
 
     @rule(address=addresses, cluster=clusters)
     def unregister(self, address: str, cluster: str) -> None:
@@ -95,11 +101,16 @@ class RouteTableMachine(RuleBasedStateMachine):
             seen += data.broker_addresses.values()
         assert len(seen) == len(set(seen))  # an address stands for one broker and one id
         assert bool(copy.deepcopy(self.table).expire(FAR_NS)) == bool(seen)  # who is listed can expire
-        route = self.table.route("T")
-        if route is not None:
-            assert [data.broker_name for data in route.queue_datas] == [
-                data.broker_name for data in route.broker_datas
-            ]
+        for topic in ("T", "U"):
+            route = self.table.route(topic)
+            if route is not None:
+                assert [data.broker_name for data in route.queue_datas] == [
+                    data.broker_name for data in route.broker_datas
+                ]
+
+    def _names_of(self, topic: str) -> list[str]:
+        route = self.table.route(topic)
+        return [] if route is None else [data.broker_name for data in route.queue_datas]
 
 
 RouteTableTest = RouteTableMachine.TestCase
