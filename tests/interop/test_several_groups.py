@@ -1,0 +1,194 @@
+"""Three groups over three machines: one machine dies, then each is restarted in turn, under unmodified clients.
+
+Part of ``make interop``. RocketMQ's clients keep a route for 30 s, and go to another broker name at once when a send
+fails: with one group they wait for the next look (test_rolling.py), with several no send need fail.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from broker.tools.cluster.layout import Layout, LocalClusterOptions
+from tests.interop import wire
+from tests.interop.clients import Client
+from tests.interop.cluster import READY_LIMIT_S
+from tests.interop.configured import COMMAND_LIMIT_S, ROOT, STOP_LIMIT_S, TRIVET
+from tests.interop.conftest import ClientOf
+from tests.interop.processes import Child, Event, wait_until
+from tests.interop.test_groups_and_failover import FAILOVER_LIMIT_S, SETTLE_LIMIT_S
+from tests.interop.test_rolling import NO_ANSWER, failures, told
+from tests.interop.test_send_and_receive import bodies
+
+pytestmark = [pytest.mark.trivet_only, pytest.mark.extended, pytest.mark.slow]
+
+GROUPS = 3
+MACHINES = 3
+PAUSE_MS = 10
+ROUND = 300
+TIMEOUT_MS = 10_000
+"""Of a send. By default it is three seconds with both clients, which a busy machine takes, too."""
+ROUTE_LIFE_S = 32
+"""Beyond the 30 s for which clients keep a route: what they do with an old one has been seen, and with a new one."""
+
+
+class Groups:
+    """The name server and the nodes, as processes that are started and ended by their machines."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._layout = Layout(LocalClusterOptions(folder / "data", nodes=MACHINES, groups=GROUPS))
+        self.name_server = self._layout.name_server_address
+        self._name_server = self._start("namesrv", self._layout.name_server_settings_path)
+        self._running: dict[str, Child] = {}
+        for machine in range(MACHINES):
+            self.start(machine)
+        self.wait_ready()
+
+    def start(self, machine: int) -> None:
+        """Starts the nodes of a machine."""
+        for node in self._layout.on_machine(machine):
+            self._running[node.id] = self._start("broker", node.settings_path)
+
+    def kill(self, machine: int) -> None:
+        """SIGKILL to the nodes of a machine, all at once."""
+        lost = [self._running.pop(node.id) for node in self._layout.on_machine(machine)]
+        for child in lost:
+            child.process.kill()
+        for child in lost:
+            child.kill()
+
+    def stop_in_order(self, machine: int) -> None:
+        """Asks the nodes of a machine to stop; returns once they have ended, with status 0."""
+        stopped = [self._running.pop(node.id) for node in self._layout.on_machine(machine)]
+        for child in stopped:
+            child.process.terminate()
+        for child in stopped:
+            assert child.wait_for_end(STOP_LIMIT_S) == 0, child.tail()
+
+    def wait_ready(self) -> None:
+        """Until each running node is registered, and each group is led by the node that it prefers."""
+
+        def is_ready() -> bool:
+            registered = wire.broker_addresses(self.name_server)
+            present = {address for addresses in registered.values() for address in addresses.values()}
+            nodes = self._layout.nodes
+            return {nodes[node_id].address for node_id in self._running} <= present and all(
+                registered.get(nodes[preferred].group, {}).get(0) == nodes[preferred].address
+                for node in nodes.values()
+                for preferred in node.settings.raft.preferred_leaders
+                if preferred in self._running
+            )
+
+        wait_until(is_ready, READY_LIMIT_S, "all groups are led")
+
+    def make_topic(self, topic: str) -> None:
+        """As an operator does."""
+        words = ["topic", "create", topic, "--queues", "4", "--namesrv", self.name_server]
+        subprocess.run([TRIVET, *words], check=True, timeout=COMMAND_LIMIT_S)
+
+    def stop(self) -> None:
+        for child in [*self._running.values(), self._name_server]:
+            child.interrupt()
+        self._layout.release()
+
+    def _start(self, kind: str, settings: Path) -> Child:
+        argv = [sys.executable, "-m", "trivet", kind, "--config", str(settings)]
+        return Child(argv, log=settings.with_suffix(".log"), cwd=ROOT)
+
+
+class Traffic:
+    """A producer and a push consumer of the client under test, and a producer of Trivet's, on one topic."""
+
+    def __init__(self, client: Client, topic: str) -> None:
+        self.consumer = client.start("push", topic=topic, group="several-consumers")
+        self.consumer.wait_for("started", SETTLE_LIMIT_S)
+        options: dict[str, str | int] = {"count": 0, "pause_ms": PAUSE_MS, "timeout_ms": TIMEOUT_MS}
+        self.producer = client.start("send", topic=topic, group="several", prefix="theirs-", **options)
+        argv = [sys.executable, "-m", "tests.interop.trivet_sender", "--namesrv", client.name_server]
+        argv += [
+            "--topic",
+            topic,
+            "--group",
+            "several-trivet",
+            "--pause-ms",
+            str(PAUSE_MS),
+            "--prefix",
+            "own-",
+        ]
+        self.own = Child(argv, log=client.folder / "trivet-sender.log", cwd=ROOT)
+        self.go_on()
+
+    def go_on(self, for_s: float = 0) -> None:
+        """Returns when both have sent another round of messages, and the time is over."""
+        end_s = time.monotonic() + for_s
+        while True:
+            for sender in (self.producer, self.own):
+                sender.wait_for("sent", FAILOVER_LIMIT_S, count=len(sender.of("sent")) + ROUND)
+            if time.monotonic() >= end_s:
+                return
+
+    def wait_for_everything(self) -> None:
+        """Ends the producers; returns when the consumer has all that was acknowledged."""
+        self.producer.stop()
+        self.own.stop()
+        acknowledged = {f"theirs-{event['index']}" for event in self.producer.of("sent")}
+        acknowledged |= {f"own-{event['index']}" for event in self.own.of("sent")}
+        self.consumer.wait_until(
+            lambda: acknowledged <= set(bodies(self.consumer.of("message"))), SETTLE_LIMIT_S, "everything"
+        )
+
+
+@contextmanager
+def traffic(client: Client, groups: Groups) -> Iterator[Traffic]:
+    """Runs while the block does; no send of Trivet's may fail meanwhile, and nothing be lost."""
+    groups.make_topic("several")
+    running = Traffic(client, "several")
+    yield running
+    running.wait_for_everything()
+    for name, sender in ((client.name, running.producer), ("trivet", running.own)):
+        slowest = sorted((round(event.get("ms", 0)) for event in sender.of("sent")), reverse=True)[:3]
+        print(told(name, sender), f"slowest sends {slowest} ms")
+    repeated = len(running.consumer.of("message")) - len(set(bodies(running.consumer.of("message"))))
+    print(f"{repeated} messages came again")
+    assert failures(running.own) == []
+    client.stop_all()
+
+
+@pytest.fixture
+def groups(tmp_path: Path) -> Iterator[Groups]:
+    running = Groups(tmp_path)
+    yield running
+    running.stop()
+
+
+def test_a_machine_dies(client_of: ClientOf, groups: Groups) -> None:
+    with traffic(client_of(groups.name_server), groups) as running:
+        groups.kill(1)
+        running.go_on(ROUTE_LIFE_S)
+        groups.start(1)
+        groups.wait_ready()
+        running.go_on(ROUTE_LIFE_S)
+    assert [event for event in failures(running.producer) if not _may_fail(event)] == []
+
+
+def test_each_machine_is_stopped_in_order_and_started_again(client_of: ClientOf, groups: Groups) -> None:
+    with traffic(client_of(groups.name_server), groups) as running:
+        for machine in range(MACHINES):
+            groups.stop_in_order(machine)
+            running.go_on()
+            groups.start(machine)
+            groups.wait_ready()
+            running.go_on()
+    assert [event for event in failures(running.producer) if not _may_fail(event)] == []
+
+
+def _may_fail(event: Event) -> bool:
+    return re.search(NO_ANSWER, event["error"]) is not None
