@@ -22,7 +22,7 @@ from broker.node.client_registry import ClientRegistry
 from broker.node.consumer_group import RegisteredClient
 from broker.node.listeners import Listeners
 from broker.node.ports import Requests, State
-from broker.reading.subscriptions import parse_filter
+from broker.reading.subscriptions import parse_filter, parse_in_steps
 from broker.remoting.bodies import CheckClientConfigBody, ConsumerListBody, HeartbeatData
 from broker.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode, request
@@ -225,14 +225,15 @@ class HeartbeatsProcessor:
     def check_config(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
         """Says whether a subscription's expression can be used on this broker, before the consumer starts.
 
-        In a turn of its own: to parse one takes milliseconds.
+        In turns of its own: to parse one takes milliseconds.
         """
         self._checked.take(command)
         try:
             yield
+            subscription = decode_request(command.body, CheckClientConfigBody).subscription_data
+            yield from parse_in_steps(subscription.expression_type, subscription.sub_string)
         finally:
             self._checked.give_back(command)
-        subscription = decode_request(command.body, CheckClientConfigBody).subscription_data
         parse_filter(
             subscription.expression_type,
             subscription.sub_string,

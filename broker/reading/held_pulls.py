@@ -22,7 +22,7 @@ from broker.node.consumer_group import FilterChange
 from broker.node.listeners import Listeners
 from broker.node.ports import Proposals, Requests
 from broker.offsets.resets import OffsetResets
-from broker.reading.pull_checks import PullChecks, has_subscription, rests_on_heartbeats
+from broker.reading.pull_checks import PullChecks, rests_on_heartbeats
 from broker.reading.pull_responses import PullResponses
 from broker.reading.queue_reads import PullResult, QueueReads
 from broker.reading.subscriptions import Filter, SqlFilter
@@ -230,8 +230,9 @@ class HeldPulls:
                 held.access = requests.access
             checks.check_broker()
             checks.check(header)
-            if not has_subscription(header):
-                held.filter = checks.filter_for(header)
+            if rests_on_heartbeats(header):
+                # The filter stays as long as the subscription does: to read a condition takes milliseconds.
+                checks.check_subscription(header)
                 if held.subscribed != checks.subscribed(header):
                     return self._pull_anew(header, held.asked_offset)
         except RequestError as error:

@@ -112,6 +112,7 @@ class PullProcessor:
     ) -> Iterator[None]:
         try:
             yield
+            yield from self._checks.parse_in_steps(header)
         finally:
             self._filtered.give_back(command)
         if self._requests.is_connected(connection):

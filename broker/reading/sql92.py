@@ -33,7 +33,7 @@ properties; for a long one they are taken apart once, so that its names cost no 
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Final
@@ -52,6 +52,10 @@ costs (log/properties.py), and each search costs more the longer they are."""
 
 _REMEMBERED_LENGTH: Final = 256
 """Longer expressions are few, and of each hundreds of times its length are kept."""
+
+_LONG_REMEMBERED: Final = 16
+_TOKENS_AT_ONCE: Final = 300
+"""Words and signs of an expression that are read in one step: some 5 ms."""
 
 Predicate = Callable[[bytes], bool]
 """Tells whether a message with these properties, as a record holds them, is wanted."""
@@ -422,10 +426,42 @@ _PARSER: Final = Lark(
 
 def compile_sql(expression: str) -> Predicate:
     """The expression as a predicate; raises `SqlError`. The longest takes some tens of milliseconds."""
-    return (_compile if len(expression) <= _REMEMBERED_LENGTH else _compile_long)(expression)
+    if len(expression) <= _REMEMBERED_LENGTH:
+        return _compile(expression)
+    if expression not in _long:
+        for _ in compile_in_steps(expression):
+            pass
+    outcome = _long[expression]
+    if isinstance(outcome, SqlError):
+        raise SqlError(outcome.position, outcome.reason)
+    return outcome
+
+
+def compile_in_steps(expression: str) -> Iterator[None]:
+    """Reads a long expression, some milliseconds in a step; `compile_sql` of it takes no time right behind the last."""
+    if len(expression) <= _REMEMBERED_LENGTH or expression in _long:
+        return
+    outcome: Predicate | SqlError
+    try:
+        outcome = yield from _compiling(expression)
+    except SqlError as error:
+        outcome = error.with_traceback(None)
+    _long[expression] = outcome
+    while len(_long) > _LONG_REMEMBERED:
+        del _long[next(iter(_long))]
 
 
 def _compiled(expression: str) -> Predicate:
+    steps = _compiling(expression)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            predicate: Predicate = end.value
+            return predicate
+
+
+def _compiling(expression: str) -> Generator[None, None, Predicate]:
     if len(expression) > EXPRESSION_LENGTH_MAX:
         raise SqlError(
             EXPRESSION_LENGTH_MAX,
@@ -433,7 +469,13 @@ def _compiled(expression: str) -> Predicate:
         )
     try:
         # With an end every comment has one; else the lexer would look for it again at each of many hyphens.
-        evaluate = _truth(_PARSER.parse(expression + "\n")).evaluate  # type: ignore[arg-type]
+        parser = _PARSER.parse_interactive(expression + "\n")
+        last = None
+        for number, token in enumerate(parser.iter_parse(), 1):
+            last = token
+            if number % _TOKENS_AT_ONCE == 0:
+                yield
+        evaluate = _truth(parser.feed_eof(last)).evaluate  # type: ignore[no-untyped-call]
     except UnexpectedInput as error:
         raise _syntax_error(expression, error) from None
     except _RefusalError as error:
@@ -453,7 +495,8 @@ def _compiled(expression: str) -> Predicate:
 
 
 _compile = lru_cache(maxsize=1024)(_compiled)
-_compile_long = lru_cache(maxsize=16)(_compiled)
+_long: dict[str, Predicate | SqlError] = {}
+"""What came of the newest long expressions."""
 
 
 def _taken_apart(properties: bytes) -> _Lookup:

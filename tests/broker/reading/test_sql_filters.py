@@ -44,11 +44,13 @@ def start_pull(
     version: int = 0,
     kind: str = "SQL92",
     topic: str = "T",
+    group: str = "g",
 ) -> int:
     return client.start_call(
         RequestCode.PULL_MESSAGE,
         pull_fields(
             topic=topic,
+            consumerGroup=group,
             queueOffset=offset,
             sysFlag=(4 if given else 0) | (2 if suspend_ms else 0),
             suspendTimeoutMillis=suspend_ms,
@@ -63,12 +65,12 @@ def pull(client: Client, expression: str, offset: int = 0, **options: object) ->
     return client.wait(start_pull(client, expression, offset, **options))  # type: ignore[arg-type]
 
 
-def subscribe(client: Client, expression: str, version: int = 1) -> None:
+def subscribe(client: Client, expression: str, version: int = 1, group: str = "g") -> None:
     subscription = SubscriptionData(
         topic="T", sub_string=expression, sub_version=version, expression_type="SQL92"
     )
     data = HeartbeatData(client_id="c")
-    data.consumer_data_set.append(ConsumerData(group_name="g", subscription_data_set=[subscription]))
+    data.consumer_data_set.append(ConsumerData(group_name=group, subscription_data_set=[subscription]))
     client.ok(RequestCode.HEART_BEAT, None, encode_body(data))
 
 
@@ -229,3 +231,44 @@ def test_a_connection_that_ends_leaves_no_pull_with_a_condition_behind(group: Gr
     other.close()
     group.settle()
     assert group.node(group.leader).stats.pulls_held() == 0
+
+
+def test_a_long_condition_is_read_in_steps(group: Group, client: Client) -> None:
+    """It took up to 50 ms in one turn; between two steps others are answered."""
+    send(client, 1)
+    condition = "n = 1" + " OR n = 1" * 800
+    assert len(condition) > 7000
+    opaque = start_pull(client, condition)
+    process, turns = group.members[group.leader].process, 0
+    while group.node(group.leader).has_more:
+        process.turn(group.now_ns, group.wall_ms)
+        process.end_turn()
+        turns += 1
+    assert turns == 1 + 3200 // sql92._TOKENS_AT_ONCE
+    assert client.wait(opaque).code == ResponseCode.SUCCESS
+    assert list(sql92.compile_in_steps(condition)) == [], "it is remembered"
+    unusable = condition + " OR"
+    assert list(sql92.compile_in_steps(unusable))
+    assert list(sql92.compile_in_steps(unusable)) == [], "so is one that cannot be used"
+    with pytest.raises(sql92.SqlError):
+        sql92.compile_sql(unusable)
+
+
+def test_a_held_pull_that_wakes_does_not_read_its_condition_again(
+    group: Group, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be hundreds, each of another group, with conditions of 40 ms."""
+    conditions = [f"n = 1 OR n = {number}" + " OR n = 1" * 100 for number in range(20)]
+    for number, condition in enumerate(conditions):
+        subscribe(client, condition, group=f"g{number}")
+    held = [
+        start_pull(client, "", given=False, suspend_ms=20_000, group=f"g{number}") for number in range(20)
+    ]
+    group.settle()
+    assert group.node(group.leader).stats.pulls_held() == 20
+    parsed: list[str] = []
+    monkeypatch.setattr(sql92, "compile_sql", parsed.append)
+    send(client, 1)
+    group.settle()
+    assert {client.answers[opaque].code for opaque in held} == {ResponseCode.SUCCESS}
+    assert not parsed
