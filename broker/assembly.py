@@ -28,6 +28,7 @@ from broker.offsets.resets_processor import ResetsProcessor
 from broker.reading.pull_processor import PullProcessor
 from broker.reading.queries_processor import QueriesProcessor
 from broker.remoting.addresses import split_address
+from broker.remoting.node_status import ProcessFacts
 from broker.replica.membership import Membership
 from broker.replica.recovering import RecoveringFile, Run
 from broker.replica.replica import APPEND_BYTES_MAX, Replica, ReplicaOptions
@@ -90,6 +91,7 @@ def build_node(
     advertised: str | None = None,
     store_options: StoreOptions | None = None,
     process_id: Callable[[], int] = os.getpid,
+    process_facts: Callable[[], ProcessFacts] = ProcessFacts,
     memory_bytes: int = 0,
     boot: str = "",
     release: Release = THIS_RELEASE,
@@ -102,6 +104,7 @@ def build_node(
     started, "" if that is unknown: pages that were not flushed do not outlive it (broker/replica/recovering.py).
     `hour_of_day` tells the hour at a time in milliseconds. `memory_bytes` is what the machine has, 0 if unknown.
     `release` is another one than this where releases are tried together.
+    `process_facts` tells what the system knows of this process, for operators.
     `stopwatch` returns nanoseconds, for the figures on how long the node's work takes.
 
     Raises `log.errors.LogFault` when the store cannot be used (locked, damaged, disk), `log.errors.RecordError` when
@@ -159,6 +162,7 @@ def build_node(
         recovered=recovery.damage,
         disk=disk,
         process_id=process_id,
+        process_facts=process_facts,
         hour_of_day=hour_of_day,
     )
     backups = BackupProcessor(replica, time, listeners, settings.node)

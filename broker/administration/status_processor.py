@@ -11,7 +11,7 @@ from broker.remoting.bodies import KeyValueTable
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import OWN_VERSION, RemotingCommand
 from broker.remoting.json_body import encode_body
-from broker.remoting.node_status import NodeStatus, PeerStatus, Role
+from broker.remoting.node_status import NodeStatus, PeerStatus, ProcessFacts, Role
 from broker.replica.replica import Replica
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
@@ -36,6 +36,7 @@ class StatusProcessor:
     """TRIVET_NODE_STATUS 90001 and GET_BROKER_RUNTIME_INFO 28.
 
     `address` is what clients are told to connect to; `recovered` what was repaired at the start, a sentence each;
+    `process_facts` tells what the system knows of this process;
     `hour_of_day` tells the hour at a time in milliseconds.
     """
 
@@ -51,6 +52,7 @@ class StatusProcessor:
         recovered: tuple[str, ...],
         disk: Disk,
         process_id: Callable[[], int],
+        process_facts: Callable[[], ProcessFacts],
         hour_of_day: Callable[[int], int],
     ) -> None:
         self._replica = replica
@@ -61,6 +63,7 @@ class StatusProcessor:
         self._stats = stats
         self._disk = disk
         self._process_id = process_id
+        self._process_facts = process_facts
         self._hour_of_day = hour_of_day
         self._next_sample = time.add_deadline(self._sample, stats.next_sample_ns)
         listeners.arrivals.append(stats.stored.arrived)
@@ -97,6 +100,7 @@ class StatusProcessor:
         replica = self._replica
         raft = replica.raft.status(self._time.now_ns)
         log = replica.store.log
+        usage = self._disk.usage()
         return NodeStatus(
             node=replica.node_id,
             group=self._settings.current.node.group,
@@ -135,6 +139,10 @@ class StatusProcessor:
             },
             release=replica.release.name,
             format=replica.metadata.format,
+            wall_ms=self._time.wall_ms,
+            disk_free_bytes=usage.free_bytes,
+            disk_total_bytes=usage.total_bytes,
+            process=self._process_facts(),
             recovered=self._recovered,
         )
 

@@ -27,6 +27,15 @@ class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Milliseconds since the peer was last heard; None if it never was."""
 
 
+class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operating system says of the node's process; None where it does not say."""
+
+    open_files: int | None = None
+    open_files_max: int | None = None
+    certificate_expires_ms: int | None = None
+    """When the first certificate that clients are shown expires, in milliseconds since 1970; None without one."""
+
+
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One replica at one moment. Indices count entries from 0; -1 means none."""
 
@@ -68,6 +77,12 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The release of Trivet that the node runs."""
     format: int = 1
     """The format of what its group writes, as far as it has applied (docs/upgrading.md)."""
+    wall_ms: int | None = None
+    """The node's wall clock when it answered, in milliseconds since 1970; None of nodes before 0.2."""
+    disk_free_bytes: int | None = None
+    disk_total_bytes: int | None = None
+    """Of the file system that holds the store."""
+    process: ProcessFacts = ProcessFacts()
     recovered: tuple[str, ...] = ()
     """Damage that was found in the files at start and what was done about it, one sentence each."""
 

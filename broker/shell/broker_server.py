@@ -23,6 +23,7 @@ from broker.administration.metrics import NodeMetrics
 from broker.assembly import build_node
 from broker.node.running import RunningNode
 from broker.remoting.addresses import join_address, split_address
+from broker.remoting.node_status import ProcessFacts
 from broker.replica.jobs import Job
 from broker.requests.connection import Outgoing
 from broker.settings.tables import Settings
@@ -35,7 +36,7 @@ from broker.shell.clock import (
     reload_on_hangup,
     stop_on_signal,
 )
-from broker.shell.descriptors import FILES_OF_A_STORE, connections_allowed
+from broker.shell.descriptors import FILES_OF_A_STORE, connections_allowed, open_files
 from broker.shell.reading import Reading
 from broker.shell.secret_files import tell_what_is_open
 from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
@@ -95,6 +96,7 @@ class BrokerServer:
             _wall_ms(),
             None if self._trace is None else self._trace.writer,
             hour_of_day=local_hour,
+            process_facts=self._process_facts,
             advertised=settings.advertised_address(bound_port),
             boot=machine_clock(),
             memory_bytes=machine_memory_bytes(),
@@ -139,6 +141,15 @@ class BrokerServer:
             self.operators = self._operators_server(self._operators_listener)
         """Serves metrics and health checks."""
         self._stop = trio.Event()
+
+    def _process_facts(self) -> ProcessFacts:
+        opened, opened_max = open_files()
+        expires_s = self._certificate_expires_s
+        return ProcessFacts(
+            open_files=opened,
+            open_files_max=opened_max,
+            certificate_expires_ms=None if expires_s is None else round(expires_s * 1000),
+        )
 
     def _use_accounts(self, accounts: Accounts) -> None:
         acl = self._settings.acl

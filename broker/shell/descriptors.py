@@ -7,6 +7,7 @@ for files.
 """
 
 import resource
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -35,6 +36,16 @@ def connections_allowed(wanted: int, files: int) -> int:
             open_files=limit,
         )
     return allowed
+
+
+def open_files() -> tuple[int | None, int | None]:
+    """Returns how many files this process has open, and how many it may have; None where the system does not say."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        found = sum(1 for _ in Path("/proc/self/fd").iterdir()) - 1  # the listing itself takes one
+    except OSError:
+        found = None
+    return found, None if limit == resource.RLIM_INFINITY else limit
 
 
 def _raise_limit(wanted: int) -> int:

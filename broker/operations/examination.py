@@ -1,0 +1,137 @@
+"""What the doctor looks at: every name server, every registered node and every group with several members, asked once.
+
+Whoever does not answer is a finding itself, so nothing here raises for that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from broker.client.admin import AdminClient
+from broker.client.errors import BrokerError, ClientError, ConnectionFailed
+from broker.operations.asking import each, read_body
+from broker.operations.clients import ConnectedClient, connected_clients
+from broker.operations.consumer_groups import GroupDetail, describe_group
+from broker.operations.errors import NotThere
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.node_status import NodeStatus, decode_node_status
+from broker.remoting.route import ClusterInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExaminedNameServer:
+    """A name server and the addresses of the brokers that it knows by broker group; None if it did not answer."""
+
+    address: str
+    brokers: dict[str, tuple[str, ...]] | None
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExaminedNode:
+    """A registered node and what it says of itself, None with a ``failure``.
+
+    ``ahead_ms`` is how far its clock is ahead of this machine's; it is known to half of ``round_trip_ms``.
+    """
+
+    broker: str
+    address: str
+    status: NodeStatus | None
+    ahead_ms: float | None
+    round_trip_ms: float
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """All that was found. ``clients`` is None where they could not be asked for, and ``failure`` says why."""
+
+    now_ms: int
+    name_servers: tuple[ExaminedNameServer, ...]
+    nodes: tuple[ExaminedNode, ...]
+    clients: tuple[ConnectedClient, ...] | None
+    groups: tuple[GroupDetail, ...]
+    failure: str | None
+
+
+async def examine(admin: AdminClient) -> Examination:
+    """Ask the whole cluster. Raises nothing but for a client that is not open."""
+    addresses = admin.core.name_servers.addresses
+    name_servers = await each(admin, addresses, lambda address: _name_server(admin, address))
+    places = sorted(
+        {
+            (broker, address)
+            for server in name_servers
+            for broker, members in (server.brokers or {}).items()
+            for address in members
+        }
+    )
+    nodes = await each(admin, places, lambda place: _node(admin, *place))
+    clients: tuple[ConnectedClient, ...] | None = None
+    groups: list[GroupDetail] = []
+    failure = None
+    try:
+        clients = tuple(await connected_clients(admin))
+        members: dict[str, set[str]] = {}
+        for client in clients:
+            if client.role == "consumer":
+                members.setdefault(client.group, set()).add(client.client_id)
+        for group in sorted(group for group, ids in members.items() if len(ids) > 1):
+            try:
+                groups.append(await describe_group(admin, group))
+            except NotThere:
+                pass  # it has gone meanwhile
+    except ClientError as error:
+        failure = str(error)
+    return Examination(
+        now_ms=admin.core.runtime.wall_ms(),
+        name_servers=tuple(name_servers),
+        nodes=tuple(nodes),
+        clients=clients,
+        groups=tuple(groups),
+        failure=failure,
+    )
+
+
+async def _name_server(admin: AdminClient, address: str) -> ExaminedNameServer:
+    try:
+        response = await admin.call(address, RequestCode.GET_BROKER_CLUSTER_INFO)
+        if response.code != ResponseCode.SUCCESS:
+            raise BrokerError(response.code, response.remark, address)
+        info = read_body(response, address, ClusterInfo.decode)
+    except (ConnectionFailed, BrokerError) as error:
+        return ExaminedNameServer(address=address, brokers=None, failure=str(error))
+    return ExaminedNameServer(
+        address=address,
+        brokers={
+            name: tuple(at for _, at in sorted(data.broker_addresses.items()))
+            for name, data in sorted(info.broker_table.items())
+        },
+    )
+
+
+async def _node(admin: AdminClient, broker: str, address: str) -> ExaminedNode:
+    runtime = admin.core.runtime
+    try:
+        await admin.call(
+            address, RequestCode.TRIVET_NODE_STATUS
+        )  # opens the connection, which takes its time
+        begun_ns, begun_ms = runtime.now_ns(), runtime.wall_ms()
+        response = await admin.call(address, RequestCode.TRIVET_NODE_STATUS)
+        round_trip_ms = (runtime.now_ns() - begun_ns) / 1e6
+        if response.code != ResponseCode.SUCCESS:
+            raise BrokerError(response.code, response.remark, address)
+        try:
+            status = decode_node_status(response.body)
+        except msgspec.MsgspecError as error:
+            raise BrokerError(response.code, f"unreadable response: {error}", address) from error
+    except (ConnectionFailed, BrokerError) as error:
+        return ExaminedNode(
+            broker=broker, address=address, status=None, ahead_ms=None, round_trip_ms=0.0, failure=str(error)
+        )
+    ahead_ms = None if status.wall_ms is None else status.wall_ms - (begun_ms + round_trip_ms / 2)
+    return ExaminedNode(
+        broker=broker, address=address, status=status, ahead_ms=ahead_ms, round_trip_ms=round_trip_ms
+    )

@@ -1,0 +1,139 @@
+"""The doctor: a whole cluster has nothing but notes, and each thing that can be wrong is found alone."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+import pytest
+import trio
+
+from broker.client.admin import AdminClient
+from broker.client.consuming.consumer import Consumer
+from broker.operations.clients import ConnectedClient
+from broker.operations.doctor import CHECKS, Diagnosis, diagnose, judged
+from broker.operations.examination import Examination, ExaminedNameServer, examine
+from broker.remoting.node_status import ProcessFacts
+from tests.broker.client.cluster import NAME_SERVER, Broker
+from tests.broker.client.links import ClientRuntime
+
+
+def found(diagnosis: Diagnosis, *severities: str) -> list[tuple[str, str]]:
+    wanted = severities or ("fault", "warning")
+    return [(one.check, one.about) for one in diagnosis.findings if one.severity in wanted]
+
+
+@pytest.fixture
+async def healthy(admin: AdminClient) -> Examination:
+    """What is found of a cluster that nothing is wrong with; its clocks are those of the harness, all alike."""
+    examination = await examine(admin)
+    nodes = tuple(dataclasses.replace(node, ahead_ms=0.0) for node in examination.nodes)
+    return dataclasses.replace(examination, nodes=nodes)
+
+
+async def test_a_whole_cluster(healthy: Examination) -> None:
+    diagnosis = judged(healthy)
+    assert diagnosis.is_healthy
+    assert diagnosis.checks == tuple(CHECKS)
+    assert found(diagnosis) == []
+    assert set(found(diagnosis, "note")) == {
+        ("addresses", "127.0.0.1:10000"),
+        ("addresses", "127.0.0.1:10001"),
+        ("addresses", "127.0.0.1:10002"),
+        ("addresses", "127.0.0.1:10100"),
+        ("replicas", "b"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"disk_full": True}, ("fault", "disks")),
+        ({"disk_free_bytes": 20, "disk_total_bytes": 100}, ("warning", "disks")),
+        ({"process": ProcessFacts(open_files=90, open_files_max=100)}, ("warning", "files")),
+        ({"release": "0.1.0"}, ("warning", "versions")),
+        ({"format": 99}, ("warning", "versions")),
+        ({"process": ProcessFacts(certificate_expires_ms=1)}, ("fault", "certificates")),
+        ({"recovering": "entries"}, ("warning", "replicas")),
+    ],
+)
+async def test_one_thing_wrong_at_one_node(
+    healthy: Examination, changes: dict[str, object], expected: tuple[str, str]
+) -> None:
+    first, *others = healthy.nodes
+    assert first.status is not None
+    changed = dataclasses.replace(first, status=msgspec.structs.replace(first.status, **changes))
+    (one,) = [
+        finding
+        for finding in judged(dataclasses.replace(healthy, nodes=(changed, *others))).findings
+        if finding.severity != "note"
+    ]
+    assert (one.severity, one.check) == expected
+    assert one.advice
+
+
+async def test_clocks_apart_and_a_certificate_that_ends_soon(healthy: Examination) -> None:
+    first, *others = healthy.nodes
+    assert first.status is not None
+    soon = ProcessFacts(certificate_expires_ms=healthy.now_ms + 3 * 24 * 3_600_000)
+    changed = dataclasses.replace(
+        first, ahead_ms=2_500.0, status=msgspec.structs.replace(first.status, process=soon)
+    )
+    diagnosis = judged(dataclasses.replace(healthy, nodes=(changed, *others)))
+    assert found(diagnosis) == [("clocks", first.address), ("certificates", first.address)]
+    assert "2.5 s" in diagnosis.findings[0].what
+
+
+async def test_addresses_that_clients_elsewhere_are_given(healthy: Examination) -> None:
+    away = ConnectedClient(
+        client_id="c",
+        role="consumer",
+        group="g",
+        address="10.1.2.3:4567",
+        language="JAVA",
+        version=475,
+        brokers=("a",),
+    )
+    diagnosis = judged(dataclasses.replace(healthy, clients=(away,)))
+    assert {check for check, _ in found(diagnosis, "fault")} == {"addresses"}
+    assert "10.1.2.3" in diagnosis.findings[0].what
+    first, *_ = healthy.nodes
+    nowhere = dataclasses.replace(first, address="0.0.0.0:10911")
+    diagnosis = judged(dataclasses.replace(healthy, nodes=(nowhere,)))
+    assert ("addresses", "0.0.0.0:10911") in found(diagnosis, "fault")
+
+
+async def test_name_servers_that_are_silent_or_know_less(healthy: Examination) -> None:
+    (one,) = healthy.name_servers
+    poorer = ExaminedNameServer(address="ns2:9876", brokers={"b": ("127.0.0.1:10100",)})
+    dead = ExaminedNameServer(address="ns3:9876", brokers=None, failure="refused")
+    diagnosis = judged(dataclasses.replace(healthy, name_servers=(one, poorer, dead)))
+    assert found(diagnosis) == [("name servers", "ns3:9876"), *[("name servers", "ns2:9876")] * 3]
+    assert not judged(dataclasses.replace(healthy, name_servers=(dead,), nodes=())).is_healthy
+    empty = dataclasses.replace(one, brokers={})
+    assert not judged(dataclasses.replace(healthy, name_servers=(empty,), nodes=())).is_healthy
+
+
+async def test_a_dead_node_and_members_that_disagree(
+    leaders: list[Broker], admin: AdminClient, runtime: ClientRuntime
+) -> None:
+    a, _ = leaders
+    followers = [
+        broker
+        for broker in a.world.servers.values()
+        if isinstance(broker, Broker) and broker.group is a.group
+    ]
+    victim = next(broker for broker in followers if broker is not a)
+    async with (
+        Consumer(NAME_SERVER, group="torn", topics={"t": "x"}, runtime=runtime),
+        Consumer(NAME_SERVER, group="torn", topics={"t": "y"}, runtime=runtime),
+    ):
+        await trio.sleep(5)
+        victim.kill()
+        await trio.sleep(10)
+        diagnosis = await diagnose(admin)
+    assert ("subscriptions", "torn") in found(diagnosis, "fault")
+    assert ("replicas", f"a {victim.node_id}") in found(diagnosis, "fault")
+    a.kill()
+    diagnosis = await diagnose(admin)
+    assert ("replicas", "a") in found(diagnosis, "fault"), "one of three cannot elect"
