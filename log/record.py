@@ -57,7 +57,9 @@ FIXED_V4 = struct.Struct(">iIIiiqqiq8sq8siqi")
 """The whole fixed part when both hosts are IPv4, in one call."""
 _SHORT = struct.Struct(">h")
 _SYS_FLAG = struct.Struct(">i")
-_SYS_FLAG_AT = struct.calcsize(">iIIiiqq")
+SYS_FLAG_AT = struct.calcsize(">iIIiiqq")
+QUEUE_OFFSET_AT = struct.calcsize(">iIIii")
+"""Places in a record."""
 _FRONT_BYTES, _TIMESTAMP_BYTES, _BACK_BYTES, _SHORT_BYTES = (
     _FRONT.size,
     _TIMESTAMP.size,
@@ -300,7 +302,7 @@ def peek(buffer: Buffer, offset: int = 0) -> RecordHead:
 
 def stored_at(buffer: Buffer, offset: int = 0) -> int:
     """Returns the store time (ms since 1970) of a record that is whole, as one in an entry whose checksum is right."""
-    (sys_flag,) = _SYS_FLAG.unpack_from(buffer, offset + _SYS_FLAG_AT)
+    (sys_flag,) = _SYS_FLAG.unpack_from(buffer, offset + SYS_FLAG_AT)
     at = offset + _FRONT_BYTES + (HOST_V6_BYTES if sys_flag & SYS_FLAG_BORN_HOST_V6 else HOST_V4_BYTES)
     return int(_TIMESTAMP.unpack_from(buffer, at)[0])
 

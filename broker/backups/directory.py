@@ -122,19 +122,22 @@ class BackupWriter:
         return self.manifest is None or self.last_index < self.manifest.first_index
 
     def check_same(self, entries: EntryRange) -> None:
-        """Checks that the first of these entries, whose index is `last_index`, is the one here.
+        """Checks that these entries, as far as there are such here, are the ones here; to check the last is enough.
 
         In one group equal index and term mean equal logs up to there (Raft, 5.3); groups that were restored from one
         backup may have both in common, and not the bytes. Raises BackupError, OSError.
         """
-        assert entries.first_index == self.last_index, "the last entry here is compared"
-        path, size = self._file_of(self.end_position - 1), self.end_position - entries.position
-        with path.open("rb") as file:
-            file.seek(max(0, entries.position - int(path.name)))
-            here = file.read(max(0, size))
+        assert entries.first_index <= self.last_index, "an entry that is here is compared"
+        path = self._file_of(entries.position)
+        size = min(self.end_position, entries.end_position) - entries.position
+        here = b""
+        if path.is_file():
+            with path.open("rb") as file:
+                file.seek(max(0, entries.position - int(path.name)))
+                here = file.read(max(0, size))
         if not here or here != entries.data[:size]:
             raise BackupError(
-                f"entry {self.last_index} of the backup in {self.path} is another one in the group, which was made "
+                f"entry {entries.first_index} of the backup in {self.path} is another one in the group, which was made "
                 "anew, or restored from an earlier backup: take a new backup in another directory"
             )
 

@@ -30,7 +30,15 @@ class StateSnapshot(NamedTuple):
 
 def encode_state(metadata: Metadata, addresses: dict[str, str], queues: ConsumeQueues) -> bytes:
     """A snapshot of the state as it is now."""
-    ends = [(queue.topic, queue.queue_id, queue.max_offset) for queue in queues]
+    return _encode(metadata, addresses, [(queue.topic, queue.queue_id, queue.max_offset) for queue in queues])
+
+
+def encode_parts(metadata: Metadata, queue_ends: dict[tuple[str, int], int]) -> bytes:
+    """A snapshot of a state that no node has had yet: without members."""
+    return _encode(metadata, {}, [(*key, end) for key, end in queue_ends.items()])
+
+
+def _encode(metadata: Metadata, addresses: dict[str, str], ends: list[tuple[str, int, int]]) -> bytes:
     return cbor2.dumps(
         {"metadata": metadata.snapshot(), "addresses": addresses, "queue_ends": msgspec.msgpack.encode(ends)}
     )

@@ -35,6 +35,7 @@ COMMANDS = [
     "group remove",
     "group transfer",
     "bench",
+    "migrate",
 ]
 
 

@@ -23,6 +23,7 @@ _COMMANDS = (
     ("status", "broker.tools.cli.status:status", "Show roles, terms, indices and the lag of each replica."),
     ("backup", "broker.tools.cli.backups:app", "Copy a running group's log and state into a directory."),
     ("restore", "broker.tools.cli.backups:restore", "Make a node's store of a backup."),
+    ("migrate", "broker.tools.cli.migrate:migrate", "Make a backup of a RocketMQ DLedger node's store."),
     (
         "demo",
         "broker.tools.cli.demo:demo",

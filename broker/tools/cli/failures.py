@@ -20,6 +20,7 @@ _WRONG_USE = (
 _FAILURES = (
     "broker.client.errors:ClientError",
     "broker.backups.errors:BackupError",
+    "broker.migration.errors:MigrationError",
     "broker.tools.cluster.child:ChildDiedError",
     "broker.tools.cluster.compare:StoresDifferError",
     "broker.tools.cluster.ports:PortInUseError",

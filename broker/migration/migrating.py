@@ -1,0 +1,237 @@
+"""A source becomes a backup: surveyed from end to end first, then copied, with checksums and with its state.
+
+A copy that broke off goes on where it was, in the same directory; so does one that was begun while the broker ran, and
+is completed once that has stopped. What is there already is compared with the source, which is surveyed anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+from broker.backups.directory import BackupWriter
+from broker.migration.dledger import EntryFiles, Piece
+from broker.migration.errors import MigrationError
+from broker.migration.report import Report, TopicReport
+from broker.migration.source import Source
+from broker.migration.state_found import FoundState, state_of
+from broker.migration.survey import Survey
+from broker.remoting.backup_description import BackupDescription
+from broker.state.release import FIRST_FORMAT, Release
+from broker.state.snapshot import encode_parts
+from broker.state.topic_rules import SCHEDULE_TOPIC
+from log.entry_range import EntryRange, check_range
+from log.errors import DamagedRangeError
+from log.layout import HEADER_BYTES
+from log.own_topics import DEFAULT_DELAY_LEVELS_MS
+from log.record import QUEUE_OFFSET_AT, SYS_FLAG_AT, SYS_FLAG_ROLLBACK, peek
+
+_CHECKSUM_AT: Final = 40
+"""The place of `bodyCrc` in an entry's header."""
+_LOWEST_FLAG_BYTE: Final = 3
+
+Progress = Callable[[str, int], None]
+"""Told of what is done now, and of the last entry."""
+
+
+def _silent(what: str, index: int) -> None:
+    """Nobody asks."""
+
+
+@dataclass(slots=True)
+class Surveyed:
+    """A source that was found sound."""
+
+    source: Source
+    files: EntryFiles
+    survey: Survey
+    state: FoundState
+    group: str
+    cluster: str
+    cut_off: str
+    """Where an unfinished write at the end was left out; empty if there is none."""
+
+    def report(self, directory: Path | None, *, copied: int, is_complete: bool) -> Report:
+        """Returns what there is to say of it."""
+        return _report(self, directory, copied, is_complete)
+
+
+def survey_source(
+    source: Source,
+    *,
+    group: str,
+    cluster: str,
+    left_out: frozenset[str] = frozenset(),
+    delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS,
+    progress: Progress = _silent,
+) -> Surveyed:
+    """Checks every message and every table. Of a store in use what its checkpoint calls committed.
+
+    Raises MigrationError, DamagedSourceError, OSError.
+    """
+    files = source.entries()
+    committed = source.committed_index()
+    if source.is_running and committed < files.first_index:
+        raise MigrationError(f"the broker on {source.root} has committed nothing yet by its checkpoint")
+    survey = Survey(source.config(), source.queues(), delay_levels_ms, left_out)
+    for piece in files.entries(committed if source.is_running else None):
+        survey.take(piece)
+        progress("checked", files.last_index)
+    survey.finish()
+    return Surveyed(source, files, survey, state_of(survey, group, cluster), group, cluster, files.cut_off)
+
+
+def copy_entries(
+    surveyed: Surveyed, directory: BackupWriter, release: Release, progress: Progress = _silent
+) -> int:
+    """Copies what the directory does not have, and completes the backup unless the store is in use.
+
+    Returns the number of entries that were copied. Raises MigrationError, BackupError, DamagedSourceError, OSError.
+    """
+    files, survey = surveyed.files, surveyed.survey
+    last_index = files.last_index
+    snapshot = encode_parts(surveyed.state.metadata, surveyed.state.ends)
+    description = _description(surveyed, release, len(snapshot))
+    directory.check_group(surveyed.group, last_index)
+    directory.begin(description)
+    copied = 0
+    for piece in files.entries(last_index):
+        entries = _with_checksums(piece, survey, files.file_bytes)
+        here = max(0, directory.last_index + 1 - entries.first_index)
+        if here:
+            directory.check_same(entries)
+        directory.append(entries, skip=here)
+        copied += max(0, len(piece.heads) - here)
+        progress("copied", directory.last_index)
+    if files.last_index != last_index:
+        raise MigrationError(
+            f"the store changed while it was copied: it ends with entry {files.last_index} now"
+        )
+    if not surveyed.source.is_running:
+        directory.finish(description, snapshot)
+    return copied
+
+
+def _with_checksums(piece: Piece, survey: Survey, file_bytes: int) -> EntryRange:
+    """Fills in the checksums that RocketMQ leaves 0, and marks what no queue of the source has any more."""
+    data = piece.data
+    view = memoryview(data)
+    for head in piece.heads:
+        body = view[head.at + HEADER_BYTES : head.at + head.size]
+        if survey.has_dead:
+            found = peek(body)
+            topic = bytes(body[found.topic_begin : found.topic_end]).decode()
+            if survey.is_dead(head.entry, topic, found.queue_id):
+                body[SYS_FLAG_AT + _LOWEST_FLAG_BYTE] |= SYS_FLAG_ROLLBACK
+                body[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8] = bytes(
+                    8
+                )  # records without a queue have no offset
+        data[head.at + 32 : head.at + _CHECKSUM_AT] = bytes(8)
+        data[head.at + _CHECKSUM_AT : head.at + _CHECKSUM_AT + 4] = crc32(body).to_bytes(4, "big")
+    try:
+        return check_range(data, piece.heads[0].entry, piece.position, file_bytes)
+    except DamagedRangeError as error:
+        raise MigrationError(f"{piece.path} at byte {piece.begin}: {error}") from error
+
+
+def _description(surveyed: Surveyed, release: Release, snapshot_bytes: int) -> BackupDescription:
+    files = surveyed.files
+    return BackupDescription(
+        group=surveyed.group,
+        cluster=surveyed.cluster,
+        node=f"{surveyed.source.node} of RocketMQ",
+        release=release.name,
+        format=FIRST_FORMAT,
+        data_file_bytes=files.file_bytes,
+        first_index=files.first_index,
+        first_position=files.first_position,
+        base_term=files.base_term,
+        last_index=files.last_index,
+        end_position=files.end_position,
+        snapshot_bytes=snapshot_bytes,
+    )
+
+
+def _report(surveyed: Surveyed, directory: Path | None, copied: int, is_complete: bool) -> Report:
+    source, files, survey, state = surveyed.source, surveyed.files, surveyed.survey, surveyed.state
+    metadata = state.metadata
+    topics = [
+        TopicReport(
+            topic=name,
+            queues=max(config.read_queue_nums, config.write_queue_nums),
+            messages=sum(queue.messages for key, queue in survey.found.items() if key[0] == name),
+            next_offset=sum(end for key, end in state.ends.items() if key[0] == name),
+            consumer_groups=sum(topic == name for _, topic in metadata.offsets),
+        )
+        for name, config in sorted(metadata.topics.items())
+    ]
+    delayed = [
+        (queue, metadata.delays[queue_id + 1].offset)
+        for (topic, queue_id), queue in survey.found.items()
+        if topic == SCHEDULE_TOPIC
+    ]
+    queued = sum(queue.messages for queue in survey.found.values())
+    return Report(
+        source=str(source.root),
+        node=source.node,
+        directory="" if directory is None else str(directory),
+        is_complete=is_complete,
+        first_index=files.first_index,
+        last_index=files.last_index,
+        last_term=files.last_term,
+        committed_index=source.committed_index(),
+        data_file_bytes=files.file_bytes,
+        entries_copied=copied,
+        messages=queued,
+        topics=topics,
+        consumer_groups=len(metadata.groups),
+        positions=metadata.offset_count,
+        delayed_waiting=sum(queue.next_offset - max(queue.first_offset, at) for queue, at in delayed),
+        timed_waiting=survey.timed,
+        half_open=len(metadata.transactions.times_checked),
+        brokers_own=state.brokers_own,
+        units_compared=sum(queue.compared for queue in survey.found.values()),
+        records_without_queue=survey.entries - queued,
+        not_taken=state.notes + _remarks(surveyed),
+    )
+
+
+def _remarks(surveyed: Surveyed) -> list[str]:
+    """Returns what else whoever moves a store should know, a sentence each."""
+    source, survey = surveyed.source, surveyed.survey
+    remarks = list(source.other_parts())
+    remarks += [f"{name}: missing, taken as empty" for name in survey.config.missing]
+    if surveyed.cut_off:
+        remarks.append(f"the end of the log, an unfinished write: {surveyed.cut_off}")
+    if not source.is_clean and not source.is_running:
+        remarks.append(
+            "the broker was not stopped in order: positions and delays may be seconds older than the log, so that "
+            "messages come again"
+        )
+    voted = source.voted_for()
+    if voted and voted != source.node:
+        remarks.append(
+            f"{source.node} voted for {voted} last: RocketMQ copies tables and positions from its leader every 10 s, "
+            "so that those of the node that led last are the newest"
+        )
+    remarks += [f"{queue.differing}" for queue in survey.found.values() if queue.differing]
+    repeated = sum(queue.repeated for queue in survey.found.values())
+    for count, what in (
+        (survey.dead, "messages of topics that were deleted or left out: in the log, in no queue"),
+        (repeated, "records whose offset their queue had already: in the log, in no queue, as with RocketMQ"),
+        (survey.unstorable, "messages whose topic cannot name a directory: in the log, in no queue"),
+        (
+            survey.timed_again,
+            "timed messages that the timer wheel has stored once more: they are delivered twice",
+        ),
+        (
+            survey.timed_cancels,
+            "orders to cancel a timed message: delivered like messages, and cancel nothing",
+        ),
+    ):
+        if count:
+            remarks.append(f"{count:,} {what}")
+    return remarks
