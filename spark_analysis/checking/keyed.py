@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from spark_analysis.checking.models import MODELS, Model
-from spark_analysis.checking.proofs import damage_facts
+from spark_analysis.checking.proofs import PROOF_OPERATIONS, damage_facts
 from spark_analysis.checking.search import Budget
 from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED, Anomaly, Verdict
 from spark_analysis.importing.arrow import Row, arrow_batches, arrow_table
@@ -45,7 +45,7 @@ _CALLS: Final = (
 )
 _JUDGED: Final = (
     "path STRING, key STRING, verdict STRING, operations BIGINT, answered BIGINT, configurations BIGINT, "
-    "linearized BIGINT, stuck STRING, bound STRING"
+    "linearized BIGINT, stuck STRING, bound STRING, because STRING"
 )
 
 
@@ -141,6 +141,7 @@ def _unjudged(path: str, key: str, operations: int) -> dict[str, Any]:
         "linearized": 0,
         "stuck": None,
         "bound": "operations",
+        "because": None,
     }
 
 
@@ -164,10 +165,11 @@ def _judge_key(table: pa.Table, model: Model, budget: Budget) -> pa.Table:
         maximum_bytes=budget.memory_bytes,
         is_over=lambda: time.monotonic() > limit,
     )
-    # The proof: the last operation of the longest linearization, and the first few that cannot follow it.
+    # The proof: what excludes every order; or the last operation of the longest linearization, and the first few that
+    # cannot follow it.
     by_op = {row["op"]: row for row in rows}
     stuck = (
-        json.dumps([by_op[op] for op in (*result.prefix[-1:], *result.stuck[:5])])
+        json.dumps([by_op[op] for op in (*result.prefix[-1:], *result.stuck)[:PROOF_OPERATIONS]])
         if result.verdict == VIOLATED
         else None
     )
@@ -175,6 +177,7 @@ def _judge_key(table: pa.Table, model: Model, budget: Budget) -> pa.Table:
     row = (
         *(rows[0]["path"], rows[0]["key"], result.verdict, len(rows), answered),
         *(result.configurations, len(result.prefix), stuck, result.bound),
+        result.because,
     )
     return arrow_table([row], _JUDGED)
 
@@ -190,7 +193,8 @@ def _verdict(
             row["key"],
             None,
             tuple(_shown(operation) for operation in json.loads(row["stuck"])),
-            f"after {row['linearized']} of {row['operations']} operations in an order that the model allows: "
+            row["because"]
+            or f"after {row['linearized']} of {row['operations']} operations in an order that the model allows: "
             "the last one, and what cannot follow",
         )
         for row in mine

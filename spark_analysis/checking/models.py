@@ -4,14 +4,15 @@ Each ``step`` maps (state, function, argument, result, completed) to the states 
 cannot have had this result here. ``completed`` False: the outcome is unknown, the result means nothing. States are
 hashable; lists in arguments and results arrive as tuples.
 
-What a model knows beyond that makes the search fast and changes no verdict: which calls never change a state, and
-whether a read can still have its result.
+What a model knows beyond that makes the search fast and changes no verdict: which calls never change a state, whether
+a read can still have its result, and a decision without a search for histories whose values do not repeat
+(:mod:`spark_analysis.checking.unambiguous`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from spark_analysis.checking.search import (
@@ -23,7 +24,13 @@ from spark_analysis.checking.search import (
     Step,
     search,
 )
+from spark_analysis.checking.unambiguous.elements import decide_set
+from spark_analysis.checking.unambiguous.fifo import decide_fifo
+from spark_analysis.checking.unambiguous.priority import decide_priority_queue
+from spark_analysis.checking.unambiguous.register import decide_register
+from spark_analysis.checking.unambiguous.stack import decide_stack
 from spark_analysis.importing.calls import Call
+from spark_analysis.importing.frozen import order
 
 IMPOSSIBLE: Final[tuple[Any, ...]] = ()
 
@@ -33,7 +40,8 @@ class Model:
     """A sequential model, and what makes its search fast.
 
     ``by_key``: operations on different keys are independent and judged apart. ``is_read`` and ``reaches`` are those of
-    :func:`spark_analysis.checking.search.search`.
+    :func:`spark_analysis.checking.search.search`. ``without_search`` decides what it can, and returns None for the
+    rest.
     """
 
     name: str
@@ -43,6 +51,7 @@ class Model:
     functions: tuple[str, ...]
     is_read: Callable[[Call], bool]
     reaches: Reaches
+    without_search: Callable[[Sequence[Call]], SearchResult | None] = lambda calls: None
 
     def decide(
         self,
@@ -52,9 +61,9 @@ class Model:
         maximum_bytes: int = MAXIMUM_BYTES,
         is_over: Callable[[], bool] = lambda: False,
     ) -> SearchResult:
-        """Search for a linearization of the calls of one key; the bounds are those of
-        :func:`spark_analysis.checking.search.search`."""
-        return search(
+        """Find a linearization of the calls of one key, or that there is none; the bounds are those of
+        :func:`spark_analysis.checking.search.search`, where it takes a search."""
+        return self.without_search(calls) or search(
             calls,
             self.step,
             self.initial,
@@ -75,7 +84,7 @@ def _in_doubt(_state: Any, _read: Call, _before: Sequence[Call]) -> bool:
 
 
 def _reads_only(call: Call) -> bool:
-    return call.function in ("read", "get")
+    return call.function in ("read", "get", "contains")
 
 
 def _register(state: Any, function: str, argument: Any, result: Any, completed: bool) -> Sequence[Any]:
@@ -155,15 +164,22 @@ def _key_value_reaches(state: Any, read: Call, before: Sequence[Call]) -> bool:
 
 
 def _set(state: Any, function: str, argument: Any, result: Any, completed: bool) -> Sequence[Any]:
-    """add element, remove element, read -> the elements in any order."""
+    """add element, remove element, contains element -> True or False, read -> the elements in any order."""
     if function == "add":
         return (state | {argument},)
     if function == "remove":
         return (state - {argument},)
+    if function == "contains":
+        return (state,) if not completed or (argument in state) == bool(result) else IMPOSSIBLE
     return (state,) if not completed or state == frozenset(result) else IMPOSSIBLE
 
 
 def _set_reaches(state: Any, read: Call, before: Sequence[Call]) -> bool:
+    if read.function == "contains":
+        wanted = "add" if read.result else "remove"
+        return (read.argument in state) == bool(read.result) or any(
+            call.function == wanted and call.argument == read.argument for call in before
+        )
     seen = frozenset(read.result)
     missing, left_over = seen - state, state - seen
     added = {call.argument for call in before if call.function == "add"}
@@ -190,16 +206,51 @@ def _fifo_reaches(state: Any, _read: Call, before: Sequence[Call]) -> bool:
     return len(state) <= sum(1 for call in before if call.function == "dequeue")
 
 
+def _stack(state: Any, function: str, argument: Any, result: Any, completed: bool) -> Sequence[Any]:
+    """push element, pop -> the youngest, or nothing from an empty stack."""
+    if function == "push":
+        return ((*state, argument),)
+    if not completed:
+        return (state[:-1],) if state else (state,)
+    if result is None:
+        return IMPOSSIBLE if state else (state,)
+    return (state[:-1],) if state and state[-1] == result else IMPOSSIBLE
+
+
+def _popped_nothing(call: Call) -> bool:
+    return call.function == "pop" and call.result is None
+
+
+def _stack_reaches(state: Any, _read: Call, before: Sequence[Call]) -> bool:
+    return len(state) <= sum(1 for call in before if call.function == "pop")
+
+
+def _priority_queue(state: Any, function: str, argument: Any, result: Any, completed: bool) -> Sequence[Any]:
+    """enqueue element, dequeue -> the smallest, or nothing from an empty queue. The state is sorted."""
+    if function == "enqueue":
+        return (tuple(sorted((*state, argument), key=order)),)
+    return _fifo(state, function, argument, result, completed)
+
+
+def _register_without_search(calls: Sequence[Call]) -> SearchResult | None:
+    return decide_register(calls, None, "write", "read")
+
+
+def _key_value_without_search(calls: Sequence[Call]) -> SearchResult | None:
+    told = [replace(one, result=one.result or "") if one.function == "get" else one for one in calls]
+    return decide_register(told, "", "put", "get")
+
+
 MODELS: Final = {
     model.name: model
     for model in (
         Model(
             *("register", _register, None, True, ("read", "write")),
-            *(_register_is_read, _register_reaches),
+            *(_register_is_read, _register_reaches, _register_without_search),
         ),
         Model(
             *("cas-register", _register, None, True, ("read", "write", "cas")),
-            *(_register_is_read, _register_reaches),
+            *(_register_is_read, _register_reaches, _register_without_search),
         ),
         Model(
             *("multi-register", _multi_register, (), False, ("txn",)),
@@ -208,12 +259,23 @@ MODELS: Final = {
         Model("mutex", _mutex, False, True, ("acquire", "release"), _never, _in_doubt),
         Model(
             *("key-value", _key_value, "", True, ("get", "put", "append")),
-            *(_reads_only, _key_value_reaches),
+            *(_reads_only, _key_value_reaches, _key_value_without_search),
         ),
         Model(
-            *("set", _set, frozenset(), True, ("add", "remove", "read")),
-            *(_reads_only, _set_reaches),
+            *("set", _set, frozenset(), True, ("add", "remove", "contains", "read")),
+            *(_reads_only, _set_reaches, decide_set),
         ),
-        Model("fifo-queue", _fifo, (), True, ("enqueue", "dequeue"), _found_empty, _fifo_reaches),
+        Model(
+            *("fifo-queue", _fifo, (), True, ("enqueue", "dequeue")),
+            *(_found_empty, _fifo_reaches, decide_fifo),
+        ),
+        Model(
+            *("stack", _stack, (), True, ("push", "pop")),
+            *(_popped_nothing, _stack_reaches, decide_stack),
+        ),
+        Model(
+            *("priority-queue", _priority_queue, (), True, ("enqueue", "dequeue")),
+            *(_found_empty, _fifo_reaches, decide_priority_queue),
+        ),
     )
 }

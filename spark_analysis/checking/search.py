@@ -54,13 +54,15 @@ Reaches = Callable[[Any, Call, Sequence[Call]], bool]
 @dataclass(frozen=True, slots=True)
 class SearchResult:
     """The verdict on one key. ``prefix``: operation ids of the longest linearization found; ``stuck``: those that could
-    not follow it; ``bound``: the bound that ended an undecided search."""
+    not follow it; ``bound``: the bound that ended an undecided search. Where a rule found the violation, ``because``
+    says in a sentence why the operations ``stuck`` exclude every order, and there is no ``prefix``."""
 
     verdict: VerdictName
     configurations: int
     prefix: tuple[int, ...] = ()
     stuck: tuple[int, ...] = ()
     bound: Bound | None = None
+    because: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,10 @@ def _fifo(rng: random.Random, state: Any, op: int) -> Step:
     return ("enqueue", op, None) if rng.random() < 0.5 else ("dequeue", None, state[0] if state else None)
 
 
+def _stack(rng: random.Random, state: Any, op: int) -> Step:
+    return ("push", op, None) if rng.random() < 0.5 else ("pop", None, state[-1] if state else None)
+
+
 def _offset(rng: random.Random, state: Any, op: int) -> Step:
     return ("write", op + 1, None) if rng.random() < 0.5 else ("read", None, state)
 
@@ -82,6 +86,8 @@ CHOICES: dict[str, Choose] = {
     "key-value": _key_value,
     "set": _set,
     "fifo-queue": _fifo,
+    "priority-queue": _fifo,
+    "stack": _stack,
     OFFSETS: _offset,
 }
 
@@ -137,6 +143,22 @@ BLOCKS: dict[str, dict[str, Block]] = {
         ],
     },
     "fifo-queue": {
+        "order": lambda new: [
+            *(("enqueue", new, None), ("enqueue", new + 1, None)),
+            *(("dequeue", WRONG, new + 1), ("dequeue", WRONG, new)),
+        ],
+        "twice": lambda new: [
+            *(("enqueue", new, None), ("dequeue", WRONG, new), ("dequeue", WRONG, new)),
+        ],
+    },
+    "stack": {
+        "order": lambda new: [
+            *(("push", new, None), ("push", new + 1, None)),
+            *(("pop", WRONG, new), ("pop", WRONG, new + 1)),
+        ],
+        "twice": lambda new: [*(("push", new, None), ("pop", WRONG, new), ("pop", WRONG, new))],
+    },
+    "priority-queue": {
         "order": lambda new: [
             *(("enqueue", new, None), ("enqueue", new + 1, None)),
             *(("dequeue", WRONG, new + 1), ("dequeue", WRONG, new)),

@@ -6,6 +6,7 @@ import itertools
 import json
 import tracemalloc
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -73,7 +74,11 @@ CALLS: dict[str, st.SearchStrategy[tuple[str, Any, Any]]] = {
     "key-value": st.tuples(st.sampled_from(["put", "append"]), text, st.none())
     | st.tuples(st.just("get"), st.none(), st.sampled_from(["", "a", "b", "ab", "ba", "aa", "aba"])),
     "set": st.tuples(st.sampled_from(["add", "remove"]), few, st.none())
+    | st.tuples(st.just("contains"), few, st.booleans())
     | st.tuples(st.just("read"), st.none(), st.lists(few, unique=True).map(tuple)),
+    "stack": st.tuples(st.just("push"), few, st.none()) | st.tuples(st.just("pop"), st.none(), maybe),
+    "priority-queue": st.tuples(st.just("enqueue"), few, st.none())
+    | st.tuples(st.just("dequeue"), st.none(), maybe),
     "fifo-queue": st.tuples(st.just("enqueue"), few, st.none())
     | st.tuples(st.just("dequeue"), st.none(), maybe),
 }
@@ -109,13 +114,16 @@ def test_every_model_agrees_with_trying_every_order(name: str, data: st.DataObje
 
 
 def exploding(size: int) -> list[Call]:
-    """So many ways to fill a queue at once, and the last thing taken out of it is something that nobody put in."""
-    filled = [Call(number, "enqueue", number, None, number, 1000) for number in range(size)]
-    taken = [
-        Call(
-            size + number, "dequeue", None, number if number < size - 1 else -1, 2000 + number, 2000 + number
-        )
+    """So many ways to fill a queue at once, one value twice; and the last two are taken out in the wrong order."""
+    filled = [
+        Call(number, "enqueue", max(1, number), None, number, 1000 if number < size - 2 else number + 1000)
         for number in range(size)
+    ]
+    filled[-2:] = [replace(one, invoke_ns=one.complete_ns or 0) for one in filled[-2:]]
+    order = [*range(size - 2), size - 1, size - 2]
+    taken = [
+        Call(size + place, "dequeue", None, max(1, number), 2000 + place, 2000 + place)
+        for place, number in enumerate(order)
     ]
     return filled + taken
 
