@@ -1,8 +1,8 @@
 """From a failing plan to a small one: what the finding takes, and no more.
 
-A plan is smaller if it ends earlier, has fewer kinds of faults, fewer faults, fewer actors and nodes, and lighter
-values. The search goes through these in that order, since each step makes all that come after it cheaper: a run that
-ends right behind the finding is several times as fast, and a kind that is dropped takes dozens of faults with it.
+A plan is smaller if it ends earlier, has fewer kinds of faults, fewer faults, fewer actors, groups and nodes, and
+lighter values. The search goes through these in that order, since each step makes all that come after it cheaper: a run
+that ends right behind the finding is several times as fast, and a kind that is dropped takes dozens of faults with it.
 Within a step it is delta debugging (Zeller and Hildebrandt, Simplifying and Isolating Failure-Inducing Input): runs of
 items are left out, ever shorter ones, as long as the plan still fails. It goes through all steps again until nothing
 more can be left out, or until the budget is used up.
@@ -150,6 +150,7 @@ class _Search:
                 ("faults", self._drop_faults),
                 ("length", self._cut),
                 ("actors", self._drop_actors),
+                ("groups", self._drop_group),
                 ("nodes", self._drop_nodes),
                 ("values", self._lighten),
                 ("durations", self._shorten_faults),
@@ -228,6 +229,11 @@ class _Search:
             return bool(actors) and self._fails(replace(self.best.plan, actors=actors))
 
         _leave_out(self.best.plan.actors, fails)
+
+    def _drop_group(self) -> None:
+        if self.best.plan.groups > 1:
+            faults = tuple(fault for fault in self.best.plan.faults if fault.group == 0)
+            self._fails(replace(self.best.plan, groups=1, faults=faults))
 
     def _drop_nodes(self) -> None:
         if self.best.plan.nodes > 3:

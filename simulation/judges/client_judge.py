@@ -270,17 +270,20 @@ class ClientJudge:
 class OpenRequests:
     """The requests of one client that are under way, told to the judge as the client's trace tells of them."""
 
-    def __init__(self, judge: ClientJudge, process: str, *, at_most_once: bool) -> None:
-        """`at_most_once`: the client's messages are stored once at most."""
-        self._judge = judge
+    def __init__(self, judge_of: Callable[[str], ClientJudge], process: str, *, at_most_once: bool) -> None:
+        """`judge_of` returns the judge of the group that a queue belongs to, by the trace's name of that queue.
+
+        `at_most_once`: the client's messages are stored once at most.
+        """
+        self._judge_of = judge_of
         self._process = process
         self._at_most_once = at_most_once
-        self._asked: dict[int, tuple[str, Question]] = {}
-        """By operation: its function and its question."""
+        self._asked: dict[int, tuple[str, Question, ClientJudge]] = {}
+        """By operation: its function, its question, and who judges it."""
 
     def began(self, operation: int, function: str, key: str, argument: Any, group: str | None) -> None:
         """Notes an invocation, `argument` as the trace format has it."""
-        judge = self._judge
+        judge = self._judge_of(key)
         values: tuple[str, ...] = ()
         offset = 0
         match function:
@@ -295,28 +298,28 @@ class OpenRequests:
         question = judge.asked(self._process, key, group, values, offset)
         if function == "commit_offset":
             judge.asked_to_store(question)
-        self._asked[operation] = function, question
+        self._asked[operation] = function, question, judge
 
     def answered(self, operation: int, result: Any) -> None:
         """Judges a completion, `result` as the trace format has it. Raises Violation."""
-        function, question = self._asked.pop(operation)
+        function, question, judge = self._asked.pop(operation)
         match function:
             case "append":
-                self._judge.stored(question, result)
+                judge.stored(question, result)
             case "read":
                 next_offset, offsets, values, _ = result
-                self._judge.was_read(question, next_offset, offsets, values)
+                judge.was_read(question, next_offset, offsets, values)
             case "tail":
-                self._judge.ended_at(question, result)
+                judge.ended_at(question, result)
             case "commit_offset":
-                self._judge.offset_stored(question)
+                judge.offset_stored(question)
             case "fetch_offset":
-                self._judge.offset_was(question, result)
+                judge.offset_was(question, result)
 
     def failed(self, operation: int, outcome: str) -> None:
         """Notes that a request failed, certainly ("fail") or of unknown outcome ("info")."""
-        _, question = self._asked.pop(operation)
-        self._judge.failed(question, outcome)
+        _, question, judge = self._asked.pop(operation)
+        judge.failed(question, outcome)
 
 
 class ClientWriter(TraceWriter):
@@ -329,14 +332,14 @@ class ClientWriter(TraceWriter):
         self,
         write: Callable[[bytes], object],
         header: TraceHeader,
-        judge: ClientJudge,
+        judge_of: Callable[[str], ClientJudge],
         now_ns: Callable[[], int],
         *,
         at_most_once: bool = False,
     ) -> None:
         super().__init__(write, header)
         self._now_ns = now_ns
-        self._requests = OpenRequests(judge, header.process, at_most_once=at_most_once)
+        self._requests = OpenRequests(judge_of, header.process, at_most_once=at_most_once)
 
     def _add(self, record: tuple[Any, ...]) -> None:
         super()._add((record[0], self._now_ns(), *record[2:]))

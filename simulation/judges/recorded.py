@@ -38,7 +38,7 @@ class RecordedClients:
 
     def judge(self, process: str, events: Iterable[TraceEvent], *, at_most_once: bool) -> None:
         """Judges one trace; `at_most_once`: its messages are stored once at most. Raises Violation."""
-        requests = OpenRequests(self._judge, process, at_most_once=at_most_once)
+        requests = OpenRequests(lambda _: self._judge, process, at_most_once=at_most_once)
         for event in events:
             match event:
                 case Invoke():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final, Literal
 
 from simulation.plans.plan import FAULT_KINDS, Fault, Plan
@@ -16,6 +17,17 @@ _DRAWN_APART: Final = ("stop", "release")
 _OF_ACTORS: Final = {"configurer": "name server"}
 """The kind of fault that an actor looks at: most seeds with the actor have such faults beside those they draw."""
 _OF_ACTORS_SHARE: Final = 0.6
+
+_GROUPS_SHARE: Final = 0.15
+"""The share of the seeds with two groups."""
+_OVER_GROUPS: Final = ("producer", "repeater", "careful", "consumer", "auditor", "administrator", "operator")
+"""Actors that know of several groups. The promises of all others are about one group's log."""
+_OF_GROUPS: Final = ("keeper",)
+"""Actors that every seed with several groups has, beside them."""
+_NOT_OF_GROUPS: Final = frozenset(
+    {"name server", "client kill", "topics", "membership", "release", "transfer"}
+)
+"""Kinds of faults that are not about the machines of one group, or that ask an operator of the first one."""
 
 _NEEDS_SYNC: Final = frozenset({"power inside", "power of all"})
 """Kinds that take power from any number of nodes: with async flush only that of a minority may fail unpunished."""
@@ -35,8 +47,11 @@ _RHYTHM: Final = Rhythm(
 )
 
 
-def draw_plan(seed: int, *, seconds: int = 60, nodes: int = 3) -> Plan:
-    """Draws the plan of a seed; `seconds` is the whole run, of which the last third is calm (at least 20 s)."""
+def draw_plan(seed: int, *, seconds: int = 60, nodes: int = 3, groups: int | None = None) -> Plan:
+    """Draws the plan of a seed; `seconds` is the whole run, of which the last third is calm (at least 20 s).
+
+    `groups` replaces the number of groups that the seed has.
+    """
     random = stream(f"plan {seed}")
     end_ns = seconds * SECOND
     calm_ns = max(_FIRST_FAULT_NS, end_ns - max(20 * SECOND, end_ns // 3))
@@ -57,6 +72,11 @@ def draw_plan(seed: int, *, seconds: int = 60, nodes: int = 3) -> Plan:
         faults += faults_of_actor(seed, name, calm_ns)
     if flush == "async":
         faults += _draw_outage(seed, calm_ns)
+    if groups is None:
+        groups = 2 if stream(f"number of groups {seed}").random() < _GROUPS_SHARE else 1
+    if groups > 1:
+        actors = (*(name for name in actors if name in _OVER_GROUPS), *_OF_GROUPS)
+        faults += _faults_of_second_group(seed, flush, calm_ns)
     faults.sort(key=lambda fault: fault.time_ns)
     return Plan(
         seed=seed,
@@ -70,7 +90,19 @@ def draw_plan(seed: int, *, seconds: int = 60, nodes: int = 3) -> Plan:
         calm_ns=calm_ns,
         end_ns=end_ns,
         faults=tuple(faults),
+        groups=groups,
     )
+
+
+def _faults_of_second_group(seed: int, flush: str, calm_ns: int) -> list[Fault]:
+    """Draws the faults that hit the machines of the second group, each kind from a stream of its own."""
+    faults: list[Fault] = []
+    for kind in FAULT_KINDS:
+        random = stream(f"second group {kind} {seed}")
+        if kind in _NOT_OF_GROUPS or (flush == "async" and kind in _NEEDS_SYNC) or random.random() >= _SHARE:
+            continue
+        faults += [replace(fault, group=1) for fault in draw_faults(random, kind, _RHYTHM, calm_ns)]
+    return faults
 
 
 def _draw_outage(seed: int, calm_ns: int) -> list[Fault]:

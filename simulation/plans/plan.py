@@ -35,6 +35,8 @@ class Fault:
     target: int
     duration_ns: int
     amount: float
+    group: int = 0
+    """The number of the group whose machines it hits."""
 
     @property
     def duration_s(self) -> float:
@@ -58,6 +60,8 @@ class Plan:
     calm_ns: int
     end_ns: int
     faults: tuple[Fault, ...]
+    groups: int = 1
+    """Groups of so many nodes each, which share name servers and clients."""
 
 
 def encode_plan(plan: Plan) -> bytes:
@@ -85,8 +89,13 @@ def decode_plan(data: bytes) -> Plan:
         and plan.queues > 0
         and plan.producers >= 0
         and 0 < plan.calm_ns <= plan.end_ns
+        and plan.groups in (1, 2)
         and all(
-            fault.time_ns >= 0 and fault.duration_ns >= 0 and 0 <= fault.amount < 1 for fault in plan.faults
+            0 <= fault.group < plan.groups
+            and fault.time_ns >= 0
+            and fault.duration_ns >= 0
+            and 0 <= fault.amount < 1
+            for fault in plan.faults
         )
     )
     if not is_sound:

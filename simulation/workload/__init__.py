@@ -16,6 +16,7 @@ from simulation.workload.configure import configure
 from simulation.workload.configure_rules import Configurations
 from simulation.workload.consume import consume
 from simulation.workload.inquire import Inquiries, inquire
+from simulation.workload.keep import Keys, keep
 from simulation.workload.one_way import Notes, post
 from simulation.workload.operate import operate
 from simulation.workload.order import Orders, handle_in_order
@@ -62,5 +63,7 @@ ACTORS: Final[dict[str, Actor]] = {
     "configurer": Actor(configure, share=0.3, invariant=Configurations),
     "archivist": Actor(archive, share=0.25),
     "warden": Actor(restrict, share=0.3, processes=lambda producers: 2, invariant=Restrictions),
+    "keeper": Actor(keep, share=0, processes=lambda producers: 2, at_most_once=True, invariant=Keys),
 }
-"""By the name that its hosts bear, with a number. Those of a share of 1 make up the load that every run has."""
+"""By the name that its hosts bear, with a number. Those of a share of 1 make up the load that every run has, and one of
+0 is for plans with several groups."""

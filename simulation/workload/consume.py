@@ -25,7 +25,7 @@ async def consume(load: Load, runtime: Runtime, writer: TraceWriter) -> None:
             stay_s = random.expovariate(1 / 20)
             with runtime.move_on_after(stay_s):
                 async for message in consumer:
-                    load.consumed(message.queue.queue_id, message.queue_offset)
+                    load.consumed(message.queue, message.queue_offset)
                     if random.random() < 0.02:
                         try:
                             await consumer.commit()

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from broker.client.message import SendResult
+from broker.client.message import MessageQueue, SendResult
 from broker.node.node import Node
 from broker.state.commands import Command
 from simulation.journal import Journal
 from simulation.judges.client_judge import ClientJudge
 from simulation.judges.group_model import CommittedMessage, GroupModel
+from simulation.judges.several_groups import GroupJudges
 from simulation.machines.broker_host import BrokerHost
 from simulation.machines.members import Members
 from simulation.machines.name_server_host import NameServerWatcher
@@ -39,7 +40,7 @@ class Load(Protocol):
     def unknown(self, messages: int) -> None:
         """The outcome of so many messages is unknown: they may be stored or not."""
 
-    def consumed(self, queue_id: int, offset: int) -> None:
+    def consumed(self, queue: MessageQueue, offset: int) -> None:
         """A consumer's application got a message."""
 
     def answered(self) -> None:
@@ -71,30 +72,33 @@ class Context:
     name_servers: Sequence[str]
     scheduler: Scheduler
     journal: Journal
+    groups: Sequence[str]
+    """The names of the groups. What follows is about the first one, but for the judges."""
     model: GroupModel
     judge: ClientJudge
+    judges: GroupJudges
     members: Members
     wishes: Wishes
     load_stopped: bool = False
     invariants: list[Invariant] = field(default_factory=list)
     name_server_watchers: list[NameServerWatcher] = field(default_factory=list)
-    consumed_offsets: dict[int, set[int]] = field(default_factory=dict)
-    """Queue id -> the offsets that consumers' applications got."""
+    consumed_offsets: dict[tuple[str, int], set[int]] = field(default_factory=dict)
+    """(group, queue id) -> the offsets that consumers' applications got."""
 
     def is_calm(self) -> bool:
         """True when the time of faults is over."""
         return self.scheduler.now_ns >= self.calm_ns
 
-    def consumed(self, queue_id: int, offset: int) -> None:
+    def consumed(self, queue: MessageQueue, offset: int) -> None:
         """A consumer's application got a message."""
         self.journal.did("message read")
-        self.consumed_offsets.setdefault(queue_id, set()).add(offset)
+        self.consumed_offsets.setdefault((queue.broker_name, queue.queue_id), set()).add(offset)
 
     def sent(self, sender: str, results: Sequence[SendResult], *, once: bool) -> None:
         """Messages are acknowledged; `once`: the group has one copy of each, whatever was repeated."""
         self.journal.did("message acknowledged", len(results))
         if once:
-            self.judge.placed(sender, results)
+            self.judges.placed(sender, results)
 
     def unknown(self, messages: int) -> None:
         """The outcome of so many messages is unknown: they may be stored or not."""

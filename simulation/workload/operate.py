@@ -20,8 +20,9 @@ _CATCHING_UP_S = 3.0
 
 
 async def operate(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
-    """Does what `Wishes.transfers` and `Wishes.member_changes` ask for."""
+    """Does what `Wishes.transfers` and `Wishes.member_changes` ask for, in the first group."""
     random = runtime.random
+    group_name = context.groups[0]
     async with AdminClient(context.name_servers, runtime=runtime) as admin:
 
         async def step(status: NodeStatus) -> None:
@@ -37,14 +38,14 @@ async def operate(context: Context, runtime: Runtime, writer: TraceWriter) -> No
             try:
                 if context.wishes.transfers:
                     context.wishes.transfers -= 1
-                    target = random.choice((await admin.members()).voters)
-                    await admin.transfer_leadership(target)
+                    target = random.choice((await admin.members(group_name)).voters)
+                    await admin.transfer_leadership(target, group_name)
                     context.journal.operated("transfer", target, "on request")
                 elif context.wishes.member_changes:
                     # Two at once are as of two people who do not know of each other: the group must refuse one.
                     steps = min(2, context.wishes.member_changes)
                     context.wishes.member_changes -= steps
-                    status = await admin.members()
+                    status = await admin.members(group_name)
                     async with runtime.task_group() as group:
                         for _ in range(steps):
                             group.start_soon(step, status)
@@ -53,7 +54,7 @@ async def operate(context: Context, runtime: Runtime, writer: TraceWriter) -> No
 
 
 async def _next_step(context: Context, random: Random, admin: AdminClient, status: NodeStatus) -> None:
-    members = context.members
+    members, group_name = context.members, context.groups[0]
     known = (*status.voters, *status.learners)
     for host in members.in_service():
         if host.name not in known and host.name not in members.committed:
@@ -62,22 +63,22 @@ async def _next_step(context: Context, random: Random, admin: AdminClient, statu
     absent = [host.name for host in members.idle() if host.name in known]
     if absent:
         # It was taken for one that would not join, and has joined after all.
-        await admin.remove_member(absent[0])
+        await admin.remove_member(absent[0], group_name)
         context.journal.operated("membership", absent[0], "removed, it is not there")
     elif status.learners:
         learner = status.learners[0]
         if random.random() < 0.75:
-            await admin.promote_member(learner, timeout_s=_CATCHING_UP_S)
+            await admin.promote_member(learner, group_name, timeout_s=_CATCHING_UP_S)
             context.journal.operated("membership", learner, "promoted")
         else:
-            await admin.remove_member(learner)
+            await admin.remove_member(learner, group_name)
             context.journal.operated("membership", learner, "removed, a learner")
     elif len(status.voters) > context.nodes:
         voter = random.choice(status.voters)
-        await admin.remove_member(voter)
+        await admin.remove_member(voter, group_name)
         context.journal.operated("membership", voter, "removed")
     elif members.idle():
         host = random.choice(members.idle())
         members.start_newcomer(host)
-        await admin.add_member(host.name, host.peer_address)
+        await admin.add_member(host.name, host.peer_address, group_name)
         context.journal.operated("membership", host.name, "added")

@@ -59,7 +59,7 @@ class _Reports(ClientWriter):
 
     def __init__(self, context: Context, member: Member, name: str) -> None:
         header = TraceHeader("client", name, "", 0)
-        super().__init__(lambda data: None, header, context.judge, lambda: context.scheduler.now_ns)
+        super().__init__(lambda data: None, header, context.judges.of, lambda: context.scheduler.now_ns)
         self._context = context
         self._member = member
         self._open: dict[int, Report] = {}

@@ -1,4 +1,4 @@
-"""A group of brokers, name servers and clients in one deterministic world, put together as a plan says.
+"""Groups of brokers, name servers and clients in one deterministic world, put together as a plan says.
 
 Everything in the world draws from random streams that the plan's seed fixes, and events happen in the order that
 `scheduler` gives, so the same plan and code give the same bytes of trace, in any process. The order in which things are
@@ -22,16 +22,15 @@ from broker.trace import TraceWriter
 from log.loops import PURE
 from log.options import StoreOptions
 from simulation.faults.operations import EARLIER_RELEASE
-from simulation.faults.stage import Stage
 from simulation.journal import Journal, Violation
-from simulation.judges.client_judge import ClientJudge, ClientWriter
-from simulation.judges.data_loss import DataLossWatch
+from simulation.judges.client_judge import ClientWriter
 from simulation.judges.monitor import Monitor, ReplicaWriter
+from simulation.judges.power_losses import DataLoss
+from simulation.judges.several_groups import GroupJudges
 from simulation.machines.broker_host import BrokerHost, Surroundings
 from simulation.machines.client_host import ClientHost
 from simulation.machines.client_runtime import ClientRuntime
 from simulation.machines.clock import HostClock
-from simulation.machines.members import Members
 from simulation.machines.name_server_host import NameServerHost
 from simulation.machines.network import Network
 from simulation.plans.plan import Plan
@@ -43,6 +42,7 @@ from simulation.workload.context import Context, Invariant, Wishes
 from simulation.workload.order import LOCK_TTL_MS
 from simulation.workload.retry import DELAY_LEVELS_S
 from simulation.workload.transact import CHECKS_MAX
+from simulation.world.group import WorldGroup, make_group
 from simulation.world.traces import Traces
 
 AnyInvariant = TypeVar("AnyInvariant", bound=Invariant)
@@ -65,36 +65,41 @@ class World:
         self.traces.add(driver)
         self.journal = Journal(self.scheduler, driver)
         self.network = Network(self.scheduler, self.random("network"), self.journal.fired)
-        self.monitor = Monitor(
-            self._now_ns, self.journal, sync_flush=plan.flush == "sync", random=self.random("monitor")
-        )
-        self.model = self.monitor.model
-        self.judge = ClientJudge(self.model, self._now_ns)
-        # Filled below: machines tell the judges what happens, and the judges must know the members.
-        self.brokers: list[BrokerHost] = []
-        self.members = Members(self.brokers, self.model, self.monitor.wiped)
-        self.losses = DataLossWatch(
-            self.scheduler, self.journal, self.monitor.power_losses, self.model, self.judge, self.members
-        )
+        # Their machines are made below: these tell the judges what happens, and the judges must know the members.
+        self.groups = [
+            make_group(number, plan, self.scheduler, self.journal, self.random)
+            for number in range(plan.groups)
+        ]
+        self.judges = GroupJudges({group.name: group.judge for group in self.groups})
+        first = self.groups[0]
+        self.monitor, self.model, self.judge = first.monitor, first.model, first.judge
+        self.brokers, self.members, self.losses = first.brokers, first.members, first.losses
         # Invariants come before the machines that they watch: name servers tell of their first start, too.
         self.context = self._make_context()
         self.invariants = self.context.invariants
         self._make_invariants()
         self.name_servers = self._make_name_servers()
-        self._make_brokers()
+        for group in self.groups:
+            self._make_brokers(group)
         self.clients = self._make_clients()
-        self.stage = Stage(
-            self.scheduler,
-            self.network,
-            self.journal,
-            self.members,
-            self.name_servers,
-            self.clients,
-            self.context.wishes,
-            self.monitor.wiped,
-            plan.flush,
-            plan.calm_ns,
-        )
+        self.stages = [
+            group.make_stage(
+                self.scheduler,
+                self.network,
+                self.journal,
+                self.name_servers,
+                self.clients,
+                self.context.wishes,
+                plan,
+            )
+            for group in self.groups
+        ]
+        self.stage = self.stages[0]
+
+    @property
+    def data_loss(self) -> DataLoss | None:
+        """The loss to power failures that has ended the run."""
+        return next((group.losses.data_loss for group in self.groups if group.losses.data_loss), None)
 
     def interrupt(self) -> None:
         """Ends the run behind the present event, because nobody waits for it any more. For signal handlers, too."""
@@ -138,24 +143,28 @@ class World:
             for number in range(_NAME_SERVERS)
         ]
 
-    def _make_brokers(self) -> None:
+    def _make_brokers(self, group: WorldGroup) -> None:
         plan = self.plan
-        names = [f"n{number}" for number in range(plan.nodes + _SPARE_MACHINES)]
-        ips = {name: f"10.0.0.{number + 1}" for number, name in enumerate(names)}
-        peers = {name: f"{ips[name]}:40911" for name in names[: plan.nodes]}
-        self.model.voters = tuple(peers)
+        machines = range(plan.nodes + (0 if group.number else _SPARE_MACHINES))
+        ips = {group.node_names(machine): group.ip(machine) for machine in machines}
+        peers = {name: f"{ips[name]}:40911" for name in list(ips)[: plan.nodes]}
+        group.model.voters = tuple(peers)
         options = self._store_options()
+
+        def replica_writer(host: BrokerHost) -> TraceWriter:
+            return self._replica_writer(group.monitor, host)
+
         surroundings = Surroundings(
-            self.scheduler, self.network, self.journal, self.monitor, self.losses, self._replica_writer
+            self.scheduler, self.network, self.journal, group.monitor, group.losses, replica_writer
         )
-        for name in names:
-            settings = self._broker_settings(name, ips[name], peers)
+        for name in ips:
+            settings = self._broker_settings(group, name, ips[name], peers)
             clock, random = self._clock(name), self.random(f"broker {name}")
             host = BrokerHost(surroundings, name, ips[name], settings, options, clock, random)
             host.in_service = name in peers
-            if any(fault.kind == "release" for fault in plan.faults):
+            if any(fault.kind == "release" and fault.group == group.number for fault in plan.faults):
                 host.release = EARLIER_RELEASE  # to be upgraded while it serves
-            self.brokers.append(host)
+            group.brokers.append(host)
 
     def _store_options(self) -> StoreOptions:
         """Returns options with small files and tables, so that a run sees them roll, fill up and go."""
@@ -177,20 +186,27 @@ class World:
             loops=PURE,  # a seed means the same wherever it runs, whatever is installed there
         )
 
-    def _broker_settings(self, name: str, ip: str, peers: dict[str, str]) -> Settings:
+    def _broker_settings(self, group: WorldGroup, name: str, ip: str, peers: dict[str, str]) -> Settings:
         plan = self.plan
         return Settings(
             node=NodeSettings(
+                group=group.name,
                 id=name,
                 listen=f"{ip}:10911",
                 name_servers=tuple(self.context.name_servers),
                 registration_secret=REGISTRATION_SECRET,
                 linger_s=self.random("linger").choice((0, 0, 1, 4)),
             ),
-            raft=RaftSettings(peers=peers, peer_secret="a secret of the group"),
+            raft=RaftSettings(
+                peers=peers,
+                peer_secret="a secret of the group",
+                preferred_leaders=(group.node_names(0),) if group.number else (),
+            ),
             # A topic made by a send has as many queues as the administrator makes: fewer would hide messages.
             # Producers are asked about transactions soon and often.
             broker=BrokerSettings(
+                # With several groups the queues of a topic would change when the second group has a first message.
+                auto_create_topics=plan.groups == 1,
                 default_queue_count=plan.queues,
                 transaction_timeout_ms=1000,
                 transaction_check_interval_ms=1000,
@@ -204,11 +220,11 @@ class World:
             retention=RetentionSettings(interval_ms=1000, delete_hours=tuple(range(0, 24, 2))),
         )
 
-    def _replica_writer(self, host: BrokerHost) -> TraceWriter:
+    def _replica_writer(self, monitor: Monitor, host: BrokerHost) -> TraceWriter:
         writer = ReplicaWriter(
             self.traces.sink(host.name),
             self.traces.header("replica", host.name),
-            self.monitor,
+            monitor,
             host,
             self._now_ns,
         )
@@ -228,8 +244,10 @@ class World:
             name_servers=[f"{_name_server_ip(number)}:9876" for number in range(_NAME_SERVERS)],
             scheduler=self.scheduler,
             journal=self.journal,
+            groups=[group.name for group in self.groups],
             model=self.model,
             judge=self.judge,
+            judges=self.judges,
             members=self.members,
             wishes=Wishes(frozenset(fault.kind for fault in plan.faults)),
         )
@@ -258,7 +276,7 @@ class World:
             writer = ClientWriter(
                 self.traces.sink(process),
                 self.traces.header("client", process),
-                self.judge,
+                self.judges.of,
                 self._now_ns,
                 at_most_once=actor.at_most_once,
             )

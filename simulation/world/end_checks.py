@@ -8,24 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from simulation.journal import Violation
-from simulation.machines.broker_host import BrokerHost
 from simulation.workload.names import TOPIC
 from simulation.world.building import World
+from simulation.world.group import WorldGroup
 
 JudgeHistory = Callable[[Mapping[str, bytes]], str]
 """A checker that this room may not import: from clients' traces by name to what is wrong, "" for nothing."""
 
 
-def members_at_end(world: World) -> list[BrokerHost]:
-    """Returns the nodes that must hold everything in the end: a node that was removed holds what it had then."""
-    return [host for host in world.members.in_service() if host.name in world.members.committed]
-
-
 def is_applied(world: World) -> bool:
     """True if every node has applied all that is committed."""
     return all(
-        host.process is not None and host.process.node.replica.applied_index == world.model.last_index
-        for host in members_at_end(world)
+        host.process is not None and host.process.node.replica.applied_index == group.model.last_index
+        for group in world.groups
+        for host in group.members_at_end()
     )
 
 
@@ -42,11 +38,12 @@ def is_read(world: World) -> bool:
 
 def check_end(world: World, judge_history: JudgeHistory | None) -> None:
     """Raises Violation for the first thing that does not hold."""
-    is_whole = world.losses.data_loss is None
+    is_whole = world.data_loss is None
     if is_whole:
-        _check_nodes(world)
+        for group in world.groups:
+            _check_nodes(world, group)
         _check_everything_was_read(world)
-    world.judge.check_outcomes()
+    world.judges.check_outcomes()
     if judge_history is not None:
         world.traces.flush()
         problem = judge_history(world.traces.kept_histories())
@@ -57,10 +54,10 @@ def check_end(world: World, judge_history: JudgeHistory | None) -> None:
             invariant.check_end()
 
 
-def _check_nodes(world: World) -> None:
+def _check_nodes(world: World, group: WorldGroup) -> None:
     """Checks that every node runs and has applied everything, and that its files say the same as the log."""
-    model = world.model
-    for host in members_at_end(world):
+    model = group.model
+    for host in group.members_at_end():
         process = host.process
         if process is None:
             raise Violation("liveness", host.name, "it does not run at the end")
@@ -70,9 +67,10 @@ def _check_nodes(world: World) -> None:
         newest = process.node.replica.release.newest_format
         if process.node.replica.metadata.format != newest:
             raise Violation("liveness", host.name, f"all members read format {newest}, which is not in force")
-        world.monitor.check_store(host, process.node)
-        for invariant in world.invariants:
-            invariant.check_node(host, process.node)
+        group.monitor.check_store(host, process.node)
+        if group.number == 0:
+            for invariant in world.invariants:
+                invariant.check_node(host, process.node)
 
 
 def _check_everything_was_read(world: World) -> None:
@@ -84,12 +82,14 @@ def _check_everything_was_read(world: World) -> None:
 def _unread(world: World) -> Iterator[str]:
     if "consumer" not in world.plan.actors:
         return
-    model = world.model
-    for (topic, queue_id), queue in model.queues.items():
-        if topic != TOPIC:
-            continue
-        consumed = world.context.consumed_offsets.get(queue_id, ())
-        begin = queue.first_kept(0, len(queue.keys), model.kept_from)
-        missing = [offset for offset in range(begin, len(queue.keys)) if offset not in consumed]
-        if missing:
-            yield f"{topic}/{queue_id}: {len(missing)} of {len(queue.keys)} never read, {missing[0]} first"
+    for group in world.groups:
+        model = group.model
+        for (topic, queue_id), queue in model.queues.items():
+            if topic != TOPIC:
+                continue
+            consumed = world.context.consumed_offsets.get((group.name, queue_id), ())
+            begin = queue.first_kept(0, len(queue.keys), model.kept_from)
+            missing = [offset for offset in range(begin, len(queue.keys)) if offset not in consumed]
+            if missing:
+                place = f"{topic}/{queue_id} of {group.name}"
+                yield f"{place}: {len(missing)} of {len(queue.keys)} never read, {missing[0]} first"

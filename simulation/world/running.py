@@ -81,7 +81,7 @@ def run_world(world: World, judge_history: JudgeHistory | None = None) -> Result
         try:
             course.plan_events()
             scheduler.run_until(world.plan.end_ns)
-            if world.losses.data_loss is None and not world.interrupted:
+            if world.data_loss is None and not world.interrupted:
                 course.await_last_entries()
             if journal.finding is None and not world.interrupted:
                 check_end(world, judge_history)
@@ -113,12 +113,13 @@ class _Course:
         random = world.random("starts")
         for name_server in world.name_servers:
             name_server.start()
-        for host in world.brokers:
-            scheduler.at(random.randrange(SECOND), host.start)
+        for group in world.groups:
+            for host in group.brokers:
+                scheduler.at(random.randrange(SECOND), host.start)
         for client in world.clients:
             scheduler.at(random.randrange(2 * SECOND), client.start)
         for fault in plan.faults:
-            scheduler.at(fault.time_ns, inject, world.stage, fault)
+            scheduler.at(fault.time_ns, inject, world.stages[fault.group], fault)
         scheduler.at(plan.calm_ns, self._calm)
         scheduler.at(plan.calm_ns + _RECOVERY_NS, self._check_recovered)
         scheduler.at(plan.end_ns - _LOAD_STOPS_BEFORE_END_NS, self._stop_load)
@@ -140,22 +141,30 @@ class _Course:
         self._world.scheduler.after(_FLUSH_TRACES_NS, self._flush_traces)
 
     def _calm(self) -> None:
-        heal_everything(self._world.stage)
+        self._heal()
         self._world.journal.note("world", "calm: all faults end")
-        self._acknowledged_at_calm = self._world.judge.acknowledged
+        self._acknowledged_at_calm = self._world.judges.acknowledged
 
     def _stop_load(self) -> None:
         self._world.context.load_stopped = True
-        heal_everything(self._world.stage)  # a node may have found damage on its disk since
+        self._heal()  # a node may have found damage on its disk since
+
+    def _heal(self) -> None:
+        for stage in self._world.stages:
+            heal_everything(stage)
 
     def _check_recovered(self) -> None:
         world = self._world
-        heal_everything(world.stage)
-        if world.losses.look_for_vote_loss():
+        self._heal()
+        if any(group.losses.look_for_vote_loss() for group in world.groups):
             return
+        for group in world.groups[1:]:
+            if group.members.leader() is None and not group.judge.acknowledged:
+                world.journal.found(Violation("liveness", group.name, "nobody leads it, or ever has"))
+                return
         # A plan that was shrunk to less has nothing that could be acknowledged.
         sends = any(name in world.plan.actors for name in _SENDERS)
-        if sends and world.judge.acknowledged == self._acknowledged_at_calm:
+        if sends and world.judges.acknowledged == self._acknowledged_at_calm:
             limit_s = _RECOVERY_NS // SECOND
             detail = f"no message acknowledged within {limit_s} s after all faults"
             world.journal.found(Violation("liveness", "group", detail))
@@ -216,12 +225,15 @@ def _garbage_kept() -> Iterator[None]:
 
 def _states(world: World) -> list[str]:
     """Describes each node in one line, and the group in one, for a report."""
-    lines = [f"{host.name}: {host.describe_state()}" for host in world.brokers if host.in_service]
-    model = world.model
-    lines.append(
-        f"group: voters {' '.join(model.voters)}, learners {' '.join(model.learners) or 'none'}, "
-        f"committed up to {model.last_index}, {world.judge.acknowledged} messages acknowledged"
-    )
+    lines = []
+    for group in world.groups:
+        lines += [f"{host.name}: {host.describe_state()}" for host in group.brokers if host.in_service]
+        model = group.model
+        lines.append(
+            f"group{group.number or ''}: voters {' '.join(model.voters)}, "
+            f"learners {' '.join(model.learners) or 'none'}, "
+            f"committed up to {model.last_index}, {group.judge.acknowledged} messages acknowledged"
+        )
     return lines
 
 
@@ -234,13 +246,13 @@ def _result(world: World, states: list[str]) -> Result:
         trace_digest=world.traces.digest(),
         fault_counts=journal.fault_counts,
         events=world.scheduler.events_run,
-        committed=world.model.last_index + 1,
-        acknowledged=world.judge.acknowledged,
-        read=world.judge.read,
-        elections=world.monitor.elections,
+        committed=sum(group.model.last_index + 1 for group in world.groups),
+        acknowledged=world.judges.acknowledged,
+        read=world.judges.read,
+        elections=sum(group.monitor.elections for group in world.groups),
         work_counts=journal.work_counts,
         transcript=list(journal.transcript),
         states=states,
         traces=world.traces.kept(),
-        data_loss=world.losses.data_loss if journal.finding is None else None,
+        data_loss=world.data_loss if journal.finding is None else None,
     )

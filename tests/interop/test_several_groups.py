@@ -6,7 +6,6 @@ fails: with one group they wait for the next look (test_rolling.py), with severa
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import time
@@ -22,13 +21,14 @@ from tests.interop.clients import Client
 from tests.interop.cluster import READY_LIMIT_S
 from tests.interop.configured import COMMAND_LIMIT_S, ROOT, STOP_LIMIT_S, TRIVET
 from tests.interop.conftest import ClientOf
-from tests.interop.processes import Child, Event, wait_until
+from tests.interop.processes import Child, wait_until
 from tests.interop.test_groups_and_failover import FAILOVER_LIMIT_S, SETTLE_LIMIT_S
 from tests.interop.test_rolling import NO_ANSWER, failures, told
 from tests.interop.test_send_and_receive import bodies
 
 pytestmark = [pytest.mark.trivet_only, pytest.mark.extended, pytest.mark.slow]
 
+OLD_JAVA = "java-4.9.8"
 GROUPS = 3
 MACHINES = 3
 PAUSE_MS = 10
@@ -108,6 +108,7 @@ class Traffic:
     """A producer and a push consumer of the client under test, and a producer of Trivet's, on one topic."""
 
     def __init__(self, client: Client, topic: str) -> None:
+        self.client = client
         self.consumer = client.start("push", topic=topic, group="several-consumers")
         self.consumer.wait_for("started", SETTLE_LIMIT_S)
         options: dict[str, str | int] = {"count": 0, "pause_ms": PAUSE_MS, "timeout_ms": TIMEOUT_MS}
@@ -176,7 +177,7 @@ def test_a_machine_dies(client_of: ClientOf, groups: Groups) -> None:
         groups.start(1)
         groups.wait_ready()
         running.go_on(ROUTE_LIFE_S)
-    assert [event for event in failures(running.producer) if not _may_fail(event)] == []
+    check_failures(running, ended=1)
 
 
 def test_each_machine_is_stopped_in_order_and_started_again(client_of: ClientOf, groups: Groups) -> None:
@@ -187,8 +188,17 @@ def test_each_machine_is_stopped_in_order_and_started_again(client_of: ClientOf,
             groups.start(machine)
             groups.wait_ready()
             running.go_on()
-    assert [event for event in failures(running.producer) if not _may_fail(event)] == []
+    check_failures(running, ended=MACHINES)
 
 
-def _may_fail(event: Event) -> bool:
-    return re.search(NO_ANSWER, event["error"]) is not None
+def check_failures(running: Traffic, ended: int) -> None:
+    """No send has failed but those of a client that waits for an answer on a connection that is gone.
+
+    The Java client of 4.x does, for as long as it may: of a producer that sends one message after the other that is the
+    one under way when the machine ends, and no other.
+    """
+    failed = failures(running.producer)
+    if running.client.name != OLD_JAVA:
+        assert failed == []
+    assert [event for event in failed if not NO_ANSWER.search(event["error"])] == []
+    assert len(failed) <= ended

@@ -24,7 +24,7 @@ __all__ = ["PLANTED", "hunt", "plan_of", "run_planted", "run_with"]
 
 _SUBJECTS = """
 elections replication disks answers transactions timers orders reads resets retries requests one_way offsets
-name_servers settings backups
+name_servers settings backups groups
 """
 for _subject in _SUBJECTS.split():
     import_module(f"tests.simulation.planted_{_subject}")
@@ -36,7 +36,7 @@ _MISFITS = ("TypeError:", "AttributeError:", "NameError:", "ImportError:")
 
 def plan_of(bug: Planted, seed: int) -> Plan:
     """The seed's plan, in the flush mode that the mistake needs."""
-    plan = draw_plan(seed, seconds=40)
+    plan = draw_plan(seed, seconds=40, groups=bug.groups)
     if bug.flush is not None and plan.flush != bug.flush:
         plan = replace(plan, flush=bug.flush)
     if bug.actor is not None and bug.actor not in plan.actors:

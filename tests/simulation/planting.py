@@ -14,12 +14,13 @@ Flush = Literal["sync", "async"]
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """A mistake, the flush mode that its plans need (None: either), and an actor that they must have."""
+    """A mistake, the flush mode that its plans need (None: either), an actor and the groups that they must have."""
 
     patch: Patch
     history: str
     flush: Flush | None = None
     actor: str | None = None
+    groups: int = 1
 
 
 PLANTED: dict[str, Planted] = {}
@@ -27,13 +28,13 @@ PLANTED: dict[str, Planted] = {}
 
 
 def planted(
-    name: str, history: str, *, flush: Flush | None = None, actor: str | None = None
+    name: str, history: str, *, flush: Flush | None = None, actor: str | None = None, groups: int = 1
 ) -> Callable[[Patch], Patch]:
     """Lists a patch as a planted mistake. `history`: who made it, or what it gets wrong."""
 
     def listed(patch: Patch) -> Patch:
         assert name not in PLANTED, f"two mistakes are called {name!r}"
-        PLANTED[name] = Planted(patch, history, flush, actor)
+        PLANTED[name] = Planted(patch, history, flush, actor, groups)
         return patch
 
     return listed

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.client.message import MessageQueue
 from simulation.faults.stage import Stage
 from simulation.findings.report import describe_finding
 from simulation.plans.draw import draw_plan
@@ -64,9 +65,9 @@ def test_a_message_that_no_consumer_got_is_missed(monkeypatch: pytest.MonkeyPatc
     """Though positions went past it: what only looks at how far a group has come does not see it."""
     consumed = Context.consumed
 
-    def consumed_but_one(self: Context, queue_id: int, offset: int) -> None:
+    def consumed_but_one(self: Context, queue: MessageQueue, offset: int) -> None:
         if offset != 3:
-            consumed(self, queue_id, offset)
+            consumed(self, queue, offset)
 
     monkeypatch.setattr(Context, "consumed", consumed_but_one)
     plan = replace(draw_plan(92, seconds=30), faults=(), actors=("producer", "consumer", "administrator"))

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 import trio
 
-from broker.client.message import SendResult
+from broker.client.message import MessageQueue, SendResult
 from broker.client.transport.runtime import Runtime
 from broker.client.transport.trio_runtime import TrioRuntime
 from broker.tools.cluster.recording import Recording
@@ -64,9 +64,9 @@ class Workload:
         """Set to end all sending."""
         self._recording = recording
         self._random = random
-        self._unread: dict[tuple[int, int], None] = {}
+        self._unread: dict[tuple[MessageQueue, int], None] = {}
         """Queue and offset of what is acknowledged and was not read yet."""
-        self._read: dict[tuple[int, int], None] = {}
+        self._read: dict[tuple[MessageQueue, int], None] = {}
         self._everything_read = trio.Event()
         self._acknowledged = trio.Event()
 
@@ -99,7 +99,7 @@ class Workload:
         """Messages are acknowledged."""
         self._counters.acknowledged += len(results)
         for result in results:
-            place = (result.queue.queue_id, result.queue_offset)
+            place = (result.queue, result.queue_offset)
             if place not in self._read:
                 self._unread[place] = None
         self._acknowledged.set()
@@ -108,9 +108,9 @@ class Workload:
         """Counts messages that may be stored or not."""
         self._counters.unknown += messages
 
-    def consumed(self, queue_id: int, offset: int) -> None:
+    def consumed(self, queue: MessageQueue, offset: int) -> None:
         """A consumer's application got a message."""
-        place = (queue_id, offset)
+        place = (queue, offset)
         self._read[place] = None
         self._unread.pop(place, None)
         self._counters.read += 1
