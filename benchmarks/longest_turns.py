@@ -45,6 +45,7 @@ ENTRANCES: Final[tuple[tuple[type, str], ...]] = (
     (AcceptedLink, "received"),
     (RunningNode, "turn"),
     (RunningNode, "job_done"),
+    (NameServerSessions, "step"),
 )
 STORE: Final = StoreOptions(
     data_file_bytes=256 << 20,
@@ -324,10 +325,16 @@ def every_code(longest: Longest) -> None:
 
 def registration(longest: Longest) -> None:
     """A broker with 20,000 topics, and with 80,000, at a name server: it comes, has changed, and goes."""
-    for count, compressed in ((20_000, False), (20_000, True), (80_000, True)):
+    for count, compressed in ((20_000, False), (20_000, True), (80_000, False), (80_000, True)):
         desk = Desk()
         sessions = NameServerSessions(
-            NameServer(NameServerSettings()), desk, desk.time, 120 * 10**9, bytes, NameServerControl()
+            NameServer(NameServerSettings()),
+            desk,
+            desk.time,
+            120 * 10**9,
+            bytes,
+            NameServerControl(),
+            does_steps=True,
         )
         session = sessions.accept(Connection(desk.outgoing, "broker"))
         for counter, what in enumerate(("first", "changed"), 1):
@@ -351,6 +358,8 @@ def registration(longest: Longest) -> None:
             frame = encode(request(RequestCode.REGISTER_BROKER, fields, body))
             with longest.part(f"{count} topics, {'compressed' if compressed else 'JSON'}, {what}"):
                 session.received(frame)
+                while sessions.has_more:
+                    sessions.step()
         with longest.part(f"{count} topics, unregistered"):
             session.received(encode(request(RequestCode.UNREGISTER_BROKER, fields)))
 

@@ -2,6 +2,9 @@
 
 A change is in force only once the storage has taken it, so an acknowledged change survives a restart and a
 failed write leaves everything as it was.
+
+Every change writes all of it. So how much is written is bounded over time: whoever may change it could have a name
+server write for ever otherwise.
 """
 
 from __future__ import annotations
@@ -20,10 +23,17 @@ ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
 
 NAME_LENGTH_MAX = 255
 VALUE_LENGTH_MAX = 1_048_576
-VALUES_LENGTH_MAX = 67_108_864
+VALUES_LENGTH_MAX = 8_388_608
 """Characters of a name, of a value, and of all values together."""
 NAMESPACE_BYTES_MAX = 8_388_608
 """Of a namespace as it is told: brokers get one of them whole with every registration, and a frame has 16 MiB."""
+
+WRITTEN_BYTES_MAX = 67_108_864
+"""Changes write at most so many bytes at a stretch,"""
+WRITTEN_BYTES_PER_SECOND = 1_048_576
+"""and so many in a second in the long run."""
+WRITTEN_BYTES_LEAST = 4096
+"""A change counts as so many at least."""
 
 
 class KeyValueStorage(Protocol):
@@ -46,6 +56,10 @@ class TooManyKeysError(Exception):
     """A key or value that is not taken; the text says why. The client's fault, a retry does not help."""
 
 
+class TooManyWritesError(Exception):
+    """Too much was changed lately; nothing of this change was made. A retry helps, some time later."""
+
+
 class _Stored(msgspec.Struct, rename="camel"):
     """kvConfig.json, as `KVConfigSerializeWrapper` writes it."""
 
@@ -62,7 +76,12 @@ class KeyValues:
         self._storage = storage
         self._keys_max = keys_max
         self._table: dict[str, dict[str, str]] = {}
+        self._written_bytes = 0.0
+        """What changes have written, less what was forgiven since."""
+        self._forgiven_ns = 0
         data = storage.load() if storage is not None else None
+        self._size = len(data or b"")
+        """The bytes that the last change has written."""
         if data:
             try:
                 self._table = decode_body(data, _Stored).config_table
@@ -83,8 +102,12 @@ class KeyValues:
         table = self._table.get(namespace)
         return dict(table) if table else None
 
-    def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value; raises TooManyKeysError and what the storage's ``save`` raises, and then changes nothing."""
+    def put(self, namespace: str, key: str, value: str, now_ns: int) -> None:
+        """Set a value; raises TooManyKeysError, TooManyWritesError and what the storage's ``save`` raises, and then
+        changes nothing.
+        """
+        if self.get(namespace, key) == value:
+            return
         for what, text, longest in (
             ("namespace", namespace, NAME_LENGTH_MAX),
             ("key", key, NAME_LENGTH_MAX),
@@ -104,6 +127,7 @@ class KeyValues:
             raise TooManyKeysError(
                 f"all values would have {size} characters, at most {VALUES_LENGTH_MAX} are allowed"
             )
+        self._check_rate(now_ns)
         changed = dict(self._table)
         changed[namespace] = {**self._table.get(namespace, {}), key: value}
         size = len(encode_body(KeyValueTable(changed[namespace])))
@@ -113,10 +137,11 @@ class KeyValues:
             )
         self._change(changed)
 
-    def delete(self, namespace: str, key: str) -> None:
+    def delete(self, namespace: str, key: str, now_ns: int) -> None:
         """Remove a key if it is there; raises as `put` does."""
         if key not in self._table.get(namespace, {}):
             return
+        self._check_rate(now_ns)
         changed = dict(self._table)
         remaining = {name: value for name, value in self._table[namespace].items() if name != key}
         if remaining:
@@ -125,7 +150,22 @@ class KeyValues:
             del changed[namespace]
         self._change(changed)
 
+    def _check_rate(self, now_ns: int) -> None:
+        if self._storage is None:
+            return
+        forgiven = (now_ns - self._forgiven_ns) * WRITTEN_BYTES_PER_SECOND / 1e9
+        self._written_bytes, self._forgiven_ns = max(0.0, self._written_bytes - forgiven), now_ns
+        if self._written_bytes + self._size > WRITTEN_BYTES_MAX:
+            wait_s = self._size / WRITTEN_BYTES_PER_SECOND
+            raise TooManyWritesError(
+                f"each change writes all of the key-value configuration, {self._size} bytes, and many were made: "
+                f"try again in {wait_s:.1f} s"
+            )
+
     def _change(self, table: dict[str, dict[str, str]]) -> None:
         if self._storage is not None:
-            self._storage.save(msgspec.json.format(msgspec.json.encode(_Stored(table)), indent=2))
+            data = msgspec.json.format(msgspec.json.encode(_Stored(table)), indent=2)
+            self._size = max(len(data), WRITTEN_BYTES_LEAST)
+            self._written_bytes += self._size  # whether that succeeds or not
+            self._storage.save(data)
         self._table = table

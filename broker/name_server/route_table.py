@@ -17,8 +17,9 @@ Here a registration says whether it is: Trivet's brokers' are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 
@@ -28,6 +29,9 @@ from broker.remoting.name_server_headers import RegisterBrokerHeader
 from broker.remoting.route import MASTER_ID, BrokerData, ClusterInfo, QueueData, TopicRouteData
 
 ConnectionId = Hashable
+
+TOPICS_AT_ONCE: Final = 8_000
+"""Topics that a registration enters in one step: some 3 ms."""
 
 
 @dataclass(slots=True)
@@ -68,6 +72,8 @@ class RouteTable:
     """cluster -> its broker names, in order of registration; none is empty"""
     _live: dict[str, LiveBroker] = field(default_factory=dict)
     """address -> what keeps it; an address stands for one broker name of one cluster"""
+    _route_count: int = 0
+    """The queues of all topics together: topics of brokers"""
 
     def register(
         self,
@@ -79,6 +85,27 @@ class RouteTable:
     ) -> Master | None:
         """Enter a broker, in the order of RocketMQ; returns the master's addresses for one that is
         not it.
+        """
+        steps = self.register_in_steps(header, topics, connection_id, expiry_ns, now_ns)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                master: Master | None = end.value
+                return master
+
+    def register_in_steps(
+        self,
+        header: RegisterBrokerHeader,
+        topics: TopicConfigTable,
+        connection_id: ConnectionId,
+        expiry_ns: int,
+        now_ns: int,
+    ) -> Generator[None, None, Master | None]:
+        """`register`, with the topics of a master in steps.
+
+        What is asked between two of them finds some. Topics are entered no longer than this registration counts: the
+        broker may go, or register anew, meanwhile.
         """
         name, address, broker_id = header.broker_name, header.broker_address, header.broker_id
         before = self._live.get(address)
@@ -112,6 +139,15 @@ class RouteTable:
         data.broker_addresses = addresses
         self._brokers[name] = data
 
+        live = self._live[address] = LiveBroker(
+            header.cluster_name,
+            name,
+            connection_id,
+            topics.data_version,
+            header.ha_server_address,
+            expiry_ns,
+            now_ns,
+        )
         is_master = broker_id == MASTER_ID
         is_prime_slave = (
             header.enable_acting_master is not None and not is_master and broker_id == min(addresses)
@@ -121,21 +157,18 @@ class RouteTable:
             read_only = is_prime_slave and data.enable_acting_master
             if changed and header.all_topics:
                 self._drop_others(name, topics.topic_config_table)
-            for topic in topics.topic_config_table.values():
+            for number, topic in enumerate(topics.topic_config_table.values(), 1):
+                if number % TOPICS_AT_ONCE == 0:
+                    yield
+                    if self._live.get(address) is not live:
+                        break
                 queues = self._queues.get(topic.topic_name)
                 if queues is None:
                     self._queues[topic.topic_name] = {name: _queue_data(name, topic, read_only)}
+                    self._route_count += 1
                 elif changed or name not in queues:
+                    self._route_count += name not in queues
                     queues[name] = _queue_data(name, topic, read_only)
-        self._live[address] = LiveBroker(
-            header.cluster_name,
-            name,
-            connection_id,
-            topics.data_version,
-            header.ha_server_address,
-            expiry_ns,
-            now_ns,
-        )
         return None if is_master else self._master_of(data)
 
     def counts_with(self, address: str, name: str, topics: Iterable[str]) -> tuple[int, int]:
@@ -144,13 +177,13 @@ class RouteTable:
         """
         addresses = len(self._live) + (address not in self._live)
         added = sum(name not in self._queues.get(topic, ()) for topic in topics)
-        return addresses, added and added + sum(map(len, self._queues.values()))
+        return addresses, added and added + self._route_count
 
     def routes_with(self, topic: str, names: Iterable[str]) -> int:
         """How many topics of brokers there would be after `add_topic`; 0 where none is added."""
         present = self._queues.get(topic, {})
         added = sum(name in self._brokers and name not in present for name in names)
-        return added and added + sum(map(len, self._queues.values()))
+        return added and added + self._route_count
 
     def unregister(self, cluster: str, address: str) -> None:
         """Remove a broker that says it stops."""
@@ -242,7 +275,7 @@ class RouteTable:
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic, everywhere or on one cluster's brokers."""
         if cluster is None:
-            self._queues.pop(topic, None)
+            self._route_count -= len(self._queues.pop(topic, ()))
             return
         for name in self._clusters.get(cluster, {}):
             self._drop_queues(topic, name)
@@ -251,7 +284,9 @@ class RouteTable:
         """Enter a topic on brokers that are known (code 217); queues of unknown ones are left out."""
         for data in queues:
             if data.broker_name in self._brokers:
-                self._queues.setdefault(topic, {})[data.broker_name] = data
+                present = self._queues.setdefault(topic, {})
+                self._route_count += data.broker_name not in present
+                present[data.broker_name] = data
 
     def _master_of(self, data: BrokerData) -> Master | None:
         address = data.broker_addresses.get(MASTER_ID)
@@ -272,8 +307,10 @@ class RouteTable:
             self._leave_cluster(data.cluster, name)
             emptied = []
             for topic, queues in self._queues.items():
-                if queues.pop(name, None) is not None and not queues:
-                    emptied.append(topic)
+                if queues.pop(name, None) is not None:
+                    self._route_count -= 1
+                    if not queues:
+                        emptied.append(topic)
             for topic in emptied:
                 del self._queues[topic]
         elif data.enable_acting_master and MASTER_ID not in data.broker_addresses:
@@ -288,7 +325,7 @@ class RouteTable:
     def _drop_queues(self, topic: str, broker_name: str) -> None:
         queues = self._queues.get(topic)
         if queues is not None:
-            queues.pop(broker_name, None)
+            self._route_count -= queues.pop(broker_name, None) is not None
             if not queues:
                 del self._queues[topic]
 

@@ -7,16 +7,22 @@ monotonic time, tells it of closed connections, and has it look for silent broke
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 import structlog
 
 from broker.access.control import SEES_ALL, Sight
 from broker.access.name_server_needs import NAME_SERVER_NEEDS
-from broker.name_server.key_values import ORDER_TOPIC_NAMESPACE, KeyValues, KeyValueStorage, TooManyKeysError
+from broker.name_server.key_values import (
+    ORDER_TOPIC_NAMESPACE,
+    KeyValues,
+    KeyValueStorage,
+    TooManyKeysError,
+    TooManyWritesError,
+)
 from broker.name_server.route_table import ConnectionId, RouteTable
 from broker.remoting.bodies import DataVersion, KeyValueTable, TopicList
 from broker.remoting.codes import RequestCode, ResponseCode, TopicSysFlag
@@ -53,6 +59,9 @@ _CONFIG_NAMESPACE: Final = "TRIVET_NAMESRV_CONFIG"
 """Namespace of the key-value configuration that keeps what was changed at run time."""
 _ORDERED_KEY: Final = "orderMessageEnable"
 
+LONG_REGISTRATION_BYTES: Final = 4096
+"""A longer one may be of thousands of topics, compressed; of a hundred, it is carried out in one step all the same."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Request:
@@ -62,6 +71,20 @@ class _Request:
     connection_id: ConnectionId
     now_ns: int
     sight: Sight
+
+
+_Steps = Generator[None, None, RemotingCommand]
+_Outcome = TypeVar("_Outcome")
+
+
+def _last(steps: Generator[None, None, _Outcome]) -> _Outcome:
+    """Does all steps at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            outcome: _Outcome = end.value
+            return outcome
 
 
 class NameServer:
@@ -80,7 +103,7 @@ class NameServer:
         ordered = self._key_values.get(_CONFIG_NAMESPACE, _ORDERED_KEY)
         if ordered is not None:
             self._settings = msgspec.structs.replace(settings, ordered_messages=ordered == "true")
-        self._handlers: dict[int, Callable[[_Request], RemotingCommand]] = {
+        self._handlers: dict[int, Callable[[_Request], RemotingCommand | _Steps]] = {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._get_route,
             RequestCode.REGISTER_BROKER: self._register_broker,
             RequestCode.UNREGISTER_BROKER: self._unregister_broker,
@@ -112,6 +135,15 @@ class NameServer:
         """Counts the keys of the key-value configuration."""
         return self._key_values.count
 
+    @staticmethod
+    def is_long(command: RemotingCommand) -> bool:
+        """Tells whether a request takes more than some milliseconds: a registration with thousands of topics."""
+        return (
+            command.code == RequestCode.REGISTER_BROKER
+            and len(command.body) > LONG_REGISTRATION_BYTES
+            and not command.is_response
+        )
+
     def answer(
         self, connection_id: ConnectionId, command: RemotingCommand, now_ns: int, sight: Sight = SEES_ALL
     ) -> bytes | None:
@@ -121,7 +153,16 @@ class NameServer:
 
         What is too long for a frame (parts of it are others' words) becomes an answer that says so.
         """
-        answer = self.handle(connection_id, command, now_ns, sight)
+        return _last(self.answer_in_steps(connection_id, command, now_ns, sight))
+
+    def answer_in_steps(
+        self, connection_id: ConnectionId, command: RemotingCommand, now_ns: int, sight: Sight = SEES_ALL
+    ) -> Generator[None, None, bytes | None]:
+        """`answer` in steps of some milliseconds: others may be answered between two of them.
+
+        Two registrations of one broker must not be carried out at a time, nor what comes behind one on its connection.
+        """
+        answer = yield from self._handle(_Request(command, connection_id, now_ns, sight))
         if answer is None:
             return None
         try:
@@ -137,6 +178,10 @@ class NameServer:
 
         Never raises for what a peer sent: that gets code 1 with the reason, an unknown request code 3.
         """
+        return _last(self._handle(_Request(command, connection_id, now_ns, sight)))
+
+    def _handle(self, request: _Request) -> Generator[None, None, RemotingCommand | None]:
+        command = request.command
         if command.is_response:
             return None
         handler = self._handlers.get(command.code)
@@ -149,13 +194,14 @@ class NameServer:
             )
         else:
             try:
-                answer = handler(_Request(command, connection_id, now_ns, sight))
+                outcome = handler(request)
+                answer = outcome if isinstance(outcome, RemotingCommand) else (yield from outcome)
             except RemotingError as error:
                 answer = response(command, ResponseCode.SYSTEM_ERROR, str(error))
             except Exception as error:
                 # What a peer can send and a handler did not foresee hurts this request only: all else still knows
                 # its brokers.
-                log.exception("request failed", code=command.code, client=str(connection_id))
+                log.exception("request failed", code=command.code, client=str(request.connection_id))
                 answer = response(command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
         self.refused += answer.code != ResponseCode.SUCCESS
         return None if command.is_one_way else answer
@@ -186,12 +232,16 @@ class NameServer:
         body = route.encode(request.command.version, bool(header.accept_standard_json_only))
         return response(request.command, ResponseCode.SUCCESS, body=body)
 
-    def _register_broker(self, request: _Request) -> RemotingCommand:
+    def _register_broker(self, request: _Request) -> _Steps:
         command = request.command
         header = command.decode_fields(RegisterBrokerHeader)
         if header.body_crc and header.body_crc != body_crc(command.body):
             return response(command, ResponseCode.SYSTEM_ERROR, "crc32 not match")
-        body = RegisterBrokerBody.decode(command.body, compressed=header.compressed, version=command.version)
+        if self.is_long(command):
+            yield
+        body = yield from RegisterBrokerBody.decode_in_steps(
+            command.body, compressed=header.compressed, version=command.version
+        )
         names = [topic.topic_name for topic in body.topics.topic_config_table.values()]
         addresses, routes = self._routes.counts_with(header.broker_address, header.broker_name, names)
         if addresses > self._settings.max_brokers:
@@ -201,7 +251,11 @@ class NameServer:
         expiry_ns = self._expiry_ns
         if header.heartbeat_timeout_ms is not None and header.heartbeat_timeout_ms > 0:
             expiry_ns = header.heartbeat_timeout_ms * 1_000_000
-        master = self._routes.register(header, body.topics, request.connection_id, expiry_ns, request.now_ns)
+        if self.is_long(command):
+            yield
+        master = yield from self._routes.register_in_steps(
+            header, body.topics, request.connection_id, expiry_ns, request.now_ns
+        )
         fields = RegisterBrokerResponseHeader()
         if master is not None:
             fields = RegisterBrokerResponseHeader(master.ha_server_address, master.address)
@@ -288,9 +342,11 @@ class NameServer:
     def _put_key_value(self, request: _Request) -> RemotingCommand:
         header = request.command.decode_fields(PutKeyValueHeader)
         try:
-            self._key_values.put(header.namespace, header.key, header.value)
+            self._key_values.put(header.namespace, header.key, header.value, request.now_ns)
         except TooManyKeysError as error:
             return response(request.command, ResponseCode.SYSTEM_ERROR, str(error))
+        except TooManyWritesError as error:
+            return _busy(request, error)
         except OSError as error:
             return _not_saved(request, error)
         return response(request.command, ResponseCode.SUCCESS)
@@ -298,7 +354,9 @@ class NameServer:
     def _delete_key_value(self, request: _Request) -> RemotingCommand:
         header = request.command.decode_fields(KeyValueHeader)
         try:
-            self._key_values.delete(header.namespace, header.key)
+            self._key_values.delete(header.namespace, header.key, request.now_ns)
+        except TooManyWritesError as error:
+            return _busy(request, error)
         except OSError as error:
             return _not_saved(request, error)
         return response(request.command, ResponseCode.SUCCESS)
@@ -354,9 +412,11 @@ class NameServer:
                 )
         for key, value in wanted.items():
             try:
-                self._key_values.put(_CONFIG_NAMESPACE, key, value)
+                self._key_values.put(_CONFIG_NAMESPACE, key, value, request.now_ns)
             except TooManyKeysError as error:
                 return response(request.command, ResponseCode.SYSTEM_ERROR, str(error))
+            except TooManyWritesError as error:
+                return _busy(request, error)
             except OSError as error:
                 return _not_saved(request, error)
             self._settings = msgspec.structs.replace(self._settings, ordered_messages=value == "true")
@@ -376,6 +436,10 @@ def _too_many(request: _Request, what: str, count: int, most: int) -> RemotingCo
         ResponseCode.SYSTEM_ERROR,
         f"there would be {count} {what}, at most {most} are allowed (max_{what}); nothing was registered",
     )
+
+
+def _busy(request: _Request, error: TooManyWritesError) -> RemotingCommand:
+    return response(request.command, ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]{error}")
 
 
 def _not_saved(request: _Request, error: OSError) -> RemotingCommand:

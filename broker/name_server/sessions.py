@@ -1,6 +1,7 @@
 """The connections of a name server: its clients' requests in, its responses out, without sockets and clocks."""
 
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Generator
 from typing import Final
 
 from broker.access.control import SEES_ALL, Sight
@@ -10,14 +11,19 @@ from broker.name_server.server import NameServer
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand, encode, response
 from broker.remoting.errors import RemotingError
+from broker.requests.budget import Budget
 from broker.requests.client_sessions import ClientSession, ClientSessions
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
+from broker.requests.errors import OverloadedError
 from broker.requests.line import Surroundings
 from broker.statistics.events import Event, Events
 
 UNREAD_BYTES_MAX: Final = 16 * 1024 * 1024
 """Responses that may wait for one client: a hundred questions come in one read, and a list may have megabytes."""
+
+BYTES_BEHIND_MAX: Final = 64 * 1024 * 1024
+"""Registrations with thousands of topics that wait for another one's end, together; what is beyond is to come again."""
 
 
 class NameServerSessions:
@@ -25,6 +31,7 @@ class NameServerSessions:
 
     `nonce` returns the given number of random bytes. `control` decides what each client may do. `answer` stands in for
     `NameServer.answer`, and has the same arguments: the connection is the id. It is asked what may be asked.
+    With `does_steps` the owner calls `step` as long as `has_more`, and lets others run between two calls.
     """
 
     def __init__(
@@ -36,10 +43,19 @@ class NameServerSessions:
         nonce: Callable[[int], bytes],
         control: NameServerControl,
         answer: Callable[[Connection, RemotingCommand, int, Sight], bytes | None] | None = None,
+        *,
+        does_steps: bool = False,
     ) -> None:
         self._core = core
         self._control = control
-        self._answer = answer or core.answer
+        self._answer = answer
+        self._does_steps = does_steps
+        self._long: tuple[Connection, Generator[None, None, bytes | None]] | None = None
+        """The request that is carried out in steps, and whose. There is one at a time: each takes memory."""
+        self._behind: deque[tuple[Connection, RemotingCommand, Sight]] = deque()
+        """Long requests that wait for it, and what came on their connections and on its own behind them."""
+        self._behind_of: Counter[Connection] = Counter()
+        self._budget = Budget("registrations of other brokers", 1_000, BYTES_BEHIND_MAX)
         self.events = Events()
         self._time = time
         self._begin = surroundings.begin
@@ -51,7 +67,7 @@ class NameServerSessions:
             surroundings,
             time,
             self._handle,
-            core.connection_closed,
+            self._closed,
             idle_ns,
             nonce,
             self.events,
@@ -79,9 +95,53 @@ class NameServerSessions:
             answer = _refusal(command, ResponseCode.SYSTEM_BUSY, "[OVERLOAD]earlier answers are unread")
         else:
             answer = self._answer_if_allowed(connection, command)
+        self._send(connection, answer)
+
+    def _send(self, connection: Connection, answer: bytes | None) -> None:
         if answer is not None:
             self._queued_bytes += len(answer)
             connection.send(answer)
+
+    def _closed(self, connection: Connection) -> None:
+        if self._long is not None and self._long[0] is connection:
+            self._long[1].close()
+            self._long = None
+        self._core.connection_closed(connection)
+
+    @property
+    def has_more(self) -> bool:
+        """A request is carried out in steps, or waits for that."""
+        return self._long is not None or bool(self._behind)
+
+    def step(self) -> None:
+        """Goes on with what takes long, for some milliseconds."""
+        self._begin()
+        if self._long is not None:
+            connection, steps = self._long
+            try:
+                next(steps)
+            except StopIteration as end:
+                self._long = None
+                self._send(connection, end.value)
+        while self._long is None and self._behind:
+            connection, command, sight = self._behind.popleft()
+            self._budget.give_back(command)
+            self._behind_of[connection] -= 1
+            if not self._behind_of[connection]:
+                del self._behind_of[connection]
+            if connection in self.clients.open:
+                self._send(connection, self._carried_out(connection, command, sight))
+        self._wake()
+
+    def _is_to_wait(self, connection: Connection, command: RemotingCommand) -> bool:
+        """Tells whether a request comes behind a long one of its connection, or is long while there is another."""
+        if self._long is None and not self._behind:
+            return False
+        return (
+            connection in self._behind_of
+            or (self._long is not None and self._long[0] is connection)
+            or self._core.is_long(command)
+        )
 
     def _answer_if_allowed(self, connection: Connection, command: RemotingCommand) -> bytes | None:
         now_ns = self._time.now_ns
@@ -99,7 +159,31 @@ class NameServerSessions:
             return _refusal(command, refused.code, refused.remark)
         except RemotingError as error:
             return _refusal(command, ResponseCode.SYSTEM_ERROR, str(error))
-        return self._answer(connection, command, now_ns, sight)
+        if self._answer is not None:
+            return self._answer(connection, command, now_ns, sight)
+        if not self._does_steps:
+            return self._core.answer(connection, command, now_ns, sight)
+        if not self._is_to_wait(connection, command):
+            return self._carried_out(connection, command, sight)
+        try:
+            self._budget.take(command)
+        except OverloadedError as error:
+            return _refusal(command, ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]{error}")
+        self._behind.append((connection, command, sight))
+        self._behind_of[connection] += 1
+        return None
+
+    def _carried_out(self, connection: Connection, command: RemotingCommand, sight: Sight) -> bytes | None:
+        """Does the first step of a request; returns the response, or None where there is none yet, or none at all."""
+        steps = self._core.answer_in_steps(connection, command, self._time.now_ns, sight)
+        try:
+            next(steps)
+        except StopIteration as end:
+            answer: bytes | None = end.value
+            return answer
+        assert self._long is None, "a long request is begun when there is no other"
+        self._long = connection, steps
+        return None
 
 
 def _refusal(command: RemotingCommand, code: int, remark: str) -> bytes | None:

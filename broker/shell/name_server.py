@@ -1,5 +1,6 @@
 """A name server process: sockets and time for `broker.name_server`."""
 
+import gc
 import io
 import os
 import secrets
@@ -102,7 +103,9 @@ class NameServerProcess:
             settings.idle_seconds * 1_000_000_000,
             secrets.token_bytes,
             self._control,
+            does_steps=True,
         )
+        self._has_more = trio.Event()
         self.operators = None
         """Serves metrics and health checks."""
         if self._operators_listener is not None:
@@ -169,6 +172,7 @@ class NameServerProcess:
 
             nursery.start_soon(accept_forever, self._listener, accepted)
             nursery.start_soon(self._sweep)
+            nursery.start_soon(self._do_steps)
             nursery.start_soon(self._entrance.run)
             if self._access is not None:
                 nursery.start_soon(self._access.watch)
@@ -225,6 +229,15 @@ class NameServerProcess:
             await trio.sleep(SWEEP_NS / 1e9)
             self._sessions.sweep()
 
+    async def _do_steps(self) -> None:
+        """Goes on with requests that take long; between two steps whoever is ready has his turn."""
+        while True:
+            await self._has_more.wait()
+            self._has_more = trio.Event()
+            while self._sessions.has_more:
+                self._sessions.step()
+                await trio.lowlevel.checkpoint()
+
     # ------------------------------------------------------------------ as the surroundings of the sessions
 
     def begin(self) -> None:
@@ -237,6 +250,8 @@ class NameServerProcess:
             open_socket = self._open.get(connection)
             if open_socket is not None:
                 open_socket.flush()
+        if self._sessions.has_more:
+            self._has_more.set()
 
 
 async def serve(
@@ -246,6 +261,10 @@ async def serve(
 ) -> None:
     """Runs a name server until SIGTERM or SIGINT, or until cancelled. Raises OSError when it cannot listen."""
     server = NameServerProcess(settings)
+    # As a broker's (broker_server.py): collections are rare, and pass over what a start leaves behind.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
     tell_what_is_open(settings)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stop_on_signal, server.stop)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import msgspec
@@ -48,9 +48,9 @@ def deleted_in_memory_only(patch: pytest.MonkeyPatch) -> None:
     """A deleted key comes back with the next process."""
     original = KeyValues.delete
 
-    def delete(self: KeyValues, namespace: str, key: str) -> None:
+    def delete(self: KeyValues, namespace: str, key: str, now_ns: int) -> None:
         storage, self._storage = self._storage, None
-        original(self, namespace, key)
+        original(self, namespace, key, now_ns)
         self._storage = storage
 
     patch.setattr(KeyValues, "delete", delete)
@@ -74,18 +74,18 @@ def _registering(
     then: Callable[[RouteTable, dict[str, dict[str, QueueData]], str, TopicConfigTable], None],
 ) -> None:
     """Something else is done to the queues at each registration of a leader; `then` gets those before it."""
-    original = RouteTable.register
+    original = RouteTable.register_in_steps
 
     def register(
         self: RouteTable, header: RegisterBrokerHeader, topics: TopicConfigTable, *others: Any
-    ) -> Any:
+    ) -> Generator[None, None, Any]:
         before = {topic: dict(queues) for topic, queues in self._queues.items()}
-        answer = original(self, header, topics, *others)
+        answer = yield from original(self, header, topics, *others)
         if header.broker_id == 0:
             then(self, before, header.broker_name, topics)
         return answer
 
-    patch.setattr(RouteTable, "register", register)
+    patch.setattr(RouteTable, "register_in_steps", register)
 
 
 @planted(

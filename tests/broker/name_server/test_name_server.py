@@ -522,6 +522,29 @@ def test_all_values_together_are_limited(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "all values would have 11 characters, at most 10 are allowed" in refused
 
 
+def test_changes_write_so_much_in_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each writes all of the configuration: whoever may change it could have a name server write for ever."""
+    monkeypatch.setattr("broker.name_server.key_values.WRITTEN_BYTES_MAX", 100_000)
+    monkeypatch.setattr("broker.name_server.key_values.WRITTEN_BYTES_PER_SECOND", 10_000)
+    storage = MemoryStorage()
+    client = Client(NameServer(NameServerSettings(), storage))
+    key = {"namespace": "n", "key": "k"}
+
+    def put(value: str, now_ns: int = 10**15) -> RemotingCommand:
+        return client.call(RequestCode.PUT_KV_CONFIG, {**key, "value": value}, now_ns=now_ns)
+
+    codes = [put(str(number) + "v" * 5000).code for number in range(30)]
+    assert codes == [0] * 19 + [ResponseCode.SYSTEM_BUSY] * 11
+    kept = storage.data
+    refused = put("w")
+    assert refused.remark is not None
+    assert "try again in 0.5 s" in refused.remark
+    assert client.call(RequestCode.DELETE_KV_CONFIG, key, now_ns=10**15).code == ResponseCode.SYSTEM_BUSY
+    assert put("18" + "v" * 5000).code == 0, "nothing changes, and nothing is written"
+    assert storage.data is kept
+    assert [put(value, 10**15 + 10**9).code for value in ("w", "x")] == [0, 0]
+
+
 def test_a_namespace_fits_into_the_answer_of_a_registration(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers are told of all ordered topics; they could not register any more once that is too long to be sent."""
     monkeypatch.setattr("broker.name_server.key_values.NAMESPACE_BYTES_MAX", 60)

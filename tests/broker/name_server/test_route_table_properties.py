@@ -101,12 +101,16 @@ class RouteTableMachine(RuleBasedStateMachine):
             seen += data.broker_addresses.values()
         assert len(seen) == len(set(seen))  # an address stands for one broker and one id
         assert bool(copy.deepcopy(self.table).expire(FAR_NS)) == bool(seen)  # who is listed can expire
+        routes = 0
         for topic in ("T", "U"):
             route = self.table.route(topic)
             if route is not None:
+                routes += len(route.queue_datas)
                 assert [data.broker_name for data in route.queue_datas] == [
                     data.broker_name for data in route.broker_datas
                 ]
+
+        assert self.table.counts_with("h3", "y", ["V"])[1] == routes + 1
 
     def _names_of(self, topic: str) -> list[str]:
         route = self.table.route(topic)
