@@ -65,7 +65,7 @@ $(STAMP): requirements.lock pyproject.toml
 lock:
 	$(PYTHON) -m venv .lock-venv && .lock-venv/bin/pip install --quiet uv
 	.lock-venv/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
-		--python-version 3.11 --extra analysis --extra dev -o requirements.lock pyproject.toml
+		--python-version 3.11 --extra analysis --extra console --extra dev -o requirements.lock pyproject.toml
 	rm -rf .lock-venv
 
 clean:

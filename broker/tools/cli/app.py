@@ -21,6 +21,7 @@ _COMMANDS = (
     ("produce", "broker.tools.cli.messages:produce", "Send messages."),
     ("consume", "broker.tools.cli.messages:consume", "Read messages."),
     ("status", "broker.tools.cli.status:status", "Show roles, terms, indices and the lag of each replica."),
+    ("console", "broker.tools.cli.console:console", "Serve a page that shows the cluster, and runs it."),
     ("backup", "broker.tools.cli.backups:app", "Copy a running group's log and state into a directory."),
     ("restore", "broker.tools.cli.backups:restore", "Make a node's store of a backup."),
     ("migrate", "broker.tools.cli.migrate:migrate", "Make a backup of a RocketMQ DLedger node's store."),

@@ -31,6 +31,10 @@ def demo(
         "demo-data"
     ),
     analysis: Annotated[bool, Parameter(help="Whether Spark judges the traces.")] = True,
+    console: Annotated[
+        bool, Parameter(negative="", help="Serve a page that shows the group, as long as it runs.")
+    ] = False,
+    console_port: Annotated[int, Parameter(help="Its port; 0 takes a free one.")] = 9880,
     json: AsJson = False,
 ) -> int:
     """Send text through a group of three whose leader is killed, and check what clients saw.
@@ -47,6 +51,8 @@ def demo(
 
     if input is not None and not input.is_file():
         raise CommandError(f"--input {input}: no such file", USAGE)
+    if not 0 <= console_port <= 65535:
+        raise CommandError(f"--console-port {console_port}: a port from 0 to 65535", USAGE)
     lines = library_lines() if input is None else lines_of(input)
     if not lines:
         raise CommandError(f"--input {input}: has no lines", USAGE)
@@ -57,7 +63,14 @@ def demo(
     progress.tell(f"{len(lines):,} lines to send; everything goes to {dir}")
     demonstration = Demonstration(directory, lines, progress.tell)
     starts_spark = analysis and len(lines) <= _SPARK_AHEAD_LINES_MAX
-    trio.run(_run_with_progress, demonstration, len(lines), progress, starts_spark)
+    trio.run(
+        _run_with_progress,
+        demonstration,
+        len(lines),
+        progress,
+        starts_spark,
+        f"127.0.0.1:{console_port}" if console else "",
+    )
     summary = demonstration.summary
     code = 0
     if analysis:
@@ -74,7 +87,7 @@ def demo(
 
 
 async def _run_with_progress(
-    demonstration: Demonstration, lines: int, progress: Progress, starts_spark: bool
+    demonstration: Demonstration, lines: int, progress: Progress, starts_spark: bool, console_listen: str
 ) -> None:
     import trio
 
@@ -87,8 +100,22 @@ async def _run_with_progress(
         nursery.start_soon(progress.keep_showing, state)
         if starts_spark:
             nursery.start_soon(_start_spark, demonstration.failed_over)
+        if console_listen:
+            nursery.start_soon(_serve_console, demonstration, console_listen, progress)
         await demonstration.run()
         nursery.cancel_scope.cancel()
+
+
+async def _serve_console(demonstration: Demonstration, listen: str, progress: Progress) -> None:
+    import trio
+
+    from broker.console.options import ConsoleOptions
+    from broker.tools.cli.console import start_console
+
+    await demonstration.serving.wait()
+    options = ConsoleOptions(name_servers=(demonstration.name_server_address,), listen=listen)
+    async with trio.open_nursery() as nursery:
+        progress.tell(f"look at {await start_console(nursery, options, trio.sleep_forever)}")
 
 
 async def _start_spark(may_begin: trio.Event) -> None:

@@ -14,6 +14,7 @@ from broker.tools.cli.errors import FAILED, INTERRUPTED, USAGE, CommandError
 _WRONG_USE = (
     "broker.access.accounts:AccountsError",
     "broker.client.errors:UsageError",
+    "broker.console.options:ImpossibleOptionError",
     "broker.settings.reading:SettingsError",
     "broker.settings.tables:ImpossibleSettingError",
 )

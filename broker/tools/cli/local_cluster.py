@@ -42,18 +42,31 @@ async def cluster(
     vip: Annotated[
         bool, Parameter(negative="", help="Serve clients two ports below each broker's, too.")
     ] = False,
+    console: Annotated[
+        bool, Parameter(negative="", help="Serve a page that shows the cluster, on this machine alone.")
+    ] = False,
+    console_port: Annotated[int, Parameter(help="Its port; 0 takes a free one.")] = 9880,
+    writable: Annotated[
+        bool,
+        Parameter(
+            negative="", help="Whether that page may change anything; DIR/console.jsonl says what was."
+        ),
+    ] = False,
     ready_timeout: Annotated[float, Parameter(help="Seconds until the group must serve.")] = 60.0,
 ) -> int:
     """Run a local name server and its groups until Ctrl-C, which stops them cleanly.
 
     When leaders serve and every node is registered, one line is printed: READY and a JSON object with the name
-    server's address and each node's id, pid, address and role, and with several groups its group and machine. A server
-    that dies is reported and left dead; start it again with the command that the report gives.
+    server's address and each node's id, pid, address and role, with several groups its group and machine, and with
+    --console the address of the page. A server that dies is reported and left dead; start it again with the command
+    that the report gives.
     """
     import msgspec
     import trio
 
+    from broker.console.options import ConsoleOptions
     from broker.settings.tables import StorageSettings
+    from broker.tools.cli.console import start_console
     from broker.tools.cluster.layout import GROUPS_MAX, LocalClusterOptions
     from broker.tools.cluster.local import LocalCluster
 
@@ -67,6 +80,8 @@ async def cluster(
     for name, value in (("--namesrv-port", namesrv_port), ("--port", port)):
         if not 0 <= value <= 65535 - nodes * groups * 10:
             raise CommandError(f"{name} {value}: a port from 0 to {65535 - nodes * groups * 10}", USAGE)
+    if not 0 <= console_port <= 65535:
+        raise CommandError(f"--console-port {console_port}: a port from 0 to 65535", USAGE)
     storage = StorageSettings(data_file_bytes=64 * 1024 * 1024)
     options = LocalClusterOptions(
         dir,
@@ -87,7 +102,16 @@ async def cluster(
 
             async def announce_and_report_deaths() -> None:
                 await local.wait_ready(ready_timeout)  # raises for a server that ends meanwhile
-                print("READY " + json.dumps(await local.ready_report()), flush=True)
+                report = await local.ready_report()
+                if console:
+                    options = ConsoleOptions(
+                        name_servers=(local.name_server_address,),
+                        listen=f"127.0.0.1:{console_port}",
+                        writable=writable,
+                        audit_file=dir / "console.jsonl",
+                    )
+                    report["console"] = await start_console(nursery, options, trio.sleep_forever)
+                print("READY " + json.dumps(report), flush=True)
                 async for child in local.deaths:
                     node = local.nodes.get(child.name)
                     again = (

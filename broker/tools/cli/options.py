@@ -24,11 +24,8 @@ def _env(name: str, help: str) -> Parameter:
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Servers:
-    """The servers that a command talks to, and the identity under which it does (docs/security.md).
-
-    Options may stand in the environment, where other users of the machine do not see a secret.
-    """
+class NameServers:
+    """The name servers through which a command finds everything, and how it connects."""
 
     namesrv: Annotated[
         str,
@@ -50,8 +47,6 @@ class Servers:
     ] = ""
     tls_cert: Annotated[str, _env("TRIVET_TLS_CERT", "Certificate to show to servers that ask, PEM.")] = ""
     tls_key: Annotated[str, _env("TRIVET_TLS_KEY", "Its private key, PEM.")] = ""
-    access_key: Annotated[str, _env("TRIVET_ACCESS_KEY", "Account with which requests are signed.")] = ""
-    secret_key: Annotated[str, _env("TRIVET_SECRET_KEY", "Its secret; better in the environment.")] = ""
 
     def addresses(self) -> list[str]:
         """The name servers' addresses. Raises CommandError."""
@@ -78,6 +73,18 @@ class Servers:
             option = f"--{error.setting}".replace("_", "-").replace("certificate", "cert")
             raise CommandError(f"{option}: {error.reason}", USAGE) from None
 
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Servers(NameServers):
+    """The servers that a command talks to, and the identity under which it does (docs/security.md).
+
+    Options may stand in the environment, where other users of the machine do not see a secret.
+    """
+
+    access_key: Annotated[str, _env("TRIVET_ACCESS_KEY", "Account with which requests are signed.")] = ""
+    secret_key: Annotated[str, _env("TRIVET_SECRET_KEY", "Its secret; better in the environment.")] = ""
+
     def credentials(self) -> Credentials | None:
         """The account that signs requests, None for unsigned ones. Raises CommandError for half an account."""
         if not self.access_key and not self.secret_key:
@@ -102,6 +109,7 @@ class Servers:
 
 
 DEFAULT_SERVERS = Servers()
+DEFAULT_NAME_SERVERS = NameServers()
 
 
 def check_address(address: str, named: str) -> None:

@@ -72,6 +72,9 @@ class Demonstration:
         self._narrate = narrate
         self.failed_over = trio.Event()
         """Set when the killed leader's successor has acknowledged a message: what disturbs a failover may begin."""
+        self.serving = trio.Event()
+        """Set when the group serves, at the name server of `name_server_address`."""
+        self.name_server_address = ""
         self._third = trio.Event()
         self._two_thirds = trio.Event()
         self._killed = trio.Event()
@@ -91,6 +94,8 @@ class Demonstration:
         options = LocalClusterOptions(self.directory, trace_directory=self.directory / "traces")
         async with LocalCluster(options) as cluster:
             await cluster.wait_ready()
+            self.name_server_address = cluster.name_server_address
+            self.serving.set()
             leader = await cluster.leader()
             self._narrate(f"a name server and {options.nodes} brokers serve; {leader.id} leads")
             async with AdminClient(cluster.name_server_address) as admin:

@@ -1,0 +1,113 @@
+"""Answers in JSON, and what becomes of errors: each says what it was, and whether trying again may help."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+from starlette.responses import Response
+
+from broker.client.errors import (
+    BrokerBusy,
+    BrokerError,
+    ClientError,
+    ConnectionFailed,
+    NameServerUnavailable,
+    NoRoute,
+    SendOutcomeUnknown,
+    UsageError,
+)
+from broker.console.audit import AuditError
+from broker.console.parameters import ParametersError
+from broker.console.seats import SignInRefusedError
+from broker.console.sessions import TooManyError
+from broker.remoting.codes import ResponseCode
+
+
+class RefusedError(Exception):
+    """The console itself refuses a request; ``status`` is HTTP's."""
+
+    def __init__(self, status: int, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.kind = kind
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of an answer that is an error."""
+
+    error: str
+    kind: str
+    """What the page goes by: ``token``, ``sign in``, ``read only``, ``no permission``, ``not found``, ``wrong``,
+    ``unavailable`` or ``failed``."""
+    retry_may_help: bool = False
+
+
+def json_response(content: object, status: int = 200) -> Response:
+    """Return an answer in JSON."""
+    return Response(_encoder.encode(content), status, media_type="application/json")
+
+
+def failure_response(error: Exception) -> Response | None:
+    """Return the answer for an error that a request may end with; None for one that only a mistake explains."""
+    described = _describe(error)
+    if described is None:
+        return None
+    status, kind = described
+    retry = isinstance(error, ClientError) and error.retry_may_help
+    return json_response(Failure(error=_text(error), kind=kind, retry_may_help=retry), status)
+
+
+def is_unknown(error: BaseException) -> bool:
+    """Tell whether a change that ended with that error may have been made."""
+    if isinstance(error, BrokerError):
+        return error.code == ResponseCode.SYSTEM_ERROR
+    if isinstance(error, ConnectionFailed):
+        return error.request_left
+    return not isinstance(error, (ClientError, RefusedError, ParametersError)) or isinstance(
+        error, SendOutcomeUnknown
+    )
+
+
+def _describe(error: Exception) -> tuple[int, str] | None:
+    match error:
+        case RefusedError():
+            return error.status, error.kind
+        case ParametersError() | UsageError():
+            return 400, "wrong"
+        case SignInRefusedError():
+            return 403, "sign in"
+        case TooManyError():
+            return 429, "unavailable"
+        case AuditError():
+            return 503, "unavailable"
+        case BrokerError(code=ResponseCode.NO_PERMISSION):
+            return 403, "no permission"
+        case (
+            BrokerError(code=ResponseCode.TOPIC_NOT_EXIST | ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+            | NoRoute()
+        ):
+            return 404, "not found"
+        case BrokerBusy() | ConnectionFailed() | NameServerUnavailable():
+            return 503, "unavailable"
+        case ClientError():
+            return 502, "failed"
+    return None
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, AuditError):
+        return f"nothing was changed, as the audit log cannot be written: {error}"
+    return str(error)
+
+
+def _plain(value: object) -> object:
+    """Give the encoder what it does not know by itself."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value).decode("utf-8", "replace")
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    raise TypeError(f"{type(value).__name__} in an answer")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_plain)

@@ -1,0 +1,170 @@
+"""What open pages are told: the cluster each second, and what has changed."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import trio
+
+from broker.client.admin import AdminClient
+from broker.console.app import STREAMS_MAX
+from broker.console.live import CHANGES_MAX, Live
+from tests.broker.client.cluster import NAME_SERVER, Broker, one_group
+from tests.broker.client.links import ClientRuntime, World
+from tests.broker.console.conftest import Open, Page
+
+
+class Stream:
+    """A page's stream, read by hand: the server's sends wait while `reading` is not set."""
+
+    def __init__(self, page: Page, nursery: trio.Nursery) -> None:
+        self.events: list[tuple[str, Any]] = []
+        self.status: int | None = None
+        self.reading = trio.Event()
+        self.reading.set()
+        self.ended = trio.Event()
+        self._leaves = trio.Event()
+        cookie = "; ".join(f"{name}={value}" for name, value in page.client.cookies.items())
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/api/live",
+            "query_string": b"",
+            "scheme": "http",
+            "headers": [(b"host", b"127.0.0.1:9880"), (b"cookie", cookie.encode())],
+        }
+        nursery.start_soon(self._run, page.app, scope)
+
+    async def _run(self, app: Any, scope: Any) -> None:
+        await app(scope, self._receive, self._send)
+        self.ended.set()
+
+    async def _receive(self) -> dict[str, str]:
+        await self._leaves.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        await self.reading.wait()
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        elif body := message["body"].decode():
+            name, _, data = body.partition("\n")
+            self.events.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+
+    def leave(self) -> None:
+        """The page is closed."""
+        self._leaves.set()
+
+    def changes(self) -> list[tuple[str, str | None]]:
+        """What the page was told of changes."""
+        return [
+            (change["kind"], change["node"])
+            for name, content in self.events
+            if name == "moment"
+            for change in content["changes"]
+        ]
+
+
+async def test_a_page_sees_the_leader_die_and_another_one_lead(
+    open_console: Open, world: World, nursery: trio.Nursery
+) -> None:
+    leader, *others = one_group(world, members=3)
+    page = await open_console()
+    stream = Stream(page, nursery)
+    await trio.sleep(3)
+    leader.kill()
+    await trio.sleep(15)
+    leader.restart()
+    await trio.sleep(15)
+    kinds = stream.changes()
+    assert kinds[0] == ("leader", leader.node_id)
+    assert ("down", leader.node_id) in kinds
+    assert kinds[-1] == ("back", leader.node_id)
+    successors = {node for kind, node in kinds[1:] if kind == "leader"}
+    assert successors <= {other.node_id for other in others}
+    assert successors
+    last = stream.events[-1][1]["snapshot"]["groups"][0]
+    assert last["leader"] in successors
+    assert [node["error"] for node in last["nodes"]] == [None, None, None]
+    times = [content["snapshot"]["at_ms"] for name, content in stream.events if name == "moment"]
+    assert all(later - sooner <= 3_000 for sooner, later in pairwise(times))
+
+
+async def test_figures_are_differences_of_what_nodes_count(
+    open_console: Open, broker: Broker, nursery: trio.Nursery
+) -> None:
+    page = await open_console()
+    stream = Stream(page, nursery)
+    await trio.sleep(3)
+    for _ in range(50):
+        broker.append("t", 0, b"body")
+    await trio.sleep(2)
+    stored = [content["points"]["g"][1] for name, content in stream.events if name == "moment"]
+    assert sum(rate or 0 for rate in stored) == 50
+    other = Stream(page, nursery)
+    await trio.sleep(1)
+    name, history = other.events[0]
+    assert name == "history"
+    assert sum(point[1] or 0 for point in history["points"]["g"]) == 50
+
+
+async def test_a_page_that_does_not_read_gets_the_newest_moment_and_all_changes(
+    open_console: Open, world: World, nursery: trio.Nursery
+) -> None:
+    leader, *_ = one_group(world, members=3)
+    page = await open_console()
+    stream = Stream(page, nursery)
+    await trio.sleep(2.5)
+    stream.reading = trio.Event()
+    told = len(stream.events)
+    leader.kill()
+    await trio.sleep(60)
+    assert len(stream.events) == told
+    stream.reading.set()
+    await trio.sleep(2)
+    assert len(stream.events) <= told + 5
+    assert ("down", leader.node_id) in stream.changes()
+
+
+async def test_streams_are_counted_and_end_with_their_pages(
+    open_console: Open, broker: Broker, nursery: trio.Nursery
+) -> None:
+    page = await open_console()
+    streams = [Stream(page, nursery) for _ in range(STREAMS_MAX)]
+    await trio.sleep(1)
+    assert (await page.get("/api/live")).status_code == 503
+    for stream in streams:
+        stream.leave()
+        await stream.ended.wait()
+    stream = Stream(page, nursery)
+    await trio.sleep(1)
+    assert stream.status == 200
+
+
+async def test_without_a_name_server_the_nodes_are_asked_where_they_were(
+    world: World, runtime: ClientRuntime
+) -> None:
+    members = one_group(world, members=3)
+    async with AdminClient(NAME_SERVER, runtime=runtime) as admin:
+        live = Live(admin, runtime.wall_ms)
+        await live.refresh()
+        members[0].cluster.name_servers[NAME_SERVER].kill()
+        snapshot = await live.refresh()
+    assert "no name server answered" in snapshot.failure
+    assert snapshot.groups[0].leader == members[0].node_id
+    assert [node.error for node in snapshot.groups[0].nodes] == [None, None, None]
+
+
+async def test_what_is_kept_of_changes_is_bounded(broker: Broker, runtime: ClientRuntime) -> None:
+    async with AdminClient(NAME_SERVER, runtime=runtime) as admin:
+        live = Live(admin, runtime.wall_ms)
+        for _ in range(CHANGES_MAX):
+            broker.kill()
+            await live.refresh()
+            broker.restart()
+            await trio.sleep(3)
+            await live.refresh()
+        moment = await live.moment(None, 0)
+    assert len(moment.changes) == CHANGES_MAX
