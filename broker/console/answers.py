@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 from starlette.responses import Response
 
@@ -38,14 +36,14 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     error: str
     kind: str
-    """What the page goes by: ``token``, ``sign in``, ``read only``, ``no permission``, ``not found``, ``wrong``,
-    ``unavailable`` or ``failed``."""
+    """What the page goes by: ``token``, ``sign in``, ``read only``, ``no permission``, ``not found``, ``in use``,
+    ``wrong``, ``unavailable`` or ``failed``."""
     retry_may_help: bool = False
 
 
 def json_response(content: object, status: int = 200) -> Response:
     """Return an answer in JSON."""
-    return Response(_encoder.encode(content), status, media_type="application/json")
+    return Response(msgspec.json.encode(content), status, media_type="application/json")
 
 
 def failure_response(error: Exception) -> Response | None:
@@ -99,15 +97,3 @@ def _text(error: Exception) -> str:
     if isinstance(error, AuditError):
         return f"nothing was changed, as the audit log cannot be written: {error}"
     return str(error)
-
-
-def _plain(value: object) -> object:
-    """Give the encoder what it does not know by itself."""
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value).decode("utf-8", "replace")
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    raise TypeError(f"{type(value).__name__} in an answer")
-
-
-_encoder = msgspec.json.Encoder(enc_hook=_plain)

@@ -25,6 +25,8 @@ from broker.console.events import LiveStream
 from broker.console.guard import TOKEN_HEADER, Guard
 from broker.console.options import ConsoleOptions
 from broker.console.parameters import Parameters, read_body, read_query
+from broker.console.routes.reports import HEADERS as REPORT_HEADERS
+from broker.console.routes.reports import read_report
 from broker.console.routes.table import ROUTES
 from broker.console.seats import Seat, Seats
 from broker.console.sessions import Sessions
@@ -76,6 +78,7 @@ class Console:
             Route("/", self._index),
             Route("/api/session", self._session, methods=["GET", "POST", "DELETE"]),
             Route("/api/live", self._live),
+            Route("/reports/{path:path}", self._report),
             *(self._route(entry) for entry in ROUTES),
             Mount("/assets", StaticFiles(directory=ASSETS)),
         ]
@@ -149,6 +152,15 @@ class Console:
         if not name:
             raise RefusedError(403, "token", "no session: load the page first")
         return self._sessions.find(name) or self._anonymous
+
+    async def _report(self, request: Request) -> Response:
+        """A file of the analysis, which is shown apart from the page."""
+        try:
+            self._seat(request)
+            content, kind = await read_report(self._options.reports, request.path_params["path"])
+        except Exception as error:
+            return _answered(error)
+        return Response(content, media_type=kind, headers=REPORT_HEADERS)
 
     # Questions and orders ------------------------------------------------------------------------------------------
 

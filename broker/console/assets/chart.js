@@ -3,6 +3,7 @@
 import { h } from "./dom.js";
 
 const HEIGHT_PX = 170;
+const WHOLE = Array.from({ length: 12 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
 
 /**
  * A chart. `series` are objects with `label`, `color` (the name of a custom property of the style sheet), `value(number)`
@@ -26,8 +27,8 @@ export function chart({ title, series, signal, height = HEIGHT_PX }) {
         cursor: { points: { size: 6 }, y: false },
         scales: { x: { time: true }, y: { range: (_, low, high) => [0, Math.max(high ?? 0, 1) * 1.1] } },
         axes: [
-          { ...axis, values: (_, ticks) => ticks.map(clock) },
-          { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => series[0].value(tick)) },
+          { ...axis, size: 26, values: (_, ticks) => ticks.map(clock) },
+          { ...axis, size: 56, incrs: WHOLE, values: (_, ticks) => ticks.map((tick) => series[0].value(tick)) },
         ],
         series: [
           { label: "at", value: (_, value) => (value === null ? "–" : clock(value)) },

@@ -81,6 +81,9 @@ function drawPages() {
 }
 
 function drawBar({ snapshot, connected }) {
+  // Where brokers have no accounts there is nobody to sign in as.
+  const account = document.getElementById("account");
+  account.hidden = session?.account === null && snapshot !== null && !snapshot.refused;
   const health = document.getElementById("health");
   if (!connected) {
     fill(health, h("span", { class: "dot bad" }), "no connection to the console");

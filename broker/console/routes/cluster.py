@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from broker.console.asking import Question
-from broker.console.parameters import Nothing
+from broker.console.asking import Order, Question
+from broker.console.parameters import BrokerName, NodeId, Nothing, Parameters
 from broker.console.seats import Seat
 from broker.console.snapshot import Snapshot
+from broker.operations.doctor import Diagnosis, diagnose
+
+
+class Heir(Parameters, frozen=True):
+    """The node that is to lead a broker group."""
+
+    group: BrokerName
+    node: NodeId
 
 
 async def cluster(seat: Seat, parameters: Nothing) -> Snapshot:
@@ -13,4 +21,18 @@ async def cluster(seat: Seat, parameters: Nothing) -> Snapshot:
     return await seat.live.refresh()
 
 
-ROUTES = (Question("/api/cluster", Nothing, cluster),)
+async def doctor(seat: Seat, parameters: Nothing) -> Diagnosis:
+    """What is wrong with it, or will be, and what to do."""
+    return await diagnose(seat.admin)
+
+
+async def transfer(seat: Seat, heir: Heir) -> None:
+    """Have another node lead."""
+    await seat.admin.transfer_leadership(heir.node, heir.group)
+
+
+ROUTES = (
+    Question("/api/cluster", Nothing, cluster),
+    Question("/api/doctor", Nothing, doctor),
+    Order("/api/cluster/transfer", Heir, transfer, "transfer leadership"),
+)

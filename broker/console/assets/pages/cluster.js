@@ -1,17 +1,23 @@
 // Health of the groups and their nodes, live, and what has changed since the console watches.
 
+import { ask, order, session } from "../api.js";
 import { chart, columnsOf } from "../chart.js";
+import { confirm, notify } from "../dialog.js";
 import { fill, h, pill } from "../dom.js";
 import { DASH, count, duration, moment, number, part, rate, size } from "../format.js";
 import { watch } from "../live.js";
+import { poll } from "../poll.js";
 import { table } from "../table.js";
 
+const DOCTOR_MS = 15000;
+const SEVERITIES = { fault: "bad", warning: "warn", note: "plain" };
 const ROLES = { leader: "good", follower: "plain", learner: "plain", candidate: "warn", "pre-candidate": "warn", outside: "warn" };
 
 export function show({ root, signal }) {
   const groups = h("div");
   const history = h("ol", { class: "history" });
   const since = h("span", { class: "faint" });
+  const findings = h("div", null, h("p", { class: "faint" }, "Looking…"));
   const failure = h("p", { class: "problem", hidden: true });
   const views = new Map();
   fill(
@@ -20,7 +26,12 @@ export function show({ root, signal }) {
     failure,
     groups,
     h("section", null, h("h2", null, "Elections and nodes ", since), history),
+    h("section", null, h("h2", null, "Doctor"), findings),
   );
+  poll(async () => {
+    const diagnosis = await ask("/api/doctor", null, signal);
+    fill(findings, diagnosisView(diagnosis));
+  }, DOCTOR_MS, signal, (error) => fill(findings, h("p", { class: "faint" }, error.message)));
 
   watch(({ snapshot, points, changes, sinceMs }) => {
     failure.hidden = !snapshot.failure && snapshot.groups.length > 0;
@@ -29,7 +40,7 @@ export function show({ root, signal }) {
     for (const group of snapshot.groups) {
       names.add(group.name);
       if (!views.has(group.name)) {
-        views.set(group.name, groupView(signal));
+        views.set(group.name, groupView(group.name, signal));
         groups.append(views.get(group.name).element);
       }
       views.get(group.name).update(group, points[group.name] ?? []);
@@ -48,7 +59,7 @@ export function show({ root, signal }) {
   }, signal);
 }
 
-function groupView(signal) {
+function groupView(name, signal) {
   const title = h("h2");
   const facts = h("dl", { class: "facts" });
   const nodes = table({
@@ -67,6 +78,9 @@ function groupView(signal) {
       { title: "Disk", numeric: true, cell: (node) => part(node.disk_used), value: (node) => node.disk_used },
       { title: "Started", cell: (node) => moment(node.started_ms), value: (node) => node.started_ms },
       { title: "Release", cell: (node) => node.release || DASH },
+      ...(session.writable
+        ? [{ title: "", cell: (node) => node.role === "follower" && h("button", { type: "button", class: "link", onclick: () => transfer(name, node.node) }, "make it lead") }]
+        : []),
     ],
   });
   const flow = chart({
@@ -118,6 +132,27 @@ function groupView(signal) {
       lag.update([columns[0], columns[3]]);
     },
   };
+}
+
+function diagnosisView({ findings, checks }) {
+  if (findings.length === 0) return h("p", null, pill("nothing found", "good"), h("span", { class: "faint" }, ` in ${count(checks.length, "check")}`));
+  return h(
+    "ul",
+    { class: "plainlist" },
+    findings.map((finding) =>
+      h("li", null, pill(finding.severity, SEVERITIES[finding.severity]), " ", h("strong", null, finding.about), ` ${finding.what}`, h("div", { class: "faint" }, finding.advice)),
+    ),
+  );
+}
+
+async function transfer(group, node) {
+  const done = await confirm({
+    title: `Have ${node} lead ${group}`,
+    text: h("p", null, "The leader hands over once the other one has everything. Clients notice a pause of milliseconds."),
+    verb: "Hand over",
+    act: () => order("/api/cluster/transfer", { group, node }),
+  });
+  if (done) notify(`${node} leads ${group}.`);
 }
 
 function fact(name, value) {

@@ -1,0 +1,75 @@
+"""Dead letters: listed, sent again, deleted. They are looked at as messages of their topic."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+from broker.client.errors import UsageError
+from broker.console.asking import Order, Question
+from broker.console.parameters import GroupName, Nothing, Parameters
+from broker.console.seats import Seat
+from broker.operations.dead_letters import (
+    DeadLetters,
+    Redriven,
+    count_dead_letters,
+    list_dead_letters,
+    purge,
+    redrive,
+)
+
+REDRIVE_S_MAX: Final = 15.0
+"""An order sends no more than it can in this time: the page gives the next one, and one that is closed gives none."""
+
+
+class OneGroup(Parameters, frozen=True):
+    """A consumer group by its name."""
+
+    group: GroupName
+
+
+class Again(OneGroup, frozen=True):
+    """How many are to be sent again, and how many in a second; with ``again`` also those that were before."""
+
+    limit: Annotated[int, msgspec.Meta(ge=1)]
+    rate_per_s: Annotated[float, msgspec.Meta(gt=0, le=100_000)]
+    again: bool = False
+
+
+async def list_all(seat: Seat, parameters: Nothing) -> list[DeadLetters]:
+    """The groups that have dead letters."""
+    return await list_dead_letters(seat.admin)
+
+
+async def count(seat: Seat, parameters: OneGroup) -> DeadLetters:
+    """How many one group has."""
+    return await count_dead_letters(seat.admin, parameters.group)
+
+
+async def send_again(seat: Seat, parameters: Again) -> Redriven:
+    """Send dead letters again."""
+    if parameters.limit > parameters.rate_per_s * REDRIVE_S_MAX:
+        raise UsageError(
+            f"{parameters.limit} at {parameters.rate_per_s:g} a second take more than {REDRIVE_S_MAX:g} s"
+        )
+    return await redrive(
+        seat.admin,
+        parameters.group,
+        rate_per_s=parameters.rate_per_s,
+        limit=parameters.limit,
+        again=parameters.again,
+    )
+
+
+async def delete(seat: Seat, parameters: OneGroup) -> int:
+    """Delete all of one group; returns how many there were."""
+    return await purge(seat.admin, parameters.group)
+
+
+ROUTES = (
+    Question("/api/dead-letters", Nothing, list_all),
+    Question("/api/dead-letters/{group}", OneGroup, count),
+    Order("/api/dead-letters/{group}/redrive", Again, send_again, "send dead letters again"),
+    Order("/api/dead-letters/{group}/purge", OneGroup, delete, "delete dead letters"),
+)

@@ -1,0 +1,136 @@
+"""Topics: which there are, how much they keep, their queues; changed and deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import Annotated, Final
+
+import msgspec
+
+from broker.client.errors import NoRoute
+from broker.console.asking import Order, Question
+from broker.console.parameters import BrokerName, Nothing, Parameters, TopicName
+from broker.console.seats import Seat
+from broker.operations.asking import each
+from broker.operations.topics import TopicStats, alter_topic, delete_topic, topic_stats
+from broker.state.topic_rules import DEAD_LETTER_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS
+
+COUNTED_MAX: Final = 300
+"""Topics whose queues are asked for in one list. The others are named."""
+
+Queues = Annotated[int, msgspec.Meta(ge=1, le=1024)]
+
+
+class TopicLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic in the list. Figures are None where they were not asked for."""
+
+    name: str
+    kind: str
+    """``topic``, ``retry``, ``dead letters`` or ``system``."""
+    queues: int | None = None
+    kept: int | None = None
+    end: int | None = None
+    """The sum of its queues' ends: what it grows by is what was stored."""
+    newest_ms: int | None = None
+
+
+class OneTopic(Parameters, frozen=True):
+    """A topic by its name."""
+
+    topic: TopicName
+
+
+class NewTopic(OneTopic, frozen=True):
+    """A topic to be created, in all broker groups or in one cluster's."""
+
+    queues: Queues = 8
+    ordered: bool = False
+
+
+class AlteredTopic(OneTopic, frozen=True):
+    """What is to change; what is None stays."""
+
+    queues: Queues | None = None
+    may_read: bool | None = None
+    may_write: bool | None = None
+    broker: BrokerName | None = None
+
+
+class DeletedTopic(OneTopic, frozen=True):
+    """A topic to be deleted, even with consumers if so wished."""
+
+    while_in_use: bool = False
+
+
+async def list_topics(seat: Seat, parameters: Nothing) -> list[TopicLine]:
+    """All topics that the account may see, the users' own first."""
+    info = await seat.admin.cluster_info()
+    # Every cluster and every broker has topics of its own name.
+    own = {
+        *info.broker_table,
+        *(name for cluster in info.cluster_table for name in (cluster, f"{cluster}_REPLY_TOPIC")),
+    }
+    kinds = {name: _kind(name, own) for name in await seat.admin.topics()}
+    names = sorted(kinds, key=lambda name: (kinds[name] != "topic", kinds[name], name))
+
+    async def line(name: str) -> TopicLine:
+        try:
+            queues = await seat.admin.describe_topic(name)
+        except NoRoute:  # it has gone meanwhile, or belongs to no broker
+            return TopicLine(name=name, kind=kinds[name])
+        return TopicLine(
+            name=name,
+            kind=kinds[name],
+            queues=len(queues),
+            kept=sum(queue.max_offset - queue.min_offset for queue in queues),
+            end=sum(queue.max_offset for queue in queues),
+            newest_ms=max((queue.last_update_ms for queue in queues), default=0) or None,
+        )
+
+    counted = await each(seat.admin, names[:COUNTED_MAX], line)
+    return counted + [TopicLine(name=name, kind=kinds[name]) for name in names[COUNTED_MAX:]]
+
+
+async def describe_topic(seat: Seat, parameters: OneTopic) -> TopicStats:
+    """One topic with its queues and consumers."""
+    return await topic_stats(seat.admin, parameters.topic)
+
+
+async def create(seat: Seat, parameters: NewTopic) -> TopicStats:
+    """Create a topic."""
+    await seat.admin.create_topic(parameters.topic, queues=parameters.queues, ordered=parameters.ordered)
+    return await topic_stats(seat.admin, parameters.topic)
+
+
+async def alter(seat: Seat, parameters: AlteredTopic) -> list[str]:
+    """Change a topic; returns the broker groups that did."""
+    return await alter_topic(
+        seat.admin,
+        parameters.topic,
+        queues=parameters.queues,
+        may_read=parameters.may_read,
+        may_write=parameters.may_write,
+        broker=parameters.broker,
+    )
+
+
+async def delete(seat: Seat, parameters: DeletedTopic) -> None:
+    """Delete a topic with its messages."""
+    await delete_topic(seat.admin, parameters.topic, while_in_use=parameters.while_in_use)
+
+
+def _kind(name: str, own: Set[str]) -> str:
+    if name.startswith(RETRY_PREFIX):
+        return "retry"
+    if name.startswith(DEAD_LETTER_PREFIX):
+        return "dead letters"
+    return "system" if name in SYSTEM_TOPICS or name in own else "topic"
+
+
+ROUTES = (
+    Question("/api/topics", Nothing, list_topics),
+    Question("/api/topics/{topic}", OneTopic, describe_topic),
+    Order("/api/topics/{topic}/create", NewTopic, create, "create topic"),
+    Order("/api/topics/{topic}/alter", AlteredTopic, alter, "alter topic"),
+    Order("/api/topics/{topic}/delete", DeletedTopic, delete, "delete topic"),
+)
