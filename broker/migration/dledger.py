@@ -19,6 +19,7 @@ from log.layout import END_MAGIC, END_MARKER, ENTRY_MAGIC, HEADER, HEADER_BYTES,
 
 PIECE_BYTES: Final = 1 << 20
 _NAME_LENGTH: Final = 20
+_TERMS_MAX: Final = 1 << 62
 _LATER_MAGICS: Final = (2, 3)
 """Entries of DLedger 0.4 that are no messages: no-ops and changes of members. No release of RocketMQ writes them."""
 
@@ -155,7 +156,7 @@ class EntryFiles:
             if found != index or found_position != position + offset:
                 expected = f"not {index} at {position + offset}"
                 return heads, offset, f"entry {found} at {found_position}, {expected}"
-            if term < last_term:
+            if not 0 <= last_term <= term < _TERMS_MAX:
                 return heads, offset, f"term {term} follows term {last_term}"
             if offset + size > end:
                 break

@@ -6,6 +6,7 @@ is completed once that has stopped. What is there already is compared with the s
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +30,12 @@ from log.layout import HEADER_BYTES
 from log.own_topics import DEFAULT_DELAY_LEVELS_MS
 from log.record import QUEUE_OFFSET_AT, SYS_FLAG_AT, SYS_FLAG_ROLLBACK, peek
 
-_CHECKSUM_AT: Final = 40
-"""The place of `bodyCrc` in an entry's header."""
+_TERM: Final = struct.Struct(">q")
+_CHECKSUM: Final = struct.Struct(">iiI")
+"""`channel`, `chainCrc`, `bodyCrc`."""
+_TERM_AT, _CHECKSUM_AT = 16, 32
+_FIRST_TERM: Final = 1
+"""DLedger counts terms from 0 on, Raft's paper from 1: each term becomes the next one."""
 _LOWEST_FLAG_BYTE: Final = 3
 
 Progress = Callable[[str, int], None]
@@ -129,8 +134,8 @@ def _with_checksums(piece: Piece, survey: Survey, file_bytes: int) -> EntryRange
                 body[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8] = bytes(
                     8
                 )  # records without a queue have no offset
-        data[head.at + 32 : head.at + _CHECKSUM_AT] = bytes(8)
-        data[head.at + _CHECKSUM_AT : head.at + _CHECKSUM_AT + 4] = crc32(body).to_bytes(4, "big")
+        _TERM.pack_into(data, head.at + _TERM_AT, head.term + _FIRST_TERM)
+        _CHECKSUM.pack_into(data, head.at + _CHECKSUM_AT, 0, 0, crc32(body))
     try:
         return check_range(data, piece.heads[0].entry, piece.position, file_bytes)
     except DamagedRangeError as error:
@@ -148,7 +153,7 @@ def _description(surveyed: Surveyed, release: Release, snapshot_bytes: int) -> B
         data_file_bytes=files.file_bytes,
         first_index=files.first_index,
         first_position=files.first_position,
-        base_term=files.base_term,
+        base_term=files.base_term + _FIRST_TERM if files.first_index else 0,
         last_index=files.last_index,
         end_position=files.end_position,
         snapshot_bytes=snapshot_bytes,

@@ -28,6 +28,7 @@ class Report(msgspec.Struct, kw_only=True):
     first_index: int
     last_index: int
     last_term: int
+    """DLedger's; the group's is one higher, since Raft counts terms from 1."""
     committed_index: int
     """By the source's checkpoint, which may be seconds older than the log."""
     data_file_bytes: int

@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ STOP_LIMIT_S = 240
 
 class ConfiguredCluster:
     """Name servers and one group of brokers; every table of `broker` is added to each broker's configuration.
+    `before_start` is called with each of these.
 
     `environment` is how Trivet's own commands reach it (TRIVET_TLS_CA, TRIVET_ACCESS_KEY, ...); `code` is the directory
     of the release that brokers are of.
@@ -46,6 +47,7 @@ class ConfiguredCluster:
         name_server: Settings | None = None,
         environment: Mapping[str, str] | None = None,
         code: Path = ROOT,
+        before_start: Callable[[Path], None] = lambda config: None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
@@ -72,6 +74,7 @@ class ConfiguredCluster:
             for table, settings in (broker or {}).items():
                 tables[table] = {**tables.get(table, {}), **settings}
             (folder / f"{name}.toml").write_text(to_toml(tables))
+            before_start(folder / f"{name}.toml")
         try:
             for number in range(name_servers):
                 self.start(f"namesrv-{number}")

@@ -101,7 +101,11 @@ class ReferenceCluster:
     def leader(self) -> Node:
         return wait_for_leader(self.name_server, self.nodes)
 
-    def stop(self) -> None:
+    def store_of(self, identity: str) -> Path:
+        """The directory of a node's store."""
+        return self._folder / "store" / identity
+
+    def stop(self, *, keep_stores: bool = False) -> None:
         """SIGTERM to each, SIGKILL to what is left after ten seconds."""
         for process in reversed(self._processes.values()):
             process.send_signal(signal.SIGTERM)
@@ -112,7 +116,8 @@ class ReferenceCluster:
                 process.kill()
                 process.wait(10)
         self._processes.clear()
-        shutil.rmtree(self._folder / "store", ignore_errors=True)
+        if not keep_stores:
+            shutil.rmtree(self._folder / "store", ignore_errors=True)
 
     def _all_registered(self) -> bool:
         if not has_leader(self.name_server, self.nodes):
@@ -121,7 +126,7 @@ class ReferenceCluster:
 
     def _start_broker(self, position: int) -> Node:
         identity = f"n{position}"
-        store = self._folder / "store" / identity
+        store = self.store_of(identity)
         settings = {
             **COMMON_SETTINGS,
             "listenPort": str(self._ports[position]),

@@ -40,7 +40,7 @@ class RocketMQStore:
         self.next_offset: dict[tuple[str, int], int] = defaultdict(int)
         self.index = first_index
         self.position = first_file * file_bytes
-        self.term = 1
+        self.term = 0
         self.topics: dict[str, int] = {}
         self.groups: list[str] = []
         self.positions: dict[str, dict[int, int]] = {}

@@ -278,7 +278,7 @@ def test_a_copy_of_another_store_is_refused(tmp_path: Path) -> None:
     store = busy(tmp_path / "t")
     store.send("orders", b"more", 0)
     migrate(store.save(), tmp_path / "b")  # more of the same is no other store
-    damage(first_file(store.root), 16 + 7, b"\0")  # the term of the first entry
+    damage(first_file(store.root), 48 + 48, b"\1")  # the host that the first message came from
     with pytest.raises(BackupError, match="is another one"):
         migrate(store.root, tmp_path / "b")
 
