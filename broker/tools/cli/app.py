@@ -12,7 +12,7 @@ _COMMANDS = (
     ("namesrv", "broker.tools.cli.servers:namesrv", "Run a name server."),
     ("broker", "broker.tools.cli.servers:broker", "Run one broker of a group."),
     ("cluster", "broker.tools.cli.local_cluster:cluster", "Run a local name server and group until Ctrl-C."),
-    ("topic", "broker.tools.cli.topics:app", "Create, list, describe, alter and delete topics."),
+    ("topic", "broker.tools.cli.topics:app", "Create, list, describe, alter, move and delete topics."),
     (
         "consumer",
         "broker.tools.cli.consumers:app",

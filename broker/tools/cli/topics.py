@@ -1,4 +1,4 @@
-"""``trivet topic``: create, list, describe, alter and delete topics."""
+"""``trivet topic``: create, list, describe, alter, move and delete topics."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from cyclopts import App, Parameter
 from broker.tools.cli.errors import USAGE, CommandError
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers
 from broker.tools.cli.orders import Yes, confirm
+from broker.tools.cli.topic_moves import move
 
-app = App(name="topic", help="Create, list, describe, alter and delete topics.", backend="trio")
+app = App(name="topic", help="Create, list, describe, alter, move and delete topics.", backend="trio")
+app.command(move)
 
 _SYSTEM_PREFIXES = (
     "%",
