@@ -115,6 +115,7 @@ class ConsumeQueue:
         "_pool",
         "_starts",
         "_tail_first",
+        "built_before",
         "checked_crc",
         "checked_end",
         "flushed_end",
@@ -150,6 +151,8 @@ class ConsumeQueue:
         self.recently_used = False
         self.flushed_end = 0
         """Units before this offset are durable, or are being flushed by a checkpoint."""
+        self.built_before = 0
+        """A start has found, or built, the units of all records before this position of the log."""
         self.new_files = False
         """A file was made since the last checkpoint: the directory must be flushed, too."""
         self.checked_end = 0
@@ -159,11 +162,13 @@ class ConsumeQueue:
     # ---- writing -------------------------------------------------------------------------------------
 
     def append(self, offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
-        """Adds unit `offset`; returns False if the queue has it already (a replay).
+        """Adds unit `offset`; returns False if the queue has it already, or an earlier life had it (a replay).
 
         Raises QueueOrderError if it would leave a hole, DiskFullError, DiskError; nothing has changed then.
         """
-        if (offset >= self._limit or offset != self.max_offset) and not self._make_room(offset):
+        if (offset >= self._limit or offset != self.max_offset) and not self._make_room(
+            offset, physical_offset
+        ):
             return False
         UNIT.pack_into(
             self._buffer, (offset - self._tail_first) * UNIT_BYTES, physical_offset, size, tags_code
@@ -190,7 +195,7 @@ class ConsumeQueue:
         begin = 0
         while begin < len(units):
             if offset >= self._limit or offset != self.max_offset:
-                is_room = self._make_room(offset)
+                is_room = self._make_room(offset, int(UNIT.unpack_from(units, begin)[0]))
                 assert is_room, "a run is added behind the last unit"
             at = (offset - self._tail_first) * UNIT_BYTES
             end = min(len(units), begin + (self._limit - offset) * UNIT_BYTES)
@@ -199,6 +204,20 @@ class ConsumeQueue:
             begin = end
             self.max_offset = offset
             self.recently_used = True
+
+    def takes_run(self, offset: int, physical_offset: int) -> bool:
+        """True if `append_run` and `append_units` may add units from `offset` on, the first one of that record.
+
+        If not, it is a replay, a new life or a hole: `append` decides that unit by unit.
+        """
+        if self.max_offset == self.min_offset:
+            return True
+        return offset == self.max_offset and physical_offset >= self.built_before
+
+    def is_built_before(self, position: int) -> None:
+        """All units of records before a position of the log are here: those that come again are ignored."""
+        self.built_before = position
+        self.let_go()  # the next unit is looked at
 
     def start_at(self, offset: int) -> None:
         """Tells an empty queue where its next message belongs (its history is not on this node)."""
@@ -257,7 +276,7 @@ class ConsumeQueue:
         self._disk.remove_tree(self._directory)
         self.let_go()
         self.min_offset = self.max_offset = 0
-        self.flushed_end = 0
+        self.flushed_end = self.built_before = 0
         self.checked_end = self.checked_crc = 0
 
     # ---- reading -------------------------------------------------------------------------------------
@@ -394,18 +413,31 @@ class ConsumeQueue:
 
     # ---- inside --------------------------------------------------------------------------------------
 
-    def _make_room(self, offset: int) -> bool:
-        """Makes unit `offset` writable; returns False if the queue has it already.
+    def _is_behind(self, physical_offset: int) -> bool:
+        """True if a record stands in the log behind that of the last unit, or there is no unit."""
+        last = self.unit(self.max_offset - 1)
+        return last is None or physical_offset > last[0]
+
+    def _make_room(self, offset: int, physical_offset: int) -> bool:
+        """Makes unit `offset` writable; returns False if the queue has it already, or an earlier life of it had.
+
+        Units are added in the order of the log. So a record behind that of the last unit which claims an offset that is
+        taken begins a new life of the queue: its topic was deleted and made again in between, and this queue is built
+        again from the log. And what a start has built comes again without a use, in whatever life.
 
         Raises QueueOrderError, DiskFullError, DiskError.
         """
-        if offset != self.max_offset:
-            if self.max_offset > self.min_offset:
-                if offset < self.max_offset:
-                    return False
+        if self.max_offset > self.min_offset:
+            if physical_offset < self.built_before:
+                return False
+            if offset > self.max_offset:
                 raise QueueOrderError(self.topic, self.queue_id, offset, self.max_offset)
-            if self._starts:
-                self.remove()  # units of records that are all gone
+            if offset < self.max_offset:
+                if not self._is_behind(physical_offset):
+                    return False
+                self.remove()
+        elif offset != self.max_offset and self._starts:
+            self.remove()  # units of records that are all gone
         if self.max_offset == self.min_offset and not self._starts:
             self._begin(offset)
             return True

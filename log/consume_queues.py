@@ -125,6 +125,7 @@ class ConsumeQueues:
                 if not clean_stop:
                     queue.truncate_to(physical_end)
                 queue.correct_min(physical_begin)
+                queue.is_built_before(physical_end)
         noted = {(note.topic, note.queue_id) for note in notes}
         for topic, queue_id in found:
             if (topic, queue_id) not in noted:

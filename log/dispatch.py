@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from log.consume_queue import NO_RECORD_BYTES, ConsumeQueue
+from log.consume_queue import NO_RECORD_BYTES, UNIT, ConsumeQueue
 from log.consume_queues import ConsumeQueues, is_storable_topic
 from log.dispatch_columns import RUN_FROM, Run, hashes_of, kind_of, runs_of
 from log.entry_log import EntryLog
@@ -224,8 +224,8 @@ class Dispatcher:
             if topic is None:
                 topic = self._topics[raw_topic] = _Topic(raw_topic)
             queue = topic.queues.get(queue_id) or self._queue(topic, queue_id)
-            if queue is None or (first_offset != queue.max_offset and queue.max_offset > queue.min_offset):
-                return 0  # a replay, or a hole
+            if queue is None or not queue.takes_run(first_offset, int(UNIT.unpack_from(units)[0])):
+                return 0  # a replay, a new life, or a hole
             runs.append((queue, first_offset, units))
         files_left = self._files_until - self._queues.pool.opened
         if len(runs) > files_left and sum(queue.tail_start < 0 for queue, _, _ in runs) > files_left:
@@ -251,10 +251,10 @@ class Dispatcher:
         if topic.is_for_caller or topic.waits:
             return 0
         queue = topic.queues.get(run.queue_id) or self._queue(topic, run.queue_id)
-        if queue is None or (run.first_offset != queue.max_offset and queue.max_offset > queue.min_offset):
-            return 0  # a replay, or a hole
         count = kind.messages
         physical_offsets, times = run.physical_offsets[:count], run.times[:count]
+        if queue is None or not queue.takes_run(run.first_offset, int(physical_offsets[0])):
+            return 0  # a replay, a new life, or a hole
         if kind.keys and int(physical_offsets[0]) <= self._index.end_offset:
             return 0  # its keys are there already
         self._touched.setdefault(queue, run.first_offset)

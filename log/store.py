@@ -501,6 +501,8 @@ class Store:
         if notes is not None:
             self._checkpoint_index = max(self._checkpoint_index, min(notes.end_index, log.last_index))
         self._built_index = dispatched
+        for queue in self.queues:
+            queue.is_built_before(bound)
         # Commands behind the snapshot must reach the state machine again.
         self.dispatched_index = max(log.first_index - 1, min(dispatched, self.snapshot_index))
         return queues, index_from

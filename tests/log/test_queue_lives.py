@@ -1,0 +1,80 @@
+"""Queues of a topic that was deleted and made again: what a start builds, or goes through anew, is of the last life.
+
+A store notes how far its queues were built, and commands are applied again from its snapshot on, which is older. So a
+start goes through records of earlier lives of a queue, whose deletion it has yet to come to.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from log.own_topics import INTERNAL_TOPIC
+from log.snapshot import Snapshot
+from log.store import Store
+from tests.log.memory_disk import MemoryDisk
+from tests.log.messages import NOW, Writer
+from tests.log.test_store import checkpoint, flush, open_store, units_of
+
+_DELETE = b"delete T"
+
+
+def _apply(store: Store, to_index: int) -> None:
+    """As a replica does: a topic goes before what comes behind its deletion gets units."""
+    while store.dispatched_index < to_index:
+        dispatch = store.dispatch(to_index, NOW, stop_at_internal=True)
+        for _, record in dispatch.internal:
+            if _DELETE in bytes(record):
+                store.remove_topic("T")
+
+
+def _live(store: Store, lives: tuple[int, ...]) -> None:
+    """So many messages in each life of a queue; between two of them its topic goes."""
+    writer = Writer(store)
+    for number, count in enumerate(lives):
+        if number:
+            writer.send(INTERNAL_TOPIC.decode(), body=_DELETE)
+            del writer.ends["T", 0]
+        for message in range(count):
+            key = b"UNIQ_KEY\x01life %d, message %d" % (number, message)
+            writer.send("T", body=b"life %d, message %d" % (number, message), properties=key)
+    _apply(store, store.log.last_index)
+
+
+def _bodies(store: Store) -> list[bytes]:
+    queue = store.queues.get("T", 0)
+    assert queue is not None
+    return [bytes(store.log.record_at(unit[0], unit[1])) for unit in units_of(queue)]
+
+
+@pytest.mark.parametrize(
+    "lives", [(9, 4), (4, 9), (5, 5), (3, 8, 2), (8, 3, 5), (2, 2, 2, 40), (40, 2, 2, 2)]
+)
+@pytest.mark.parametrize("snapshot_index", [-1, 1, 3])
+@pytest.mark.parametrize("damaged", ["", "consumequeue/T/0/", "index/", "newer index/"])
+def test_a_start_comes_to_the_last_life(lives: tuple[int, ...], snapshot_index: int, damaged: str) -> None:
+    disk = MemoryDisk()
+    store, _ = open_store(disk)
+    _live(store, lives)
+    last = store.log.last_index
+    before = _bodies(store)
+    assert len(before) == lives[-1]
+    assert all(b"life %d" % (len(lives) - 1) in body for body in before)
+    flush(store)
+    checkpoint(store, last)
+    if snapshot_index >= 0:
+        store.save_snapshot(snapshot_index, Snapshot(snapshot_index, b"state").data)
+    disk = disk.kill()
+    harmed = [path for path in sorted(disk.files) if damaged and path.startswith(damaged.split()[-1])]
+    for path in harmed[damaged.startswith("newer") :]:
+        disk.files[path].seen[:] = bytes(len(disk.files[path].seen))
+    store, report = open_store(disk)
+    assert bool(report.damage) is (len(harmed) > damaged.startswith("newer"))
+    # Before the commands are applied again a reader finds what was there, and nothing of an earlier life.
+    assert _bodies(store) == before
+    _apply(store, last)
+    assert _bodies(store) == before
+    writer = Writer(store)
+    writer.send("T", body=b"one more")
+    _apply(store, store.log.last_index)
+    assert _bodies(store)[:-1] == before
+    assert b"one more" in _bodies(store)[-1]
