@@ -29,9 +29,10 @@ from broker.reading.pull_processor import PullProcessor
 from broker.reading.queries_processor import QueriesProcessor
 from broker.remoting.addresses import split_address
 from broker.remoting.node_status import ProcessFacts
+from broker.replica.inner_limits import InnerLimits
 from broker.replica.membership import Membership
 from broker.replica.recovering import RecoveringFile, Run
-from broker.replica.replica import APPEND_BYTES_MAX, Replica, ReplicaOptions
+from broker.replica.replica import Replica, ReplicaOptions
 from broker.requests.connection import Outgoing
 from broker.requests.deadline import Time
 from broker.requests.processing import Processor
@@ -67,7 +68,6 @@ from raft.state import RandomSource
 log = structlog.get_logger("trivet.assembly")
 
 _MS = 1_000_000
-_HOUR_MS = 3_600_000
 
 _MEMORY_BYTES_UNKNOWN = 4 << 30
 """A machine that does not say how much memory it has is taken to have so much."""
@@ -95,6 +95,7 @@ def build_node(
     memory_bytes: int = 0,
     boot: str = "",
     release: Release = THIS_RELEASE,
+    limits: InnerLimits | None = None,
     stopwatch: Callable[[], int] = lambda: 0,
 ) -> Node:
     """Builds a node over what `disk` holds, recovered and ready to be connected.
@@ -103,7 +104,8 @@ def build_node(
     numeric address. `store_options` replaces what follows from `settings`. `boot` names the time since the machine was
     started, "" if that is unknown: pages that were not flushed do not outlive it (broker/replica/recovering.py).
     `hour_of_day` tells the hour at a time in milliseconds. `memory_bytes` is what the machine has, 0 if unknown.
-    `release` is another one than this where releases are tried together.
+    `release` is another one than this where releases are tried together, and `limits` are others than a node's own
+    where a short life is to see what they gate.
     `process_facts` tells what the system knows of this process, for operators.
     `stopwatch` returns nanoseconds, for the figures on how long the node's work takes.
 
@@ -121,18 +123,20 @@ def build_node(
     # The settings in force may differ from the file's: changes that were made at run time are in the store.
     live = LiveSettings(settings, disk)
     settings = live.current
+    limits = limits or InnerLimits()
     time, listeners, timings = Time(now_ns, wall_ms), Listeners(), Timings(stopwatch)
     stats = Stats(now_ns, wall_ms, timings, series_max=settings.observe.metrics_series_max)
     events = Events()
     replica = Replica(
         ReplicaOptions(
             node_id=settings.node.id,
-            raft=raft_config_of(settings),
+            raft=raft_config_of(settings, limits),
             sync_flush=settings.storage.flush == "sync",
             flush_interval_ns=settings.storage.flush_interval_ms * _MS,
             uncommitted_bytes_max=settings.limits.max_pending_proposal_bytes,
             store_host=store_host,
             release=release,
+            limits=limits,
         ),
         store,
         recovery,
@@ -286,15 +290,16 @@ def store_options_of(settings: Settings, memory_bytes: int = 0) -> StoreOptions:
     )
 
 
-def raft_config_of(settings: Settings) -> RaftConfig:
-    """The group's timing."""
+def raft_config_of(settings: Settings, limits: InnerLimits) -> RaftConfig:
+    """The group's timing, and how much of it may be under way."""
     raft = settings.raft
     return RaftConfig(
         election_timeout_min_ns=raft.election_timeout_min_ms * _MS,
         election_timeout_max_ns=raft.election_timeout_max_ms * _MS,
         heartbeat_interval_ns=raft.heartbeat_ms * _MS,
-        max_inflight_appends=max(1, raft.peer_window_bytes // APPEND_BYTES_MAX),
+        max_inflight_appends=max(1, raft.peer_window_bytes // limits.append_bytes_max),
         max_uncommitted_entries=settings.limits.max_pending_proposals,
         commit_notice_delay_ns=COMMIT_NOTICE_DELAY_NS,
+        catch_up_lag_entries=limits.catch_up_lag_entries,
         preferred_leaders=raft.preferred_leaders,
     )

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from broker.access.control import AccessControl, Sight
 from broker.remoting.command import RemotingCommand
 from broker.replica.batch_appends import BatchAppends
+from broker.replica.inner_limits import InnerLimits
 from broker.replica.proposals import NewMessage, Waiter, ignore
 from broker.requests.connection import Connection
 from broker.requests.processing import Handler
@@ -33,6 +34,10 @@ class State(Protocol):
     @property
     def store(self) -> Store:
         """The log and its queues."""
+
+    @property
+    def limits(self) -> InnerLimits:
+        """The numbers that no operator sets."""
 
     @property
     def applied_index(self) -> int:

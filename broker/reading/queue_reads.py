@@ -16,8 +16,6 @@ from log.record import peek
 
 COUNT_MAX: Final = 1024
 """Messages of one response."""
-BYTES_MAX: Final = 256 * 1024
-"""The messages of one response, unless the request names another number of bytes (5.x maxMsgBytes)."""
 BYTES_MAX_REQUESTED: Final = 4 * 1024 * 1024
 SCANNED_UNITS_MIN: Final = 800
 """Units looked at for one response: 16,000 bytes of them, or as many as messages are wanted if that is more."""
@@ -52,6 +50,7 @@ class QueueReads:
 
     def __init__(self, replica: State, resets: OffsetResets) -> None:
         self._replica = replica
+        self._bytes_max = replica.limits.pull_bytes_max
         self._resets = resets
 
     def read(self, header: PullMessageHeader, wanted: Filter) -> PullResult:
@@ -82,7 +81,7 @@ class QueueReads:
     def _scan(self, queue: ConsumeQueue, header: PullMessageHeader, wanted: Filter) -> PullResult:
         # How much one response takes and looks at: the first message comes whatever its size.
         count = max(1, min(header.max_message_count, COUNT_MAX))
-        bytes_max = BYTES_MAX
+        bytes_max = self._bytes_max
         if header.max_message_bytes is not None and header.max_message_bytes > 0:
             bytes_max = min(header.max_message_bytes, BYTES_MAX_REQUESTED)
         scanned = max(SCANNED_UNITS_MIN, count)

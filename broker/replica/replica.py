@@ -21,7 +21,7 @@ The order that safety asks for holds by construction:
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import structlog
@@ -32,6 +32,7 @@ from broker.replica.applied import AppliedState
 from broker.replica.batch_appends import BatchAppends
 from broker.replica.durability import Durability
 from broker.replica.group_clock import GroupClock
+from broker.replica.inner_limits import InnerLimits
 from broker.replica.internal_records import (
     COMMAND,
     CONFIGURATION,
@@ -92,12 +93,6 @@ from raft.terms import LogTerms
 
 log = structlog.get_logger("trivet.replica")
 
-APPEND_BYTES_MAX: Final = 256 * 1024
-"""The most that one append carries, unless a single entry is larger."""
-
-SNAPSHOT_INTERVAL_ENTRIES: Final = 200_000
-"""A metadata snapshot is written after so many applied entries."""
-
 SNAPSHOT_NS_PER_BYTE: Final = 50
 """The time that a snapshot may take on its way to a peer and there, by its size: 20 MB/s."""
 
@@ -125,6 +120,7 @@ class ReplicaOptions:
     """This node's address, packed as in a record."""
     release: Release = THIS_RELEASE
     """The release that runs; another one only where two of them are tried together."""
+    limits: InnerLimits = field(default_factory=InnerLimits)
 
 
 class Replica:
@@ -151,11 +147,12 @@ class Replica:
         timings: Timings,
     ) -> None:
         """Begins over what `Store.open` found, of which `recovery` tells. Raises as `start_from_disk`."""
-        node_id = options.node_id
+        node_id, limits = options.node_id, options.limits
         start = start_from_disk(node_id, store, recovery, membership, recovering)
         entry_log = store.log
         self.node_id = node_id
         self.release = options.release
+        self.limits = limits
         self.membership = membership
         self.store = store
         self.now_ns = now_ns
@@ -182,7 +179,7 @@ class Replica:
             start.configurations,
             random,
             now_ns,
-            lambda first, last: entry_log.run(first, last, APPEND_BYTES_MAX),
+            lambda first, last: entry_log.run(first, last, limits.append_bytes_max),
             start.loss,
         )
         self._frame: RaftFrame | None = None
@@ -746,7 +743,7 @@ class Replica:
         self._uncommitted.applied(upto)
         if arrivals:
             self._observer.arrived(arrivals)
-        if upto - self.store.snapshot_index > SNAPSHOT_INTERVAL_ENTRIES:
+        if upto - self.store.snapshot_index > self.limits.snapshot_interval_entries:
             self.save_snapshot()
 
     def _command_applied(self, index: int, command: Command, result: Any) -> None:

@@ -23,7 +23,6 @@ from log.retention import RetentionPolicy
 log = structlog.get_logger("trivet.retention")
 
 _MS = 1_000_000
-_HOUR_MS = 3_600_000
 
 _ROOM: Final = "the disk has room again"
 _FILLS: Final = "the disk fills: what is expired is deleted at any hour"
@@ -106,7 +105,7 @@ class Retention:
     def run(self, *, at_any_hour: bool = False) -> None:
         """Looks once: finds out whether the disk is full, then deletes what may go."""
         settings = self._settings.current.retention
-        policy = _policy(settings)
+        policy = _policy(settings, self._replica.limits.hour_ms)
         self._deadline.due_ns = self._time.now_ns + settings.interval_ms * _MS
         usage = self._disk.usage()
         used = 1 - usage.free_bytes / max(usage.total_bytes, 1)
@@ -143,9 +142,9 @@ class Retention:
             tell(self._watermark, disk_used=round(used, 3))
 
 
-def _policy(settings: RetentionSettings) -> RetentionPolicy:
+def _policy(settings: RetentionSettings, hour_ms: int) -> RetentionPolicy:
     return RetentionPolicy(
-        reserved_ms=settings.reserved_hours * _HOUR_MS,
+        reserved_ms=settings.reserved_hours * hour_ms,
         delete_ratio=settings.disk_clean_percent / 100,
         force_ratio=settings.disk_force_percent / 100 if settings.force_clean else 1.0,
     )

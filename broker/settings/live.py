@@ -170,11 +170,7 @@ class LiveSettings:
 
     def origins(self) -> Origins:
         """Where the settings are from that are no defaults, by the names that `as_properties` gives them."""
-        # Parts of the address have names of their own.
-        names = {
-            "node.listen": ["node.listen", "listenPort"],
-            "node.advertise": ["node.advertise", "brokerIP1"],
-        }
+        names: dict[str, list[str]] = {}
         for key, setting in _SETTING_OF.items():
             names.setdefault(setting, []).append(key)
 

@@ -64,8 +64,6 @@ RETRY_NS: Final = 500_000_000
 GROUPS_REMEMBERED_MAX: Final = 10_000
 """Producer groups whose turns are remembered; with more, all begin again."""
 
-_HOUR_MS: Final = 3_600_000
-
 
 class TransactionChecks:
     """Asks producers while this node serves.
@@ -178,7 +176,8 @@ class TransactionChecks:
         record, head = found
         age_ms = self._time.wall_ms - head.store_timestamp
         times = decisions.state.times(half_offset)
-        if times >= self._check_max or age_ms > self._settings.current.retention.reserved_hours * _HOUR_MS:
+        reserved_ms = self._settings.current.retention.reserved_hours * self._appends.limits.hour_ms
+        if times >= self._check_max or age_ms > reserved_ms:
             self._give_up(decode_record(record), times)
             return None
         properties = bytes(record[head.properties_begin : head.properties_end])

@@ -76,28 +76,23 @@ def read_failure(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     stage.armed(fault, host.name)
 
 
-def _harm(stage: Stage, host: BrokerHost, fault: Fault, harm: Callable[[str], str | None]) -> None:
-    """Kills the process, lets `harm` damage the files below a prefix, and starts it again."""
+def harm(stage: Stage, host: BrokerHost, fault: Fault, damage: Callable[[str], str | None]) -> None:
+    """Kills the process, lets `damage` work on the files below a prefix, and starts it again."""
     prefixes = (host.options.dledger_directory, "consumequeue", "index", "recovery-notes", "")
-    prefix = prefixes[int(fault.amount * len(prefixes))]
-
-    def act() -> None:
-        host.kill()
-        what = harm(prefix)
-        if what is not None:
-            host.disk_faulty = True
-            stage.wiped(host)
-            stage.done(fault, host.name, what)
-        host.start()
-
-    stage.when_others_are_whole(host, act)
+    host.kill()
+    what = damage(prefixes[int(fault.amount * len(prefixes))])
+    if what is not None:
+        host.disk_faulty = True
+        stage.wiped(host)
+        stage.done(fault, host.name, what)
+    host.start()
 
 
 def bit_rot(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     """A bit flips while the host is down."""
-    _harm(stage, host, fault, host.disk.rot)
+    stage.when_others_are_whole(host, lambda: harm(stage, host, fault, host.disk.rot))
 
 
 def misdirected_write(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     """A page holds another page's bytes."""
-    _harm(stage, host, fault, host.disk.misdirect)
+    stage.when_others_are_whole(host, lambda: harm(stage, host, fault, host.disk.misdirect))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from simulation.faults import disks, links, operations, processes
+from simulation.faults import choreographies, disks, links, operations, processes
 from simulation.faults.stage import Stage
 from simulation.machines.broker_host import BrokerHost
 from simulation.plans.plan import Fault
@@ -64,6 +64,10 @@ _INJECTORS: Final[dict[str, Callable[[Stage, BrokerHost, Fault], None]]] = {
     "client kill": processes.client_kill,
     "topics": operations.topics,
     "release": operations.release,
+    "kills while paused": choreographies.pause_and_others_die,
+    "power while cut off": choreographies.partition_and_power,
+    "bit rot while recovering": choreographies.bit_rot_and_recovery,
+    "transfer in a change": choreographies.transfer_in_a_change,
 }
 
 

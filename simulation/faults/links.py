@@ -64,7 +64,7 @@ def delay(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     stage.scheduler.after(fault.duration_ns, undo)
 
 
-def _cut(stage: Stage, pairs: list[tuple[str, str]], fault: Fault, host: str, detail: str) -> None:
+def cut(stage: Stage, pairs: list[tuple[str, str]], fault: Fault, host: str, detail: str) -> None:
     """Cuts the link of each pair of hosts for the fault's duration."""
     held_up = stage.counted_once(fault.kind)
     for source, target in pairs:
@@ -103,7 +103,7 @@ def _direction(stage: Stage, host: BrokerHost, fault: Fault) -> tuple[str, str]:
 def cut_one_way(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     """One direction between a broker and another host delivers nothing."""
     source, target = _direction(stage, host, fault)
-    _cut(stage, [(source, target)], fault, source, f"towards {target}")
+    cut(stage, [(source, target)], fault, source, f"towards {target}")
 
 
 def isolate(stage: Stage, host: BrokerHost, fault: Fault) -> None:
@@ -111,7 +111,7 @@ def isolate(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     others = [other.name for other in stage.members.machines if other is not host]
     if fault.amount < 0.3:
         others = _others(stage, host.name)  # from its clients and name servers too
-    _cut(
+    cut(
         stage,
         [pair for other in others for pair in ((host.name, other), (other, host.name))],
         fault,
@@ -127,7 +127,7 @@ def partition(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     right = [name for name in stage.host_names if name not in left]
     pairs = [pair for one in left for other in right for pair in ((one, other), (other, one))]
     if pairs:
-        _cut(stage, pairs, fault, "group", f"{' '.join(left)} | {' '.join(right)}")
+        cut(stage, pairs, fault, "group", f"{' '.join(left)} | {' '.join(right)}")
 
 
 def depose(stage: Stage, host: BrokerHost, fault: Fault) -> None:

@@ -86,7 +86,7 @@ class Stage:
         """
         if self.is_calm() or tries > _PATIENCE_TRIES:
             return
-        if self.members.is_settled():
+        if self.members.is_settled() and self.members.may_lose_one():
             act()
         else:
             self.scheduler.after(_PATIENCE_NS, self.when_others_are_whole, host, act, tries + 1)

@@ -19,11 +19,11 @@ comes from outside, as `may_go_on`.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Literal, TypeVar
 
 from simulation.journal import Violation
-from simulation.plans.plan import Fault, Plan
+from simulation.plans.plan import Fault, Limits, Plan, Shape
 from simulation.scheduler import MILLISECOND, SECOND
 from simulation.world.building import World
 from simulation.world.end_checks import JudgeHistory
@@ -237,14 +237,24 @@ class _Search:
 
     def _drop_nodes(self) -> None:
         if self.best.plan.nodes > 3:
-            self._fails(replace(self.best.plan, nodes=3))
+            shape = self.best.plan.shape
+            shape = replace(shape, fewest_voters=min(shape.fewest_voters, 3))
+            self._fails(replace(self.best.plan, nodes=3, shape=shape))
 
     def _lighten(self) -> None:
-        """Tries one producer, and one queue."""
+        """Tries one producer, one queue, and the limits and members that plans have which are not dense."""
         if self.best.plan.producers > 1:
             self._fails(replace(self.best.plan, producers=1))
         if self.best.plan.queues > 1:
             self._fails(replace(self.best.plan, queues=1))
+        if self.best.plan.shape != Shape():
+            self._fails(replace(self.best.plan, shape=Shape()))
+        usual = Limits()
+        if self.best.plan.limits != usual and not self._fails(replace(self.best.plan, limits=usual)):
+            for limit in fields(Limits):
+                limits = replace(self.best.plan.limits, **{limit.name: getattr(usual, limit.name)})
+                if limits != self.best.plan.limits:
+                    self._fails(replace(self.best.plan, limits=limits))
 
     def _shorten_faults(self) -> None:
         for number in range(len(self.best.plan.faults)):

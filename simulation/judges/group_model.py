@@ -9,7 +9,7 @@ exactly: an answer is right if the model was in that state at some moment betwee
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -68,6 +68,9 @@ class Listener(Protocol):
 
     def applied(self, command: Command, now_ns: int) -> None:
         """A metadata command has been committed; called in the order of the log."""
+
+    def waiting(self) -> Iterable[CommittedMessage]:
+        """Returns the messages that nobody can get yet: age alone takes none of them."""
 
 
 @dataclass(slots=True)

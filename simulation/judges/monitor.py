@@ -24,6 +24,8 @@ from simulation.machines.broker_host import BrokerHost
 from simulation.machines.data_files import data_file
 from simulation.randomness import Random
 
+_FORCED_SHARE = 0.15
+"""With less free space (`disk_force_percent`) the oldest messages go whatever their age."""
 _KEYS_LOOKED_UP = 50
 """So many keys of each queue are looked up among the newest, and as many among all before."""
 
@@ -256,6 +258,8 @@ class Monitor:
         watched.seen_applied = replica.applied_index
         first_index = replica.store.log.first_index
         if first_index > watched.first_index:
+            if host.disk.usage().free_bytes > _FORCED_SHARE * host.disk.usage().total_bytes:
+                self._spares_what_waits(host, replica.store.log)
             watched.first_index = first_index
             self.model.begins_at(host.name, replica.store.log, self._now_ns())
             self._note(host.name, f"deletes its log before {first_index}")
@@ -274,6 +278,20 @@ class Monitor:
                 )
         if replica.applied_index > self.model.last_index:
             raise Violation("dispatch after commit", host.name, f"applied {replica.applied_index}")
+
+    def _spares_what_waits(self, host: BrokerHost, log: EntryLog) -> None:
+        """Checks that a head that went for its age held no message that nobody could get yet. Raises Violation.
+
+        Not of one that some node had deleted before: it may have been passed over since.
+        """
+        for listener in self.model.listeners:
+            for message in listener.waiting():
+                if self.model.kept_from <= message.record.physical_offset < log.first_position:
+                    raise Violation(
+                        "age spares what waits",
+                        host.name,
+                        f"its log begins at {log.first_position}, {message.record} waits",
+                    )
 
     def voted(self, name: str, term: int, candidate: str) -> None:
         """Checks that a node votes once a term, and has saved its vote before it is sent (Raft 5.2)."""

@@ -21,6 +21,7 @@ from broker.assembly import build_node
 from broker.node.links import UNACKNOWLEDGED_NS_MAX
 from broker.node.node import Node
 from broker.node.running import RunningNode
+from broker.replica.inner_limits import InnerLimits
 from broker.replica.jobs import Job
 from broker.requests.connection import Connection, Outgoing
 from broker.requests.line import Line
@@ -111,6 +112,7 @@ class BrokerHost:
         ip: str,
         settings: Settings,
         options: StoreOptions,
+        limits: InnerLimits,
         clock: HostClock,
         random: Random,
     ) -> None:
@@ -121,6 +123,7 @@ class BrokerHost:
         self.address = settings.node.listen
         self.peer_address = f"{ip}:40911"
         self.options = replace(options, dledger_directory=f"dledger-{settings.node.id}")
+        self.limits = limits
         self.clock = clock
         self.random = random
         self.disk = SimulatedDisk(branch(random))
@@ -397,6 +400,7 @@ class BrokerProcess:
             boot=f"{host.name} boot {host.boots}",
             hour_of_day=_hour_of_day,
             release=host.release,
+            limits=host.limits,
         )
         self.frames = PeerFrames(
             self,

@@ -86,6 +86,10 @@ class Members:
                 return False
         return raft.commit_index == self._model.last_index
 
+    def may_lose_one(self) -> bool:
+        """True if the group goes on when a voter loses its data: of two, one is no minority (raft/recovery.py)."""
+        return len(self._model.voters) > 2
+
     def start_newcomer(self, host: BrokerHost) -> None:
         """Starts a node with an empty disk, which the group does not know yet."""
         assert not host.in_service, "it is a member, or will be"

@@ -5,7 +5,7 @@ Replaying a run is running its plan; shrinking a failure is running plans with f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, field
 from typing import Final, Literal
 
 import msgspec
@@ -20,7 +20,15 @@ FAULT_KINDS: Final = (
     *("misdirected write", "retention", "transfer", "rivals", "membership", "client kill", "topics"),
     "release",
 )
-"""All kinds, in the order of docs/simulation.md."""
+"""All kinds that a plan draws each by itself, in the order of docs/simulation.md."""
+
+CHOREOGRAPHIES: Final = (
+    "kills while paused",
+    "power while cut off",
+    "bit rot while recovering",
+    "transfer in a change",
+)
+"""Kinds that are several faults in a certain order; only dense plans have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,43 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """Numbers that gate paths of a node, in this world; the defaults are those of the plans that are not dense.
+
+    The first five are the product's own defaults (`broker/replica/inner_limits.py`), the others are settings that suit
+    a short run.
+    """
+
+    append_bytes: int = 256 * 1024
+    snapshot_entries: int = 200_000
+    catch_up_entries: int = 1000
+    pull_bytes: int = 256 * 1024
+    hour_ms: int = 3_600_000
+    reserved_hours: int = 72
+    """How long messages are kept: a few seconds, if the hours are short."""
+    window_bytes: int = 8 * 1024 * 1024
+    pending_messages: int = 65_536
+    open_transactions: int = 1_000_000
+    held_pulls: int = 100_000
+    log_index_units: int = 256
+    """Entries of a file of the log's index; then those of a file of a queue, and what a file of the index has."""
+    queue_units: int = 64
+    index_slots: int = 61
+    index_entries: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What operators make of the group beside its first members."""
+
+    spares: int = 1
+    """Machines beside those of the first members, for nodes that join."""
+    fewest_voters: int = 0
+    """Operators remove voters down to so many; 0: down to as many as there were."""
+    most_learners: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A whole run. Faults end at `calm_ns`; from then on the group must recover, and the run ends at `end_ns`."""
 
@@ -62,6 +107,8 @@ class Plan:
     faults: tuple[Fault, ...]
     groups: int = 1
     """Groups of so many nodes each, which share name servers and clients."""
+    limits: Limits = field(default_factory=Limits)
+    shape: Shape = field(default_factory=Shape)
 
 
 def encode_plan(plan: Plan) -> bytes:
@@ -76,7 +123,7 @@ def decode_plan(data: bytes) -> Plan:
     """
     plan = msgspec.json.decode(data, type=Plan)
     for what, known, named in (
-        ("kind of fault", FAULT_KINDS, [fault.kind for fault in plan.faults]),
+        ("kind of fault", (*FAULT_KINDS, *CHOREOGRAPHIES), [fault.kind for fault in plan.faults]),
         ("actor", ACTORS, plan.actors),
     ):
         unknown = [name for name in named if name not in known]
@@ -90,6 +137,11 @@ def decode_plan(data: bytes) -> Plan:
         and plan.producers >= 0
         and 0 < plan.calm_ns <= plan.end_ns
         and plan.groups in (1, 2)
+        and plan.shape.spares >= 1
+        and (plan.shape.fewest_voters == 0 or 2 <= plan.shape.fewest_voters <= plan.nodes)
+        and plan.shape.most_learners >= 1
+        and all(number > 0 for number in astuple(plan.limits))
+        and plan.limits.index_entries > 1
         and all(
             0 <= fault.group < plan.groups
             and fault.time_ns >= 0

@@ -29,7 +29,7 @@ class Actor:
 
     main: Main
     share: float = 1.0
-    """The share of the seeds that have it."""
+    """The share of the seeds that have it; with 0 only dense plans do (simulation/plans/dense.py)."""
     processes: Callable[[int], int] = _one
     """Returns how many run side by side, from the plan's number of producers; each may be killed and started again."""
     at_most_once: bool = False

@@ -7,7 +7,7 @@ what the group has committed, and each its `Invariant`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -64,6 +64,11 @@ class Context:
 
     seed: int
     nodes: int
+    fewest_voters: int
+    """Operators remove voters down to so many, and always those beyond `nodes`."""
+    most_learners: int
+    kept_ms: int
+    """The age at which retention takes messages that do not wait."""
     queues: int
     """The number of queues of the topic that all runs have."""
     think_ms: int
@@ -130,6 +135,10 @@ class Invariant:
 
     def applied(self, command: Command, now_ns: int) -> None:
         """A metadata command has been committed."""
+
+    def waiting(self) -> Iterable[CommittedMessage]:
+        """Returns the messages that nobody can get yet: age alone takes none of them."""
+        return ()
 
     def check_node(self, host: BrokerHost, node: Node) -> None:
         """At the end, for every node: it has applied everything."""

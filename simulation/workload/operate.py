@@ -31,7 +31,7 @@ async def operate(context: Context, runtime: Runtime, writer: TraceWriter) -> No
             except ClientError as error:
                 context.journal.note("operator", f"in vain: {error}")
 
-        if context.wishes.expected.isdisjoint(("transfer", "membership")):
+        if context.wishes.expected.isdisjoint(("transfer", "membership", "transfer in a change")):
             await runtime.sleep(math.inf)  # nobody will ask
         while True:
             await runtime.sleep(0.2)
@@ -60,24 +60,27 @@ async def _next_step(context: Context, random: Random, admin: AdminClient, statu
         if host.name not in known and host.name not in members.committed:
             members.retire(host)
             context.journal.operated("membership", host.name, "is taken away")
+    may_add = bool(members.idle()) and len(status.learners) < context.most_learners
     absent = [host.name for host in members.idle() if host.name in known]
     if absent:
         # It was taken for one that would not join, and has joined after all.
         await admin.remove_member(absent[0], group_name)
         context.journal.operated("membership", absent[0], "removed, it is not there")
-    elif status.learners:
-        learner = status.learners[0]
+    elif status.learners and not (may_add and random.random() < 0.5):
+        learner = status.learners[0] if len(status.learners) == 1 else random.choice(status.learners)
         if random.random() < 0.75:
             await admin.promote_member(learner, group_name, timeout_s=_CATCHING_UP_S)
             context.journal.operated("membership", learner, "promoted")
         else:
             await admin.remove_member(learner, group_name)
             context.journal.operated("membership", learner, "removed, a learner")
-    elif len(status.voters) > context.nodes:
+    elif len(status.voters) > context.nodes or (
+        len(status.voters) > context.fewest_voters and random.random() < 0.5
+    ):
         voter = random.choice(status.voters)
         await admin.remove_member(voter, group_name)
         context.journal.operated("membership", voter, "removed")
-    elif members.idle():
+    elif may_add:
         host = random.choice(members.idle())
         members.start_newcomer(host)
         await admin.add_member(host.name, host.peer_address, group_name)

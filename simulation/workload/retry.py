@@ -19,7 +19,7 @@ and in truth, give or take the rates of clocks. It is late when its delay has pa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -301,6 +301,10 @@ class Retries(Invariant):
                 if not place.is_settled and not self._is_deleted(place.message):
                     raise self._violation("positions pass what is settled", place, f"{offset} is stored")
             self._settled[topic, queue_id] = max(begin, min(offset, len(queue)))
+
+    def waiting(self) -> Iterable[CommittedMessage]:
+        """Returns what has not been delivered again."""
+        return self._waiting.values()
 
     # ---- at the end ----------------------------------------------------------------------------------
 

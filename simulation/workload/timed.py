@@ -7,6 +7,7 @@ message, and by the true one: a delay is over when so much time has passed, but 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from broker.client.message import Message
@@ -79,6 +80,11 @@ class Timers(Invariant):
             if delivered > len(self._waiting.get(name, ())):
                 raise Violation("timed messages come once", "group", f"{name[0]}, due {name[1]}, once more")
             self.context.journal.did("timed message delivered")
+
+    def waiting(self) -> Iterator[CommittedMessage]:
+        """Yields those that have not come."""
+        for name, waiting in self._waiting.items():
+            yield from waiting[self._delivered.get(name, 0) :]
 
     def check_node(self, host: BrokerHost, node: Node) -> None:
         """Checks that nothing is forgotten: what is not delivered is not due by the leader's clock, and in its index.

@@ -6,6 +6,7 @@ application's database: whoever is asked finds it there, also after the process 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from broker.client.errors import BrokerError, ClientError
@@ -133,7 +134,9 @@ class Transactions(Invariant):
     def _given_up(self, message: CommittedMessage) -> None:
         half = self._decide(int(message.property(b"TRAN_PREPARED_QUEUE_OFFSET") or -1), "given up")
         asked = self._questions.get(half.record.queue_offset, 0)
-        if asked < CHECKS_MAX or message.property(b"TRANSACTION_CHECK_TIMES") != str(asked):
+        # One that is as old as what retention takes is given up, too.
+        is_old = message.record.store_timestamp - half.record.store_timestamp > self.context.kept_ms
+        if (asked < CHECKS_MAX and not is_old) or message.property(b"TRANSACTION_CHECK_TIMES") != str(asked):
             raise Violation(
                 "given up after all questions",
                 "group",
@@ -166,6 +169,10 @@ class Transactions(Invariant):
         if before is not how:
             raise Violation("decided once", "group", f"half message {half_offset}: {before}, then {how}")
         return self._halves[half_offset]
+
+    def waiting(self) -> Iterator[CommittedMessage]:
+        """Yields the half messages that are undecided."""
+        return (half for offset, half in enumerate(self._halves) if offset not in self._decided)
 
     # ---- at the end ----------------------------------------------------------------------------------
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import traceback
 from typing import Final, TypeVar
 
+from broker.replica.inner_limits import InnerLimits
 from broker.settings.tables import (
     BrokerSettings,
+    LimitSettings,
     NodeSettings,
     RaftSettings,
     RetentionSettings,
@@ -33,7 +35,7 @@ from simulation.machines.client_runtime import ClientRuntime
 from simulation.machines.clock import HostClock
 from simulation.machines.name_server_host import NameServerHost
 from simulation.machines.network import Network
-from simulation.plans.plan import Plan
+from simulation.plans.plan import Limits, Plan
 from simulation.randomness import Random, stream
 from simulation.scheduler import SECOND, Scheduler
 from simulation.workload import ACTORS
@@ -41,14 +43,13 @@ from simulation.workload.actor import Actor
 from simulation.workload.context import Context, Invariant, Wishes
 from simulation.workload.order import LOCK_TTL_MS
 from simulation.workload.retry import DELAY_LEVELS_S
+from simulation.workload.tenant import BODY_BYTES_MAX
 from simulation.workload.transact import CHECKS_MAX
 from simulation.world.group import WorldGroup, make_group
 from simulation.world.traces import Traces
 
 AnyInvariant = TypeVar("AnyInvariant", bound=Invariant)
 
-_SPARE_MACHINES: Final = 1
-"""Machines beside those of the first members, for one that joins."""
 _NAME_SERVERS: Final = 2
 REGISTRATION_SECRET: Final = "a secret of the brokers"
 
@@ -145,11 +146,11 @@ class World:
 
     def _make_brokers(self, group: WorldGroup) -> None:
         plan = self.plan
-        machines = range(plan.nodes + (0 if group.number else _SPARE_MACHINES))
+        machines = range(plan.nodes + (0 if group.number else plan.shape.spares))
         ips = {group.node_names(machine): group.ip(machine) for machine in machines}
         peers = {name: f"{ips[name]}:40911" for name in list(ips)[: plan.nodes]}
         group.model.voters = tuple(peers)
-        options = self._store_options()
+        options, limits = self._store_options(), _inner_limits(plan.limits)
 
         def replica_writer(host: BrokerHost) -> TraceWriter:
             return self._replica_writer(group.monitor, host)
@@ -160,7 +161,7 @@ class World:
         for name in ips:
             settings = self._broker_settings(group, name, ips[name], peers)
             clock, random = self._clock(name), self.random(f"broker {name}")
-            host = BrokerHost(surroundings, name, ips[name], settings, options, clock, random)
+            host = BrokerHost(surroundings, name, ips[name], settings, options, limits, clock, random)
             host.in_service = name in peers
             if any(fault.kind == "release" and fault.group == group.number for fault in plan.faults):
                 host.release = EARLIER_RELEASE  # to be upgraded while it serves
@@ -168,16 +169,16 @@ class World:
 
     def _store_options(self) -> StoreOptions:
         """Returns options with small files and tables, so that a run sees them roll, fill up and go."""
-        plan = self.plan
+        plan, limits = self.plan, self.plan.limits
         return StoreOptions(
             data_file_bytes=plan.data_file_bytes,
-            index_file_units=256,
+            index_file_units=limits.log_index_units,
             prepare_ahead_bytes=plan.data_file_bytes // 2,
             prepare_step_bytes=4096,
             zero_gap_bytes=plan.data_file_bytes,
-            consume_queue_file_units=64,
-            index_slots=61,
-            index_entries=200,
+            consume_queue_file_units=limits.queue_units,
+            index_slots=limits.index_slots,
+            index_entries=limits.index_entries,
             delay_levels_ms=tuple(1000 * seconds for seconds in DELAY_LEVELS_S),
             write_buffer=self.random("write buffer").random() < 0.25,
             hot_bytes=2 * plan.data_file_bytes,
@@ -201,6 +202,7 @@ class World:
                 peers=peers,
                 peer_secret="a secret of the group",
                 preferred_leaders=(group.node_names(0),) if group.number else (),
+                peer_window_bytes=plan.limits.window_bytes,
             ),
             # A topic made by a send has as many queues as the administrator makes: fewer would hide messages.
             # Producers are asked about transactions soon and often.
@@ -215,9 +217,18 @@ class World:
                 delay_levels=" ".join(f"{seconds}s" for seconds in DELAY_LEVELS_S),
             ),
             storage=StorageSettings(
-                flush=plan.flush, data_file_bytes=plan.data_file_bytes, max_message_bytes=4096
+                flush=plan.flush, data_file_bytes=plan.data_file_bytes, max_message_bytes=BODY_BYTES_MAX
             ),
-            retention=RetentionSettings(interval_ms=1000, delete_hours=tuple(range(0, 24, 2))),
+            retention=RetentionSettings(
+                interval_ms=1000,
+                delete_hours=_delete_hours(plan.limits),
+                reserved_hours=plan.limits.reserved_hours,
+            ),
+            limits=LimitSettings(
+                max_pending_proposals=plan.limits.pending_messages,
+                max_open_transactions=plan.limits.open_transactions,
+                max_held_pulls=plan.limits.held_pulls,
+            ),
         )
 
     def _replica_writer(self, monitor: Monitor, host: BrokerHost) -> TraceWriter:
@@ -248,6 +259,9 @@ class World:
             model=self.model,
             judge=self.judge,
             judges=self.judges,
+            fewest_voters=plan.shape.fewest_voters or plan.nodes,
+            most_learners=plan.shape.most_learners,
+            kept_ms=plan.limits.reserved_hours * plan.limits.hour_ms,
             members=self.members,
             wishes=Wishes(frozenset(fault.kind for fault in plan.faults)),
         )
@@ -295,6 +309,21 @@ class World:
         if not isinstance(error, Violation):
             error = Violation("a client fails", name, "".join(traceback.format_exception(error)))
         self.journal.found(error)
+
+
+def _delete_hours(limits: Limits) -> tuple[int, ...]:
+    """Returns the hours in which age deletes: of a day of short hours all."""
+    return tuple(range(0, 24, 2 if limits.hour_ms == Limits().hour_ms else 1))
+
+
+def _inner_limits(limits: Limits) -> InnerLimits:
+    return InnerLimits(
+        append_bytes_max=limits.append_bytes,
+        snapshot_interval_entries=limits.snapshot_entries,
+        catch_up_lag_entries=limits.catch_up_entries,
+        pull_bytes_max=limits.pull_bytes,
+        hour_ms=limits.hour_ms,
+    )
 
 
 def _name_server_ip(number: int) -> str:

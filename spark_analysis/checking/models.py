@@ -13,10 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Final
 
-from spark_analysis.checking.frontier import search_register
 from spark_analysis.checking.search import (
     MAXIMUM_BYTES,
     MAXIMUM_CONFIGURATIONS,
@@ -31,11 +29,9 @@ from spark_analysis.checking.unambiguous.fifo import decide_fifo
 from spark_analysis.checking.unambiguous.priority import decide_priority_queue
 from spark_analysis.checking.unambiguous.register import decide_register
 from spark_analysis.checking.unambiguous.stack import decide_stack
-from spark_analysis.checking.verdict import UNDECIDED
 from spark_analysis.importing.calls import Call
 from spark_analysis.importing.frozen import order
 
-_FEW_CONFIGURATIONS: Final = 1_000
 IMPOSSIBLE: Final[tuple[Any, ...]] = ()
 
 
@@ -45,7 +41,7 @@ class Model:
 
     ``by_key``: operations on different keys are independent and judged apart. ``is_read`` and ``reaches`` are those of
     :func:`spark_analysis.checking.search.search`. ``without_search`` decides what it can, and returns None for the
-    rest. ``is_register``: :mod:`spark_analysis.checking.frontier` knows it, too.
+    rest.
     """
 
     name: str
@@ -56,7 +52,6 @@ class Model:
     is_read: Callable[[Call], bool]
     reaches: Reaches
     without_search: Callable[[Sequence[Call]], SearchResult | None] = lambda calls: None
-    is_register: bool = False
 
     def decide(
         self,
@@ -68,31 +63,16 @@ class Model:
     ) -> SearchResult:
         """Find a linearization of the calls of one key, or that there is none; the bounds are those of
         :func:`spark_analysis.checking.search.search`, where it takes a search."""
-        found = self.without_search(calls)
-        if found is not None:
-            return found
-        by_depth = partial(
-            search,
-            *(calls, self.step, self.initial),
+        return self.without_search(calls) or search(
+            calls,
+            self.step,
+            self.initial,
             is_read=self.is_read,
             reaches=self.reaches,
+            maximum_configurations=maximum_configurations,
             maximum_bytes=maximum_bytes,
             is_over=is_over,
         )
-        if self.is_register:
-            # Most histories take few configurations by depth. By width, unknown outcomes cost little; by depth, many
-            # operations at once.
-            found = by_depth(maximum_configurations=min(maximum_configurations, _FEW_CONFIGURATIONS))
-            if found.bound == "configurations":
-                found = search_register(
-                    *(calls, self.initial),
-                    maximum_configurations=maximum_configurations,
-                    maximum_bytes=maximum_bytes,
-                    is_over=is_over,
-                )
-            if found.verdict != UNDECIDED or is_over():
-                return found
-        return by_depth(maximum_configurations=maximum_configurations)
 
 
 def _never(_call: Call) -> bool:
@@ -266,11 +246,11 @@ MODELS: Final = {
     for model in (
         Model(
             *("register", _register, None, True, ("read", "write")),
-            *(_register_is_read, _register_reaches, _register_without_search, True),
+            *(_register_is_read, _register_reaches, _register_without_search),
         ),
         Model(
             *("cas-register", _register, None, True, ("read", "write", "cas")),
-            *(_register_is_read, _register_reaches, _register_without_search, True),
+            *(_register_is_read, _register_reaches, _register_without_search),
         ),
         Model(
             *("multi-register", _multi_register, (), False, ("txn",)),

@@ -43,6 +43,7 @@ from broker.remoting.headers import (
     SendMessageResponseHeader,
 )
 from broker.remoting.json_body import encode_body
+from broker.replica.inner_limits import InnerLimits
 from broker.replica.jobs import Job
 from broker.requests.client_sessions import ClientSession
 from broker.requests.connection import LOOPBACK_HOST, Connection, Outgoing
@@ -165,6 +166,9 @@ class Group:
     member with a name server, or reports that this failed.
     """
 
+    limits = InnerLimits()
+    """Those of nodes that start from now on; for tests of what the usual ones gate."""
+
     def __init__(
         self,
         size: int = 3,
@@ -275,6 +279,7 @@ class Group:
             ),
             process_id=lambda: 4711,
             release=member.release,
+            limits=self.limits,
         )
         member.running = RunningNode(
             member.node,

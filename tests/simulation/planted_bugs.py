@@ -18,13 +18,13 @@ import pytest
 from simulation.plans.draw import draw_plan, faults_of_actor
 from simulation.plans.plan import Plan
 from simulation.world.running import Result, run_plan
-from tests.simulation.planting import PLANTED, Planted
+from tests.simulation.planting import PLANTED, UNAIDED, Planted
 
-__all__ = ["PLANTED", "hunt", "plan_of", "run_planted", "run_with"]
+__all__ = ["PLANTED", "UNAIDED", "hunt", "plan_of", "run_planted", "run_with"]
 
 _SUBJECTS = """
 elections replication disks answers transactions timers orders reads resets retries requests one_way offsets
-name_servers settings backups groups
+name_servers settings backups groups recoveries heads former_leaders
 """
 for _subject in _SUBJECTS.split():
     import_module(f"tests.simulation.planted_{_subject}")

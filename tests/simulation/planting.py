@@ -10,6 +10,7 @@ import pytest
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 Flush = Literal["sync", "async"]
+Part = Literal["consensus", "storage", "broker"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,20 +22,33 @@ class Planted:
     flush: Flush | None = None
     actor: str | None = None
     groups: int = 1
+    part: Part | None = None
+    """The part of the product that it is in, of one that was planted before anything was made to find it."""
 
 
 PLANTED: dict[str, Planted] = {}
 """Filled by the modules of patches as they are imported; `planted_bugs` imports them all."""
 
+UNAIDED: dict[str, Planted] = {}
+"""Those with a part: they measure what the simulator finds without help (`detection.py`), so plans are made as if they
+were not there."""
+
 
 def planted(
-    name: str, history: str, *, flush: Flush | None = None, actor: str | None = None, groups: int = 1
+    name: str,
+    history: str,
+    *,
+    flush: Flush | None = None,
+    actor: str | None = None,
+    groups: int = 1,
+    part: Part | None = None,
 ) -> Callable[[Patch], Patch]:
     """Lists a patch as a planted mistake. `history`: who made it, or what it gets wrong."""
 
     def listed(patch: Patch) -> Patch:
-        assert name not in PLANTED, f"two mistakes are called {name!r}"
-        PLANTED[name] = Planted(patch, history, flush, actor, groups)
+        assert name not in PLANTED | UNAIDED, f"two mistakes are called {name!r}"
+        mistakes = PLANTED if part is None else UNAIDED
+        mistakes[name] = Planted(patch, history, flush, actor, groups, part)
         return patch
 
     return listed

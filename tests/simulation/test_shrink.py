@@ -339,7 +339,7 @@ def test_a_seed_with_a_finding_leaves_both_plans_where_it_was_told(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("simulation.plans.draw.draw_plan", lambda *_, **__: plan)
+    monkeypatch.setattr("simulation.plans.seeds.plan_of_seed", lambda *_, **__: plan)
     monkeypatch.setattr(
         simulation.findings.shrink, "shrink", lambda failed, **_: Shrunk(failed, runs=0, end="minimal")
     )
@@ -354,7 +354,7 @@ def test_a_batch_reports_a_finding_and_shrinks_it_when_all_seeds_have_run(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        "simulation.plans.draw.draw_plan", lambda *_, **__: plan
+        "simulation.plans.seeds.plan_of_seed", lambda *_, **__: plan
     )  # in the worker as well: it is a fork
     assert simulate(seeds="1-1", out=tmp_path, shrink_runs=1) == 1
     printed = capsys.readouterr().out

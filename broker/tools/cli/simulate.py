@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _SECONDS_MAX = 86_400
 """The faults of a whole run are drawn before it, and its log is kept in memory."""
-_SECONDS, _NODES, _JOBS = 60, 3, 1
+_SECONDS, _JOBS = 60, 1
 _JOBS_MAX = 1024
 _SEED_DIGITS_MAX = 18
 """So that a batch can be counted in a machine word."""
@@ -36,7 +36,8 @@ def simulate(
         int | None, Parameter(help=f"Virtual seconds of each run; {_SECONDS} unless told.")
     ] = None,
     nodes: Annotated[
-        Literal[3, 5] | None, Parameter(help=f"Brokers in the group; {_NODES} unless told.")
+        Literal[3, 5] | None,
+        Parameter(help="Brokers in the group; unless told, three, of every fifth seed or so five."),
     ] = None,
     jobs: Annotated[int | None, Parameter(help=f"Processes for --seeds; {_JOBS} unless told.")] = None,
     out: Annotated[
@@ -73,7 +74,6 @@ def simulate(
         )
     seconds = _SECONDS if seconds is None else seconds
     jobs = _JOBS if jobs is None else jobs
-    group_size = nodes or _NODES
     _check_bounds(seconds, jobs, shrink_runs, shrink_seconds)
     chosen = None if seeds is None else _seed_range(seeds)
     # A replay without --out keeps nothing: its plan is in a file already.
@@ -85,7 +85,7 @@ def simulate(
         shrink = replay is None
     budget = ShrinkBudget(shrink_runs, shrink_seconds) if shrink else None
     if chosen is not None:
-        return Batch(chosen, seconds, group_size, jobs, out or _FINDINGS).run(budget)
+        return Batch(chosen, seconds, nodes, jobs, out or _FINDINGS).run(budget)
     if replay is not None:
         plan = _read_plan(replay)
         print(f"seed {plan.seed}", flush=True)
@@ -93,9 +93,9 @@ def simulate(
         if seed is None:
             seed = int.from_bytes(os.urandom(4), "big")
         print(f"seed {seed}", flush=True)  # before anything else, so that a crash names it, too
-        from simulation.plans.draw import draw_plan
+        from simulation.plans.seeds import plan_of_seed
 
-        plan = draw_plan(seed, seconds=seconds, nodes=group_size)
+        plan = plan_of_seed(seed, seconds=seconds, nodes=nodes)
     return _run(plan, replay, out, budget)
 
 

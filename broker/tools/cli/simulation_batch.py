@@ -50,7 +50,8 @@ class Batch:
 
     seeds: range
     seconds: int
-    nodes: int
+    nodes: int | None
+    """None: as many as each seed draws."""
     jobs: int
     directory: Path
     """Plans of findings go there."""
@@ -123,19 +124,19 @@ class Batch:
 
     def _shrink(self, seed: int, budget: ShrinkBudget) -> None:
         """Make a finding of another process again in this one, and shrink it."""
-        from simulation.plans.draw import draw_plan
+        from simulation.plans.seeds import plan_of_seed
 
-        result, _ = run_and_time(draw_plan(seed, seconds=self.seconds, nodes=self.nodes))
+        result, _ = run_and_time(plan_of_seed(seed, seconds=self.seconds, nodes=self.nodes))
         if result.violation is None:
             print(f"seed {seed}: found in one process and not in another: the simulator is not deterministic")
         else:
             shrink_finding(result, self.directory, budget, judge_history)
 
     def _print_totals(self, wall_s: float) -> None:
-        from simulation.plans.plan import FAULT_KINDS
+        from simulation.plans.plan import CHOREOGRAPHIES, FAULT_KINDS
 
         outcomes = self.outcomes
-        faults, work = Counter[str](dict.fromkeys(FAULT_KINDS, 0)), Counter[str]()
+        faults, work = Counter[str](dict.fromkeys((*FAULT_KINDS, *CHOREOGRAPHIES), 0)), Counter[str]()
         for outcome in outcomes:
             faults.update(outcome.fault_counts)
             work.update(outcome.work_counts)
@@ -161,12 +162,12 @@ def _leave_interrupts_to_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _run_seed(seed: int, seconds: int, nodes: int, directory: str) -> _Outcome:
+def _run_seed(seed: int, seconds: int, nodes: int | None, directory: str) -> _Outcome:
     """Run one seed in a process of the pool, and keep the plan of a finding in ``directory``."""
     from simulation.findings.report import describe_finding, summary_line
-    from simulation.plans.draw import draw_plan
+    from simulation.plans.seeds import plan_of_seed
 
-    result, cpu_s = run_and_time(draw_plan(seed, seconds=seconds, nodes=nodes))
+    result, cpu_s = run_and_time(plan_of_seed(seed, seconds=seconds, nodes=nodes))
     finding = ""
     if result.violation is not None:
         path = keep_plan(result.plan, Path(directory))
@@ -184,7 +185,7 @@ def _run_seed(seed: int, seconds: int, nodes: int, directory: str) -> _Outcome:
     )
 
 
-def _difference(outcome: _Outcome, seconds: int, nodes: int) -> str:
+def _difference(outcome: _Outcome, seconds: int, nodes: int | None) -> str:
     """Run a seed again in a fresh process with another hash seed; returns "" if it comes to the same trace."""
     import simulation
 
@@ -195,7 +196,7 @@ def _difference(outcome: _Outcome, seconds: int, nodes: int) -> str:
         *os.environ.get("PYTHONPATH", "").split(os.pathsep),
     ]
     command = [sys.executable, "-P", "-m", simulation.__name__]
-    command += [str(outcome.seed), str(seconds), str(nodes)]
+    command += [str(outcome.seed), str(seconds), str(nodes or 0)]
     hash_seed = outcome.seed % 1000 + 1
     if os.environ.get("PYTHONHASHSEED") == str(hash_seed):
         hash_seed += 1  # the first run had that one

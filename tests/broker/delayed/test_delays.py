@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-import broker.replica.replica as replica_module
 from broker.delayed import deliveries
 from broker.node.node import Node
 from broker.peers.protocol import Frame, RaftFrame
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.json_body import parse_loose_json
+from broker.replica.inner_limits import InnerLimits
 from broker.state.topic_rules import SCHEDULE_TOPIC
 from log.batch import BatchItem, encode_batch
 from log.errors import DiskFullError
@@ -198,7 +198,7 @@ def test_batch_of_deliveries_that_reached_the_log_in_part_is_completed(
     reached: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The announcement and `reached` of its 7 deliveries are with a majority when the leader dies."""
-    monkeypatch.setattr(replica_module, "APPEND_BYTES_MAX", 1)  # an entry an append
+    monkeypatch.setattr(Group, "limits", InnerLimits(append_bytes_max=1))  # an entry an append
     group = prepared()
     client = group.connect()
     sent = [b"%d" % number for number in range(7)]

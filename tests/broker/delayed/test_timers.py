@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import broker.replica.replica as replica_module
 import log.timer_index as timer_index
 from broker.delayed.timers import due_ms_of
 from broker.peers.protocol import Frame, RaftFrame
 from broker.remoting.codes import RequestCode, ResponseCode
+from broker.replica.inner_limits import InnerLimits
 from broker.requests.errors import RequestError
 from broker.retention.retention import delete_expired
 from broker.retention.waiting import first_waiting_index
@@ -161,7 +161,7 @@ def test_batch_of_deliveries_that_reached_the_log_in_part_is_completed(
     reached: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The announcement and `reached` of its 7 deliveries are with a majority when the leader dies."""
-    monkeypatch.setattr(replica_module, "APPEND_BYTES_MAX", 1)  # an entry an append
+    monkeypatch.setattr(Group, "limits", InnerLimits(append_bytes_max=1))  # an entry an append
     group = prepared()
     client = group.connect()
     sent = [b"%d" % number for number in range(7)]

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-import broker.replica.replica as replica_module
 from broker.node.node import Node
 from broker.peers.protocol import Frame, RaftFrame
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -16,6 +15,7 @@ from broker.remoting.headers import (
     OffsetResponseHeader,
     SendMessageResponseHeader,
 )
+from broker.replica.inner_limits import InnerLimits
 from broker.replica.proposals import NewMessage
 from broker.state.open_transactions import Transactions
 from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC
@@ -593,7 +593,7 @@ def test_decision_that_may_have_reached_the_log_is_made_once(
     outcome: int, reached: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The leader dies with the deciding entry on its own disk only, or with a majority that has not said so."""
-    monkeypatch.setattr(replica_module, "APPEND_BYTES_MAX", 1)
+    monkeypatch.setattr(Group, "limits", InnerLimits(append_bytes_max=1))
     group = prepared()
     client = group.connect(group.follower)
     half = send_half(client, b"x")

@@ -1,0 +1,28 @@
+"""The numbers at which a node begins to do something else, and which no operator sets.
+
+Each gates a path: only a log of so many entries is covered by a snapshot, only a peer that lacks so many bytes gets
+them in several appends. They suit real disks and networks; a simulated group, which lives for a minute, has small ones.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class InnerLimits:
+    """The defaults are what every node runs with."""
+
+    append_bytes_max: int = 256 * 1024
+    """The most that one append carries, unless a single entry is larger."""
+    snapshot_interval_entries: int = 200_000
+    """A metadata snapshot is written after so many applied entries."""
+    catch_up_lag_entries: int = 1000
+    """A learner at most this far behind may be promoted (`RaftConfig`)."""
+    pull_bytes_max: int = 256 * 1024
+    """The messages of one response to a pull, unless the request names another number of bytes (5.x maxMsgBytes)."""
+    hour_ms: int = 3_600_000
+    """The length of an hour of `retention.reserved_hours`."""
+
+    def __post_init__(self) -> None:
+        for name in ("append_bytes_max", "snapshot_interval_entries", "pull_bytes_max", "hour_ms"):
+            assert getattr(self, name) > 0, f"{name} is positive"
+        assert self.catch_up_lag_entries >= 0, "nobody is ahead of the leader"

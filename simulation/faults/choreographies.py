@@ -1,0 +1,104 @@
+"""Several faults in a certain order, of which chance makes one in thousands of runs.
+
+Each is counted under its own name when it has begun; the faults in it are counted under theirs, too. What they still
+have to do when the time of faults is over is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from simulation.faults import disks, links, processes
+from simulation.faults.operations import hand_over_leadership
+from simulation.faults.stage import Stage
+from simulation.machines.broker_host import BrokerHost
+from simulation.plans.plan import Fault
+from simulation.scheduler import MILLISECOND, SECOND
+
+_PAUSED_NS_MIN: Final = 1200 * MILLISECOND
+"""Long enough for the others to elect one of them, and to lose it again."""
+_PARTED_NS_MIN: Final = 600 * MILLISECOND
+_LOOKS_MAX: Final = 4000
+_LOOK_NS: Final = MILLISECOND // 2
+"""A change of members is looked for so often; its entry is uncommitted for a millisecond or two."""
+
+
+def pause_and_others_die(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """A process stands still while others are killed, one or each in turn; it goes on with what it believed."""
+    if host.process is None or host.paused:
+        return
+    duration_ns = max(fault.duration_ns, _PAUSED_NS_MIN)
+    others = [other for other in stage.members.in_service() if other is not host]
+    victims = others if fault.amount < 0.5 else others[fault.target % max(len(others), 1) :][:1]
+    host.pause()
+    stage.done(fault, host.name, f"{duration_ns / SECOND:.1f} s, and {' '.join(one.name for one in victims)}")
+
+    def kill(victim: BrokerHost) -> None:
+        if not stage.is_calm():
+            processes.kill(stage, victim, replace(fault, kind="kill", duration_ns=duration_ns // 4))
+
+    for number, victim in enumerate(victims):
+        stage.scheduler.after((number + 1) * duration_ns // (len(victims) + 2), kill, victim)
+    stage.scheduler.after(duration_ns, host.resume)
+
+
+def partition_and_power(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """The leader is cut off from its peers, and while it is its machine goes dark; then all meet again."""
+    leader = stage.members.leader()
+    if leader is None:
+        return
+    lasts = replace(fault, duration_ns=max(fault.duration_ns, _PARTED_NS_MIN))
+    others = [other.name for other in stage.members.machines if other is not leader]
+    pairs = [pair for other in others for pair in ((leader.name, other), (other, leader.name))]
+    stage.done(fault, leader.name)
+    links.cut(stage, pairs, replace(lasts, kind="isolate"), leader.name, f"from {' '.join(others)}")
+
+    def go_dark() -> None:
+        if not stage.is_calm():
+            processes.power(stage, leader, replace(lasts, kind="power", duration_ns=lasts.duration_ns // 4))
+
+    stage.scheduler.after(int(lasts.duration_ns * fault.amount), go_dark)
+
+
+def bit_rot_and_recovery(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """A node that was down comes back, and while it lacks entries a bit flips on another one.
+
+    Of three nodes one may lose data then: the others have lost nothing, and one of them only lacks what is new.
+    """
+    others = [other for other in stage.members.in_service() if other is not host]
+    late = others[fault.target % len(others)] if others else host
+    if late is host or late.process is None or not stage.others_are_whole(late):
+        return
+    late.kill()
+    stage.done(fault, late.name, f"is down, then {host.name} is damaged")
+
+    def come_back() -> None:
+        late.start()
+        if not stage.is_calm() and stage.members.may_lose_one() and stage.others_are_whole(host):
+            disks.harm(stage, host, replace(fault, kind="bit rot"), host.disk.rot)
+
+    stage.scheduler.after(max(fault.duration_ns, MILLISECOND), come_back)
+
+
+def transfer_in_a_change(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """Operators change the members, and leadership moves while the change is in the log and not yet committed."""
+    stage.wishes.member_changes += 1
+    looks = 0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        leader = stage.members.leader()
+        if stage.is_calm() or looks > _LOOKS_MAX:
+            return
+        if leader is not None and leader.process is not None and not leader.paused:
+            raft = leader.process.node.replica.raft
+            if raft.configuration_index > raft.commit_index:
+                target = hand_over_leadership(stage)
+                if target is not None:
+                    stage.done(fault, leader.name, f"to {target}, in entry {raft.configuration_index}")
+                    return
+        stage.scheduler.after(_LOOK_NS, look)
+
+    look()

@@ -1,0 +1,170 @@
+"""Dense plans: few kinds of fault that meet often, in a world whose limits are small.
+
+A plan of `draw.py` has a dozen kinds, each by itself and far apart, so that two of them seldom fall together. Here two
+to four share the time of faults, with 0.7 to 3 s between one fault and the next, under the load that every run has and
+two actors at most.
+
+Which kinds meet is a covering array: in each round of `round_length()` dense seeds each pair of kinds meets at least
+once. The array is a function of the seed's number alone, so that any seed replays alone; the next round deals the kinds
+anew, and others make up threes and fours.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import combinations, cycle
+from typing import Final
+
+from simulation.plans.draw import _NEEDS_SYNC
+from simulation.plans.plan import CHOREOGRAPHIES, FAULT_KINDS, Fault, Limits, Plan, Shape
+from simulation.plans.swarm import Rhythm, draw_fault
+from simulation.randomness import Random, stream
+from simulation.scheduler import MILLISECOND, SECOND
+from simulation.workload import ACTORS
+
+KINDS: Final = (*FAULT_KINDS, *CHOREOGRAPHIES)
+
+_KINDS_OF_A_PLAN: Final = (4, 3, 4, 2)
+"""In turn."""
+_FIVE_NODES_SHARE: Final = 0.5
+"""Of the dense plans; of all seeds it is a fifth."""
+_SMALL_SHARE: Final = 0.6
+"""The probability with which each limit is small."""
+_ACTORS_MAX: Final = 2
+_OWN_ACTOR: Final = "tenant"
+_OWN_ACTOR_SHARE: Final = 0.2
+"""The share of the dense plans with an actor that no other plan has."""
+_FIRST_FAULT_NS: Final = 4 * SECOND
+_GAPS_S: Final = (0.7, 3.0)
+_GAP_NS_MIN: Final = 20 * MILLISECOND
+_RHYTHM: Final = Rhythm(
+    begin_ns=_FIRST_FAULT_NS,
+    first_within_ns=SECOND,
+    mean_gaps_s=(1,),
+    gap_ns_min=_GAP_NS_MIN,
+    durations_ns_max=(100 * MILLISECOND, SECOND, 3 * SECOND, 6 * SECOND),
+)
+
+
+def kinds_of(number: int) -> tuple[str, ...]:
+    """Returns the kinds of the dense plan of that number, counted from 0."""
+    blocks = list(_blocks(len(KINDS)))
+    random = stream(f"dense round {number // len(blocks)}")
+    dealt = list(KINDS)
+    random.shuffle(dealt)
+    random.shuffle(blocks)  # those that follow each other in the array share a kind
+    return tuple(dealt[at] for at in blocks[number % len(blocks)])
+
+
+@cache
+def _blocks(count: int) -> tuple[tuple[int, ...], ...]:
+    """Returns groups of the numbers below `count` in which each pair is together once at least.
+
+    Greedy: each group takes next what makes the most pairs that are not covered yet.
+    """
+    missing = set(combinations(range(count), 2))
+    blocks: list[tuple[int, ...]] = []
+    for size in cycle(_KINDS_OF_A_PLAN):
+        if not missing:
+            return tuple(blocks)
+        block = list(min(missing))
+        while len(block) < size:
+            block.append(max(range(count), key=lambda one: (_new_pairs(one, block, missing), -one)))
+        missing -= {(min(pair), max(pair)) for pair in combinations(block, 2)}
+        blocks.append(tuple(block))
+    raise AssertionError("the sizes repeat for ever")
+
+
+def round_length() -> int:
+    """Returns the number of dense seeds in which each pair of kinds meets."""
+    return len(_blocks(len(KINDS)))
+
+
+def _new_pairs(one: int, block: list[int], missing: set[tuple[int, int]]) -> int:
+    """Returns how many pairs are covered for the first time if `one` joins; less than none if it is there."""
+    return -1 if one in block else sum((min(one, other), max(one, other)) in missing for other in block)
+
+
+def draw_dense_plan(seed: int, number: int, *, seconds: int = 60, nodes: int | None = None) -> Plan:
+    """Draws the plan of a seed that is the dense one of that number; `seconds` as in `draw_plan`.
+
+    `nodes` None: three or five, by the seed.
+    """
+    random = stream(f"dense {seed}")
+    end_ns = seconds * SECOND
+    calm_ns = max(_FIRST_FAULT_NS, end_ns - max(20 * SECOND, end_ns // 3))
+    kinds = kinds_of(number)
+    is_sync = random.random() < 0.6 or not _NEEDS_SYNC.isdisjoint(kinds)
+    drawn_nodes = 5 if random.random() < _FIVE_NODES_SHARE else 3
+    group_size = nodes or drawn_nodes
+    return Plan(
+        seed=seed,
+        nodes=group_size,
+        flush="sync" if is_sync else "async",
+        data_file_bytes=random.choice((16, 16, 32, 64)) * 1024,
+        actors=_draw_actors(random),
+        producers=random.choice((1, 2, 3)),
+        think_ms=random.choice((100, 300, 900, 1800)),
+        queues=random.choice((1, 2, 4)),
+        calm_ns=calm_ns,
+        end_ns=end_ns,
+        faults=_draw_faults(random, kinds, calm_ns),
+        limits=_draw_limits(stream(f"limits {seed}")),
+        shape=_draw_shape(stream(f"shape {seed}"), group_size),
+    )
+
+
+def _draw_actors(random: Random) -> tuple[str, ...]:
+    """Draws up to two actors beside those that every run has."""
+    others = [name for name, actor in ACTORS.items() if 0 < actor.share < 1]
+    chosen = random.sample(others, random.randrange(_ACTORS_MAX + 1))
+    if random.random() < _OWN_ACTOR_SHARE:
+        chosen = [*chosen[: _ACTORS_MAX - 1], _OWN_ACTOR]
+    return tuple(name for name, actor in ACTORS.items() if actor.share >= 1 or name in chosen)
+
+
+def _draw_faults(random: Random, kinds: tuple[str, ...], calm_ns: int) -> tuple[Fault, ...]:
+    """Draws faults of these kinds, in any order; all are over at `calm_ns`."""
+    faults = []
+    mean_gap_ns = int(random.uniform(*_GAPS_S) * SECOND)
+    at = _FIRST_FAULT_NS + random.randrange(mean_gap_ns)
+    while at < calm_ns:
+        faults.append(draw_fault(random, random.choice(kinds), at, _RHYTHM, calm_ns))
+        at += int(random.expovariate(1 / mean_gap_ns)) + _GAP_NS_MIN
+    return tuple(faults)
+
+
+def _draw_limits(random: Random) -> Limits:
+    """Draws each limit by itself, small more often than not."""
+    usual = Limits()
+
+    def small(default: int, *smaller: int) -> int:
+        return random.choice(smaller) if random.random() < _SMALL_SHARE else default
+
+    keeps_seconds = random.random() < _SMALL_SHARE
+    append_bytes = small(usual.append_bytes, 512, 2048, 8192)
+    return Limits(
+        append_bytes=append_bytes,
+        snapshot_entries=small(usual.snapshot_entries, 20, 100, 500),
+        catch_up_entries=small(usual.catch_up_entries, 1, 10, 100),
+        pull_bytes=small(usual.pull_bytes, 1, 1000, 4000),
+        hour_ms=1000 if keeps_seconds else usual.hour_ms,
+        reserved_hours=random.choice((3, 6, 12)) if keeps_seconds else usual.reserved_hours,
+        window_bytes=small(usual.window_bytes, append_bytes, 2 * append_bytes, 8 * append_bytes),
+        pending_messages=small(usual.pending_messages, 8, 32, 128),
+        open_transactions=small(usual.open_transactions, 2, 10),
+        held_pulls=small(usual.held_pulls, 1, 4),
+        log_index_units=small(usual.log_index_units, 16, 64),
+        queue_units=small(usual.queue_units, 4, 16),
+        index_slots=small(usual.index_slots, 1, 7),
+        index_entries=small(usual.index_entries, 20, 50),
+    )
+
+
+def _draw_shape(random: Random, nodes: int) -> Shape:
+    """Draws what operators do with the members: 3 to 2 to 3, two learners at once, two spare machines."""
+    return Shape(
+        spares=random.choice((1, 2)),
+        fewest_voters=random.choice((2, nodes - 1, nodes)),
+        most_learners=random.choice((1, 2)),
+    )

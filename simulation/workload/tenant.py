@@ -1,0 +1,123 @@
+"""A topic that is written and read, deleted, and made again; messages as long as one may be, and longer.
+
+What is sent while the topic goes may be refused, or be stored behind the deletion and begin the queue anew: both are
+right, as long as what is acknowledged is where the answer says, and a queue of the new topic holds nothing of the old.
+That the nodes' queues begin anew the judges of all runs see: the group's model numbers messages as the log does.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.client.admin import AdminClient
+from broker.client.consuming.pull_consumer import PullConsumer
+from broker.client.errors import ClientError, MessageRejected
+from broker.client.message import Message, MessageView, SendResult
+from broker.client.producing.producer import Producer
+from broker.client.transport.runtime import Runtime
+from broker.trace import TraceWriter
+from simulation.journal import Violation
+from simulation.judges.group_model import CommittedMessage
+from simulation.workload.context import Context, Invariant
+
+TOPIC: Final = "flats"
+BODY_BYTES_MAX: Final = 4096
+"""The setting of the simulated brokers."""
+
+_LANES: Final = 2
+_SEND_PAUSE_S: Final = 0.3
+_LIFE_S: Final = 3.0
+_LENGTHS: Final = (1, 100, 700, BODY_BYTES_MAX - 1, BODY_BYTES_MAX, BODY_BYTES_MAX + 1, 2 * BODY_BYTES_MAX)
+
+
+class Tenancies(Invariant):
+    """What is acknowledged is where the answer says, readers get nothing else, and no body is longer than allowed."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._held: dict[tuple[int, int], list[CommittedMessage]] = {}
+        """Queue id and offset -> what has been committed there, in all lives of the topic."""
+
+    def committed(self, message: CommittedMessage) -> None:
+        """Notes where a message is."""
+        record = message.record
+        if record.topic == TOPIC:
+            if len(record.body) > BODY_BYTES_MAX:
+                raise Violation("bodies are as long as allowed", "group", f"{len(record.body)} bytes")
+            self._held.setdefault((record.queue_id, record.queue_offset), []).append(message)
+
+    def acknowledged(self, result: SendResult, length: int) -> None:
+        """Judges an acknowledgement."""
+        place = (result.queue.queue_id, result.queue_offset)
+        keys = [held.property(b"UNIQ_KEY") for held in self._held.get(place, ())]
+        if result.message_id not in keys or length > BODY_BYTES_MAX:
+            raise Violation(
+                "what a topic takes is there", "tenants", f"{result.message_id} of {length} bytes at {place}"
+            )
+        self.context.journal.did("message to a topic that comes and goes")
+
+    def refused(self, length: int, error: MessageRejected) -> None:
+        """Judges a refusal: only what is too long is refused for what it is."""
+        if length <= BODY_BYTES_MAX:
+            raise Violation("what may be stored is not refused", "tenants", f"{length} bytes: {error}")
+        self.context.journal.did("message that is too long")
+
+    def read(self, message: MessageView) -> None:
+        """Judges what a reader gets."""
+        place = (message.queue.queue_id, message.queue_offset)
+        if not any(held.record.body == message.body for held in self._held.get(place, ())):
+            raise Violation("messages are read as they were committed", "tenants", f"{TOPIC} at {place}")
+        self.context.journal.did("message of a topic that comes and goes")
+
+
+async def tenant(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
+    """Makes the topic, lives in it for a while, deletes it, and begins anew."""
+    invariant = context.invariant(Tenancies)
+    random = runtime.random
+
+    async def send() -> None:
+        async with Producer(
+            context.name_servers, group="tenants", retry_unknown=True, runtime=runtime
+        ) as producer:
+            while True:
+                await runtime.sleep(random.expovariate(1 / _SEND_PAUSE_S))
+                if context.load_stopped:
+                    continue
+                length = random.choice(_LENGTHS)
+                try:
+                    result = await producer.send(Message(TOPIC, random.randbytes(length)))
+                except MessageRejected as error:
+                    invariant.refused(length, error)
+                except ClientError:
+                    await runtime.sleep(0.05)
+                else:
+                    invariant.acknowledged(result, length)
+
+    async def read() -> None:
+        while True:
+            async with PullConsumer(context.name_servers, group="lookers", runtime=runtime) as consumer:
+                try:
+                    consumer.assign(dict.fromkeys(await consumer.queues(TOPIC), 0))
+                    for _ in range(random.randrange(1, 8)):
+                        for message in await consumer.poll(timeout_s=0.5):
+                            invariant.read(message)
+                except ClientError:
+                    pass
+            await runtime.sleep(random.random())
+
+    async def move() -> None:
+        async with AdminClient(context.name_servers, runtime=runtime) as admin:
+            while True:
+                try:
+                    await admin.create_topic(TOPIC, queues=random.randrange(1, 4))
+                    await runtime.sleep(random.expovariate(1 / _LIFE_S))
+                    await admin.delete_topic(TOPIC)
+                    context.journal.did("topic that was written to deleted")
+                except ClientError:
+                    await runtime.sleep(0.3)
+
+    async with runtime.task_group() as group:
+        for _ in range(_LANES):
+            group.start_soon(send)
+        group.start_soon(read)
+        await move()

@@ -1,0 +1,91 @@
+"""How long the simulator takes to find mistakes that nothing was made to find: CPU seconds, by the way plans are drawn.
+
+    python -m tests.simulation.detection [--seconds CPU] [--only drawn|dense] [NAME ...]
+
+prints rows of the table in docs/simulation.md. A hunt begins at seed 0 and ends with the first finding, or when the
+seeds so far have taken the CPU seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pytest
+
+from simulation.plans.plan import Plan
+from simulation.plans.seeds import dense_seed, plan_of_seed
+from tests.simulation.planted_bugs import UNAIDED, plan_of, run_planted
+from tests.simulation.planting import Planted
+
+PlanOf = Callable[[Planted, int], Plan]
+
+
+def dense_plan_of(bug: Planted, number: int) -> Plan:
+    """The plan of the dense seed of that number, in the flush mode and with the actor that the mistake needs."""
+    seed = dense_seed(number)
+    plan = plan_of_seed(seed, seconds=40)
+    if bug.flush is not None and plan.flush != bug.flush:
+        plan = replace(plan, flush=bug.flush)
+    if bug.actor is not None and bug.actor not in plan.actors:
+        plan = replace(plan, actors=(*plan.actors, bug.actor))
+    return plan
+
+
+WAYS: Final[dict[str, PlanOf]] = {"drawn": plan_of, "dense": dense_plan_of}
+
+
+@dataclass(frozen=True, slots=True)
+class Hunt:
+    """The end of a hunt."""
+
+    found_as: str
+    """The invariant; "" if the time was over."""
+    seed: int
+    """The seed of the last run."""
+    runs: int
+    cpu_s: float
+
+    def cell(self) -> str:
+        """Returns the table's cell."""
+        if not self.found_as:
+            return f"not in {self.cpu_s:.0f} ({self.runs} runs)"
+        return f"{self.cpu_s:.0f} (seed {self.seed})"
+
+
+def hunt_for(bug: Planted, plan_of_number: PlanOf, cpu_s_max: float) -> Hunt:
+    """Runs plan after plan with the mistake in the code."""
+    number = 0
+    begin = time.process_time()
+    with pytest.MonkeyPatch.context() as patch:
+        bug.patch(patch)
+        while True:
+            result = run_planted(plan_of_number(bug, number))
+            cpu_s = time.process_time() - begin
+            number += 1
+            if result.violation is not None or cpu_s >= cpu_s_max:
+                found_as = "" if result.violation is None else result.violation.invariant
+                return Hunt(found_as, result.plan.seed, number, cpu_s)
+
+
+def main() -> None:
+    """Hunts the named mistakes, or all, and prints the table's rows."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--only", choices=sorted(WAYS))
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args()
+    ways = [options.only] if options.only else list(WAYS)
+    for name in options.names or list(UNAIDED):
+        bug = UNAIDED[name]
+        hunts = [hunt_for(bug, WAYS[way], options.seconds) for way in ways]
+        found_as = "; ".join(dict.fromkeys(hunt.found_as for hunt in hunts if hunt.found_as))
+        cells = (name, bug.part or "", *(hunt.cell() for hunt in hunts), found_as)
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Mistakes about what is durable first, what is kept, and whose bytes they are, each put into the real code by a patch.
+
+`planted_bugs` lists them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from broker.replica.upkeep import Upkeep
+from broker.retention import waiting
+from broker.state.metadata import Metadata
+from broker.state.topic_rules import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from log import cuts
+from log.consume_queue import ConsumeQueue
+from log.entry_log import EntryLog
+from log.entry_range import EntryRange
+from log.entry_recovery import LogBegin, write_begin
+from log.errors import DiskFullError
+from log.snapshot import Snapshot
+from log.store import Store
+from raft.durability import PersistedIndex
+from tests.simulation.planting import planted
+
+
+@planted("bytes of another term accepted", "bodies are read after a truncation", part="storage")
+def bytes_of_another_term_accepted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(EntryRange, "has_terms", lambda *_: True)
+
+
+@planted("a flush vouches for what replaced its entries", "a flush before a truncation", part="storage")
+def flush_vouches_for_what_replaced_its_entries(patch: pytest.MonkeyPatch) -> None:
+    original = PersistedIndex.flushed
+
+    def flushed(self: PersistedIndex, index: int, generation: int) -> bool:
+        return original(self, index, self.generation)
+
+    patch.setattr(cuts, "_forget_flushing_behind", lambda *_: None)
+    patch.setattr(PersistedIndex, "flushed", flushed)
+
+
+@planted("the head goes before the new beginning is noted", "a crash between the two", part="storage")
+def head_goes_before_the_new_beginning_is_noted(patch: pytest.MonkeyPatch) -> None:
+    original = cuts.delete_before
+
+    def delete_before(log: EntryLog, index: int) -> int:
+        noted: list[tuple[Any, ...]] = []
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(cuts, "write_begin", lambda *arguments: noted.append(arguments))
+            removed = original(log, index)
+        for arguments in noted:
+            write_begin(*arguments)
+        return removed
+
+    patch.setattr(cuts, "delete_before", delete_before)
+
+
+@planted("a reset is not noted before it begins", "a crash in the middle of one", part="storage")
+def reset_is_not_noted_before_it_begins(patch: pytest.MonkeyPatch) -> None:
+    def write(disk: Any, path: str, begin: LogBegin) -> None:
+        if not begin.pending:
+            write_begin(disk, path, begin)
+
+    patch.setattr(cuts, "write_begin", write)
+
+
+def _without(topic: str) -> Callable[[pytest.MonkeyPatch], None]:
+    original = waiting._queues
+
+    def queues(store: Store, metadata: Metadata) -> Iterator[tuple[ConsumeQueue, int]]:
+        return (pair for pair in original(store, metadata) if pair[0].topic != topic)
+
+    return lambda patch: patch.setattr(waiting, "_queues", queues)
+
+
+planted(
+    "age takes open half messages",
+    "RocketMQ: half messages of more than 72 h",
+    actor="transactor",
+    part="storage",
+)(_without(HALF_TOPIC))
+planted(
+    "age takes delayed messages",
+    "RocketMQ: delays longer than the log is kept",
+    actor="courier",
+    part="storage",
+)(_without(SCHEDULE_TOPIC))
+planted(
+    "age takes timed messages", "delivered later than the log is kept", actor="scheduler", part="storage"
+)(_without(TIMER_TOPIC))
+
+
+@planted("a snapshot is written before its entries are durable", "broker/replica/upkeep.py", part="storage")
+def snapshot_before_its_entries_are_durable(patch: pytest.MonkeyPatch) -> None:
+    original = Upkeep.keep_snapshot
+
+    def keep_snapshot(self: Upkeep, snapshot: Snapshot, took_ns: int) -> None:
+        original(self, snapshot, took_ns)
+        try:
+            self._store.save_snapshot(snapshot.applied_index, snapshot.data)
+        except DiskFullError:
+            return
+        self.waiting_snapshot = None
+
+    patch.setattr(Upkeep, "keep_snapshot", keep_snapshot)
+
+
+@planted("a checkpoint is written before its entries are durable", "log/store.py", part="storage")
+def checkpoint_before_its_entries_are_durable(patch: pytest.MonkeyPatch) -> None:
+    original = Store.checkpoint_job
+
+    def checkpoint_job(self: Store, commit_index: int) -> Any:
+        durable, self.log._durable_index = self.log._durable_index, 1 << 62
+        try:
+            return original(self, commit_index)
+        finally:
+            self.log._durable_index = durable
+
+    patch.setattr(Store, "checkpoint_job", checkpoint_job)
+
+
+@planted("the head goes without a snapshot of it", "section 7: log compaction", part="storage")
+def head_goes_without_a_snapshot_of_it(patch: pytest.MonkeyPatch) -> None:
+    original = Store.delete_expired
+
+    def delete_expired(self: Store, *arguments: Any, **named: Any) -> int:
+        covered, self.snapshot_index = self.snapshot_index, 1 << 62
+        try:
+            return original(self, *arguments, **named)
+        finally:
+            self.snapshot_index = covered
+
+    patch.setattr(Store, "delete_expired", delete_expired)

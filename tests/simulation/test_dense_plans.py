@@ -1,0 +1,166 @@
+"""Dense plans: what they are made of, that choreographies happen, and that worlds reach what limits gate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+
+from simulation.findings.report import describe_finding
+from simulation.plans.dense import KINDS, kinds_of, round_length
+from simulation.plans.draw import draw_plan
+from simulation.plans.plan import CHOREOGRAPHIES, Fault, Limits, Plan, Shape, decode_plan, encode_plan
+from simulation.plans.seeds import dense_seed, plan_of_seed
+from simulation.scheduler import SECOND
+from simulation.world.building import World
+from simulation.world.running import Result, run_plan, run_world
+from tests.simulation.planted_bugs import UNAIDED
+
+_BASE_LOAD = ("producer", "consumer", "auditor", "administrator", "operator")
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_each_pair_of_kinds_meets_in_each_round(number: int) -> None:
+    length = round_length()
+    plans = [kinds_of(at) for at in range(number * length, (number + 1) * length)]
+    met = {frozenset(pair) for kinds in plans for pair in combinations(kinds, 2)}
+    assert met == {frozenset(pair) for pair in combinations(KINDS, 2)}
+    assert {len(kinds) for kinds in plans} == {2, 3, 4}
+
+
+def test_the_next_round_deals_the_kinds_anew() -> None:
+    length = round_length()
+    assert kinds_of(0) != kinds_of(length)
+
+
+def test_two_in_five_seeds_are_dense_and_a_fifth_has_five_nodes() -> None:
+    plans = [plan_of_seed(seed, seconds=40) for seed in range(500)]
+    dense = [plan for plan in plans if plan != draw_plan(plan.seed, seconds=40)]
+    assert [plan.seed for plan in dense] == [dense_seed(number) for number in range(200)]
+    assert 80 <= sum(plan.nodes == 5 for plan in plans) <= 120
+    assert any(plan.flush == "async" for plan in dense)
+    for plan in dense:
+        kinds = {fault.kind for fault in plan.faults}
+        assert kinds <= set(kinds_of(dense.index(plan)))
+        assert len(plan.actors) <= 6 + 2
+        assert all(fault.time_ns + fault.duration_ns <= plan.calm_ns for fault in plan.faults)
+        assert decode_plan(encode_plan(plan)) == plan
+        assert plan == plan_of_seed(plan.seed, seconds=40), "a seed's plan is a function of the seed"
+    usual = Limits()
+    for name in Limits.__dataclass_fields__:
+        small = sum(getattr(plan.limits, name) < getattr(usual, name) for plan in dense)
+        assert small > len(dense) / 2 or name == "window_bytes", name
+
+
+def test_the_number_of_nodes_may_be_told() -> None:
+    assert {plan_of_seed(seed, nodes=nodes).nodes for seed in range(5) for nodes in (3,)} == {3}
+    assert {plan_of_seed(seed, nodes=nodes).nodes for seed in range(5) for nodes in (5,)} == {5}
+
+
+def _holds(result: Result) -> None:
+    assert result.violation is None, describe_finding(result, "no command")
+
+
+@pytest.mark.parametrize("number", [1, 4, 13])
+def test_a_dense_seed_holds(number: int) -> None:
+    result = run_plan(plan_of_seed(dense_seed(number), seconds=30))
+    _holds(result)
+    assert result.acknowledged > 0
+
+
+def _plan(*, faults: tuple[Fault, ...] = (), actors: tuple[str, ...] = _BASE_LOAD, seconds: int = 30) -> Plan:
+    """A group of three with sync flush, and nothing else than these faults."""
+    plan = replace(draw_plan(3, seconds=30), flush="sync", faults=faults, actors=actors, think_ms=200)
+    return replace(plan, calm_ns=(seconds - 20) * SECOND, end_ns=seconds * SECOND)
+
+
+@pytest.mark.parametrize("kind", CHOREOGRAPHIES)
+@pytest.mark.parametrize("amount", [0.2, 0.7])
+def test_a_choreography_happens(kind: str, amount: float) -> None:
+    faults = tuple(Fault(at * SECOND, kind, at, SECOND, amount) for at in (4, 6, 8))
+    result = run_plan(_plan(faults=faults))
+    _holds(result)
+    assert result.fault_counts.get(kind, 0) > 0
+    parts = {
+        "kills while paused": "kill",
+        "power while cut off": "power",
+        "bit rot while recovering": "bit rot",
+        "transfer in a change": "membership",
+    }
+    assert result.fault_counts.get(parts[kind], 0) > 0 or any(
+        f"FAULT {parts[kind]}" in line for line in result.transcript
+    )
+
+
+def test_small_limits_are_reached() -> None:
+    """Snapshots are written, heads go for their age, one entry travels at a time, and files of all sorts roll."""
+    small = Limits(
+        append_bytes=512,
+        snapshot_entries=20,
+        catch_up_entries=1,
+        pull_bytes=1,
+        hour_ms=1000,
+        reserved_hours=3,
+        window_bytes=512,
+        pending_messages=8,
+        open_transactions=2,
+        held_pulls=1,
+        log_index_units=16,
+        queue_units=4,
+        index_slots=1,
+        index_entries=20,
+    )
+    actors = (*_BASE_LOAD, "transactor", "courier", "scheduler")
+    plan = replace(_plan(actors=actors), limits=small, data_file_bytes=16 * 1024)
+    world = World(plan)
+    _holds(run_world(world))
+    for host in world.brokers[: plan.nodes]:
+        assert host.process is not None
+        store = host.process.node.replica.store
+        assert store.snapshot_index > 0
+        assert store.log.first_index > 0
+
+
+def test_operators_go_through_two_voters_and_have_two_learners() -> None:
+    faults = tuple(Fault(at * SECOND // 2, "membership", 0, 0, 0.2) for at in range(8, 56))
+    plan = replace(_plan(faults=faults, seconds=50), shape=Shape(spares=2, fewest_voters=2, most_learners=2))
+    world = World(plan)
+    sizes: set[tuple[int, int]] = set()
+
+    def look() -> None:
+        sizes.add((len(world.model.voters), len(world.model.learners)))
+        world.scheduler.after(SECOND // 10, look)
+
+    look()
+    _holds(run_world(world))
+    assert {voters for voters, _ in sizes} >= {2, 3}
+    assert max(learners for _, learners in sizes) == 2
+
+
+@pytest.mark.parametrize("name", ["a deleted topic's queues go on", "bodies of any size are taken"])
+def test_a_topic_that_comes_and_goes_shows_what_is_wrong_with_it(name: str) -> None:
+    plan = _plan(actors=("administrator", "tenant"))
+    _holds(run_plan(plan))
+    with pytest.MonkeyPatch.context() as patch:
+        UNAIDED[name].patch(patch)
+        assert run_plan(plan).violation is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "actor"),
+    [
+        ("age takes open half messages", "transactor"),
+        ("age takes delayed messages", "courier"),
+        ("age takes timed messages", "scheduler"),
+    ],
+)
+def test_age_takes_nothing_that_waits(name: str, actor: str) -> None:
+    limits = replace(Limits(), hour_ms=1000, reserved_hours=1, snapshot_entries=20)
+    plan = replace(_plan(actors=(*_BASE_LOAD, actor)), limits=limits, data_file_bytes=16 * 1024)
+    _holds(run_plan(plan))
+    with pytest.MonkeyPatch.context() as patch:
+        UNAIDED[name].patch(patch)
+        result = run_plan(plan)
+    assert result.violation is not None
+    assert result.violation.invariant == "age spares what waits"
