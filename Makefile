@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 SHARED := --numprocesses auto
 ROOMS := raft log broker simulation spark_analysis tests benchmarks trivet.py
 
-.PHONY: demo test test-fast fast-check check fmt map bench simulate fuzz interop lock clean
+.PHONY: demo test test-fast fast-check check fmt map site bench simulate fuzz interop lock clean
 
 demo: $(STAMP)
 	$(BIN)/trivet demo
@@ -38,6 +38,15 @@ fmt: $(STAMP)
 map: $(STAMP)
 	$(BIN)/python -m tests.import_map
 
+# The pages of docs/ as a site in build/site; a dead link or anchor fails.
+site: .site-venv/.installed
+	NO_MKDOCS_2_WARNING=1 .site-venv/bin/mkdocs build --quiet --strict -f docs/site/mkdocs.yml
+
+.site-venv/.installed: docs/site/requirements.lock
+	test -x .site-venv/bin/python || $(PYTHON) -m venv .site-venv
+	.site-venv/bin/python -m pip install --quiet --require-hashes -r docs/site/requirements.lock
+	touch $@
+
 # An otherwise quiet machine gives figures worth keeping.
 bench: $(STAMP)
 	$(BIN)/trivet bench --output bench-results/trivet.json
@@ -66,7 +75,9 @@ lock:
 	$(PYTHON) -m venv .lock-venv && .lock-venv/bin/pip install --quiet uv
 	.lock-venv/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
 		--python-version 3.11 --extra analysis --extra console --extra dev -o requirements.lock pyproject.toml
+	.lock-venv/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
+		--python-version 3.11 -o docs/site/requirements.lock docs/site/requirements.in
 	rm -rf .lock-venv
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) .site-venv build dist

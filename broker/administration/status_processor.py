@@ -20,7 +20,7 @@ from broker.requests.responses import reply
 from broker.settings.live import LiveSettings
 from broker.state.commands import Command, DeleteGroup, DeleteTopic, Several
 from broker.state.metadata import DelayProgress
-from broker.state.topic_rules import SCHEDULE_TOPIC, TIMER_TOPIC
+from broker.state.topic_rules import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from broker.statistics.stats import Stats
 from broker.statistics.windows import MINUTE
 from log.disk import Disk
@@ -215,6 +215,7 @@ class StatusProcessor:
             "earliestMessageTimeStamp": str(self._earliest_store_time()),
             "pageCacheLockTimeMills": "0",
             **self._delays(),
+            "halfMessages": str(self._open_transactions()),
             **self._timers(),
         }
         for queue in (
@@ -240,6 +241,11 @@ class StatusProcessor:
             end = 0 if queue is None else queue.max_offset
             table[f"scheduleMessageOffset_{level}"] = f"{progress.offset},{end}"
         return table
+
+    def _open_transactions(self) -> int:
+        """Counts the half messages that nobody has decided; a figure of Trivet's own."""
+        half = self._replica.store.queues.get(HALF_TOPIC, 0)
+        return 0 if half is None else self._replica.metadata.transactions.count_before(half.max_offset)
 
     def _timers(self) -> dict[str, str]:
         """Returns the figures of messages for a time of their own: seconds that the first is late, how many wait,

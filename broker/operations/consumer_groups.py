@@ -44,7 +44,7 @@ Kind = Literal["clustering", "broadcasting"]
 class GroupSummary:
     """One consumer group in a list. ``kind`` is None while it has no members: nobody else knows it.
 
-    ``lag`` counts the messages of its topics that it has not consumed, retries among them; ``consumed_per_s`` is the
+    ``lag`` counts the messages that it has not consumed in the queues where it has positions; ``consumed_per_s`` is the
     rate that its broker groups measured last.
     """
 
@@ -311,13 +311,11 @@ async def _progress(
 ) -> tuple[list[QueueProgress], float]:
     """Return the consumer group's progress in the queues of a broker group, and the rate at which it consumes.
 
-    The topics are those that its members subscribe to, and those in which it has positions.
+    The topics are those that its members subscribe to, those in which it has positions, and that of its retries.
     """
     response = await groups.read(broker, RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": group})
     consumed = read_body(response, broker, lambda body: decode_body(body, TopicList)).topics
-    wanted = ";".join(sorted(subscribed | set(consumed)))
-    if not wanted:
-        return [], 0.0
+    wanted = ";".join(sorted({*subscribed, *consumed, RETRY_PREFIX + group}))
     fields = {"consumerGroup": group, "topicList": wanted}
     response = await groups.read(broker, RequestCode.GET_CONSUME_STATS, fields)
     stats = read_body(response, broker, ConsumeStats.decode)

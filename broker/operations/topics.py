@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import msgspec
@@ -100,9 +101,9 @@ async def alter_topic(
     may_read: bool | None = None,
     may_write: bool | None = None,
     ordered: bool | None = None,
-    broker: str | None = None,
+    brokers: Collection[str] | None = None,
 ) -> list[str]:
-    """Change what is given of a topic, at one broker group or at all that have it; the rest stays as it is there.
+    """Change what is given of a topic, at these broker groups or at all that have it; the rest stays as it is there.
 
     Returns the broker groups that were changed. With fewer queues than before the last ones are not read any more,
     whatever they keep. Raises UsageError where nothing is given, NotThere, ClientError.
@@ -112,11 +113,13 @@ async def alter_topic(
     if queues is None and may_read is None and may_write is None and ordered is None:
         raise UsageError("nothing to change: give queues, permissions or the order")
     groups = await Groups.registered(admin)
-    names = [name for name in groups.names if broker in (None, name)]
+    for name in brokers or ():
+        groups.addresses(name)  # an unknown group is refused
+    names = [name for name in groups.names if brokers is None or name in brokers]
     configs = await each(admin, names, lambda name: _config(groups, name, topic))
     known = [(name, config) for name, config in zip(names, configs, strict=True) if config is not None]
     if not known:
-        raise NotThere(f"there is no topic {topic!r}" + (f" at {broker}" if broker else ""))
+        raise NotThere(f"there is no topic {topic!r}" + (f" at {', '.join(brokers)}" if brokers else ""))
     for name, config in known:
         perm = _with(_with(config.perm, Permission.READ, may_read), Permission.WRITE, may_write)
         fields = {

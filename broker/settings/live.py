@@ -170,7 +170,11 @@ class LiveSettings:
 
     def origins(self) -> Origins:
         """Where the settings are from that are no defaults, by the names that `as_properties` gives them."""
-        names: dict[str, list[str]] = {}
+        # Parts of the address have names of their own.
+        names = {
+            "node.listen": ["node.listen", "listenPort"],
+            "node.advertise": ["node.advertise", "brokerIP1"],
+        }
         for key, setting in _SETTING_OF.items():
             names.setdefault(setting, []).append(key)
 

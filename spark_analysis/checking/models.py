@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
+from spark_analysis.checking.frontier import search_register
 from spark_analysis.checking.search import (
     MAXIMUM_BYTES,
     MAXIMUM_CONFIGURATIONS,
@@ -29,9 +31,11 @@ from spark_analysis.checking.unambiguous.fifo import decide_fifo
 from spark_analysis.checking.unambiguous.priority import decide_priority_queue
 from spark_analysis.checking.unambiguous.register import decide_register
 from spark_analysis.checking.unambiguous.stack import decide_stack
+from spark_analysis.checking.verdict import UNDECIDED
 from spark_analysis.importing.calls import Call
 from spark_analysis.importing.frozen import order
 
+_FEW_CONFIGURATIONS: Final = 1_000
 IMPOSSIBLE: Final[tuple[Any, ...]] = ()
 
 
@@ -41,7 +45,7 @@ class Model:
 
     ``by_key``: operations on different keys are independent and judged apart. ``is_read`` and ``reaches`` are those of
     :func:`spark_analysis.checking.search.search`. ``without_search`` decides what it can, and returns None for the
-    rest.
+    rest. ``is_register``: :mod:`spark_analysis.checking.frontier` knows it, too.
     """
 
     name: str
@@ -52,6 +56,7 @@ class Model:
     is_read: Callable[[Call], bool]
     reaches: Reaches
     without_search: Callable[[Sequence[Call]], SearchResult | None] = lambda calls: None
+    is_register: bool = False
 
     def decide(
         self,
@@ -63,16 +68,31 @@ class Model:
     ) -> SearchResult:
         """Find a linearization of the calls of one key, or that there is none; the bounds are those of
         :func:`spark_analysis.checking.search.search`, where it takes a search."""
-        return self.without_search(calls) or search(
-            calls,
-            self.step,
-            self.initial,
+        found = self.without_search(calls)
+        if found is not None:
+            return found
+        by_depth = partial(
+            search,
+            *(calls, self.step, self.initial),
             is_read=self.is_read,
             reaches=self.reaches,
-            maximum_configurations=maximum_configurations,
             maximum_bytes=maximum_bytes,
             is_over=is_over,
         )
+        if self.is_register:
+            # Most histories take few configurations by depth. By width, unknown outcomes cost little; by depth, many
+            # operations at once.
+            found = by_depth(maximum_configurations=min(maximum_configurations, _FEW_CONFIGURATIONS))
+            if found.bound == "configurations":
+                found = search_register(
+                    *(calls, self.initial),
+                    maximum_configurations=maximum_configurations,
+                    maximum_bytes=maximum_bytes,
+                    is_over=is_over,
+                )
+            if found.verdict != UNDECIDED or is_over():
+                return found
+        return by_depth(maximum_configurations=maximum_configurations)
 
 
 def _never(_call: Call) -> bool:
@@ -246,11 +266,11 @@ MODELS: Final = {
     for model in (
         Model(
             *("register", _register, None, True, ("read", "write")),
-            *(_register_is_read, _register_reaches, _register_without_search),
+            *(_register_is_read, _register_reaches, _register_without_search, True),
         ),
         Model(
             *("cas-register", _register, None, True, ("read", "write", "cas")),
-            *(_register_is_read, _register_reaches, _register_without_search),
+            *(_register_is_read, _register_reaches, _register_without_search, True),
         ),
         Model(
             *("multi-register", _multi_register, (), False, ("txn",)),

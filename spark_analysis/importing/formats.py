@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
 from typing import Any, Final
 
 from broker.trace.events import brief
@@ -124,6 +126,50 @@ def _edn(text: Iterable[str]) -> Iterator[Line | BadLine]:
         yield Line(number, time_ns, process, form["type"], function, key, form.get("value"))
 
 
+def _knossos(text: Iterable[str]) -> Iterator[Line | BadLine]:
+    """EDN whose values may all be [key value], as Jepsen's independent keys are written.
+
+    Whether they are, the first invocation says that can only be one of both: a read of [key nil] or a cas of [key
+    [from to]] on the one side, no value, a single one or a cas of [from to] on the other.
+    """
+    lines = _edn(text)
+    waiting: list[Line | BadLine] = []
+    has_keys: bool | None = None
+    for line in lines:
+        waiting.append(line)
+        if isinstance(line, Line) and line.kind == "invoke":
+            has_keys = _has_key(line)
+            if has_keys is not None:
+                break
+    whole = chain(waiting, lines)
+    yield from map(_keyed, whole) if has_keys else whole
+
+
+def _has_key(line: Line) -> bool | None:
+    """True if an invocation's value is a key and a value, None if nobody can tell."""
+    match line.value:
+        case [_, None]:
+            return True
+        case [_, second] if line.function == "cas":
+            return isinstance(second, list)
+        case [_, _] if line.function != "txn":
+            return None
+    return False
+
+
+def _keyed(line: Line | BadLine) -> Line | BadLine:
+    if isinstance(line, BadLine):
+        return line
+    match line.value:
+        case [key, value]:
+            return replace(line, key=str(key), value=value)
+    if line.kind == "invoke":
+        return BadLine(
+            line.number, f"{brief(line.value, 80)} is not [key value], unlike the values before it"
+        )
+    return replace(line, value=None)  # its invocation has the key
+
+
 def _edn_problem(form: Any) -> str | None:
     if not isinstance(form, dict) or "process" not in form or "f" not in form:
         return f"not an operation: {brief(form, 80)}"
@@ -184,4 +230,4 @@ def _problem(form: Any) -> str | None:
     return None
 
 
-_PARSERS: Final = {"jsonl": _jsonl, "knossos": _edn, "porcupine-kv": _edn, "jepsen-etcd": _jepsen_etcd}
+_PARSERS: Final = {"jsonl": _jsonl, "knossos": _knossos, "porcupine-kv": _edn, "jepsen-etcd": _jepsen_etcd}

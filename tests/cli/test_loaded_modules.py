@@ -57,7 +57,10 @@ def loaded(arguments: list[str]) -> tuple[int, set[str]]:
     return code, set(modules)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["status", "--help"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["--version"], ["status", "--help"], ["consumer", "reset", "--help"], ["doctor", "--help"]],
+)
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     code, modules = loaded(arguments)
     assert code == 0

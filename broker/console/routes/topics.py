@@ -110,7 +110,7 @@ async def alter(seat: Seat, parameters: AlteredTopic) -> list[str]:
         queues=parameters.queues,
         may_read=parameters.may_read,
         may_write=parameters.may_write,
-        broker=parameters.broker,
+        brokers=None if parameters.broker is None else [parameters.broker],
     )
 
 

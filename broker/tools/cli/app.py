@@ -12,7 +12,14 @@ _COMMANDS = (
     ("namesrv", "broker.tools.cli.servers:namesrv", "Run a name server."),
     ("broker", "broker.tools.cli.servers:broker", "Run one broker of a group."),
     ("cluster", "broker.tools.cli.local_cluster:cluster", "Run a local name server and group until Ctrl-C."),
-    ("topic", "broker.tools.cli.topics:app", "Create, list and describe topics."),
+    ("topic", "broker.tools.cli.topics:app", "Create, list, describe, alter, move and delete topics."),
+    (
+        "consumer",
+        "broker.tools.cli.consumers:app",
+        "Show consumer groups, their lag and members; send one elsewhere; delete one.",
+    ),
+    ("message", "broker.tools.cli.single_messages:app", "Find and show messages, and the way of one."),
+    ("dlq", "broker.tools.cli.dead_letters:app", "List, show, send again and delete dead letters."),
     (
         "group",
         "broker.tools.cli.groups:app",
@@ -20,8 +27,13 @@ _COMMANDS = (
     ),
     ("produce", "broker.tools.cli.messages:produce", "Send messages."),
     ("consume", "broker.tools.cli.messages:consume", "Read messages."),
+    ("tail", "broker.tools.cli.tail:tail", "Follow a topic."),
+    ("top", "broker.tools.cli.top:top", "Show rates and lag again and again."),
     ("status", "broker.tools.cli.status:status", "Show roles, terms, indices and the lag of each replica."),
     ("console", "broker.tools.cli.console:console", "Serve a page that shows the cluster, and runs it."),
+    ("doctor", "broker.tools.cli.doctor:doctor", "Look for what is wrong, and say what to do."),
+    ("config", "broker.tools.cli.node_settings:app", "Show and change settings of running brokers."),
+    ("acl", "broker.tools.cli.accounts:app", "List, show and check accounts."),
     ("backup", "broker.tools.cli.backups:app", "Copy a running group's log and state into a directory."),
     ("restore", "broker.tools.cli.backups:restore", "Make a node's store of a backup."),
     ("migrate", "broker.tools.cli.migrate:migrate", "Make a backup of a RocketMQ DLedger node's store."),
@@ -45,6 +57,11 @@ _COMMANDS = (
         "bench",
         "broker.tools.cli.benchmark:bench",
         "Measure a local group against the limits of this machine.",
+    ),
+    (
+        "completion",
+        "broker.tools.cli.completion:completion",
+        "Print a script by which a shell completes commands.",
     ),
 )
 

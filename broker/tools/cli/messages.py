@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from broker.tools.cli.errors import USAGE, CommandError
-from broker.tools.cli.options import DEFAULT_SERVERS, Servers
+from broker.tools.cli.options import DEFAULT_SERVERS, AsJsonLines, Servers
 
 if TYPE_CHECKING:
     from broker.client.message import Message, MessageView, SendResult
 
 PRODUCER_GROUP = "TRIVET_CLI"
-
-AsJsonLines = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object a line.")]
 
 
 async def produce(

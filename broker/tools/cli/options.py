@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON instead of a table.")]
 
+AsJsonLines = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object a line.")]
+
 
 def _env(name: str, help: str) -> Parameter:
     """An option that may stand in the environment."""

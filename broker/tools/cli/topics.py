@@ -1,4 +1,4 @@
-"""``trivet topic``: create, list and describe topics."""
+"""``trivet topic``: create, list, describe, alter, move and delete topics."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from cyclopts import App, Parameter
 
 from broker.tools.cli.errors import USAGE, CommandError
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers
+from broker.tools.cli.orders import Yes, confirm
+from broker.tools.cli.topic_moves import move
 
-app = App(name="topic", help="Create, list and describe topics.", backend="trio")
+app = App(name="topic", help="Create, list, describe, alter, move and delete topics.", backend="trio")
+app.command(move)
 
 _SYSTEM_PREFIXES = (
     "%",
@@ -124,6 +127,123 @@ async def describe(
     else:
         columns = ["broker", "queue", "min_offset", "max_offset", "messages"]
         print_table(columns, [[row[column] for column in columns] for row in rows], title=topic)
+    return 0
+
+
+@app.command
+async def stats(
+    topic: Annotated[str, Parameter(help="Name of the topic.")],
+    /,
+    *,
+    servers: Servers = DEFAULT_SERVERS,
+    json: AsJson = False,
+) -> int:
+    """Show settings, messages and rates of a topic by broker group, and the consumer groups that read it.
+
+    Rates are those of the last minute.
+    """
+    from broker.operations.topics import topic_stats
+    from broker.tools.cli.output import print_json, print_table
+
+    async with servers.admin() as admin:
+        found = await topic_stats(admin, topic)
+    if json:
+        print_json(found)
+        return 0
+    print_table(
+        ["group", "queues", "permission", "ordered", "messages", "per second", "bytes per second"],
+        [
+            [
+                at.broker,
+                f"{at.read_queues}"
+                if at.read_queues == at.write_queues
+                else f"{at.read_queues} to read, {at.write_queues} to write",
+                "-".join(name for name, may in (("read", at.may_read), ("write", at.may_write)) if may)
+                or "none",
+                at.ordered,
+                sum(queue.end - queue.begin for queue in at.queues),
+                round(at.messages_per_s, 1),
+                round(at.bytes_per_s, 1),
+            ]
+            for at in found.brokers
+        ],
+        title=topic,
+    )
+    print(f"consumer groups: {', '.join(found.groups) or 'none'}")
+    return 0
+
+
+@app.command
+async def alter(
+    topic: Annotated[str, Parameter(help="Name of the topic.")],
+    /,
+    *,
+    queues: Annotated[int | None, Parameter(help="Queues for reading and writing, in each group.")] = None,
+    permission: Annotated[
+        Literal["none", "read", "write", "read-write"] | None,
+        Parameter(help="What clients may do with the topic."),
+    ] = None,
+    ordered: Annotated[bool | None, Parameter(help="Whether it is marked as ordered.")] = None,
+    groups: Annotated[
+        str | None, Parameter(help="Only in these groups, with commas between them; others stay as they are.")
+    ] = None,
+    yes: Yes = False,
+    servers: Servers = DEFAULT_SERVERS,
+    json: AsJson = False,
+) -> int:
+    """Change what is given of a topic; the rest stays as it is.
+
+    With fewer queues than before, what the last ones keep is not read any more.
+    """
+    from broker.operations.topics import alter_topic
+    from broker.tools.cli.output import print_json
+
+    if queues is not None and not 1 <= queues <= 1024:
+        raise CommandError(f"--queues {queues}: from 1 to 1024", USAGE)
+    if queues is None and permission is None and ordered is None:
+        raise CommandError("give at least one of --queues, --permission and --ordered", USAGE)
+    named = None if groups is None else [name for name in groups.split(",") if name]
+    if named == []:
+        raise CommandError("--groups: names of groups, with commas between them", USAGE)
+    wanted = {"queues": queues, "permission": permission, "ordered": ordered}
+    change = ", ".join(f"{name} {value}" for name, value in wanted.items() if value is not None)
+    confirm(f"Change topic {topic} to {change}?", yes=yes)
+    async with servers.admin() as admin:
+        changed = await alter_topic(
+            admin,
+            topic,
+            queues=queues,
+            may_read=None if permission is None else "read" in permission,
+            may_write=None if permission is None else "write" in permission,
+            ordered=ordered,
+            brokers=named,
+        )
+    if json:
+        print_json({"topic": topic, "groups": changed})
+    else:
+        print(f"topic {topic} is changed in {', '.join(changed)}")
+    return 0
+
+
+@app.command
+async def delete(
+    topic: Annotated[str, Parameter(help="Name of the topic.")],
+    /,
+    *,
+    force: Annotated[bool, Parameter(negative="", help="Also while consumers subscribe to it.")] = False,
+    yes: Yes = False,
+    servers: Servers = DEFAULT_SERVERS,
+) -> int:
+    """Delete a topic everywhere, with its messages and the positions of consumer groups in it.
+
+    A topic that consumers subscribe to now is refused: a broker that creates topics by itself would make it anew.
+    """
+    from broker.operations.topics import delete_topic
+
+    confirm(f"Delete topic {topic} with all its messages?", yes=yes)
+    async with servers.admin() as admin:
+        await delete_topic(admin, topic, while_in_use=force)
+    print(f"topic {topic} is deleted")
     return 0
 
 

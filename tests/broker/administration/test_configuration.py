@@ -44,6 +44,23 @@ def refusal(client: Client, body: bytes) -> str:
     return answer.remark or ""
 
 
+def test_who_asks_for_origins_is_told_what_is_no_default(group: Group, client: Client) -> None:
+    def origins() -> dict[str, set[str]]:
+        fields = client.ok(RequestCode.GET_BROKER_CONFIG, {"origins": "true"}).fields
+        return {name: set(text.split(";")) - {""} for name, text in fields.items() if name != "version"}
+
+    assert "changedSettings" not in client.ok(RequestCode.GET_BROKER_CONFIG).fields
+    before = origins()
+    assert before["changedSettings"] == set()
+    assert {"dLegerPeers", "node.listen", "listenPort"} <= before["givenSettings"]
+    assert "flushDiskType" not in before["givenSettings"]
+    assert "brokerPermission" in before["changeableSettings"]
+    assert "brokerName" not in before["changeableSettings"]
+    update(client, brokerPermission="4")
+    assert origins() == before | {"changedSettings": {"brokerPermission"}}
+    assert set(settings(client)) >= before["givenSettings"] | before["changeableSettings"]
+
+
 def test_settings_have_the_names_of_the_reference(group: Group, client: Client) -> None:
     found = settings(client)
     assert found["brokerName"] == "broker-a"

@@ -9,7 +9,7 @@ import trio
 
 from broker.access.accounts import AccountsError
 from broker.client.admin import AdminClient
-from broker.client.errors import BrokerError, UsageError
+from broker.client.errors import BrokerError, NoRoute, UsageError
 from broker.client.message import Message
 from broker.client.producing.producer import Producer
 from broker.client.producing.transactions import Decision, TransactionalProducer
@@ -36,7 +36,7 @@ async def test_a_topic_is_shown_altered_and_deleted(leaders: list[Broker], admin
         ("a", 2, [30, 0]),
         ("b", 2, [0, 1]),
     ]
-    assert await alter_topic(admin, "t", may_write=False, broker="a") == ["a"]
+    assert await alter_topic(admin, "t", may_write=False, brokers=["a"]) == ["a"]
     assert await alter_topic(admin, "t", queues=3) == ["a", "b"]
     found = await topic_stats(admin, "t")
     assert [(at.read_queues, at.may_read, at.may_write) for at in found.brokers] == [
@@ -47,6 +47,8 @@ async def test_a_topic_is_shown_altered_and_deleted(leaders: list[Broker], admin
         await alter_topic(admin, "t")
     with pytest.raises(NotThere):
         await alter_topic(admin, "x", queues=1)
+    with pytest.raises(NoRoute, match="no such group"):
+        await alter_topic(admin, "t", queues=1, brokers=["z"])
     with a.client() as client:
         client.heartbeat("g", ["t"])
         with pytest.raises(InUse, match="'g' subscribes"):

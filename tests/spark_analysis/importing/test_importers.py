@@ -105,6 +105,47 @@ VECTOR = [
 ]
 
 
+def knossos(*operations: str) -> str:
+    return "".join(f"{{:process {one}}}\n" for one in operations)
+
+
+def test_values_with_keys_are_read_as_knossos_reads_them() -> None:
+    """Jepsen's independent keys: every value is [key value]; the keys are judged apart."""
+    text = knossos(
+        *("0, :type :invoke, :f :write, :value [1 3]", "0, :type :ok, :f :write, :value [1 3]"),
+        *("1, :type :invoke, :f :read, :value [2 nil]", "1, :type :ok, :f :read, :value [2 nil]"),
+        *("2, :type :invoke, :f :cas, :value [1 [3 4]]", "2, :type :info, :f :cas, :value nil"),
+        *("3, :type :invoke, :f :cas, :value [2 [5 6]]", "3, :type :fail, :f :cas, :value [2 [5 6]]"),
+        *("1, :type :invoke, :f :read, :value [1 nil]", "1, :type :fail, :f :read, :value [1 nil]"),
+        *("1, :type :invoke, :f :read, :value [1 nil]", "1, :type :ok, :f :read, :value [1 4]"),
+    )
+    assert verdicts("knossos", text, "cas-register") == {"1": LINEARIZABLE}
+    late = text.replace("[1 4]", "[1 5]")
+    assert verdicts("knossos", late, "cas-register") == {"1": VIOLATED}
+    (bad,) = [
+        one
+        for one in parse(
+            "knossos", f"{text}{{:process 9, :type :invoke, :f :write, :value 3}}".splitlines(True)
+        )
+        if isinstance(one, BadLine)
+    ]
+    assert "is not [key value]" in bad.reason
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "0, :type :invoke, :f :read, :value nil",
+        "0, :type :invoke, :f :cas, :value [1 2]",
+        "0, :type :invoke, :f :write, :value 3",
+        '0, :type :invoke, :f :txn, :value [["r" 1 nil] ["w" 2 5]]',
+    ],
+)
+def test_values_without_keys_stay_whole(first: str) -> None:
+    text = knossos(first, "1, :type :invoke, :f :write, :value [1 3]")
+    assert [one.key for one in parse("knossos", text.splitlines(True)) if isinstance(one, Line)] == ["", ""]
+
+
 def test_a_vector_that_was_cut_is_read_up_to_there() -> None:
     """Wherever it ends: what was whole counts, and where the rest begins is told."""
     text = "; a history\n[" + "".join(VECTOR) + "] ; its end\n"

@@ -1,0 +1,163 @@
+"""What happens in a cluster now: nodes with their rates, topics and consumer groups by how fast they grow and are read.
+
+Two samples are taken, and the rates are what lies between them. A sample costs two requests for each node and one for
+each broker group, however many topics there are: ends and positions come together, of the topics that somebody
+consumes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from broker.client.admin import AdminClient, BrokerStatus
+from broker.client.errors import BrokerError, ConnectionFailed
+from broker.operations.asking import Groups, each, read_body
+from broker.operations.own_groups import is_made_by_tools
+from broker.remoting.admin_bodies import BrokerConsumeStats
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.node_status import NodeStatus, decode_node_status
+from broker.state.topic_rules import is_system_group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFigures:
+    """A node as it tells of itself; rates are those of its last ten seconds. With a ``failure`` it told nothing."""
+
+    broker: str
+    address: str
+    node: str | None
+    role: str | None
+    term: int | None
+    put_per_s: float
+    got_per_s: float
+    disk_used_percent: float | None
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """Counts at one moment: messages ever stored by topic; by consumer group those passed and those yet to come."""
+
+    at_ns: int
+    nodes: tuple[NodeFigures, ...]
+    stored: Mapping[str, int]
+    passed: Mapping[str, int]
+    lag: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRate:
+    """Messages stored in a topic in a second."""
+
+    topic: str
+    stored_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRate:
+    """Messages that a consumer group passes in a second, and how many it has yet to."""
+
+    group: str
+    consumed_per_s: float
+    lag: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """The cluster between two samples, topics by their rates and groups by their lag, the largest first."""
+
+    nodes: tuple[NodeFigures, ...]
+    topics: tuple[TopicRate, ...]
+    groups: tuple[GroupRate, ...]
+
+
+async def sample(admin: AdminClient) -> Sample:
+    """Count once. A node that does not answer is in the sample; raises ClientError where no group does."""
+    groups = await Groups.registered(admin)
+    statuses = await admin.status()
+
+    async def consumed(name: str) -> BrokerConsumeStats:
+        response = await groups.read(name, RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
+        return read_body(response, name, BrokerConsumeStats.decode)
+
+    nodes = await each(admin, statuses, lambda status: _node(admin, status))
+    ends: dict[tuple[str, str, int], int] = {}
+    passed: dict[str, int] = {}
+    lag: dict[str, int] = {}
+    for found in await each(admin, groups.names, consumed):
+        for group, progress in found.groups.items():
+            if is_system_group(group) or is_made_by_tools(group):
+                continue
+            for stats in progress:
+                for queue, at in stats.offsets.items():
+                    ends[queue.topic, queue.broker_name, queue.queue_id] = at.broker_offset
+                    passed[group] = passed.get(group, 0) + at.consumer_offset
+                    behind = max(0, at.broker_offset - at.consumer_offset)
+                    lag[group] = lag.get(group, 0) + behind
+    stored: dict[str, int] = {}
+    for (topic, _, _), end in ends.items():
+        stored[topic] = stored.get(topic, 0) + end
+    return Sample(
+        at_ns=admin.core.runtime.now_ns(), nodes=tuple(nodes), stored=stored, passed=passed, lag=lag
+    )
+
+
+def between(before: Sample, after: Sample) -> Figures:
+    """Return what happened between two samples. What is new in the second has no rate yet."""
+    seconds = max((after.at_ns - before.at_ns) / 1e9, 1e-3)
+
+    def rate(now: int, name: str, earlier: Mapping[str, int]) -> float:
+        return max(0, now - earlier.get(name, now)) / seconds
+
+    topics = [
+        TopicRate(topic=topic, stored_per_s=rate(count, topic, before.stored))
+        for topic, count in after.stored.items()
+    ]
+    groups = [
+        GroupRate(group=group, consumed_per_s=rate(count, group, before.passed), lag=after.lag[group])
+        for group, count in after.passed.items()
+    ]
+    return Figures(
+        nodes=after.nodes,
+        topics=tuple(sorted(topics, key=lambda topic: (-topic.stored_per_s, topic.topic))),
+        groups=tuple(sorted(groups, key=lambda group: (-group.lag, group.group))),
+    )
+
+
+async def _node(admin: AdminClient, registered: BrokerStatus) -> NodeFigures:
+    status: NodeStatus | None = None
+    failure = registered.failure
+    if failure is None:
+        try:
+            response = await admin.call(registered.address, RequestCode.TRIVET_NODE_STATUS)
+            if response.code == ResponseCode.SUCCESS:
+                status = decode_node_status(response.body)
+        except (ConnectionFailed, BrokerError) as error:
+            failure = str(error)
+        except msgspec.MsgspecError:
+            pass  # another broker than Trivet's
+    table = registered.table or {}
+    total = None if status is None else status.disk_total_bytes
+    free = None if status is None else status.disk_free_bytes
+    return NodeFigures(
+        broker=registered.broker_name,
+        address=registered.address,
+        node=None if status is None else status.node,
+        role=registered.role if status is None else status.role,
+        term=None if status is None else status.term,
+        put_per_s=_first(table.get("putTps", "")),
+        got_per_s=_first(table.get("getTransferredTps", "")),
+        disk_used_percent=None if not total or free is None else round(100 * (total - free) / total, 1),
+        failure=failure,
+    )
+
+
+def _first(rates: str) -> float:
+    """The first of the rates in a figure of the runtime table: that of the last ten seconds."""
+    try:
+        return float(rates.split()[0])
+    except (IndexError, ValueError):
+        return 0.0

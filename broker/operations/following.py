@@ -1,0 +1,89 @@
+"""Following a topic: its messages as they are stored, from now or from a time on, through whatever leaders it has.
+
+A follower is no member of a consumer group: it reads all queues, stores no positions, and disturbs nobody.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from broker.client.admin import AdminClient
+from broker.client.consuming.pull_consumer import PullConsumer
+from broker.client.consuming.subscription import SqlFilter
+from broker.client.errors import BrokerError, NameServerUnavailable, NoRoute
+from broker.operations.asking import each
+from broker.operations.own_groups import READER_GROUP
+from broker.operations.reading import StoredMessage, stored_message
+
+QUEUES_LOOKED_FOR_S = 10.0
+"""A topic that is given more queues, or whose broker groups become more, is noticed after so long."""
+
+
+class Follower:
+    """Reads a topic from ``since_ms`` on, or from now. ``wanted`` are tags (``a || b``) or an `SqlFilter`.
+
+    async with Follower(admin, "topic") as follower:
+        messages = await follower.take()
+
+    Entering raises NoRoute for an unknown topic, UsageError, ClientError.
+    """
+
+    def __init__(
+        self, admin: AdminClient, topic: str, *, wanted: str | SqlFilter = "*", since_ms: int | None = None
+    ) -> None:
+        options = admin.options
+        self._admin = admin
+        self._topic = topic
+        self._since_ms = since_ms
+        self._looked_ns = 0
+        self._consumer = PullConsumer(
+            options.name_servers,
+            group=READER_GROUP,
+            topics={topic: wanted},
+            runtime=admin.core.runtime,
+            tls=options.tls,
+            credentials=options.credentials,
+        )
+
+    async def __aenter__(self) -> Follower:
+        await self._consumer.__aenter__()
+        try:
+            queues = await self._consumer.queues(self._topic)
+            if self._since_ms is None:
+                begins = await each(self._admin, queues, self._consumer.max_offset)
+            else:
+                since_ms = self._since_ms
+                begins = await each(
+                    self._admin, queues, lambda queue: self._consumer.search_offset(queue, since_ms)
+                )
+            self._consumer.assign(dict(zip(queues, begins, strict=True)))
+            self._assigned = set(queues)
+            self._looked_ns = self._admin.core.runtime.now_ns()
+        except BaseException as error:
+            await self._consumer.__aexit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return await self._consumer.__aexit__(kind, error, traceback)
+
+    async def take(self, timeout_s: float = 1.0) -> list[StoredMessage]:
+        """Return messages of one queue, in their order; none if none comes in time. Brokers that are away are waited
+        for. Raises ClientClosed outside the block."""
+        runtime = self._admin.core.runtime
+        if runtime.now_ns() - self._looked_ns >= QUEUES_LOOKED_FOR_S * 1e9:
+            self._looked_ns = runtime.now_ns()
+            await self._look_for_queues()
+        return [stored_message(view) for view in await self._consumer.poll(timeout_s=timeout_s)]
+
+    async def _look_for_queues(self) -> None:
+        try:
+            route = await self._admin.route(self._topic)
+        except (NoRoute, BrokerError, NameServerUnavailable):
+            return  # the queues that are known may serve all the same
+        for queue in route.readable:
+            if queue not in self._assigned:
+                self._assigned.add(queue)
+                self._consumer.seek(queue, 0)  # it is new: all that it has came after the beginning

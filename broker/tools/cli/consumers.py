@@ -1,0 +1,256 @@
+"""``trivet consumer``: consumer groups, their lag and members; sending one elsewhere; deleting one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from broker.tools.cli.errors import USAGE, CommandError
+from broker.tools.cli.moments import moment_ms, span_text
+from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers
+from broker.tools.cli.orders import Yes, confirm
+
+if TYPE_CHECKING:
+    from broker.operations.consumer_groups import GroupDetail
+    from broker.operations.positions import Target
+
+app = App(
+    name="consumer",
+    help="Show consumer groups, their lag and members; send one elsewhere; delete one.",
+    backend="trio",
+)
+
+Group = Annotated[str, Parameter(help="Name of the consumer group.")]
+
+
+@app.command(name="list")
+async def list_groups(
+    *,
+    everything: Annotated[
+        bool, Parameter(name="--all", negative="", help="Also those that the system made.")
+    ] = False,
+    servers: Servers = DEFAULT_SERVERS,
+    json: AsJson = False,
+) -> int:
+    """List the consumer groups with their members, topics and lag: the messages that each has yet to consume."""
+    from broker.operations.consumer_groups import list_groups
+    from broker.tools.cli.output import print_json, print_table
+
+    async with servers.admin() as admin:
+        groups = await list_groups(admin, system=everything)
+    if json:
+        print_json({"groups": groups})
+    else:
+        print_table(
+            ["group", "kind", "members", "lag", "per second", "topics"],
+            [
+                [
+                    group.name,
+                    group.kind,
+                    group.members,
+                    group.lag,
+                    round(group.consumed_per_s, 1),
+                    ", ".join(group.topics),
+                ]
+                for group in groups
+            ],
+        )
+    return 0
+
+
+@app.command
+async def describe(
+    group: Group,
+    /,
+    *,
+    servers: Servers = DEFAULT_SERVERS,
+    json: AsJson = False,
+) -> int:
+    """Show members, what they subscribe to, and the group's position in every queue.
+
+    Members that disagree about a subscription are named, and the exit code is 1: some of them get messages that others
+    were to have. A member that does not tell of itself within 3 s is shown without its subscriptions.
+    """
+    from broker.operations.consumer_groups import describe_group
+    from broker.tools.cli.output import print_json, print_table
+
+    async with servers.admin() as admin:
+        found = await describe_group(admin, group)
+    if json:
+        print_json(found)
+        return 1 if found.conflicts else 0
+    print(f"{found.name}: {found.kind or 'no members'}, lag {found.lag:,}, {span_text(found.lag_s)} behind")
+    if not found.may_consume:
+        print("its settings forbid it to consume (consume_enable)")
+    if found.members:
+        print_table(
+            ["member", "address", "language", "version", "subscriptions"],
+            [
+                [
+                    member.client_id,
+                    member.address,
+                    member.language,
+                    str(member.version),
+                    "does not tell"
+                    if member.subscriptions is None
+                    else ", ".join(f"{wanted.topic}: {wanted.expression}" for wanted in member.subscriptions),
+                ]
+                for member in found.members
+            ],
+        )
+    _print_queues(found)
+    for conflict in found.conflicts:
+        print(f"conflict: members subscribe to different things of topic {conflict.topic}")
+        for expression, clients in conflict.wanted:
+            print(f"    {expression or 'nothing of it'}: {', '.join(clients)}")
+    return 1 if found.conflicts else 0
+
+
+@app.command
+async def lag(
+    group: Group,
+    /,
+    *,
+    over: Annotated[
+        int | None, Parameter(name="--max", help="Exit code 1 if the group lags by more messages.")
+    ] = None,
+    over_s: Annotated[
+        float | None, Parameter(name="--max-seconds", help="Exit code 1 if the oldest has waited longer.")
+    ] = None,
+    servers: Servers = DEFAULT_SERVERS,
+    json: AsJson = False,
+) -> int:
+    """Show how far a group lags, by queue and in all: messages, and how long the oldest of them has waited."""
+    from broker.operations.consumer_groups import describe_group
+    from broker.tools.cli.output import print_json
+
+    async with servers.admin() as admin:
+        found = await describe_group(admin, group)
+    if json:
+        print_json({"group": found.name, "lag": found.lag, "lag_s": found.lag_s, "queues": found.queues})
+    else:
+        _print_queues(found)
+        print(f"{found.lag:,} messages, {span_text(found.lag_s)}")
+    is_over = (over is not None and found.lag > over) or (over_s is not None and found.lag_s > over_s)
+    return 1 if is_over else 0
+
+
+@app.command
+async def reset(
+    group: Group,
+    topic: Annotated[str, Parameter(help="The topic in which it goes elsewhere.")],
+    /,
+    *,
+    to: Annotated[
+        Literal["earliest", "latest"] | None, Parameter(help="The first message that is kept, or the end.")
+    ] = None,
+    at: Annotated[
+        str | None,
+        Parameter(
+            help="The first message stored since: 2030-01-31T12:00:00, or 15m for a quarter of an hour ago."
+        ),
+    ] = None,
+    offset: Annotated[int | None, Parameter(help="This offset.")] = None,
+    by: Annotated[
+        int | None, Parameter(help="So many messages on from where it is; back if negative.")
+    ] = None,
+    queue: Annotated[int | None, Parameter(help="Only in this queue.")] = None,
+    broker: Annotated[str | None, Parameter(help="Only at this broker group.")] = None,
+    dry_run: Annotated[bool, Parameter(negative="", help="Only show what it would skip or repeat.")] = False,
+    yes: Yes = False,
+    servers: Servers = DEFAULT_SERVERS,
+    json: AsJson = False,
+) -> int:
+    """Send a consumer group elsewhere in a topic, after showing what that skips or repeats.
+
+    Give one of --to, --at, --offset and --by. Members that run follow at their next pull; a group without members goes
+    on there when it comes. Offsets outside of what a queue keeps mean its first or its end.
+    """
+    from broker.operations.positions import preview_reset
+    from broker.operations.positions import reset as order
+    from broker.tools.cli.output import print_json, print_table
+
+    target = _target(to, at, offset, by, broker, queue)
+    async with servers.admin() as admin:
+        resets = await preview_reset(admin, group, topic, target)
+        skipped = sum(one.skipped for one in resets)
+        repeated = sum(one.repeated for one in resets)
+        if not json:
+            columns = ["broker", "queue", "from", "to", "skipped", "repeated"]
+            rows = [
+                [one.broker, one.queue, one.from_offset, one.to_offset, one.skipped, one.repeated]
+                for one in resets
+            ]
+            print_table(columns, rows, title=f"{group} in {topic}")
+        if not dry_run:
+            confirm(
+                f"{group} will skip {skipped:,} messages of {topic} and repeat {repeated:,}. Reset it?",
+                yes=yes,
+            )
+            await order(admin, group, resets)
+    if json:
+        print_json({"group": group, "topic": topic, "done": not dry_run, "queues": resets})
+    elif not dry_run:
+        print(f"{group} goes on there in {len(resets)} queue{'s' if len(resets) != 1 else ''}")
+    return 0
+
+
+@app.command
+async def delete(
+    group: Group,
+    /,
+    *,
+    dead_letters: Annotated[bool, Parameter(negative="", help="Delete its dead letters, too.")] = False,
+    force: Annotated[bool, Parameter(negative="", help="Also while it has members.")] = False,
+    yes: Yes = False,
+    servers: Servers = DEFAULT_SERVERS,
+) -> int:
+    """Delete a consumer group: its settings, its positions, its retry topic.
+
+    A group with members is refused, as each of them would make it anew at its next heartbeat.
+    """
+    from broker.operations.consumer_groups import delete_group
+
+    confirm(f"Delete consumer group {group} with its positions?", yes=yes)
+    async with servers.admin() as admin:
+        await delete_group(admin, group, while_in_use=force, dead_letters=dead_letters)
+    print(f"consumer group {group} is deleted")
+    return 0
+
+
+def _target(
+    to: Literal["earliest", "latest"] | None,
+    at: str | None,
+    offset: int | None,
+    by: int | None,
+    broker: str | None,
+    queue: int | None,
+) -> Target:
+    """The target that the options name. Raises CommandError for none and for several."""
+    from broker.operations.positions import Target
+
+    if sum(choice is not None for choice in (to, at, offset, by)) != 1:
+        raise CommandError("give one of --to, --at, --offset and --by", USAGE)
+    if to is not None:
+        return Target(kind=to, broker=broker, queue=queue)
+    if offset is not None:
+        return Target(kind="offset", value=offset, broker=broker, queue=queue)
+    if by is not None:
+        return Target(kind="by", value=by, broker=broker, queue=queue)
+    return Target(kind="time", value=moment_ms(at, "--at") or 0, broker=broker, queue=queue)
+
+
+def _print_queues(found: GroupDetail) -> None:
+    from broker.tools.cli.output import print_table
+
+    if found.kind == "broadcasting":
+        print("each of its members keeps positions of its own")
+        return
+    print_table(
+        ["topic", "broker", "queue", "position", "end", "lag", "behind", "owner"],
+        [
+            [at.topic, at.broker, at.queue, at.position, at.end, at.lag, span_text(at.lag_s), at.owner]
+            for at in found.queues
+        ],
+    )

@@ -1,0 +1,131 @@
+"""``trivet dlq``: dead letters, the messages that a consumer group has given back too often."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from broker.tools.cli.errors import USAGE, CommandError
+from broker.tools.cli.moments import moment_text
+from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, AsJsonLines, Servers
+from broker.tools.cli.orders import Yes, confirm
+
+app = App(name="dlq", help="List, show, send again and delete dead letters.", backend="trio")
+
+Group = Annotated[str, Parameter(help="Name of the consumer group.")]
+
+
+@app.command(name="list")
+async def list_groups(*, servers: Servers = DEFAULT_SERVERS, json: AsJson = False) -> int:
+    """List the consumer groups that have dead letters: how many are kept, how many were not sent again."""
+    from broker.operations.dead_letters import list_dead_letters
+    from broker.tools.cli.output import print_json, print_table
+
+    async with servers.admin() as admin:
+        found = await list_dead_letters(admin)
+    if json:
+        print_json({"groups": found})
+    else:
+        print_table(
+            ["group", "kept", "waiting", "newest"],
+            [[one.group, one.kept, one.waiting, moment_text(one.newest_ms)] for one in found],
+        )
+    return 0
+
+
+@app.command
+async def show(
+    group: Group,
+    /,
+    *,
+    limit: Annotated[int, Parameter(help="At most so many, the newest.")] = 32,
+    servers: Servers = DEFAULT_SERVERS,
+    json: AsJsonLines = False,
+) -> int:
+    """Show a group's dead letters, the oldest first. With --json a line is what `trivet message find` prints."""
+    from broker.operations.messages import find_messages
+    from broker.state.topic_rules import DEAD_LETTER_PREFIX
+    from broker.tools.cli.message_output import print_message, print_message_json
+
+    async with servers.admin() as admin:
+        found = await find_messages(admin, DEAD_LETTER_PREFIX + group, limit=limit)
+    for message in found:
+        (print_message_json if json else print_message)(message)
+    return 0
+
+
+@app.command
+async def redrive(
+    group: Group,
+    /,
+    *,
+    rate: Annotated[float, Parameter(help="Messages per second.")] = 100.0,
+    limit: Annotated[int | None, Parameter(help="At most so many.")] = None,
+    again: Annotated[bool, Parameter(negative="", help="Also those that were sent again before.")] = False,
+    yes: Yes = False,
+    servers: Servers = DEFAULT_SERVERS,
+    json: AsJson = False,
+) -> int:
+    """Send a group's dead letters to it again, with no retries behind them; no other group gets them.
+
+    They stay where they are until `trivet dlq purge`, or until they are too old. What was sent is noted at the brokers,
+    so that the next call goes on behind it.
+    """
+    import trio
+
+    from broker.operations.dead_letters import count_dead_letters
+    from broker.operations.dead_letters import redrive as send_again
+    from broker.tools.cli.output import print_json
+    from broker.tools.cli.progress import Progress
+
+    if not 0 < rate < 1e6:
+        raise CommandError(f"--rate {rate:g}: messages per second, more than 0", USAGE)
+    progress, sent = Progress(10.0), 0
+
+    def done(count: int) -> None:
+        nonlocal sent
+        sent = count
+
+    async with servers.admin() as admin:
+        before = await count_dead_letters(admin, group)
+        wanted = before.kept if again else before.waiting
+        wanted = wanted if limit is None else min(wanted, limit)
+        confirm(f"Send {wanted:,} dead letters to consumer group {group} again?", yes=yes)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(progress.keep_showing, lambda: f"{sent:,} of {wanted:,} sent")
+            found = await send_again(admin, group, rate_per_s=rate, limit=limit, again=again, done=done)
+            nursery.cancel_scope.cancel()
+    if json:
+        print_json(found)
+    else:
+        print(f"{found.sent:,} sent again, {found.left:,} left")
+        if found.passed_over:
+            print(f"{found.passed_over:,} could not be sent: their bodies are damaged or empty")
+    return 1 if found.passed_over else 0
+
+
+@app.command
+async def purge(
+    group: Group,
+    /,
+    *,
+    yes: Yes = False,
+    servers: Servers = DEFAULT_SERVERS,
+    json: AsJson = False,
+) -> int:
+    """Delete all dead letters of a group."""
+    from broker.operations.dead_letters import count_dead_letters
+    from broker.operations.dead_letters import purge as delete
+    from broker.tools.cli.output import print_json
+
+    async with servers.admin() as admin:
+        before = await count_dead_letters(admin, group)
+        again = f", {before.waiting:,} of which were never sent again" if before.waiting else ""
+        confirm(f"Delete {before.kept:,} dead letters of consumer group {group}{again}?", yes=yes)
+        deleted = await delete(admin, group)
+    if json:
+        print_json({"group": group, "deleted": deleted})
+    else:
+        print(f"{deleted:,} dead letters of {group} are deleted")
+    return 0

@@ -1,0 +1,37 @@
+"""``trivet doctor``: what is wrong with a cluster, or soon will be, and what to do."""
+
+from __future__ import annotations
+
+from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers
+
+
+async def doctor(*, servers: Servers = DEFAULT_SERVERS, json: AsJson = False) -> int:
+    """Look for what is wrong with a cluster, and say what to do about it.
+
+    It looks at name servers, nodes, the addresses that clients are given, replicas, clocks, disks, open files,
+    releases and formats, certificates, and at members of consumer groups that subscribe to different things. A fault
+    does harm now, a warning will, a note may be meant so. The exit code is 1 if there is a fault.
+    """
+    from broker.operations.doctor import diagnose
+    from broker.tools.cli.output import console, print_json
+
+    async with servers.admin() as admin:
+        diagnosis = await diagnose(admin)
+    if json:
+        findings = {
+            "healthy": diagnosis.is_healthy,
+            "checks": diagnosis.checks,
+            "findings": diagnosis.findings,
+        }
+        print_json(findings)
+        return 0 if diagnosis.is_healthy else 1
+    screen = console()
+    colours = {"fault": "bold red", "warning": "yellow", "note": "dim"}
+    for finding in diagnosis.findings:
+        screen.print(f"{finding.severity:>7}  ", style=colours[finding.severity], end="")
+        screen.print(f"{finding.about}: {finding.what}", markup=False, soft_wrap=True)
+        screen.print(f"         {finding.advice}", markup=False, soft_wrap=True)
+    worse = {finding.check for finding in diagnosis.findings if finding.severity != "note"}
+    fine = [check for check in diagnosis.checks if check not in worse]
+    print(f"nothing wrong with: {', '.join(fine)}" if fine else "every check has found something")
+    return 0 if diagnosis.is_healthy else 1

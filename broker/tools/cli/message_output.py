@@ -1,0 +1,66 @@
+"""Stored messages on stdout: one JSON object a line for scripts, a block of lines for people."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING
+
+from broker.tools.cli.moments import moment_text
+
+if TYPE_CHECKING:
+    from broker.operations.reading import StoredMessage
+
+_SHOWN_CHARACTERS = 200
+"""Of a body in a list; `message show` shows all."""
+
+
+def message_fields(message: StoredMessage) -> dict[str, object]:
+    """Return a message as ``--json`` prints it, the names as those of ``trivet consume --json``."""
+    fields: dict[str, object] = {
+        "topic": message.topic,
+        "broker": message.broker,
+        "queue": message.queue,
+        "offset": message.offset,
+        "message_id": message.message_id,
+        "offset_message_id": message.offset_message_id,
+        "tags": message.tags,
+        "keys": list(message.keys),
+        "born_ms": message.born_ms,
+        "born_host": message.born_host,
+        "stored_ms": message.stored_ms,
+        "store_host": message.store_host,
+        "reconsume_times": message.reconsume_times,
+        "flag": message.flag,
+        "size": message.size,
+        "properties": message.properties,
+    }
+    if message.body is None:
+        return fields | {"damaged": message.damage}
+    try:
+        return fields | {"body": message.body.decode()}
+    except UnicodeDecodeError:
+        return fields | {"body_base64": base64.b64encode(message.body).decode()}
+
+
+def print_message_json(message: StoredMessage) -> None:
+    """Print one line."""
+    print(json.dumps(message_fields(message), ensure_ascii=False), flush=True)
+
+
+def print_message(message: StoredMessage) -> None:
+    """Print a line with the message's place, and one with the beginning of its body."""
+    marks = " ".join(filter(None, [message.tags, *message.keys]))
+    place = f"{message.broker}/{message.queue}@{message.offset}"
+    print(f"{moment_text(message.stored_ms)}  {place}  {message.message_id}  {marks}".rstrip())
+    print(f"    {body_text(message)[:_SHOWN_CHARACTERS]}", flush=True)
+
+
+def body_text(message: StoredMessage) -> str:
+    """Return a body for people; one that is no text as its bytes."""
+    if message.body is None:
+        return f"({message.damage})"
+    try:
+        return message.body.decode()
+    except UnicodeDecodeError:
+        return repr(message.body)[2:-1]

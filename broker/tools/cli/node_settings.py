@@ -1,0 +1,97 @@
+"""``trivet config``: the settings of running brokers, and the few that may change meanwhile (docs/configuration.md)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from broker.tools.cli.errors import FAILED, USAGE, CommandError
+from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers, check_address
+from broker.tools.cli.orders import Yes, confirm
+
+app = App(name="config", help="Show and change settings of running brokers.", backend="trio")
+
+Node = Annotated[
+    str | None, Parameter(name="--node", help="Only the broker at this address, HOST:PORT; else all.")
+]
+
+
+@app.command
+async def get(
+    *names: Annotated[str, Parameter(help="Settings to show; without any, those that are no defaults.")],
+    everything: Annotated[bool, Parameter(name="--all", negative="", help="All of them.")] = False,
+    node: Node = None,
+    servers: Servers = DEFAULT_SERVERS,
+    json: AsJson = False,
+) -> int:
+    """Show settings in force and where each is from: the default, the broker's file, a change at run time.
+
+    They have RocketMQ's names where it has one. Secrets are told to nobody. The exit code is 1 for a name that no
+    broker has.
+    """
+    from broker.operations.settings import settings_in_force
+    from broker.tools.cli.output import print_json, print_table
+
+    if node is not None:
+        check_address(node, f"--node {node}")
+    async with servers.admin() as admin:
+        nodes = await settings_in_force(admin, address=node)
+    rows = [
+        {
+            "address": one.address,
+            "name": setting.name,
+            "value": setting.value,
+            "origin": setting.origin,
+            "changeable": setting.changeable,
+        }
+        for one in nodes
+        for setting in one.settings
+        if setting.name in names or (not names and (everything or setting.origin != "default"))
+    ]
+    if json:
+        print_json({"settings": rows})
+    else:
+        columns = ["address", "name", "value", "origin", "changeable"]
+        print_table(columns, [[row[column] for column in columns] for row in rows])
+    missing = sorted(set(names) - {str(row["name"]) for row in rows})
+    if missing:
+        raise CommandError(f"no broker has a setting {', '.join(missing)}", FAILED)
+    return 0
+
+
+@app.command(name="set")
+async def set_settings(
+    *assignments: Annotated[str, Parameter(help="NAME=VALUE, each.")],
+    node: Node = None,
+    yes: Yes = False,
+    servers: Servers = DEFAULT_SERVERS,
+    json: AsJson = False,
+) -> int:
+    """Change settings of running brokers, all that are named or none at each. They are kept, and hold after a restart.
+
+    A setting that cannot change while a broker runs is refused with the reason; `trivet config get --all` says which
+    can.
+    """
+    from broker.operations.settings import change_settings
+    from broker.tools.cli.output import print_json
+
+    if node is not None:
+        check_address(node, f"--node {node}")
+    wanted: dict[str, str] = {}
+    for assignment in assignments:
+        name, separator, value = assignment.partition("=")
+        if not separator or not name.strip():
+            raise CommandError(f"{assignment}: needs the form NAME=VALUE", USAGE)
+        wanted[name.strip()] = value.strip()
+    if not wanted:
+        raise CommandError("give at least one NAME=VALUE", USAGE)
+    of = f"the broker at {node}" if node else "all brokers"
+    confirm(f"Set {', '.join(f'{name} = {value}' for name, value in wanted.items())} at {of}?", yes=yes)
+    async with servers.admin() as admin:
+        changed = await change_settings(admin, wanted, address=node)
+    if json:
+        print_json({"changed": changed, "settings": wanted})
+    else:
+        print(f"changed at {', '.join(changed)}")
+    return 0

@@ -1,0 +1,23 @@
+"""Orders that change a cluster: a person is asked first, a script says ``--yes``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from broker.tools.cli.errors import FAILED, USAGE, CommandError
+
+Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative="", help="Do it without asking.")]
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Return if the order may go out. Raises CommandError if the person says no, and without a terminal to ask at."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise CommandError(f"{question} There is no terminal to ask at: say so with --yes", USAGE)
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise CommandError("nothing was changed", FAILED)

@@ -1,0 +1,161 @@
+"""``trivet message``: messages found by time, offset, key and id; one of them shown; the way that it has taken."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+
+from broker.tools.cli.errors import USAGE, CommandError
+from broker.tools.cli.moments import moment_ms, moment_text
+from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, AsJsonLines, Servers
+
+if TYPE_CHECKING:
+    from broker.operations.messages import Step
+
+app = App(name="message", help="Find and show messages, and the way that one has taken.", backend="trio")
+
+Topic = Annotated[str, Parameter(help="Name of the topic.")]
+MessageId = Annotated[str, Parameter(help="The id that its sender gave, or that of its broker.")]
+
+
+@app.command
+async def find(
+    topic: Topic,
+    /,
+    *,
+    key: Annotated[str | None, Parameter(help="Those with this key.")] = None,
+    message_id: Annotated[str | None, Parameter(name="--id", help="Those with this id.")] = None,
+    since: Annotated[
+        str | None, Parameter(help="Stored since: 2030-01-31T12:00:00, or 15m for a quarter of an hour ago.")
+    ] = None,
+    until: Annotated[str | None, Parameter(help="Stored before, likewise.")] = None,
+    queue: Annotated[int | None, Parameter(help="Only in this queue.")] = None,
+    broker: Annotated[str | None, Parameter(help="Only at this broker group.")] = None,
+    offset: Annotated[int | None, Parameter(help="From this offset on.")] = None,
+    limit: Annotated[int, Parameter(help="At most so many.")] = 32,
+    servers: Servers = DEFAULT_SERVERS,
+    json: AsJsonLines = False,
+) -> int:
+    """Find messages, the oldest first; without --since and --offset the newest ones.
+
+    With --json each message is one line: its place, ids, tags, keys, times in ms, hosts, properties, and the body as
+    "body", or as "body_base64" if it is not UTF-8, or "damaged" with the reason if it cannot be read. The exit code is
+    1 if none is found.
+    """
+    from broker.operations.messages import find_messages
+    from broker.tools.cli.message_output import print_message, print_message_json
+
+    if limit < 1:
+        raise CommandError(f"--limit {limit}: at least 1", USAGE)
+    async with servers.admin() as admin:
+        found = await find_messages(
+            admin,
+            topic,
+            key=key,
+            message_id=message_id,
+            since_ms=moment_ms(since, "--since"),
+            until_ms=moment_ms(until, "--until"),
+            queue=queue,
+            broker=broker,
+            offset=offset,
+            limit=limit,
+        )
+    for message in found:
+        (print_message_json if json else print_message)(message)
+    if not found:
+        raise CommandError(f"no such message is kept in topic {topic}")
+    return 0
+
+
+@app.command
+async def show(
+    topic: Topic,
+    message_id: MessageId,
+    /,
+    *,
+    servers: Servers = DEFAULT_SERVERS,
+    json: AsJsonLines = False,
+) -> int:
+    """Show all of a message: its place, ids, times, hosts, properties and whole body."""
+    from broker.operations.messages import find_messages
+    from broker.tools.cli.message_output import body_text, message_fields, print_message_json
+    from broker.tools.cli.output import print_facts
+
+    async with servers.admin() as admin:
+        found = await find_messages(admin, topic, message_id=message_id)
+    if not found:
+        raise CommandError(f"no message with the id {message_id} is kept in topic {topic}")
+    for message in found:
+        if json:
+            print_message_json(message)
+            continue
+        fields = message_fields(message)
+        told = {
+            name: value
+            for name, value in fields.items()
+            if name not in ("properties", "body", "body_base64", "damaged") and value not in (None, [])
+        }
+        told |= {"born_ms": moment_text(message.born_ms), "stored_ms": moment_text(message.stored_ms)}
+        print_facts(
+            (name.removesuffix("_ms"), ", ".join(value) if isinstance(value, list) else str(value))
+            for name, value in told.items()
+        )
+        print_facts((f"[{name}]", value) for name, value in message.properties.items())
+        print()
+        print(body_text(message))
+    return 0
+
+
+@app.command
+async def trace(
+    topic: Topic,
+    message_id: MessageId,
+    /,
+    *,
+    servers: Servers = DEFAULT_SERVERS,
+    json: AsJson = False,
+) -> int:
+    """Show the way of a message: delayed until when, stored where, retried, a dead letter; and who has consumed it.
+
+    TOPIC is the one that it was sent to. Who has consumed it follows from the positions of the consumer groups.
+    """
+    from broker.operations.messages import way_of
+    from broker.tools.cli.message_output import message_fields
+    from broker.tools.cli.output import print_json, print_table
+
+    async with servers.admin() as admin:
+        way = await way_of(admin, topic, message_id)
+    if json:
+        message = None if way.message is None else message_fields(way.message)
+        print_json(
+            {
+                "topic": way.topic,
+                "message_id": way.message_id,
+                "message": message,
+                "steps": way.steps,
+                "groups": way.groups,
+            }
+        )
+        return 0
+    print_table(
+        ["when", "what", "where"],
+        [
+            [moment_text(step.at_ms), _words(step), f"{step.topic} {step.broker}/{step.queue}@{step.offset}"]
+            for step in way.steps
+        ],
+        title=way.message_id,
+    )
+    if way.groups:
+        print_table(
+            ["consumer group", "state", "position", "members"],
+            [[one.group, one.state, one.position, one.members] for one in way.groups],
+        )
+    return 0
+
+
+def _words(step: Step) -> str:
+    until = f" until {moment_text(step.until_ms)}" if step.until_ms is not None else ""
+    of = f" for {step.group}" if step.group else ""
+    times = f", time {step.times}" if step.what == "retried" and step.times else ""
+    return f"{step.what}{of}{times}{until}"

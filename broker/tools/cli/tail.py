@@ -1,0 +1,83 @@
+"""``trivet tail``: a topic's messages as they come."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from broker.tools.cli.errors import USAGE, CommandError
+from broker.tools.cli.moments import moment_ms
+from broker.tools.cli.options import DEFAULT_SERVERS, AsJsonLines, Servers
+
+
+async def tail(
+    topic: Annotated[str, Parameter(help="Topic to follow.")],
+    /,
+    *,
+    tags: Annotated[str, Parameter(name=["--tags", "--tag"], help='Tags wanted, such as "a || b".')] = "*",
+    sql: Annotated[
+        str | None,
+        Parameter(help="An SQL92 condition over properties, such as \"price > 10 AND TAGS = 'a'\"."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        Parameter(help="Begin then: 2030-01-31T12:00:00, or 15m for a quarter of an hour ago; else now."),
+    ] = None,
+    count: Annotated[int | None, Parameter(help="Stop after so many messages.")] = None,
+    timeout_s: Annotated[
+        float,
+        Parameter(name="--timeout", show_default=False, help="Stop after so many seconds without a message."),
+    ] = math.inf,
+    servers: Servers = DEFAULT_SERVERS,
+    json: AsJsonLines = False,
+) -> int:
+    """Follow a topic until Ctrl-C, --count or --timeout: each message with its place, id, tag and keys.
+
+    All queues are read, no position is stored, and no consumer group is disturbed. Leaders that die are waited for.
+    With --json a line is what `trivet message find` prints. The exit code is 1 if fewer than --count came in time.
+    """
+    import trio
+
+    from broker.client.consuming.subscription import SqlFilter
+    from broker.operations.following import Follower
+    from broker.tools.cli.message_output import print_message, print_message_json
+    from broker.tools.cli.output import tell_warnings
+    from broker.tools.cli.signals import stop_signals
+
+    if count is not None and count < 1:
+        raise CommandError(f"--count {count}: at least 1", USAGE)
+    if not timeout_s > 0:
+        raise CommandError(f"--timeout {timeout_s:g}: seconds, more than 0", USAGE)
+    if sql is not None and tags != "*":
+        raise CommandError("give --tags or --sql, not both", USAGE)
+    tell_warnings()
+    wanted: str | SqlFilter = tags if sql is None else SqlFilter(sql)
+    show = print_message_json if json else print_message
+    shown = 0
+    with stop_signals() as stopped:
+        async with servers.admin() as admin, trio.open_nursery() as nursery:
+
+            async def follow() -> None:
+                nonlocal shown
+                async with Follower(
+                    admin, topic, wanted=wanted, since_ms=moment_ms(since, "--since")
+                ) as follower:
+                    last_s = trio.current_time()
+                    while trio.current_time() - last_s < timeout_s:
+                        messages = await follower.take(min(1.0, timeout_s))
+                        for message in messages[: None if count is None else count - shown]:
+                            show(message)
+                            shown += 1
+                            last_s = trio.current_time()
+                        if shown == count:
+                            break
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(follow)
+            await stopped()
+            nursery.cancel_scope.cancel()
+    if count is not None and shown < count:
+        raise CommandError(f"only {shown} of {count} messages came")
+    return 0
