@@ -7,9 +7,10 @@ from typing import Literal
 
 from broker.client.admin import AdminClient
 from broker.operations.asking import Groups, each, read_body
-from broker.remoting.admin_bodies import AllProducers, ConsumerConnection
+from broker.operations.consumer_groups import connection_of
+from broker.remoting.admin_bodies import AllProducers
 from broker.remoting.bodies import SubscriptionGroupTable
-from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.codes import RequestCode
 from broker.remoting.json_body import decode_body
 
 
@@ -58,14 +59,11 @@ async def connected_clients(admin: AdminClient) -> list[ConnectedClient]:
 async def _consumers(groups: Groups, name: str) -> list[ConnectedClient]:
     response = await groups.read(name, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {})
     table = read_body(response, name, lambda body: decode_body(body, SubscriptionGroupTable))
-    accepted = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
 
     async def members(group: str) -> list[ConnectedClient]:
-        code, fields = RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group}
-        response = await groups.read(name, code, fields, accepted=accepted)
-        if response.code != ResponseCode.SUCCESS:
+        found = await connection_of(groups, group, name)
+        if found is None:
             return []
-        found = read_body(response, name, lambda body: decode_body(body, ConsumerConnection))
         return [
             ConnectedClient(
                 client_id=client.client_id,

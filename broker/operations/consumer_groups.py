@@ -152,7 +152,7 @@ async def list_groups(admin: AdminClient, *, system: bool = False) -> list[Group
     )
     places = [(group, name) for group in names for name in groups.names]
     connections = dict(
-        zip(places, await each(admin, places, lambda place: _connection(groups, *place)), strict=True)
+        zip(places, await each(admin, places, lambda place: connection_of(groups, *place)), strict=True)
     )
     summaries = []
     for group in names:
@@ -184,7 +184,7 @@ async def describe_group(admin: AdminClient, name: str) -> GroupDetail:
     """
     groups = await Groups.registered(admin)
     configs = await each(admin, groups.names, lambda broker: _config(groups, broker, name))
-    connections = await each(admin, groups.names, lambda broker: _connection(groups, name, broker))
+    connections = await each(admin, groups.names, lambda broker: connection_of(groups, name, broker))
     here = [connection for connection in connections if connection is not None]
     known = [config for config in configs if config is not None]
     if not known and not here:
@@ -238,7 +238,7 @@ async def delete_group(
     ClientError.
     """
     groups = await Groups.registered(admin)
-    connections = await each(admin, groups.names, lambda broker: _connection(groups, name, broker))
+    connections = await each(admin, groups.names, lambda broker: connection_of(groups, name, broker))
     members = {client.client_id for one in connections if one for client in one.connection_set}
     if members and not while_in_use:
         raise InUse(f"consumer group {name!r} has {len(members)} members, among them {min(members)}")
@@ -258,7 +258,7 @@ async def delete_group(
 # What brokers say --------------------------------------------------------------------------------------------------
 
 
-async def _connection(groups: Groups, group: str, broker: str) -> ConsumerConnection | None:
+async def connection_of(groups: Groups, group: str, broker: str) -> ConsumerConnection | None:
     """Return the members of a consumer group at a broker group; None without any."""
     accepted = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
     code, fields = RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group}

@@ -145,13 +145,17 @@ def _addresses(examination: Examination) -> _Findings:
                 f"clients are given this machine's own address, and {others}",
                 "set node.advertise to an address that clients reach",
             )
-        elif _is_loopback(host):
-            yield (
-                "note",
-                node.address,
-                "only clients on this machine can connect",
-                "set node.advertise before others are to",
-            )
+    if (
+        examination.nodes
+        and not remote
+        and all(_is_loopback(_host(node.address)) for node in examination.nodes)
+    ):
+        yield (
+            "note",
+            "all nodes",
+            "only clients on this machine can connect",
+            "set node.advertise before others are to",
+        )
 
 
 def _clocks(examination: Examination) -> _Findings:

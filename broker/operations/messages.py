@@ -14,11 +14,15 @@ from broker.client.admin import AdminClient
 from broker.client.consuming.lookups import FOREVER_MS, FOUND_MAX, UNIQUE_KEY_COUNT
 from broker.client.errors import NoRoute, UsageError
 from broker.client.message import MessageQueue, MessageView
-from broker.operations.asking import Groups, each
-from broker.operations.consumer_groups import Member, describe_group
+from broker.operations.asking import Groups, each, read_body
+from broker.operations.consumer_groups import connection_of
 from broker.operations.errors import NotThere
 from broker.operations.reading import StoredMessage, lookups, queue_calls, read_queue, stored_message
 from broker.operations.topics import consumers_of
+from broker.remoting.admin_bodies import ConsumeStats
+from broker.remoting.bodies import MessageModel, SubscriptionData
+from broker.remoting.bodies import MessageQueue as RemotingQueue
+from broker.remoting.codes import RequestCode
 from broker.state.topic_rules import (
     CHECK_EXHAUSTED_TOPIC,
     DEAD_LETTER_PREFIX,
@@ -150,7 +154,7 @@ async def way_of(admin: AdminClient, topic: str, message_id: str) -> MessageWay:
     if was_delayed:
         steps = [_delivered(step) if step.what == "stored" else step for step in steps]
     message = own[-1] if own else None
-    consumed = [] if message is None else await _consumptions(admin, consumers, message)
+    consumed = [] if message is None else await _consumptions(groups, consumers, message)
     return MessageWay(
         topic=topic,
         message_id=unique,
@@ -292,40 +296,37 @@ def due_ms_of(message: StoredMessage) -> int | None:
     return int(due) if due.isdigit() else None
 
 
-async def _consumptions(
-    admin: AdminClient, consumers: list[str], message: StoredMessage
-) -> list[Consumption]:
-    async def ask(group: str) -> Consumption | None:
-        try:
-            detail = await describe_group(admin, group)
-        except NotThere:
-            return None  # it has gone meanwhile
-        place = (message.broker, message.topic, message.queue)
-        position = next((at.position for at in detail.queues if (at.broker, at.topic, at.queue) == place), 0)
-        wanted = {one.topic: one for one in detail.subscriptions}
+async def _consumptions(groups: Groups, consumers: list[str], message: StoredMessage) -> list[Consumption]:
+    """Return what each consumer group has made of a message, by its position and what its brokers know of it."""
+    queue = RemotingQueue(message.broker, message.queue, message.topic)
+
+    async def ask(group: str) -> Consumption:
+        fields = {"consumerGroup": group, "topic": message.topic}
+        response = await groups.read(message.broker, RequestCode.GET_CONSUME_STATS, fields)
+        at = read_body(response, message.broker, ConsumeStats.decode).offsets.get(queue)
+        position = 0 if at is None else at.consumer_offset
+        connection = await connection_of(groups, group, message.broker)
+        members = 0 if connection is None else len(connection.connection_set)
+        wanted = {} if connection is None else connection.subscription_table
         state: State
-        if detail.kind == "broadcasting":
+        if connection is not None and connection.message_model is MessageModel.BROADCASTING:
             state = "broadcast"
-        elif detail.members and message.topic not in wanted:
+        elif connection is not None and message.topic not in wanted:
             state = "not subscribed"
         elif position <= message.offset:
             state = "not consumed"
-        elif detail.members and _leaves_out(detail.members, message):
+        elif message.topic in wanted and _leaves_out(wanted[message.topic], message):
             state = "filtered"
         else:
             state = "consumed"
-        return Consumption(group=group, state=state, position=position, members=len(detail.members))
+        return Consumption(group=group, state=state, position=position, members=members)
 
-    # One group at a time: each of these is many questions already.
-    return [found for group in consumers if (found := await ask(group)) is not None]
+    return await each(groups.admin, consumers, ask)
 
 
-def _leaves_out(members: tuple[Member, ...], message: StoredMessage) -> bool:
-    """Tell whether no member that tells of itself wants the message's tag; of SQL conditions nobody knows here."""
-    telling = [
-        wanted for member in members for wanted in member.subscriptions or () if wanted.topic == message.topic
-    ]
-    if not telling or any(wanted.kind != "TAG" for wanted in telling):
+def _leaves_out(subscription: SubscriptionData, message: StoredMessage) -> bool:
+    """Tell whether a subscription is for other tags; whom an SQL condition lets by nobody knows here."""
+    if (subscription.expression_type or "TAG") != "TAG":
         return False
-    tags = {tag.strip() for wanted in telling for tag in wanted.expression.split("||")}
+    tags = {tag.strip() for tag in (subscription.sub_string or "*").split("||")}
     return "*" not in tags and message.tags not in tags

@@ -6,6 +6,7 @@ Part of ``make interop``; needs Java and Maven. What is checked is the part of t
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,12 @@ from tests.interop.clients import CPP, Client
 from tests.interop.cluster import Cluster, make_topic
 from tests.interop.conftest import available
 from tests.interop.mqadmin import Mqadmin
-from tests.interop.processes import wait_until
+from tests.interop.processes import Child, wait_until
 from tests.interop.test_send_and_receive import DELIVERY_LIMIT_S, read_back, send
 
 pytestmark = pytest.mark.java_only
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def wait_for_commit(mqadmin: Mqadmin, group: str) -> None:
@@ -165,6 +168,22 @@ def test_member_with_the_cpp_client(
         consumer.wait_for("message", DELIVERY_LIMIT_S, count=16)
     finally:
         cpp.stop_all()
+
+
+def test_member_with_trivets_own_client(mqadmin: Mqadmin, client: Client, topic: str, group: str) -> None:
+    """What it says of itself (307) is compared with other members, and told."""
+    argv = [sys.executable, "-m", "tests.interop.trivet_member", "--namesrv", client.name_server]
+    argv += ["--topic", topic, "--group", group]
+    with Child(argv, log=client.folder / f"trivet-{group}.log", cwd=ROOT) as member:
+        member.wait_for("started", DELIVERY_LIMIT_S)
+        send(client, topic, count=8)
+        member.wait_for("message", DELIVERY_LIMIT_S, count=8)
+        status = mqadmin("consumerStatus", "-g", group)
+        assert re.search(r"(?m)^1\s.*V4_9_8", status), status
+        assert "Rebalance OK" in status
+        told = mqadmin("consumerStatus", "-g", group, "-i", str(member.of("started")[-1]["client_id"]))
+        assert "#Consumer MQ Detail#" in told
+        assert topic in told
 
 
 def test_a_group_that_is_away_is_reset(mqadmin: Mqadmin, client: Client, topic: str, group: str) -> None:

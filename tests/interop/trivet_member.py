@@ -43,7 +43,7 @@ async def run(name_server: str, topic: str, group: str, orderly: bool, hold_ms: 
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(listen_orderly if orderly else listen, consumer, handle)
-        emit("started")
+        emit("started", client_id=consumer.core.client_id)
         await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
         nursery.cancel_scope.cancel()
     emit("stopped")

@@ -54,8 +54,8 @@ from broker.remoting.bodies import (
     MessageModel,
 )
 from broker.remoting.bodies import MessageQueue as RemotingQueue
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import RemotingCommand
+from broker.remoting.codes import RequestCode, ResponseCode, Version
+from broker.remoting.command import OWN_VERSION, RemotingCommand
 from broker.remoting.errors import RemotingError
 from broker.remoting.json_body import decode_body
 from broker.state.topic_rules import RETRY_PREFIX
@@ -164,7 +164,7 @@ class Consumer:
             include_slaves=True,
         )
         self._runtime = self.core.runtime
-        version = self._runtime.wall_ms()
+        version = self._started_ms = self._runtime.wall_ms()
         self.group = group
         self._start = start
         self._max_retries = max_retries
@@ -565,7 +565,16 @@ class Consumer:
             for queue, reader in sorted(self._intake.readers.items())
         }
         subscriptions = [subscription.data() for subscription in self._subscriptions.values()]
-        info = ConsumerRunningInfo(held, subscriptions, {"PROP_CONSUME_TYPE": ConsumeType.CONSUME_PASSIVELY})
+        # RocketMQ's tools read these, and fail without the type and the start.
+        properties = {
+            "PROP_CLIENT_VERSION": Version(OWN_VERSION).name,
+            "PROP_CONSUMEORDERLY": str(self.order_locks is not None).lower(),
+            "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
+            "PROP_CONSUME_TYPE": ConsumeType.CONSUME_PASSIVELY,
+            "PROP_NAMESERVER_ADDR": ";".join(self.core.name_servers.addresses),
+            "PROP_THREADPOOL_CORE_SIZE": "1",
+        }
+        info = ConsumerRunningInfo(held, subscriptions, properties)
         connection.respond(command, ResponseCode.SUCCESS, body=info.encode())
 
     def _begin_anew(self, queue: MessageQueue, offset: int) -> None:
