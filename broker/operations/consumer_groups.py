@@ -198,12 +198,13 @@ async def describe_group(admin: AdminClient, name: str) -> GroupDetail:
     }
     kind = _kind(here)
     subscribed = {topic for one in here for topic in one.subscription_table}
+    consumed = await each(admin, groups.names, lambda broker: _consumed_topics(groups, broker, name))
+    # Whoever reads a topic in one broker group reads it in all: where no position is noted, nothing was read yet.
+    read = subscribed.union(*consumed)
     progress = (
         []  # each member keeps its own positions
         if kind == "broadcasting"
-        else await each(
-            admin, groups.names, lambda broker: _progress(groups, broker, name, subscribed, owners)
-        )
+        else await each(admin, groups.names, lambda broker: _progress(groups, broker, name, read, owners))
     )
     queues = tuple(
         sorted(
@@ -302,20 +303,25 @@ async def _running_infos(
     return {client_id: info for client_id, info in zip(asked, told, strict=True) if info is not None}
 
 
+async def _consumed_topics(groups: Groups, broker: str, group: str) -> list[str]:
+    """Return the topics in which a consumer group has positions at a broker group."""
+    response = await groups.read(broker, RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": group})
+    return read_body(response, broker, lambda body: decode_body(body, TopicList)).topics
+
+
 async def _progress(
     groups: Groups,
     broker: str,
     group: str,
-    subscribed: Set[str],
+    read: Set[str],
     owners: Mapping[tuple[str, str, int], str],
 ) -> tuple[list[QueueProgress], float]:
     """Return the consumer group's progress in the queues of a broker group, and the rate at which it consumes.
 
-    The topics are those that its members subscribe to, those in which it has positions, and that of its retries.
+    The topics are those that its members subscribe to, those in which it has positions at any broker group (`read`),
+    and that of its retries.
     """
-    response = await groups.read(broker, RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": group})
-    consumed = read_body(response, broker, lambda body: decode_body(body, TopicList)).topics
-    wanted = ";".join(sorted({*subscribed, *consumed, RETRY_PREFIX + group}))
+    wanted = ";".join(sorted({*read, RETRY_PREFIX + group}))
     fields = {"consumerGroup": group, "topicList": wanted}
     response = await groups.read(broker, RequestCode.GET_CONSUME_STATS, fields)
     stats = read_body(response, broker, ConsumeStats.decode)

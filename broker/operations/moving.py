@@ -98,7 +98,7 @@ class TopicMove:
             if status.queue.broker_name == self.source
         ]
         waits = self._arrivals(queues)
-        waits += await self._readers(groups, queues)
+        waits += await self._readers(groups, route, queues)
         waits += await self._hidden(groups)
         if not waits:
             await self._admin.delete_topic_in_group(self.topic, self.source)
@@ -139,12 +139,17 @@ class TopicMove:
             f"producers with the old route: {left_ns / 1e9:.0f} s more, if nothing comes to {self.source}"
         ]
 
-    async def _readers(self, groups: Groups, queues: list[QueueStatus]) -> list[str]:
-        """Say which consumer groups have something to read in the source group. Raises InUse if there is none."""
+    async def _readers(self, groups: Groups, route: TopicRoute, queues: list[QueueStatus]) -> list[str]:
+        """Say which consumer groups have something to read in the source group. Raises InUse if nobody reads it.
+
+        One that has read the topic in another group, and is away, has yet to read all of it here.
+        """
         waits = []
-        told = await groups.read(self.source, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": self.topic})
-        found = read_body(told, self.source, lambda body: decode_body(body, GroupList)).group_list
-        readers = sorted(name for name in found if name not in self._without)
+        found: set[str] = set()
+        for broker in sorted(route.brokers):
+            told = await groups.read(broker, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": self.topic})
+            found |= {*read_body(told, broker, lambda body: decode_body(body, GroupList)).group_list}
+        readers = sorted(found.difference(self._without))
         for name in readers:
             fields = {"consumerGroup": name, "topic": self.topic}
             told = await groups.read(self.source, RequestCode.GET_CONSUME_STATS, fields)

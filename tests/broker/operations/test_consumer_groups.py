@@ -45,6 +45,22 @@ async def test_a_group_far_behind(leaders: list[Broker], admin: AdminClient) -> 
     assert [(wanted.topic, wanted.expression) for wanted in found.subscriptions] == [("t", "*")]
 
 
+async def test_a_group_that_has_read_at_one_broker_group_only(
+    leaders: list[Broker], admin: AdminClient
+) -> None:
+    """Nobody is there to say what it subscribes to: what it has read of a topic says that it reads the rest, too."""
+    a, b = leaders
+    for broker in (a, b):
+        broker.append("t", 0, b"x")
+    a.commit("away", "t", 0, 1)
+    with a.client() as client:
+        client.heartbeat("away", ["t"])
+    found = await describe_group(admin, "away")
+    assert [(at.broker, at.queue, at.lag) for at in found.queues if at.topic == "t" and at.lag] == [
+        ("b", 0, 1)
+    ]
+
+
 async def test_members_that_disagree_and_what_each_holds(
     leaders: list[Broker], admin: AdminClient, runtime: ClientRuntime
 ) -> None:

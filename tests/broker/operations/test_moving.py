@@ -102,6 +102,18 @@ async def test_what_is_hidden_is_waited_for(groups: tuple[Broker, Broker], runti
         assert await move.step() == []
 
 
+async def test_a_consumer_group_that_has_read_elsewhere_is_waited_for(
+    groups: tuple[Broker, Broker], runtime: ClientRuntime
+) -> None:
+    """It is away, and the source knows nothing of it: all that the source has is new to it."""
+    _, target = groups
+    target.create_topic("t", queues=2)
+    target.append("t", 0, b"x")
+    target.commit("away", "t", 0, 1)
+    async with moving(runtime) as move:
+        assert "consumer group away: 2 messages to read in ga" in await move.step()
+
+
 async def test_messages_that_nobody_reads_are_not_dropped_unasked(
     groups: tuple[Broker, Broker], runtime: ClientRuntime
 ) -> None:
