@@ -46,12 +46,12 @@ def decide_register(calls: Sequence[Call], initial: Any, write: str, read: str) 
     changes = _that_matter(changes, reads.keys())
     written = Counter(map(_new, changes))
     written[initial] += 1
+    if max(written.values()) > 1:
+        return None
     observed = {**reads, **{one.argument[0]: [one] for one in changes if one.function == "cas"}}
     for value, listed in observed.items():
         if not written[value]:
             return violated(f"{value!r:.60} was there, which nobody had written", *(one.op for one in listed))
-    if max(written.values()) > 1:
-        return None
     blocks = list(_blocks(changes, reads, initial))
     in_blocks = sum(len(one.calls) for one in blocks)
     for block in blocks:
@@ -69,17 +69,20 @@ def _new(call: Call) -> Any:
 
 def _that_matter(changes: Sequence[Call], read: Any) -> list[Call]:
     """Leave out changes of unknown outcome whose value nobody saw: they need not have happened."""
-    open_ones = {_new(one): one for one in changes if one.complete_ns is None}
+    open_ones: dict[Any, list[Call]] = defaultdict(list)
+    for one in changes:
+        if one.complete_ns is None:
+            open_ones[_new(one)].append(one)
     needed = set(read) | {
         one.argument[0] for one in changes if one.complete_ns is not None and one.function == "cas"
     }
     waiting = [value for value in needed if value in open_ones]
     while waiting:
-        one = open_ones[waiting.pop()]
-        if one.function == "cas" and one.argument[0] not in needed:
-            needed.add(one.argument[0])
-            if one.argument[0] in open_ones:
-                waiting.append(one.argument[0])
+        for one in open_ones[waiting.pop()]:
+            if one.function == "cas" and one.argument[0] not in needed:
+                needed.add(one.argument[0])
+                if one.argument[0] in open_ones:
+                    waiting.append(one.argument[0])
     return [one for one in changes if one.complete_ns is not None or _new(one) in needed]
 
 

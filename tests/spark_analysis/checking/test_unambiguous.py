@@ -216,6 +216,13 @@ def test_a_value_put_in_twice_is_left_to_the_search() -> None:
     assert MODELS["fifo-queue"].without_search(calls[:-1]) is not None
 
 
+def test_two_unknown_changes_to_one_value_are_left_to_the_search() -> None:
+    calls = [Call(0, "write", 2, None, 0, None), Call(1, "cas", (0, 2), None, 0, None)]
+    calls.append(Call(2, "cas", (2, 1), True, 0, 0))
+    assert MODELS["cas-register"].without_search(calls) is None
+    assert MODELS["cas-register"].decide(calls).verdict == LINEARIZABLE
+
+
 def test_open_intervals_that_touch_leave_the_moment_between_them_free() -> None:
     cover = Cover([(5, 8), (1, 3), (3, 5), (7, 9)])
     assert [cover.first_free(moment) for moment in (0, 1, 2, 3, 4, 6, 9)] == [0, 1, 3, 3, 5, 9, 9]
