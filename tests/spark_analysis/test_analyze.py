@@ -164,7 +164,7 @@ def test_what_replicas_recorded_is_judged(
         ("packed", {"format": "jsonl"}, "is packed .gzip.; unpack it first"),
         ("directory", {}, "no .trace files|no \\*.trace files"),
         ("file", {"format": "xml"}, "known are trace"),
-        ("file", {"model": "stack"}, "known are"),
+        ("file", {"model": "tree"}, "known are"),
     ],
 )
 def test_wrong_usage_is_explained(

@@ -108,7 +108,7 @@ def test_every_exit_code_is_documented() -> None:
         ((), "PATH"),
         (("/nowhere.trace",), "no such file"),
         (("--format", "xml", __file__), "known are trace"),
-        (("--model", "stack", __file__), "known are"),
+        (("--model", "tree", __file__), "known are"),
         ((str(ROOT / "docs"),), "no *.trace files"),
     ],
 )

@@ -54,7 +54,7 @@ WIRE = {
     name_server_headers.GetRouteHeader: "topic! acceptStandardJsonOnly",
     name_server_headers.RegisterBrokerHeader: (
         "brokerName! brokerAddr! clusterName! haServerAddr! brokerId! compressed bodyCrc32 "
-        "heartbeatTimeoutMillis enableActingMaster"
+        "heartbeatTimeoutMillis enableActingMaster allTopics"
     ),
     name_server_headers.BrokerIdentityHeader: "brokerName! brokerAddr! clusterName! brokerId!",
 }
