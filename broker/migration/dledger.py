@@ -56,23 +56,12 @@ class EntryFiles:
 
     def __init__(self, directory: Path, committed_index: int, *, is_clean: bool) -> None:
         """Finds the files and the first entry. Raises MigrationError, DamagedSourceError, OSError."""
+        self._directory = directory / "data"
         self._committed_index = committed_index
         self._is_clean = is_clean
-        data = directory / "data"
-        found = data.iterdir() if data.is_dir() else ()
-        self._files = sorted(path for path in found if len(path.name) == _NAME_LENGTH and path.name.isdigit())
-        if not self._files:
-            raise MigrationError(f"{data} holds no data file of DLedger")
+        self._files = self._list()
         self.file_bytes = self._files[0].stat().st_size
-        for before, path in zip([None, *self._files], self._files, strict=False):
-            if path.stat().st_size != self.file_bytes or not self.file_bytes:
-                raise DamagedSourceError(
-                    path, 0, f"it has {path.stat().st_size} bytes, and the first file {self.file_bytes}"
-                )
-            if int(path.name) % self.file_bytes:
-                raise DamagedSourceError(path, 0, f"its name is no multiple of {self.file_bytes}, its size")
-            if before is not None and int(path.name) != int(before.name) + self.file_bytes:
-                raise DamagedSourceError(path, 0, f"the file between it and {before.name} is missing")
+        self._check_files()
         self.first_position = int(self._files[0].name)
         with self._files[0].open("rb") as file:
             raw = file.read(HEADER_BYTES)
@@ -88,13 +77,33 @@ class EntryFiles:
         self.end_position = self.first_position
         self.cut_off = ""
 
-    def entries(self, up_to: int | None = None) -> Iterator[Piece]:
-        """Yields all entries, or those up to index `up_to`. Raises MigrationError, DamagedSourceError, OSError."""
-        self.last_index, self.end_position = self.first_index - 1, self.first_position
+    def look_again(self, committed_index: int, *, is_clean: bool) -> None:
+        """Finds the files of a store that has grown since. Raises MigrationError, DamagedSourceError, OSError."""
+        self._committed_index = committed_index
+        self._is_clean = is_clean
+        self._files = self._list()
+        self._check_files()
+
+    def entries(self, up_to: int | None = None, *, go_on: bool = False) -> Iterator[Piece]:
+        """Yields all entries, or those behind the last one if it is to `go_on`; up to index `up_to` if that is given.
+
+        Raises MigrationError, DamagedSourceError, OSError.
+        """
+        if not go_on:
+            self.last_index, self.end_position = self.first_index - 1, self.first_position
+            self.last_term = self.base_term
         self.cut_off = ""
-        self.last_term = self.base_term
+        if up_to is not None and self.last_index >= up_to:
+            return
+        if int(self._files[0].name) > self.end_position:
+            raise MigrationError(
+                f"the entries behind {self.last_index} were deleted before they were read: begin again in another "
+                "directory"
+            )
         for number, path in enumerate(self._files):
-            at = 0
+            if int(path.name) + self.file_bytes <= self.end_position:
+                continue
+            at = max(0, self.end_position - int(path.name))
             while at < self.file_bytes:
                 raw = _read(path, at, PIECE_BYTES)
                 heads, used, problem = self._chain(raw, int(path.name) + at, at)
@@ -127,6 +136,26 @@ class EntryFiles:
                             path, at, f"a mark says that {left} bytes are left, of {self.file_bytes - at}"
                         )
                     break
+
+    def _list(self) -> list[Path]:
+        found = self._directory.iterdir() if self._directory.is_dir() else ()
+        files = sorted(path for path in found if len(path.name) == _NAME_LENGTH and path.name.isdigit())
+        if files and not files[-1].stat().st_size:
+            files.pop()  # a broker makes its next file
+        if not files:
+            raise MigrationError(f"{self._directory} holds no data file of DLedger")
+        return files
+
+    def _check_files(self) -> None:
+        for before, path in zip([None, *self._files], self._files, strict=False):
+            if path.stat().st_size != self.file_bytes:
+                raise DamagedSourceError(
+                    path, 0, f"it has {path.stat().st_size} bytes, and the first file {self.file_bytes}"
+                )
+            if int(path.name) % self.file_bytes:
+                raise DamagedSourceError(path, 0, f"its name is no multiple of {self.file_bytes}, its size")
+            if before is not None and int(path.name) != int(before.name) + self.file_bytes:
+                raise DamagedSourceError(path, 0, f"the file between it and {before.name} is missing")
 
     def _chain(self, raw: bytearray, position: int, at: int) -> tuple[list[Head], int, str]:
         """Returns the entries at the beginning of `raw`, where they end, and what is wrong behind them, if anything.

@@ -120,6 +120,67 @@ def copy_entries(
     return copied
 
 
+class Following:
+    """A copy that keeps up with a store in use, until its broker has stopped: then only the last entries are missing.
+
+    What has been copied cannot be marked afterwards. So a topic that is deleted meanwhile, with messages that were
+    copied, is an end of it.
+    """
+
+    def __init__(self, surveyed: Surveyed, directory: BackupWriter, release: Release) -> None:
+        """Goes on behind what `copy_entries` has copied of a store in use."""
+        assert directory.last_index == surveyed.files.last_index, "all that was surveyed is copied"
+        self._surveyed = surveyed
+        self._directory = directory
+        self._release = release
+        self._dead = surveyed.survey.dead
+
+    def step(self) -> int:
+        """Copies what the source has committed by now; returns the number of entries.
+
+        Raises MigrationError, BackupError, DamagedSourceError, OSError.
+        """
+        source = self._surveyed.source
+        committed = source.committed_index()
+        self._surveyed.files.look_again(committed, is_clean=False)
+        return self._copy(committed)
+
+    def finish(self) -> int:
+        """Copies the rest once the broker has stopped, and completes the backup; returns the number of entries.
+
+        Raises MigrationError, BackupError, DamagedSourceError, OSError.
+        """
+        surveyed, directory = self._surveyed, self._directory
+        source, files, survey = surveyed.source, surveyed.files, surveyed.survey
+        assert not source.is_running, "a store in use has no last state"
+        files.look_again(source.committed_index(), is_clean=source.is_clean)
+        copied = self._copy(None)
+        survey.take_newer(source.config(), source.queues())
+        survey.finish()
+        self._check_none_deleted()
+        surveyed.cut_off = files.cut_off
+        surveyed.state = state_of(survey, surveyed.group, surveyed.cluster)
+        snapshot = encode_parts(surveyed.state.metadata, surveyed.state.ends)
+        directory.finish(_description(surveyed, self._release, len(snapshot)), snapshot)
+        return copied
+
+    def _copy(self, up_to: int | None) -> int:
+        surveyed, copied = self._surveyed, 0
+        for piece in surveyed.files.entries(up_to, go_on=True):
+            surveyed.survey.take(piece)
+            self._check_none_deleted()
+            self._directory.append(_with_checksums(piece, surveyed.survey, surveyed.files.file_bytes))
+            copied += len(piece.heads)
+        return copied
+
+    def _check_none_deleted(self) -> None:
+        if self._surveyed.survey.dead != self._dead:
+            raise MigrationError(
+                "a topic was deleted while its messages were copied: begin again in another directory, or without "
+                "--follow when the broker has stopped"
+            )
+
+
 def _with_checksums(piece: Piece, survey: Survey, file_bytes: int) -> EntryRange:
     """Fills in the checksums that RocketMQ leaves 0, and marks what no queue of the source has any more."""
     data = piece.data

@@ -24,7 +24,7 @@ _FLOCK: Final = struct.Struct("hhqqi4x")
 
 
 class Source:
-    """A node's store, opened for reading. `is_running` tells that a broker uses it, which must be asked for."""
+    """A node's store, opened for reading; one that a broker uses only where that is asked for."""
 
     def __init__(
         self, root: Path, node: str | None = None, *, dledger: Path | None = None, may_run: bool = False
@@ -36,13 +36,12 @@ class Source:
         self.dledger = dledger or _find(root, node)
         self.node = self.dledger.name.removeprefix(_PREFIX)
         self._lock: int | None = None
-        holder = self._take_lock()
-        self.is_running = holder is not None
-        if holder is not None and not may_run:
+        self._holder = self._take_lock()
+        if self._holder is not None and not may_run:
             raise SourceInUseError(
-                f"process {holder} runs on {root}: stop that broker first, or copy while it runs with --while-running"
+                f"process {self._holder} runs on {root}: stop that broker first, or copy while it runs, with "
+                "--while-running or --follow"
             )
-        self.is_clean = not self.is_running and not (root / "abort").exists()
 
     def __enter__(self) -> Source:
         return self
@@ -57,6 +56,25 @@ class Source:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    @property
+    def is_running(self) -> bool:
+        """Tells whether a broker uses the store, as far as was known at the last look."""
+        return self._holder is not None
+
+    @property
+    def is_clean(self) -> bool:
+        """Tells whether the broker has stopped in order."""
+        return not self.is_running and not (self.root / "abort").exists()
+
+    def has_stopped(self) -> bool:
+        """Looks again whether a broker uses the store; if none does, none can be started from now on. Raises OSError.
+
+        RocketMQ gives its lock back before it writes positions for the last time: its process must have ended, too.
+        """
+        if self._holder is not None and not Path(f"/proc/{self._holder}").exists():
+            self._holder = self._take_lock()
+        return self._holder is None
 
     def committed_index(self) -> int:
         """Returns what DLedger's checkpoint says is committed, a lower bound; -1 if it says nothing.

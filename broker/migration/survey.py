@@ -88,8 +88,7 @@ class Survey:
     _tags: dict[bytes, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        half = self.config.offsets.get(("CID_RMQ_SYS_TRANS", HALF_TOPIC), {})
-        self.halves = HalfMessages(half.get(0, 0))
+        self.halves = HalfMessages(_half_position(self.config))
 
     # ------------------------------------------------------------------ the pass
 
@@ -235,12 +234,18 @@ class Survey:
 
     # ------------------------------------------------------------------ afterwards
 
+    def take_newer(self, config: ConfigFiles, queues: SourceQueues) -> None:
+        """Takes tables that were written since the pass began."""
+        self.config, self.queues = config, queues
+        self.halves.begin = _half_position(config)
+
     def finish(self) -> None:
         """Finds the topics that were deleted: their messages are in the log, and neither topic nor queues are there."""
         named = self.config.topics.keys() | self.queues.topics()
         gone = {topic for topic, _ in self.found if topic not in named} if self.queues.exists else set()
-        self.lost_topics = frozenset(topic for topic in gone if not _is_own(topic))
-        for key in [key for key in self.found if key[0] in self.lost_topics]:
+        lost = {topic for topic in gone if not _is_own(topic)}
+        self.lost_topics |= lost
+        for key in [key for key in self.found if key[0] in lost]:
             self.dead += self.found.pop(key).messages
 
     def is_dead(self, index: int, topic: str, queue_id: int) -> bool:
@@ -267,6 +272,10 @@ class Survey:
     @staticmethod
     def _damaged(piece: Piece, head: Head, reason: str) -> DamagedSourceError:
         return DamagedSourceError(piece.path, piece.begin + head.at, f"entry {head.entry}: {reason}")
+
+
+def _half_position(config: ConfigFiles) -> int:
+    return config.offsets.get(("CID_RMQ_SYS_TRANS", HALF_TOPIC), {}).get(0, 0)
 
 
 def _is_own(topic: str) -> bool:

@@ -18,7 +18,7 @@ class HalfMessages:
 
     def __init__(self, begin: int) -> None:
         """`begin` is the position of CID_RMQ_SYS_TRANS: halves before it are done."""
-        self._begin = begin
+        self.begin = begin
         self._end = 0
         self._times: dict[int, int] = {}
         """By half message that is not known to be done, how often its producer was asked."""
@@ -33,7 +33,7 @@ class HalfMessages:
     def add_half(self, offset: int, properties: bytes) -> None:
         """Takes a half message, in the order of the log."""
         self._end = offset + 1
-        if offset < self._begin:
+        if offset < self.begin:
             return
         key = get_property(properties, UNIQ_KEY)
         if key is not None:
@@ -58,7 +58,8 @@ class HalfMessages:
         return {
             offset: times
             for offset, times in self._times.items()
-            if offset not in decided
+            if offset >= self.begin
+            and offset not in decided
             and self._originals.get(offset) not in decided
             and self._keys.get(offset) not in keys
         }

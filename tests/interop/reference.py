@@ -106,12 +106,12 @@ class ReferenceCluster:
         return self._folder / "store" / identity
 
     def stop(self, *, keep_stores: bool = False) -> None:
-        """SIGTERM to each, SIGKILL to what is left after ten seconds."""
+        """SIGTERM to each, SIGKILL to what is left after ten seconds; after a minute where stores are to be whole."""
         for process in reversed(self._processes.values()):
             process.send_signal(signal.SIGTERM)
         for process in self._processes.values():
             try:
-                process.wait(10)
+                process.wait(60 if keep_stores else 10)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait(10)

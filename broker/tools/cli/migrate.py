@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 
@@ -12,6 +12,9 @@ from broker.tools.cli.options import AsJson
 
 if TYPE_CHECKING:
     from broker.migration.report import Report
+
+_LOOK_EVERY_S: Final = 1.0
+"""DLedger notes what is committed every three seconds."""
 
 
 def migrate(
@@ -49,6 +52,12 @@ def migrate(
             help="Copy what is committed while the broker runs; run it again when it has stopped.",
         ),
     ] = False,
+    follow: Annotated[
+        bool,
+        Parameter(
+            negative="", help="Go on copying until the broker has stopped, and complete the backup then."
+        ),
+    ] = False,
     json: AsJson = False,
 ) -> int:
     """Make a backup of the store of a RocketMQ DLedger node, of which `trivet restore` makes Trivet's stores.
@@ -57,8 +66,10 @@ def migrate(
     transactions come along. The store is only read, and checked message by message before anything is written. A copy
     that broke off is gone on with.
     """
+    import time
+
     from broker.backups.directory import BackupWriter
-    from broker.migration.migrating import copy_entries, survey_source
+    from broker.migration.migrating import Following, copy_entries, survey_source
     from broker.migration.source import Source
     from broker.state.release import THIS_RELEASE
     from broker.tools.cli.progress import Progress
@@ -71,6 +82,8 @@ def migrate(
         settings = load(config)
         group, cluster = group or settings.node.group, cluster or settings.node.cluster
         delay_levels_ms = settings.broker.delay_level_ms
+    if follow and to is None:
+        raise CommandError("--follow needs --to DIRECTORY", USAGE)
     if to is not None and not group:
         raise CommandError("--to needs --group NAME, the broker's brokerName, or --config FILE", USAGE)
     progress = Progress(10.0)
@@ -79,7 +92,7 @@ def migrate(
         progress.show(f"{what} up to entry {index:,}")
 
     copied = 0
-    with Source(source, node, dledger=dledger, may_run=while_running) as store:
+    with Source(source, node, dledger=dledger, may_run=while_running or follow) as store:
         surveyed = survey_source(
             store,
             group=group or "",
@@ -91,6 +104,15 @@ def migrate(
         if to is not None:
             with BackupWriter(to) as writer:
                 copied = copy_entries(surveyed, writer, THIS_RELEASE, show)
+                if follow and store.is_running:
+                    following = Following(surveyed, writer, THIS_RELEASE)
+                    while not store.has_stopped():
+                        copied += following.step()
+                        progress.show(
+                            f"follows the broker, up to entry {writer.last_index:,}; ends when it stops"
+                        )
+                        time.sleep(_LOOK_EVERY_S)
+                    copied += following.finish()
         report = surveyed.report(to, copied=copied, is_complete=to is not None and not store.is_running)
     progress.clear()
     _tell(report, json=json)

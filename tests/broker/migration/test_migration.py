@@ -6,6 +6,8 @@ import shutil
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from broker.backups.directory import Backup, BackupWriter
 from broker.backups.errors import BackupError
 from broker.backups.restoring import restore
 from broker.migration.errors import DamagedSourceError, MigrationError, SourceInUseError
-from broker.migration.migrating import Surveyed, copy_entries, survey_source
+from broker.migration.migrating import Following, Surveyed, copy_entries, survey_source
 from broker.migration.report import Report
 from broker.migration.source import Source
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -283,10 +285,9 @@ def test_a_copy_of_another_store_is_refused(tmp_path: Path) -> None:
         migrate(store.root, tmp_path / "b")
 
 
-def test_a_store_in_use_is_refused_and_copied_up_to_what_is_committed_if_told_to(tmp_path: Path) -> None:
-    store = busy(tmp_path / "s")
-    store.committed_behind = 10
-    root = store.save()
+@contextmanager
+def used(root: Path) -> Iterator[int]:
+    """Another process has the lock of the store; yields its id."""
     code = (
         "import fcntl, sys; file = open(sys.argv[1], 'r+b'); fcntl.lockf(file, fcntl.LOCK_EX, 1); print(); "
         "sys.stdin.read()"
@@ -297,12 +298,20 @@ def test_a_store_in_use_is_refused_and_copied_up_to_what_is_committed_if_told_to
     try:
         assert holder.stdout is not None
         holder.stdout.readline()
-        with pytest.raises(SourceInUseError, match=f"process {holder.pid} runs on"):
+        yield holder.pid
+    finally:
+        holder.communicate(b"")
+
+
+def test_a_store_in_use_is_refused_and_copied_up_to_what_is_committed_if_told_to(tmp_path: Path) -> None:
+    store = busy(tmp_path / "s")
+    store.committed_behind = 10
+    root = store.save()
+    with used(root) as process_id:
+        with pytest.raises(SourceInUseError, match=f"process {process_id} runs on"):
             Source(root)
         report = migrate(root, tmp_path / "b", may_run=True)
         assert (report.last_index, report.is_complete) == (140, False)
-    finally:
-        holder.communicate(b"")
     report = migrate(root, tmp_path / "b")
     assert (report.last_index, report.entries_copied, report.is_complete) == (150, 10, True)
     Backup(tmp_path / "b", THIS_RELEASE).verify()
@@ -315,6 +324,58 @@ def test_no_broker_can_be_started_on_a_store_that_is_read(tmp_path: Path) -> Non
     with Source(root):
         assert subprocess.run(command, capture_output=True, check=False).returncode
     assert not subprocess.run(command, check=False).returncode
+
+
+def test_a_copy_keeps_up_with_a_store_in_use_and_is_complete_when_its_broker_stops(tmp_path: Path) -> None:
+    store = busy(tmp_path / "s")
+    store.clean = False
+    root = store.save()
+    with BackupWriter(tmp_path / "b") as writer:
+        with used(root):
+            source = Source(root, may_run=True)
+            surveyed = survey(source)
+            copy_entries(surveyed, writer, THIS_RELEASE)
+            following = Following(surveyed, writer, THIS_RELEASE)
+            assert following.step() == 0
+            copied = 0
+            for number in range(60):  # over several files
+                store.send("orders", b"later %d " % number * 50, number % 2)
+                store.half("orders", b"half %d" % number)
+                if number % 20 == 19:
+                    store.committed_behind = 7
+                    store.save()
+                    assert not source.has_stopped()
+                    copied += following.step()
+            assert copied == 120 - 7
+        store.committed_behind = 0
+        store.positions = {"orders@g": {0: 99}, "RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS": {0: 58}}
+        store.save()
+        (root / "abort").unlink()
+        assert source.has_stopped()
+        assert following.finish() == 7
+        report = surveyed.report(tmp_path / "b", copied=0, is_complete=True)
+        source.close()
+    assert (report.last_index, report.half_open, report.not_taken) == (270, 2, [])
+    assert Backup(tmp_path / "b", THIS_RELEASE).state()[1].metadata.offsets["g", "orders"] == {0: 99}
+    assert migrate(root, tmp_path / "b").entries_copied == 0, "a whole run finds nothing else"
+    group = started(tmp_path / "b")
+    assert read(group, "orders", 0, 75)[-1][2] == b"later 58 " * 50
+
+
+def test_a_topic_that_is_deleted_under_a_copy_ends_it(tmp_path: Path) -> None:
+    store = busy(tmp_path / "s")
+    store.clean = False
+    root = store.save()
+    with used(root), BackupWriter(tmp_path / "b") as writer, Source(root, may_run=True) as source:
+        surveyed = survey(source)
+        copy_entries(surveyed, writer, THIS_RELEASE)
+        following = Following(surveyed, writer, THIS_RELEASE)
+        store.delete_topic("orders")
+        store.topics["orders"] = 2
+        store.send("orders", b"new", 0)
+        store.save()
+        with pytest.raises(MigrationError, match="a topic was deleted while its messages were copied"):
+            following.step()
 
 
 # ---------------------------------------------------------------------- hostile stores
