@@ -1,7 +1,6 @@
 """Questions to broker groups: any member takes them, and several may be under way at once.
 
-A member forwards what only its leader can do, so the next one is asked when one fails. An order that may have been done
-is not given again: that it is unknown says the error that goes to the caller.
+A member forwards what only its leader can do, so the next one is asked when one fails.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import msgspec
 from broker.client.admin import CALL_TIMEOUT_S, AdminClient
 from broker.client.errors import BrokerError, ClientError, ConnectionFailed, NoRoute
 from broker.client.transport.core import broker_error
-from broker.client.transport.runtime import Buffer
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import RemotingError
@@ -85,31 +83,12 @@ class Groups:
         NoRoute."""
         return await self.admin.core.pool.call(self.addresses(name)[0], code, dict(fields), b"", timeout_s)
 
-    async def order(
-        self, name: str, code: int, fields: Mapping[str, str], body: Buffer = b"", *, repeatable: bool = True
-    ) -> RemotingCommand:
-        """Have a group do something, through the next member if one fails.
+    async def order(self, name: str, code: int, fields: Mapping[str, str]) -> None:
+        """Have a group do something that may be ordered twice: it says where to end up, and not by how much to go on.
 
-        What is not ``repeatable`` is given to no other once it may have been done: after a BrokerError with code 1 or
-        a ConnectionFailed the outcome is unknown. Raises BrokerError, ConnectionFailed, NoRoute.
+        After a BrokerError with code 1 or a ConnectionFailed the outcome is unknown. Raises them, and NoRoute.
         """
-        failure: ClientError = NoRoute(name, "the group has no member that answers")
-        for address in self.addresses(name):
-            try:
-                response = await self.admin.core.pool.call(address, code, dict(fields), body, CALL_TIMEOUT_S)
-            except ConnectionFailed as error:
-                failure = error
-                if error.request_left and not repeatable:
-                    break
-                continue
-            if response.code == ResponseCode.SUCCESS:
-                return response
-            failure = broker_error(response, address)
-            if not failure.retry_may_help or (
-                not repeatable and response.code != ResponseCode.SERVICE_NOT_AVAILABLE
-            ):
-                break
-        raise failure
+        await self.read(name, code, fields)
 
 
 def read_body(response: RemotingCommand, address: str, decode: Callable[[bytes | memoryview], Body]) -> Body:

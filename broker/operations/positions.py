@@ -20,6 +20,9 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.errors import RemotingError
 from broker.remoting.headers import OffsetResponseHeader
 
+_NOT_KNOWN = ResponseCode.CONSUMER_NOT_ONLINE
+"""The response to a reset of a group that a broker has neither settings nor members of."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
@@ -56,7 +59,7 @@ class QueueReset:
 async def preview_reset(admin: AdminClient, group: str, topic: str, target: Target) -> list[QueueReset]:
     """Return where each queue would go, sorted; nothing is changed.
 
-    Raises NotThere for a queue or topic that does not exist, ClientError.
+    Raises NotThere for a topic or queue that does not exist, and for a group that no broker knows; ClientError.
     """
     groups = await Groups.registered(admin)
     names = [name for name in groups.names if target.broker in (None, name)]
@@ -70,6 +73,10 @@ async def preview_reset(admin: AdminClient, group: str, topic: str, target: Targ
     if not places:
         wanted = f" with a queue {target.queue}" if target.queue is not None else ""
         raise NotThere(f"there is no topic {topic!r}{wanted}")
+    if not any(position for _, _, position, _, _ in places) and not any(
+        await each(admin, groups.names, lambda name: _is_known(groups, name, group))
+    ):
+        raise NotThere(f"no broker knows the consumer group {group!r}")
 
     async def planned(place: tuple[str, int, int, int, int]) -> QueueReset:
         name, queue, position, begin, end = place
@@ -110,8 +117,8 @@ async def reset(admin: AdminClient, group: str, resets: Sequence[QueueReset]) ->
     """Have the consumer group go where a preview said, in all queues; those that stay where they are, too, as their
     members may have read ahead.
 
-    Raises BrokerError for an offset that is not kept any more, and for a group that no broker knows, ClientError. The
-    orders that were given before stand then.
+    Raises BrokerError for an offset that is not kept any more, ClientError. The orders that were given before stand
+    then.
     """
     groups = await Groups.registered(admin)
 
@@ -124,9 +131,25 @@ async def reset(admin: AdminClient, group: str, resets: Sequence[QueueReset]) ->
             "queueId": str(one.queue),
             "offset": str(one.to_offset),
         }
-        await groups.order(one.broker, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+        code, accepted = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, (ResponseCode.SUCCESS, _NOT_KNOWN)
+        response = await groups.read(one.broker, code, fields, accepted=accepted)
+        if response.code == _NOT_KNOWN:
+            # It has been at other broker groups only: there is nobody to be told, and a position is all that it takes.
+            fields = {
+                "topic": one.topic,
+                "consumerGroup": group,
+                "queueId": str(one.queue),
+                "commitOffset": str(one.to_offset),
+            }
+            await groups.order(one.broker, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
 
     await each(admin, resets, order)
+
+
+async def _is_known(groups: Groups, name: str, group: str) -> bool:
+    accepted = (ResponseCode.SUCCESS, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+    code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
+    return (await groups.read(name, code, {"group": group}, accepted=accepted)).code == ResponseCode.SUCCESS
 
 
 async def _ranges(groups: Groups, name: str, group: str, topic: str) -> list[tuple[int, int, int, int]]:
