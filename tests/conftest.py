@@ -28,6 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 ROOMS_TOGETHER = (
     "tests/spark_analysis/",
     "tests/broker/spark_source/",
+    "tests/broker/console/test_browser.py",
     "tests/cluster/",
     "tests/monitoring/",
     "tests/interop/",

@@ -19,6 +19,7 @@ from broker.console.audit import AuditError
 from broker.console.parameters import ParametersError
 from broker.console.seats import SignInRefusedError
 from broker.console.sessions import TooManyError
+from broker.operations.errors import InUse, NotThere
 from broker.remoting.codes import ResponseCode
 
 
@@ -86,6 +87,10 @@ def _describe(error: Exception) -> tuple[int, str] | None:
             | NoRoute()
         ):
             return 404, "not found"
+        case NotThere():
+            return 404, "not found"
+        case InUse():
+            return 409, "in use"
         case BrokerBusy() | ConnectionFailed() | NameServerUnavailable():
             return 503, "unavailable"
         case ClientError():

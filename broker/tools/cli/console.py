@@ -87,5 +87,8 @@ async def start_console(
         raise CommandError(
             f"the console needs {error.name}, which is not installed: pip install 'trivet[console]'", FAILED
         ) from None
+    from broker.tools.cli.logs import configure_logs
+
+    configure_logs("info")
     address: str = await nursery.start(serve, options, stopped)
     return address

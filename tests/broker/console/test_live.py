@@ -6,11 +6,12 @@ import json
 from itertools import pairwise
 from typing import Any
 
+import pytest
 import trio
 
 from broker.client.admin import AdminClient
 from broker.console.app import STREAMS_MAX
-from broker.console.live import CHANGES_MAX, Live
+from broker.console.live import Live
 from tests.broker.client.cluster import NAME_SERVER, Broker, one_group
 from tests.broker.client.links import ClientRuntime, World
 from tests.broker.console.conftest import Open, Page
@@ -157,14 +158,17 @@ async def test_without_a_name_server_the_nodes_are_asked_where_they_were(
     assert [node.error for node in snapshot.groups[0].nodes] == [None, None, None]
 
 
-async def test_what_is_kept_of_changes_is_bounded(broker: Broker, runtime: ClientRuntime) -> None:
+async def test_what_is_kept_of_changes_is_bounded(
+    broker: Broker, runtime: ClientRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.console.live.CHANGES_MAX", 4)
     async with AdminClient(NAME_SERVER, runtime=runtime) as admin:
         live = Live(admin, runtime.wall_ms)
-        for _ in range(CHANGES_MAX):
+        for _ in range(4):
             broker.kill()
             await live.refresh()
             broker.restart()
             await trio.sleep(3)
             await live.refresh()
         moment = await live.moment(None, 0)
-    assert len(moment.changes) == CHANGES_MAX
+    assert len(moment.changes) == 4

@@ -162,7 +162,7 @@ function fact(name, value) {
 function roleView(node) {
   if (node.error !== null) {
     const heard = node.last_contact_ms === null ? "" : `, heard ${duration(node.last_contact_ms)} ago`;
-    return [pill("silent", "bad"), h("span", { class: "reason", title: node.error }, `${node.error}${heard}`)];
+    return [pill("silent", "bad"), h("span", { class: "reason", title: node.error }, `${node.error.replace(`${node.address}: `, "")}${heard}`)];
   }
   return [
     pill(node.role, ROLES[node.role] ?? "plain"),

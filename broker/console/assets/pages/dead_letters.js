@@ -9,7 +9,7 @@ import { table } from "../table.js";
 import { messageTable } from "./messages.js";
 
 const AGAIN_MS = 5000;
-const PORTION_S = 5;
+const PORTION_S = 2;
 const SHOWN = 100;
 
 export function show(view) {

@@ -2,7 +2,7 @@
 
 import { ask } from "../api.js";
 import { fill, h, href, pill } from "../dom.js";
-import { DASH, fromInput, moment, number, size, toInput } from "../format.js";
+import { DASH, count, fromInput, moment, number, size, toInput } from "../format.js";
 import { table } from "../table.js";
 import { bodyView, preview } from "../body.js";
 
@@ -235,7 +235,7 @@ function wayView(way) {
           "ul",
           { class: "plainlist" },
           way.groups.map((group) =>
-            h("li", null, h("a", { href: href("groups", group.group) }, group.group), " ", pill(group.state, STATES[group.state]), h("span", { class: "faint" }, ` position ${number(group.position)}, ${number(group.members)} members`)),
+            h("li", null, h("a", { href: href("groups", group.group) }, group.group), " ", pill(group.state, STATES[group.state]), h("span", { class: "faint" }, ` position ${number(group.position)}, ${count(group.members, "member")}`)),
           ),
         )
       : h("p", { class: "faint" }, "No consumer group has consumed its topic."),
