@@ -60,7 +60,7 @@ _CONFIG_NAMESPACE: Final = "TRIVET_NAMESRV_CONFIG"
 _ORDERED_KEY: Final = "orderMessageEnable"
 
 LONG_REGISTRATION_BYTES: Final = 4096
-"""A longer one may be of thousands of topics, compressed; of a hundred, it is carried out in one step all the same."""
+"""A longer one may be of thousands of topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +137,13 @@ class NameServer:
 
     @staticmethod
     def is_long(command: RemotingCommand) -> bool:
-        """Tells whether a request takes more than some milliseconds: a registration with thousands of topics."""
-        return (
-            command.code == RequestCode.REGISTER_BROKER
-            and len(command.body) > LONG_REGISTRATION_BYTES
-            and not command.is_response
-        )
+        """Tells whether a request may take more than some milliseconds: a registration with thousands of topics.
+
+        What is compressed may be: a hundred bytes unfold to thousands of topics that are all the same.
+        """
+        if command.code != RequestCode.REGISTER_BROKER or command.is_response:
+            return False
+        return len(command.body) > LONG_REGISTRATION_BYTES or _is_compressed(command)
 
     def answer(
         self, connection_id: ConnectionId, command: RemotingCommand, now_ns: int, sight: Sight = SEES_ALL
@@ -436,6 +437,13 @@ def _too_many(request: _Request, what: str, count: int, most: int) -> RemotingCo
         ResponseCode.SYSTEM_ERROR,
         f"there would be {count} {what}, at most {most} are allowed (max_{what}); nothing was registered",
     )
+
+
+def _is_compressed(command: RemotingCommand) -> bool:
+    try:
+        return command.decode_fields(RegisterBrokerHeader).compressed
+    except RemotingError:
+        return False  # it is refused with that error
 
 
 def _busy(request: _Request, error: TooManyWritesError) -> RemotingCommand:

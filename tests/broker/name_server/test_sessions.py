@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import struct
+import zlib
 
 import pytest
 
 from broker.access.name_server_control import NameServerControl
 from broker.name_server import NameServer, sessions
 from broker.name_server.route_table import TOPICS_AT_ONCE
+from broker.name_server.server import LONG_REGISTRATION_BYTES
 from broker.name_server.sessions import NameServerSessions
+from broker.remoting import register_body
 from broker.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable
 from broker.remoting.codes import RequestCode, ResponseCode, Version
 from broker.remoting.command import RemotingCommand, encode, request
@@ -166,6 +170,45 @@ def test_a_long_registration_ends_with_its_connection() -> None:
         while rig.sessions.has_more:
             rig.sessions.step()
         assert rig.core.figures()[:3] == (0, 0, 0)
+
+
+def of_one_topic(count: int) -> bytes:
+    """A registration that names one topic so many times, in some hundred bytes."""
+    body = bytearray()
+    for item in (b'{"timestamp":0,"counter":0}', *[b"t 1 1 6 SINGLE_TAG"] * count, b"[]"):
+        body += struct.pack(">i", len(item)) + item
+        if item.startswith(b"{"):
+            body += struct.pack(">i", count)
+    return encode(
+        request(
+            RequestCode.REGISTER_BROKER,
+            {
+                "brokerName": "small",
+                "brokerAddr": "10.0.0.9:1",
+                "clusterName": "c",
+                "haServerAddr": "",
+                "brokerId": "0",
+                "compressed": "true",
+            },
+            zlib.compress(bytes(body + bytes(4)), 9),
+        )
+    )
+
+
+def test_few_bytes_that_unfold_to_many_topics_wait_for_their_turn() -> None:
+    """They were taken for short, and ended a name server that was in the middle of another registration."""
+    rig = Rig(does_steps=True)
+    broker, other = rig.connect("broker"), rig.connect("other")
+    frame = of_one_topic(2 * register_body.TOPICS_AT_ONCE)
+    assert len(frame) < LONG_REGISTRATION_BYTES
+    rig.sessions.clients.open[broker].received(registration(30_000))
+    rig.sessions.clients.open[other].received(frame)
+    assert not other.take()
+    while rig.sessions.has_more:
+        rig.sessions.step()
+    for connection in (broker, other):
+        assert [answer.code for answer in FrameDecoder().feed(b"".join(connection.take()))] == [0]
+    assert rig.core.figures()[:3] == (2, 2, 30_001)
 
 
 def test_long_registrations_that_wait_are_bounded() -> None:
