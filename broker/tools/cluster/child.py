@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import trio
 
@@ -31,6 +32,9 @@ class ChildDiedError(Exception):
 class Child:
     """A running or ended ``trivet`` server process. ``exited`` is set once it has ended and was reaped."""
 
+    program: ClassVar[Sequence[str]] = ("-m", "trivet")
+    """What Python runs. A benchmark that looks into its brokers has them started another way."""
+
     def __init__(self, name: str, arguments: Sequence[str], log_path: Path) -> None:
         """Start ``trivet ARGUMENTS``; must be called from the main thread (see `broker.tools.cluster.parent_death`)."""
         self.name = name
@@ -41,7 +45,7 @@ class Child:
         environment = {**os.environ, PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
         with open_file(log_path, "ab") as log_file:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "trivet", *arguments],
+                [sys.executable, *self.program, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log_file,
                 stderr=subprocess.STDOUT,
