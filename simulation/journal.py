@@ -41,6 +41,8 @@ class Journal:
         """How often each kind of fault took effect."""
         self.work_counts: dict[str, int] = {}
         """How often actors have done what, by kind: an actor that never gets anywhere checks nothing."""
+        self.marks: dict[str, int] = {}
+        """How often the group has come to a state of the protocol (simulation/judges/marks.py)."""
         self.finding: Violation | None = None
         self.acting = ""
         """The broker whose code runs: what is logged now is its log."""
@@ -56,6 +58,10 @@ class Journal:
     def did(self, work: str, times: int = 1) -> None:
         """Counts something that an actor has done and an invariant depends on."""
         self.work_counts[work] = self.work_counts.get(work, 0) + times
+
+    def reached(self, mark: str) -> None:
+        """Counts a state of the protocol."""
+        self.marks[mark] = self.marks.get(mark, 0) + 1
 
     def record_fault(self, kind: str, target: str, detail: str) -> None:
         """Notes a fault in transcript and trace."""

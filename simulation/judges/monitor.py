@@ -19,6 +19,7 @@ from raft.core import Raft
 from raft.effects import Role
 from simulation.journal import TIME_MADE, Journal, Violation
 from simulation.judges.group_model import GroupModel
+from simulation.judges.marks import Marks
 from simulation.judges.power_losses import PowerLosses
 from simulation.machines.broker_host import BrokerHost
 from simulation.machines.data_files import data_file
@@ -39,6 +40,7 @@ class _Watched:
         "committed_floor",
         "first_index",
         "host",
+        "last_index",
         "log",
         "made_time",
         "seen_applied",
@@ -52,6 +54,8 @@ class _Watched:
         """The highest index that this host ever knew as committed, on the disk that it has now."""
         self.seen_applied = -1
         self.first_index = 0
+        self.last_index = -1
+        """The last entry that its log has had."""
         self.arrived: dict[tuple[str, int], int] = {}
         self.made_time = False
         """Its process has made the group's time from wall clocks."""
@@ -110,6 +114,7 @@ class Monitor:
         self._journal = journal
         self._note = journal.note
         self._sync_flush = sync_flush
+        self._marks = Marks(journal, self.model)
         self.power_losses = PowerLosses(self.model, sync_flush=sync_flush)
         self._watched: dict[str, _Watched] = {}
         self.elections = 0
@@ -146,6 +151,8 @@ class Monitor:
         for number, (first_index, term) in enumerate(runs):
             last_index = runs[number + 1][0] - 1 if number + 1 < len(runs) else log.last_index
             self.model.appended(host.name, log, first_index, last_index, term)
+        watched.last_index = log.last_index
+        self._marks.started(host.name, replica.raft, replica.store.snapshot_index)
         self.power_losses.started(host, log)
         self._note(
             host.name,
@@ -178,6 +185,8 @@ class Monitor:
         self._note(host.name, f"{role} of term {term}, leader {leader or 'unknown'}")
         if role == "candidate":
             self.voted(host.name, term, host.name)
+        if host.process is not None:
+            self._marks.role(host.name, role, term, host.process.node.replica.raft, self._now_ns())
         watched = self._watched.get(host.name)
         if role == "leader" and watched is not None and watched.log is not None:
             self.elections += 1
@@ -189,12 +198,15 @@ class Monitor:
         if watched.log is not None:
             self.model.appended(host.name, watched.log, first_index, last_index, term)
             self.power_losses.appended(host.name, first_index, self._now_ns())
+            watched.last_index = last_index
 
     def truncated(self, host: BrokerHost, last_index: int) -> None:
         """Checks that no committed entry is truncated. Raises Violation."""
         watched = self._watched[host.name]
         self._note(host.name, f"truncates its log after {last_index}")
         self.power_losses.truncated(host.name, last_index)
+        self._marks.truncated(watched.last_index - last_index)
+        watched.last_index = last_index
         if last_index < watched.committed_floor:
             raise Violation(
                 "committed entries stay",
@@ -206,6 +218,8 @@ class Monitor:
         """Checks a log that begins anew after a snapshot: all before is committed. Raises Violation."""
         self._note(host.name, f"log begins anew at {first_index}")
         self.power_losses.truncated(host.name, -1)
+        processes = [other.host.process for other in self._watched.values()]
+        self._marks.reset(is_led=any(one is not None and one.node.replica.serving for one in processes))
         watched = self._watched[host.name]
         if first_index - 1 > self.model.last_index:
             raise Violation(
@@ -237,7 +251,12 @@ class Monitor:
                 host.name,
                 f"commits entry {index} of {log.term_of(index)} in term {term}",
             )
+        members = (self.model.voters, self.model.learners)
         new_first = self.model.committed(host.name, log, first, index, term, self._now_ns())
+        if members != (self.model.voters, self.model.learners):
+            self._marks.members_changed(members[0], self._now_ns())
+        if new_first <= index:
+            self._marks.committed(host.name, is_of_term=log.term_of(new_first) == term, leads=leads)
         watched.checked_index = index
         watched.committed_floor = max(watched.committed_floor, index)
         if new_first <= index and self._sync_flush and process is not None:
@@ -258,12 +277,16 @@ class Monitor:
         watched.seen_applied = replica.applied_index
         first_index = replica.store.log.first_index
         if first_index > watched.first_index:
-            if host.disk.usage().free_bytes > _FORCED_SHARE * host.disk.usage().total_bytes:
+            usage = host.disk.usage()
+            is_old = usage.free_bytes > _FORCED_SHARE * usage.total_bytes
+            self._marks.head_deleted(for_its_age=is_old)
+            if is_old:
                 self._spares_what_waits(host, replica.store.log)
             watched.first_index = first_index
             self.model.begins_at(host.name, replica.store.log, self._now_ns())
             self._note(host.name, f"deletes its log before {first_index}")
             self._journal.fired("retention")
+        self._marks.turned(host.name, replica.store.snapshot_index)
         raft = replica.raft
         if raft.recovering is None:
             self.power_losses.is_whole(host.name)

@@ -64,6 +64,8 @@ class Result:
     states: list[str]
     traces: dict[str, bytes] = field(default_factory=dict)
     """The trace files by name, if they were kept."""
+    marks: dict[str, int] = field(default_factory=dict)
+    """How often the group came to a state of the protocol, by name (simulation/judges/marks.py)."""
     data_loss: DataLoss | None = None
     """The loss to power failures that ended the run, as async flush allows: it is no finding."""
 
@@ -257,6 +259,7 @@ def _result(world: World, states: list[str]) -> Result:
         read=world.judges.read,
         elections=sum(group.monitor.elections for group in world.groups),
         work_counts=journal.work_counts,
+        marks=journal.marks,
         transcript=list(journal.transcript),
         states=states,
         traces=world.traces.kept(),

@@ -22,6 +22,8 @@ from broker.tools.cli.simulation_run import judge_history, print_counts, run_and
 
 _RERUN_EVERY = 20
 """One seed in so many, the first among them, is run again in a process with another hash seed."""
+_ALL_MARKS_FROM = 500
+"""A batch of so many seeds fails if it never reached one of the states of simulation/judges/marks.py."""
 _SHRUNK_OF_A_BATCH = 3
 """At most so many findings are shrunk: code that is broken throughout breaks in all of its seeds."""
 _AHEAD_OF_EACH_JOB = 8
@@ -42,6 +44,7 @@ class _Outcome:
     """True if power failures took data that async flush may lose, or a majority's votes; the run ended there."""
     fault_counts: dict[str, int]
     work_counts: dict[str, int]
+    marks: dict[str, int]
 
 
 @dataclass(slots=True)
@@ -74,7 +77,15 @@ class Batch:
             for seed in found[:_SHRUNK_OF_A_BATCH]:
                 print(f"\nseed {seed}")
                 self._shrink(seed, budget)
-        return 1 if found or self.differences else 0
+        return 1 if found or self.differences or self._never_reached() else 0
+
+    def _never_reached(self) -> list[str]:
+        """The states of the protocol that a batch of this size reaches, and this one did not."""
+        from simulation.judges.marks import MARKS
+
+        if len(self.outcomes) < _ALL_MARKS_FROM:
+            return []
+        return [mark for mark in MARKS if not any(mark in outcome.marks for outcome in self.outcomes)]
 
     def _run_seeds(self) -> bool:
         """Run seed after seed in the pool; returns False if Ctrl-C ended it early."""
@@ -133,17 +144,24 @@ class Batch:
             shrink_finding(result, self.directory, budget, judge_history)
 
     def _print_totals(self, wall_s: float) -> None:
+        from simulation.judges.marks import MARKS
         from simulation.plans.plan import CHOREOGRAPHIES, FAULT_KINDS
 
         outcomes = self.outcomes
         faults, work = Counter[str](dict.fromkeys((*FAULT_KINDS, *CHOREOGRAPHIES), 0)), Counter[str]()
+        marks = Counter[str](dict.fromkeys(MARKS, 0))
         for outcome in outcomes:
             faults.update(outcome.fault_counts)
             work.update(outcome.work_counts)
+            marks.update(outcome.marks)
         print("faults that took effect")
         print_counts(faults)
         print("what actors did")
         print_counts(work)
+        print("states of the protocol that were reached")
+        print_counts(marks)
+        if missing := self._never_reached():
+            print(f"never reached, and so not checked: {', '.join(missing)}")
         if losses := sum(outcome.lost_data for outcome in outcomes):
             print(
                 f"{losses} of {len(outcomes)} seeds ended where power failures took votes, or data as async flush may"
@@ -182,6 +200,7 @@ def _run_seed(seed: int, seconds: int, nodes: int | None, directory: str) -> _Ou
         result.data_loss is not None,
         result.fault_counts,
         result.work_counts,
+        result.marks,
     )
 
 

@@ -1,0 +1,106 @@
+"""States of the protocol that runs should come to: a batch that never reached one has checked nothing there.
+
+Each is noted where the monitor sees it, at the cost of a comparison; a batch adds them up (`trivet simulate --seeds`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from raft.core import Raft
+from simulation.journal import Journal
+from simulation.judges.group_model import GroupModel
+from simulation.scheduler import SECOND
+
+MARKS: Final = (
+    "two candidates of a term",
+    "a leader elected while a change of members is uncommitted",
+    "a recovering node elected",
+    "a leader that is no member any more",
+    "several entries truncated",
+    "a log that begins anew",
+    "a log that begins anew while nobody leads",
+    "an earlier term's entry committed",
+    "a learner promoted in the first second of a term",
+    "two voters",
+    "four voters",
+    "two learners",
+    "a start with lost entries",
+    "a start without term or vote",
+    "a head deleted for its age",
+    "a head deleted on a full disk",
+    "a snapshot written while it runs",
+)
+
+
+class Marks:
+    """Notes in the journal what a group's nodes come to."""
+
+    def __init__(self, journal: Journal, model: GroupModel) -> None:
+        self._reached = journal.reached
+        self._model = model
+        self._candidates: dict[int, str] = {}
+        """Term -> its first candidate."""
+        self._elected_ns = -SECOND
+        self._snapshots: dict[str, int] = {}
+        """Node -> the last entry that its snapshot covers."""
+
+    def role(self, name: str, role: str, term: int, raft: Raft, now_ns: int) -> None:
+        """A node has another role."""
+        if role == "candidate" and self._candidates.setdefault(term, name) != name:
+            self._reached("two candidates of a term")
+        elif role == "leader":
+            self._elected_ns = now_ns
+            if raft.configuration_index > raft.commit_index:
+                self._reached("a leader elected while a change of members is uncommitted")
+            if raft.recovering is not None:
+                self._reached("a recovering node elected")
+
+    def started(self, name: str, raft: Raft, snapshot_index: int) -> None:
+        """A node has started."""
+        self._snapshots[name] = snapshot_index
+        if raft.recovering is not None:
+            lost = raft.recovering.name == "ENTRIES"
+            self._reached("a start with lost entries" if lost else "a start without term or vote")
+
+    def truncated(self, entries: int) -> None:
+        """So many entries are gone."""
+        if entries > 1:
+            self._reached("several entries truncated")
+
+    def reset(self, *, is_led: bool) -> None:
+        """A log has begun anew from a leader's snapshot."""
+        self._reached("a log that begins anew")
+        if not is_led:
+            self._reached("a log that begins anew while nobody leads")
+
+    def committed(self, name: str, *, is_of_term: bool, leads: bool) -> None:
+        """A node has committed an entry, and knows the members that are in force by it."""
+        if not is_of_term:
+            self._reached("an earlier term's entry committed")
+        if leads and name not in self._model.voters:
+            self._reached("a leader that is no member any more")
+
+    def members_changed(self, voters: tuple[str, ...], now_ns: int) -> None:
+        """The committed members are others than `voters`, and those of the model."""
+        model = self._model
+        promoted = [name for name in model.voters if name not in voters]
+        if promoted and now_ns - self._elected_ns < SECOND:
+            self._reached("a learner promoted in the first second of a term")
+        for reached, state in (
+            (len(model.voters) == 2, "two voters"),
+            (len(model.voters) == 4, "four voters"),
+            (len(model.learners) == 2, "two learners"),
+        ):
+            if reached:
+                self._reached(state)
+
+    def head_deleted(self, *, for_its_age: bool) -> None:
+        """The head of a log is gone."""
+        self._reached("a head deleted for its age" if for_its_age else "a head deleted on a full disk")
+
+    def turned(self, name: str, snapshot_index: int) -> None:
+        """A turn is over."""
+        if snapshot_index != self._snapshots.get(name):
+            self._snapshots[name] = snapshot_index
+            self._reached("a snapshot written while it runs")
