@@ -256,6 +256,11 @@ class AdminClient:
             failure = f"the leader is {status.leader or 'unknown'}"
         raise NoRoute(name, f"no leader of the group found: {failure}")
 
+    async def addresses(self, group: str | None = None) -> list[str]:
+        """Return the addresses of the group's registered brokers, the leader's first. Raises as `members` does."""
+        info = await self.cluster_info()
+        return _addresses(info, _group_name(info, group))
+
     async def add_member(self, node: str, peer_address: str, group: str | None = None) -> None:
         """Make a node a learner of the group, which receives the log and has no vote. Returns when that is committed.
 

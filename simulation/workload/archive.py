@@ -76,9 +76,9 @@ async def _read(runtime: Runtime, admin: AdminClient, directory: BackupWriter) -
     random = runtime.random
     leader = await admin.members()
     copy = BackupCopy(directory, leader.group, leader.commit_index)
-    addresses = (await admin.cluster_info()).broker_table[leader.group].broker_addresses
+    addresses = await admin.addresses(leader.group)
     for _ in range(_NODES_ASKED):
-        address = random.choice(sorted(addresses.values()))
+        address = random.choice(sorted(addresses))
         copy.restart()
         try:
             while (request := copy.next_request()) is not None:

@@ -18,7 +18,6 @@ from broker.client.admin import AdminClient
 from broker.client.errors import BrokerBusy, BrokerError, ClientError, ConnectionFailed
 from broker.client.transport.core import broker_error
 from broker.remoting.codes import ResponseCode
-from broker.remoting.route import MASTER_ID
 
 _BUSY_S: Final = 10.0
 """A node that cannot begin yet is asked for so long."""
@@ -45,8 +44,8 @@ async def read_backup(
     if source is not None:
         addresses = [source]
     else:
-        known = (await admin.cluster_info()).broker_table[leader.group].broker_addresses
-        addresses = [known[broker_id] for broker_id in sorted(known, key=lambda one: (one == MASTER_ID, one))]
+        leading, *others = await admin.addresses(leader.group)
+        addresses = [*others, leading]  # which has enough to do
     failures: list[str] = []
     for address in addresses:
         copy.restart()

@@ -1,4 +1,4 @@
-"""Administration: what a member says that cannot be read."""
+"""Administration: what a member says that cannot be read, a group that a name server has forgotten."""
 
 from __future__ import annotations
 
@@ -26,3 +26,14 @@ async def test_a_status_that_cannot_be_read_is_asked_of_the_next_member(
         with pytest.raises(NoRoute, match="unreadable response"):
             await admin.members()
     assert all(member.received(RequestCode.TRIVET_NODE_STATUS) for member in members)
+
+
+async def test_a_group_that_a_name_server_has_forgotten_has_no_addresses(
+    world: World, runtime: ClientRuntime
+) -> None:
+    """Seed 90123: a name server that has just started knows no broker yet, which ended a backup with a KeyError."""
+    leader, follower = one_group(world, members=2)
+    async with AdminClient(NAME_SERVER, runtime=runtime) as admin:
+        assert await admin.addresses("g") == [leader.address, follower.address]
+        with pytest.raises(NoRoute, match="no such group is registered; there are: g"):
+            await admin.addresses("h")
