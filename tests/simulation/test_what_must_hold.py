@@ -45,7 +45,7 @@ class Machine:
     def node(self, *, applied: int, commit: int = -1) -> Any:
         """Its replica in that state, as a follower."""
         raft = SimpleNamespace(role=Role.FOLLOWER, recovering=None, commit_index=commit)
-        store = SimpleNamespace(log=self.log)
+        store = SimpleNamespace(log=self.log, snapshot_index=-1)
         replica = SimpleNamespace(applied_index=applied, store=store, raft=raft, term=1)
         return SimpleNamespace(replica=replica, listeners=SimpleNamespace(arrivals=[], role_changes=[]))
 
