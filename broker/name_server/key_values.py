@@ -155,7 +155,8 @@ class KeyValues:
             return
         forgiven = (now_ns - self._forgiven_ns) * WRITTEN_BYTES_PER_SECOND / 1e9
         self._written_bytes, self._forgiven_ns = max(0.0, self._written_bytes - forgiven), now_ns
-        if self._written_bytes + self._size > WRITTEN_BYTES_MAX:
+        # A configuration of more, which an earlier release may have left, can be changed once all is forgiven.
+        if self._written_bytes + min(self._size, WRITTEN_BYTES_MAX) > WRITTEN_BYTES_MAX:
             wait_s = self._size / WRITTEN_BYTES_PER_SECOND
             raise TooManyWritesError(
                 f"each change writes all of the key-value configuration, {self._size} bytes, and many were made: "

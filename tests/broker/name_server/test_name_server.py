@@ -545,6 +545,26 @@ def test_changes_write_so_much_in_a_second(monkeypatch: pytest.MonkeyPatch) -> N
     assert [put(value, 10**15 + 10**9).code for value in ("w", "x")] == [0, 0]
 
 
+def test_a_configuration_of_more_than_changes_may_write_at_a_stretch_can_be_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One of an earlier release may be as long: not even a key could be deleted, however long one waited."""
+    monkeypatch.setattr("broker.name_server.key_values.WRITTEN_BYTES_MAX", 10_000)
+    monkeypatch.setattr("broker.name_server.key_values.WRITTEN_BYTES_PER_SECOND", 10_000)
+    storage = MemoryStorage()
+    storage.data = json.dumps(
+        {"configTable": {"n": {str(number): "v" * 8000 for number in range(3)}}}
+    ).encode()
+    client = Client(NameServer(NameServerSettings(), storage))
+    codes = [
+        client.call(
+            RequestCode.DELETE_KV_CONFIG, {"namespace": "n", "key": key}, now_ns=10**15 + after_s * 10**9
+        ).code
+        for key, after_s in (("0", 0), ("1", 0), ("1", 2))
+    ]
+    assert codes == [0, ResponseCode.SYSTEM_BUSY, 0]
+
+
 def test_a_namespace_fits_into_the_answer_of_a_registration(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers are told of all ordered topics; they could not register any more once that is too long to be sent."""
     monkeypatch.setattr("broker.name_server.key_values.NAMESPACE_BYTES_MAX", 60)
