@@ -124,6 +124,46 @@ def _reachable(examination: Examination) -> _Findings:
             )
 
 
+def _names(examination: Examination) -> _Findings:
+    """Groups that share a name, or nodes an address: clients are sent from one to the other."""
+    by_address: dict[str, set[str]] = {}
+    by_broker: dict[str, list[tuple[ExaminedNode, NodeStatus]]] = {}
+    for node, status in _answering(examination):
+        by_address.setdefault(node.address, set()).add(node.broker)
+        by_broker.setdefault(node.broker, []).append((node, status))
+        if status.group != node.broker:
+            yield (
+                "fault",
+                node.address,
+                f"is registered as {node.broker}, and calls its group {status.group}",
+                "see who else listens at its address, and what node.advertise says",
+            )
+    for address, brokers in by_address.items():
+        if len(brokers) > 1:
+            yield (
+                "fault",
+                address,
+                f"is registered for several groups: {', '.join(sorted(brokers))}",
+                "give each node an address of its own (node.listen, node.advertise)",
+            )
+    for broker, members in by_broker.items():
+        # Voters change one at a time, so two views of one group always have members in common.
+        for node, status in members:
+            stranger = next((at for at, other in members if not {*status.voters} & {*other.voters}), None)
+            same_id = next(
+                (at for at, other in members if at is not node and other.node == status.node), None
+            )
+            if stranger is not None or same_id is not None:
+                other_address = (stranger or same_id or node).address
+                yield (
+                    "fault",
+                    broker,
+                    f"{node.address} and {other_address} are of different groups with this name",
+                    "give each group a name of its own (node.group)",
+                )
+                break
+
+
 def _addresses(examination: Examination) -> _Findings:
     hosts = {_host(client.address) for client in examination.clients or ()}
     remote = sorted(host for host in hosts if host and not _is_loopback(host))
@@ -314,6 +354,7 @@ def _replicas(examination: Examination) -> _Findings:
 CHECKS: Final[dict[str, Callable[[Examination], _Findings]]] = {
     "name servers": _name_servers,
     "nodes": _reachable,
+    "names": _names,
     "addresses": _addresses,
     "replicas": _replicas,
     "clocks": _clocks,

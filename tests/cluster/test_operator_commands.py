@@ -164,6 +164,33 @@ def test_messages_are_found_shown_and_followed(operator: Operator) -> None:
     operator.says("tail", "Letters", "--count", "1", "--timeout", "0.2", exit_code=1)
 
 
+def test_what_waits_and_who_is_connected(operator: Operator, name_server: str) -> None:
+    operator.says("topic", "create", "Later", "--queues", "1")
+    operator.says("produce", "Later", "level", "--delay-level", "18")
+    operator.says("produce", "Later", "time", "--delay", "3600")
+    found = operator.json("message", "waiting")
+    assert (found["delayed"], found["half"]) == (2, 0)
+    assert [(one["kind"], one["message"]["body"]) for one in found["messages"]] == [
+        ("time", "time"),
+        ("level", "level"),
+    ]
+    assert "1 at level 18" in operator.says("message", "waiting")
+
+    async def connected() -> None:
+        async with Consumer(name_server, group="present", topics="Later") as consumer:
+            await consumer.wait_assigned()
+            done = await trio.run_process(
+                [sys.executable, "-m", "trivet", "client", "list", "--json", "--namesrv", name_server],
+                capture_stdout=True,
+            )
+        (client,) = [one for one in json.loads(done.stdout)["clients"] if one["group"] == "present"]
+        (fields,) = documented()["client list"][1:]
+        assert set(client) == fields
+        assert (client["role"], client["language"]) == ("consumer", "PYTHON")
+
+    trio.run(connected)
+
+
 def test_a_topic_is_altered_and_deleted(operator: Operator) -> None:
     operator.says("topic", "create", "Notes", "--queues", "2")
     operator.json("topic", "alter", "Notes", "--queues", "3", "--permission", "read", "--yes")
@@ -185,4 +212,4 @@ def test_settings_figures_and_the_doctor(operator: Operator) -> None:
     assert sorted(node["role"] for node in figures["nodes"]) == ["follower", "follower", "leader"]
     diagnosis = operator.json("doctor")
     assert {finding["severity"] for finding in diagnosis["findings"]} <= {"note", "warning"}
-    assert "nothing wrong with: name servers, nodes, addresses, replicas" in operator.says("doctor")
+    assert "nothing wrong with: name servers, nodes, names, addresses, replicas" in operator.says("doctor")

@@ -18,7 +18,12 @@ _COMMANDS = (
         "broker.tools.cli.consumers:app",
         "Show consumer groups, their lag and members; send one elsewhere; delete one.",
     ),
-    ("message", "broker.tools.cli.single_messages:app", "Find and show messages, and the way of one."),
+    ("client", "broker.tools.cli.clients:app", "Show who is connected."),
+    (
+        "message",
+        "broker.tools.cli.single_messages:app",
+        "Find and show messages, the way of one, what waits.",
+    ),
     ("dlq", "broker.tools.cli.dead_letters:app", "List, show, send again and delete dead letters."),
     (
         "group",

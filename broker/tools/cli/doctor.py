@@ -8,7 +8,7 @@ from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers
 async def doctor(*, servers: Servers = DEFAULT_SERVERS, json: AsJson = False) -> int:
     """Look for what is wrong with a cluster, and say what to do about it.
 
-    It looks at name servers, nodes, the addresses that clients are given, replicas, clocks, disks, open files,
+    It looks at name servers, nodes, names, the addresses that clients are given, replicas, clocks, disks, open files,
     releases and formats, certificates, and at members of consumer groups that subscribe to different things. A fault
     does harm now, a warning will, a note may be meant so. The exit code is 1 if there is a fault.
     """

@@ -1,4 +1,4 @@
-"""``trivet message``: messages found by time, offset, key and id; one of them shown; the way that it has taken."""
+"""``trivet message``: messages found by time, offset, key and id; one of them shown, and its way; what waits."""
 
 from __future__ import annotations
 
@@ -151,6 +151,62 @@ async def trace(
             ["consumer group", "state", "position", "members"],
             [[one.group, one.state, one.position, one.members] for one in way.groups],
         )
+    return 0
+
+
+@app.command
+async def waiting(
+    *,
+    limit: Annotated[
+        int, Parameter(help="Of delayed and of half messages, at most so many, the first.")
+    ] = 20,
+    servers: Servers = DEFAULT_SERVERS,
+    json: AsJson = False,
+) -> int:
+    """Show what waits at the brokers: delayed messages, and half messages whose producers have not decided.
+
+    Half messages may be shown for some seconds after their producers have decided.
+    """
+    from broker.operations.waiting import waiting_messages
+    from broker.tools.cli.message_output import message_fields
+    from broker.tools.cli.output import print_json, print_table
+
+    if limit < 1:
+        raise CommandError(f"--limit {limit}: at least 1", USAGE)
+    async with servers.admin() as admin:
+        found = await waiting_messages(admin, limit=limit)
+    both = (*found.delayed_messages, *found.half_messages)
+    if json:
+        told = [
+            {
+                "kind": one.kind,
+                "home": one.home,
+                "due_ms": one.due_ms,
+                "level": one.level,
+                "producer_group": one.producer_group,
+                "message": message_fields(one.message),
+            }
+            for one in both
+        ]
+        delayed = sum(found.by_level.values()) + found.timed
+        print_json({"delayed": delayed, "half": found.half, "messages": told})
+        return 0
+    print_table(
+        ["topic", "waits for", "since", "id"],
+        [
+            [
+                one.home,
+                f"its producer, {one.producer_group}" if one.kind == "half" else moment_text(one.due_ms),
+                moment_text(one.message.stored_ms),
+                one.message.message_id,
+            ]
+            for one in both
+        ],
+    )
+    levels = ", ".join(f"{count:,} at level {level}" for level, count in found.by_level.items())
+    print(
+        f"{found.timed:,} for a time of their own{f', {levels}' if levels else ''}; {found.half:,} half messages"
+    )
     return 0
 
 

@@ -100,6 +100,24 @@ async def test_addresses_that_clients_elsewhere_are_given(healthy: Examination) 
     assert ("addresses", "0.0.0.0:10911") in found(diagnosis, "fault")
 
 
+async def test_names_and_addresses_that_two_share(healthy: Examination) -> None:
+    first, second, *others = healthy.nodes
+    assert first.status is not None
+    assert second.status is not None
+
+    def with_status(**changes: object) -> Diagnosis:
+        assert second.status is not None
+        changed = dataclasses.replace(second, status=msgspec.structs.replace(second.status, **changes))
+        return judged(dataclasses.replace(healthy, nodes=(first, changed, *others)))
+
+    assert ("names", second.address) in found(with_status(group="another"), "fault")
+    assert ("names", "a") in found(with_status(voters=("n7", "n8", "n9")), "fault")
+    assert ("names", "a") in found(with_status(node=first.status.node), "fault")
+    twice = dataclasses.replace(others[-1], address=first.address)
+    diagnosis = judged(dataclasses.replace(healthy, nodes=(first, second, *others, twice)))
+    assert ("names", first.address) in found(diagnosis, "fault")
+
+
 async def test_name_servers_that_are_silent_or_know_less(healthy: Examination) -> None:
     (one,) = healthy.name_servers
     poorer = ExaminedNameServer(address="ns2:9876", brokers={"b": ("127.0.0.1:10100",)})

@@ -1,0 +1,44 @@
+"""``trivet client``: who is connected."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers
+
+app = App(name="client", help="Show who is connected.", backend="trio")
+
+
+@app.command(name="list")
+async def list_clients(
+    *,
+    role: Annotated[
+        Literal["consumer", "producer"] | None, Parameter(help="Only consumers, or only producers.")
+    ] = None,
+    group: Annotated[str | None, Parameter(help="Only those of this consumer or producer group.")] = None,
+    servers: Servers = DEFAULT_SERVERS,
+    json: AsJson = False,
+) -> int:
+    """List the connected clients by group, with their addresses, languages and versions.
+
+    Shown are those that announce a group: all but programs that only look.
+    """
+    from broker.operations.clients import connected_clients
+    from broker.tools.cli.output import print_json, print_table
+
+    async with servers.admin() as admin:
+        found = await connected_clients(admin)
+    shown = [client for client in found if role in (None, client.role) and group in (None, client.group)]
+    if json:
+        print_json({"clients": shown})
+    else:
+        print_table(
+            ["role", "group", "client", "address", "language", "version"],
+            [
+                [one.role, one.group, one.client_id, one.address, one.language, str(one.version)]
+                for one in shown
+            ],
+        )
+    return 0
