@@ -8,7 +8,10 @@ STAMP := $(VENV)/.installed
 SHARED := --numprocesses auto
 ROOMS := raft log broker simulation spark_analysis tests benchmarks trivet.py
 
-.PHONY: demo test test-fast fast-check check fmt map site bench simulate fuzz interop lock clean
+.PHONY: install demo test test-fast fast-check check fmt map site bench simulate fuzz interop lock clean
+
+# Everything that the commands need, in .venv.
+install: $(STAMP)
 
 demo: $(STAMP)
 	$(BIN)/trivet demo
