@@ -140,6 +140,7 @@ class Live:
         for name in self._points.keys() - {group.name for group in now.groups}:
             if not now.failure:
                 del self._points[name]
+                self._leaderless_since.pop(name, None)
 
     def _compare_leaders(self, before: GroupView | None, now: GroupView, at_ms: int) -> None:
         if now.leader is None:

@@ -136,6 +136,9 @@ class Observer:
         async with trio.open_nursery() as nursery:
             for answer in answers:
                 nursery.start_soon(self._ask, answer)
+        if answers and all(answer.refused for answer in answers):
+            # Whether they serve is not for this account to know; it is not that they do not.
+            return Snapshot(at_ms=at_ms, groups=(), failure=answers[0].error or "", refused=True)
         for answer in answers:
             if answer.status is not None:
                 self._addresses[answer.group, answer.status.node] = answer.cluster, answer.address
@@ -144,10 +147,7 @@ class Observer:
             self._group(cluster, name, [answer for answer in answers if answer.group == name])
             for cluster, name in sorted(groups)
         )
-        refused = bool(answers) and all(answer.refused for answer in answers)
-        if refused:
-            failure = failure or next(answer.error or "" for answer in answers)
-        return Snapshot(at_ms=at_ms, groups=views, failure=failure, refused=refused)
+        return Snapshot(at_ms=at_ms, groups=views, failure=failure)
 
     async def _ask(self, answer: _Answer) -> None:
         answer.error = f"no answer within {PATIENCE_S:g} s"

@@ -7,12 +7,13 @@ from typing import Annotated, Final
 
 import msgspec
 
-from broker.client.errors import NoRoute
+from broker.client.errors import BrokerError, NoRoute
 from broker.console.asking import Order, Question
 from broker.console.parameters import BrokerName, Nothing, Parameters, TopicName
 from broker.console.seats import Seat
 from broker.operations.asking import each
 from broker.operations.topics import TopicStats, alter_topic, delete_topic, topic_stats
+from broker.remoting.codes import ResponseCode
 from broker.state.topic_rules import DEAD_LETTER_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS
 
 COUNTED_MAX: Final = 300
@@ -73,11 +74,18 @@ async def list_topics(seat: Seat, parameters: Nothing) -> list[TopicLine]:
     kinds = {name: _kind(name, own) for name in await seat.admin.topics()}
     names = sorted(kinds, key=lambda name: (kinds[name] != "topic", kinds[name], name))
 
-    async def line(name: str) -> TopicLine:
+    refusals: list[BrokerError] = []
+
+    async def line(name: str) -> TopicLine | None:
         try:
             queues = await seat.admin.describe_topic(name)
         except NoRoute:  # it has gone meanwhile, or belongs to no broker
             return TopicLine(name=name, kind=kinds[name])
+        except BrokerError as error:
+            if error.code != ResponseCode.NO_PERMISSION:
+                raise
+            refusals.append(error)  # a name server without accounts names it to everybody
+            return None
         return TopicLine(
             name=name,
             kind=kinds[name],
@@ -87,7 +95,10 @@ async def list_topics(seat: Seat, parameters: Nothing) -> list[TopicLine]:
             newest_ms=max((queue.last_update_ms for queue in queues), default=0) or None,
         )
 
-    counted = await each(seat.admin, names[:COUNTED_MAX], line)
+    found = await each(seat.admin, names[:COUNTED_MAX], line)
+    counted = [one for one in found if one is not None]
+    if refusals and not counted:
+        raise refusals[0]
     return counted + [TopicLine(name=name, kind=kinds[name]) for name in names[COUNTED_MAX:]]
 
 

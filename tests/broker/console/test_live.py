@@ -12,8 +12,9 @@ import trio
 from broker.client.admin import AdminClient
 from broker.console.app import STREAMS_MAX
 from broker.console.live import Live
+from broker.remoting.codes import RequestCode, ResponseCode
 from tests.broker.client.cluster import NAME_SERVER, Broker, one_group
-from tests.broker.client.links import ClientRuntime, World
+from tests.broker.client.links import ClientRuntime, World, code
 from tests.broker.console.conftest import Open, Page
 
 
@@ -172,3 +173,16 @@ async def test_what_is_kept_of_changes_is_bounded(
             await live.refresh()
         moment = await live.moment(None, 0)
     assert len(moment.changes) == 4
+
+
+async def test_an_account_that_may_not_see_the_nodes_is_told_so_and_not_that_they_are_down(
+    broker: Broker, runtime: ClientRuntime
+) -> None:
+    async with AdminClient(NAME_SERVER, runtime=runtime) as admin:
+        live = Live(admin, runtime.wall_ms)
+        broker.script(RequestCode.TRIVET_NODE_STATUS, code(ResponseCode.NO_PERMISSION))
+        refused = await live.refresh()
+        assert (refused.refused, refused.groups) == (True, ())
+        await live.refresh()
+        moment = await live.moment(None, 0)
+    assert [change.kind for change in moment.changes] == ["leader"]

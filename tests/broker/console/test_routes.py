@@ -348,3 +348,12 @@ async def test_without_a_directory_there_are_no_reports(open_console: Open, brok
     page = await open_console()
     assert (await page.get("/api/reports")).status_code == 404
     assert (await page.get("/reports/x.html")).status_code == 404
+
+
+async def test_topics_that_an_account_may_not_see_are_left_out(open_console: Open, broker: Broker) -> None:
+    page = await open_console()
+    all_topics = await done(await page.get("/api/topics"))
+    broker.script(RequestCode.GET_TOPIC_STATS_INFO, code(16))
+    assert len(await done(await page.get("/api/topics"))) == len(all_topics) - 1
+    broker.script(RequestCode.GET_TOPIC_STATS_INFO, *[code(16)] * len(all_topics))
+    assert (await page.get("/api/topics")).json()["kind"] == "no permission"

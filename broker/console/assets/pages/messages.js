@@ -63,7 +63,7 @@ function showFinder({ root, signal, fail, query }) {
     h("h1", null, "Messages"),
     h(
       "section",
-      null,
+      { class: "keep" },
       h(
         "form",
         {
