@@ -55,7 +55,8 @@ class Guard:
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
                 headers.setdefault("content-security-policy", POLICY)
-                headers.setdefault("cache-control", "no-store")
+                kept = "no-cache" if scope["path"].startswith("/assets/") else "no-store"
+                headers.setdefault("cache-control", kept)
             await send(message)
 
         headers = Headers(scope=scope)
@@ -65,7 +66,7 @@ class Guard:
                 kind="wrong",
             )
             await json_response(failure, 421)(scope, receive, send_guarded)
-        elif scope["method"] not in ("GET", "HEAD") and not is_same_origin(headers, scope["scheme"]):
+        elif _is_asked_by_scripts(scope) and not is_same_origin(headers, scope["scheme"]):
             failure = Failure(error="the request comes from another page", kind="wrong")
             await json_response(failure, 403)(scope, receive, send_guarded)
         else:
@@ -85,13 +86,20 @@ class Guard:
         return True
 
 
+def _is_asked_by_scripts(scope: Scope) -> bool:
+    """Tell whether only scripts of our page have a reason to ask that. A link elsewhere that leads there would be
+    answered as to somebody new, whose cookie would take the place of the one that is there."""
+    path: str = scope["path"]
+    return path.startswith("/api/") or scope["method"] not in ("GET", "HEAD")
+
+
 def is_same_origin(headers: Headers, scheme: str) -> bool:
     """Tell whether a browser says that a request comes from a page of this console. One that says nothing of it is no
     browser of today; the token still counts.
     """
     site: str | None = headers.get("sec-fetch-site")
     if site is not None:
-        return site == "same-origin"
+        return site in ("same-origin", "none")  # none: somebody has typed the address
     origin: str | None = headers.get("origin")
     if origin is None:
         return True

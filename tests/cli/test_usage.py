@@ -17,6 +17,7 @@ COMMANDS = [
     "namesrv",
     "broker",
     "cluster",
+    "console",
     "topic",
     "topic create",
     "topic list",

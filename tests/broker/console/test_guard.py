@@ -21,7 +21,8 @@ from tests.broker.console.conftest import Open
 )
 async def test_own_names_are_answered(open_console: Open, broker: Broker, host: str) -> None:
     page = await open_console(host_names=("console.example",))
-    assert (await page.client.get("/api/session", headers={"host": host})).status_code == 200
+    headers = {"host": host, "origin": f"http://{host}"}
+    assert (await page.client.get("/api/session", headers=headers)).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -82,6 +83,17 @@ async def test_an_order_that_is_not_of_our_page_is_refused(
         headers = {**page.token(), **headers}
     answer = await page.client.delete("/api/session", headers=headers)
     assert answer.status_code == 403
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+async def test_a_link_elsewhere_takes_nobodys_session(open_console: Open, broker: Broker, site: str) -> None:
+    """Strict cookies are not sent along with it, so it would be answered with a new one."""
+    page = await open_console()
+    page.client.cookies.clear()
+    answer = await page.client.get("/api/session", headers={"sec-fetch-site": site})
+    assert answer.status_code == 403
+    assert "set-cookie" not in answer.headers
+    assert (await page.client.get("/", headers={"sec-fetch-site": site})).status_code == 200
 
 
 async def test_unknown_parameters_and_paths_are_refused(open_console: Open, broker: Broker) -> None:
