@@ -13,7 +13,7 @@ import structlog
 from broker.node.client_calls import ClientCalls
 from broker.node.held_requests import HeldRequests
 from broker.node.relayed_clients import RelayedClients
-from broker.node.request_states import DOUBT_NS, Event, State, WaitingRequest
+from broker.node.request_states import DOUBT_NS, ONCE, Event, State, WaitingRequest
 from broker.peers.protocol import ClientGone, Forward, NotDone, PeerProtocolError, Relay, encode_frame
 from broker.remoting.codes import FLAG_ONE_WAY, ResponseCode
 from broker.remoting.command import RemotingCommand, encode_head, response
@@ -88,6 +88,15 @@ class Forwarding:
 
     def __contains__(self, connection: Connection) -> bool:
         return connection in self._by_connection
+
+    @property
+    def owes_answers(self) -> bool:
+        """A client waits for the answer to something that is done once; this looks at all that wait."""
+        return any(
+            request.command.code in ONCE
+            for client in self._by_number.values()
+            for request in client.waiting.values()
+        )
 
     # ------------------------------------------------------------------ clients come and go
 

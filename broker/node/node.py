@@ -24,6 +24,7 @@ from broker.node.forwarding import Forwarding
 from broker.node.held_requests import HeldRequests
 from broker.node.listeners import Listeners
 from broker.node.relayed_clients import RelayedClients
+from broker.node.request_states import ONCE
 from broker.peers.protocol import (
     BrokenPeerError,
     ClientGone,
@@ -167,6 +168,13 @@ class Node:
     def held_count(self) -> int:
         """Requests that wait for a leader."""
         return len(self._held)
+
+    @property
+    def owes_answers(self) -> bool:
+        """A client waits for the leader's answer to what is done once, such as a send; this looks at all that wait."""
+        return self._forwarding.owes_answers or any(
+            request.command.code in ONCE and not request.command.is_one_way for request in self._held.waiting
+        )
 
     # ------------------------------------------------------------------ clients
 

@@ -5,8 +5,13 @@
     AWAITS_HEIR     it forwards what still comes to it as the master   name servers know another, or after two seconds
     LINGERS         it forwards what clients send by older routes      `node.linger_s` is over, or no client is there
     SAYS_GOODBYE    name servers are told                              that is written, or after a second
-    AWAITS_JOBS     no new work for threads; what is out comes back    nothing is out
+    AWAITS_JOBS     no new work for threads; what is out comes back,   nothing is out, and nobody waits (or after
+                    and the heir's answers to what was forwarded       a second, who does)
     STOPPED         its owner closes connections and the replica
+
+What a client has sent while leadership went over waits for the heir, so that just in this moment it is likely that one
+waits; a client whose connection ends first waits for an answer until its time is over, and fails then (RocketMQ's Java
+client of 4.x). So answers are awaited at the end, those to what changes something: pulls may be held for long.
 
 A node that does not lead begins with LINGERS, one that has nobody to lead in its place with SAYS_GOODBYE. Until the end
 everything else goes on as before. A node whose disk fails on the way stops at once, whatever state it is in.
@@ -30,6 +35,7 @@ from broker.requests.line import Surroundings
 
 HAND_OVER_NS: Final = 1_000_000_000
 GOODBYE_NS: Final = 1_000_000_000
+ANSWERS_NS: Final = 1_000_000_000
 
 
 class StopState(Enum):
@@ -54,7 +60,8 @@ _NEXT: Final[Mapping[StopState, tuple[StopState, ...]]] = {
 class OrderlyStop:
     """The stop of one node, which begins at once. `stopped` is called once, at the end of a turn.
 
-    It lingers until `linger_ns` from now at most, while `has_clients`.
+    It lingers until `linger_ns` from now at most, while `has_clients`. `owes_answers` tells whether clients wait for
+    what this node has forwarded, or would.
     """
 
     def __init__(
@@ -68,6 +75,7 @@ class OrderlyStop:
         *,
         linger_ns: int,
         has_clients: Callable[[], bool],
+        owes_answers: Callable[[], bool],
     ) -> None:
         self.state = StopState.HANDS_OVER
         self._replica = replica
@@ -76,6 +84,8 @@ class OrderlyStop:
         self._wake = surroundings.wake
         self._stopped = stopped
         self._has_clients = has_clients
+        self._owes_answers = owes_answers
+        self._answers_until_ns = NEVER
         surroundings.begin()
         self._time = time
         self._linger_until_ns = time.now_ns + linger_ns
@@ -102,6 +112,8 @@ class OrderlyStop:
         if self.state is StopState.SAYS_GOODBYE and all(one.line.is_closed for one in self._registrars):
             self._await_jobs()
         if self.state is StopState.AWAITS_JOBS and not self._jobs.out:
+            if self._time.now_ns < self._answers_until_ns and self._owes_answers():
+                return
             self._become(StopState.STOPPED)
             self._stopped()
 
@@ -130,10 +142,13 @@ class OrderlyStop:
             self._say_goodbye()
         elif self.state is StopState.SAYS_GOODBYE:
             self._await_jobs()
+        elif self.state is StopState.AWAITS_JOBS:
+            self._wake()
 
     def _await_jobs(self) -> None:
         self._become(StopState.AWAITS_JOBS)
         self._jobs.is_closed = True
+        self._deadline.due_ns = self._answers_until_ns = self._time.now_ns + ANSWERS_NS
 
     def _become(self, state: StopState) -> None:
         assert state in _NEXT[self.state], f"{self.state.value} to {state.value}"

@@ -177,6 +177,7 @@ class RunningNode:
                 stopped,
                 linger_ns=settings.node.linger_s * _SECOND if lingers else 0,
                 has_clients=lambda: bool(self.clients.open),
+                owes_answers=lambda: self.node.owes_answers,
             )
 
     def _sweep_clients(self) -> None:

@@ -28,6 +28,7 @@ class Rig:
         self.jobs = Jobs(self.replica)
         self.ended = 0
         self.clients = 1
+        self.owes_answers = False
         self.registrar = Registrar(
             "ns:9876",
             lambda: request(REGISTER),
@@ -56,6 +57,7 @@ class Rig:
             stopped,
             linger_ns=linger_s * 10**9,
             has_clients=lambda: self.clients > 0,
+            owes_answers=lambda: self.owes_answers,
         )
 
     def said(self) -> list[int]:
@@ -210,6 +212,42 @@ def test_jobs_that_are_out_come_back_and_no_new_ones_begin(
         rig.jobs.done(job)
         stop.turned()
     assert (state_of(stop), rig.ended) == (StopState.STOPPED, 1)
+
+
+def test_clients_that_wait_have_their_answers_first(group: Group) -> None:
+    """For a second at most: the heir may be gone, too."""
+    for answered in (True, False):
+        rig = Rig(group, group.follower)
+        rig.owes_answers = True
+        stop = rig.stop()
+        rig.written()
+        stop.turned()
+        rig.desk.advance(0.9)
+        stop.turned()
+        assert (state_of(stop), rig.ended) == (StopState.AWAITS_JOBS, 0)
+        if answered:
+            rig.owes_answers = False
+        else:
+            rig.desk.advance(0.2)
+        stop.turned()
+        assert (state_of(stop), rig.ended) == (StopState.STOPPED, 1)
+
+
+def test_a_node_does_not_end_before_its_client_has_the_leaders_answer() -> None:
+    group = Group.elected(3)
+    group.converge()
+    group.connect().create_topic("t")
+    client = group.connect(group.follower)
+    follower, leader = group.follower, group.leader
+    ends: list[int] = []
+    group.stop(leader)
+    opaque = client.start_send("t", b"x")
+    group.members[follower].process.stop(lambda: ends.append(group.now_ns))
+    group.advance(0.3)
+    assert (ends, client.answers) == ([], {})
+    group.go_on(leader)
+    group.run_until(lambda: bool(ends), "the stop ends")
+    assert client.answers[opaque].code == 0
 
 
 @pytest.mark.parametrize(("preferred", "seconds"), [((), 25), (("n0", "n1", "n2"), 0)])
