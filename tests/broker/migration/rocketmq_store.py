@@ -194,7 +194,9 @@ class RocketMQStore:
 
     def _file(self) -> bytearray:
         start = self.position // self.file_bytes * self.file_bytes
-        return self.files.setdefault(start, bytearray(self.file_bytes))
+        if start not in self.files:
+            self.files[start] = bytearray(self.file_bytes)
+        return self.files[start]
 
     def _entry(self, position: int, record: bytes) -> None:
         file, size = self._file(), 48 + len(record)
