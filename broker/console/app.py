@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import structlog
@@ -36,15 +36,19 @@ ASSETS: Final = Path(__file__).parent / "assets"
 BODY_BYTES_MAX: Final = 5 * 1024 * 1024
 """A test message of the size that brokers take, in JSON."""
 STREAMS_MAX: Final = 64
+SWEEP_S: Final = 60.0
 QUESTION_S_MAX: Final = 30.0
 """A question or an order that takes longer is given up: brokers answer within seconds, or not at all."""
+
+
+Secret = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
 
 class SignIn(Parameters, frozen=True):
     """An account, to be signed in."""
 
-    access_key: str
-    secret_key: str
+    access_key: Secret
+    secret_key: Secret
 
 
 class Console:
@@ -71,6 +75,13 @@ class Console:
         """End all sessions and streams."""
         self._sessions.end_all()
         self._anonymous.over.set()
+
+    async def sweep(self) -> None:
+        """End sessions that nobody uses any more, until `end`."""
+        while not self._anonymous.over.is_set():
+            self._sessions.end_old()
+            with trio.move_on_after(SWEEP_S):
+                await self._anonymous.over.wait()
 
     def app(self) -> ASGIApp:
         """Return the application."""
@@ -110,8 +121,10 @@ class Console:
     async def _sign_in(self, name: str, account: SignIn) -> Response:
         self._sessions.check_attempt()
         credentials = Credentials(account.access_key, account.secret_key)
-        with trio.fail_after(QUESTION_S_MAX):
+        with trio.move_on_after(QUESTION_S_MAX) as verifying:
             await self._seats.verify(credentials)
+        if verifying.cancelled_caught:
+            raise RefusedError(504, "unavailable", f"no broker has answered within {QUESTION_S_MAX:g} s")
         seat = await self._seats.open(credentials)
         try:
             new_name = self._sessions.begin(seat)
@@ -171,7 +184,9 @@ class Console:
                 raise RefusedError(503, "unavailable", f"{STREAMS_MAX} pages are open: close one")
         except Exception as error:
             return _answered(error)
-        return self._counted(LiveStream(seat.live, seat.over))
+        name = request.cookies[self._cookie]
+        # A page that is open uses its session.
+        return self._counted(LiveStream(seat, lambda: self._sessions.find(name)))
 
     def _counted(self, stream: LiveStream) -> ASGIApp:
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 import trio
 from starlette.types import Receive, Scope, Send
 
-from broker.console.live import Live
+from broker.console.live import History
+from broker.console.seats import Seat
 
 BEAT_S: Final = 15.0
 """A comment is sent after so long without a moment, by which either end notices that the other is gone."""
 
 
+class Beginning(msgspec.Struct, frozen=True, kw_only=True):
+    """What a page is told first: as whom it looks, and what was before. A page that thought otherwise looks again."""
+
+    account: str | None
+    history: History
+
+
 class LiveStream:
-    """An answer that goes on until the page leaves or `over` is set.
+    """An answer that goes on until the page leaves or its seat is over; `alive` is called with each moment.
 
     Nothing is buffered here: the next moment is taken when the one before has been handed to the connection. How long
     that may take says `server`.
     """
 
-    def __init__(self, live: Live, over: trio.Event) -> None:
-        self._live = live
-        self._over = over
+    def __init__(self, seat: Seat, alive: Callable[[], object]) -> None:
+        self._seat = seat
+        self._alive = alive
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer."""
@@ -31,14 +40,16 @@ class LiveStream:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_when_left, receive, nursery.cancel_scope)
-            nursery.start_soon(_cancel_when_over, self._over, nursery.cancel_scope)
+            nursery.start_soon(_cancel_when_over, self._seat.over, nursery.cancel_scope)
             await self._tell(send)
         await send({"type": "http.response.body", "body": b""})
 
     async def _tell(self, send: Send) -> None:
-        await _send(send, _event("history", self._live.history()))
-        with self._live.watch() as watch:
+        account = self._seat.account or None
+        await _send(send, _event("history", Beginning(account=account, history=self._seat.live.history())))
+        with self._seat.live.watch() as watch:
             while True:
+                self._alive()
                 event = b":\n\n"
                 with trio.move_on_after(BEAT_S):
                     event = _event("moment", await watch.next())

@@ -46,6 +46,7 @@ async def serve(
                 await stopped()
                 console.end()
 
+            nursery.start_soon(console.sweep)
             descriptor, address = _listen(options.listen)
             await nursery.start(
                 partial(

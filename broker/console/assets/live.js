@@ -2,6 +2,8 @@
 //
 // A page that nobody sees has no stream: browsers have six connections for all their pages of one server.
 
+import { loadSession, session } from "./api.js";
+
 const POINTS_MAX = 900;
 const CHANGES_MAX = 300;
 
@@ -32,7 +34,9 @@ export function restart() {
 function open() {
   source = new EventSource("/api/live");
   source.addEventListener("history", (event) => {
-    const history = JSON.parse(event.data);
+    const { account, history } = JSON.parse(event.data);
+    // The session ended meanwhile, or began.
+    if (session !== null && session.account !== account) loadSession().catch(() => {});
     Object.assign(live, { points: history.points, changes: [], sinceMs: history.since_ms });
   });
   source.addEventListener("moment", (event) => {

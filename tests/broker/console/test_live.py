@@ -12,6 +12,7 @@ import trio
 from broker.client.admin import AdminClient
 from broker.console.app import STREAMS_MAX
 from broker.console.live import Live
+from broker.console.sessions import IDLE_S_MAX
 from broker.remoting.codes import RequestCode, ResponseCode
 from tests.broker.client.cluster import NAME_SERVER, Broker, one_group
 from tests.broker.client.links import ClientRuntime, World, code
@@ -109,7 +110,7 @@ async def test_figures_are_differences_of_what_nodes_count(
     await trio.sleep(1)
     name, history = other.events[0]
     assert name == "history"
-    assert sum(point[1] or 0 for point in history["points"]["g"]) == 50
+    assert sum(point[1] or 0 for point in history["history"]["points"]["g"]) == 50
 
 
 async def test_a_page_that_does_not_read_gets_the_newest_moment_and_all_changes(
@@ -186,3 +187,21 @@ async def test_an_account_that_may_not_see_the_nodes_is_told_so_and_not_that_the
         await live.refresh()
         moment = await live.moment(None, 0)
     assert [change.kind for change in moment.changes] == ["leader"]
+
+
+async def test_an_open_page_keeps_its_session_and_a_closed_one_loses_it(
+    open_console: Open, broker: Broker, nursery: trio.Nursery
+) -> None:
+    page = await open_console()
+    broker.script(
+        RequestCode.GET_ALL_TOPIC_CONFIG, code(ResponseCode.NO_PERMISSION), code(ResponseCode.SUCCESS)
+    )
+    await page.sign_in("operator", "a secret of mine")
+    stream = Stream(page, nursery)
+    await trio.sleep(IDLE_S_MAX + 10)
+    assert stream.events[0][1]["account"] == "operator"
+    assert (await page.get("/api/session")).json()["account"] == "operator"
+    assert not stream.ended.is_set()
+    stream.leave()
+    await trio.sleep(IDLE_S_MAX + 10)
+    assert (await page.get("/api/session")).json()["account"] is None
