@@ -14,7 +14,7 @@ handle is given fewer bytes at once, and so is one that has to prove an account 
 
 While one message comes soon after another, a pass of Trio's scheduler between them is much of what they cost. So a task
 that was woken soon after it had begun to wait goes on waiting in the set itself, as long as nobody else wants
-anything: no other task is ready to run, none waits for room in a socket, and no turn is due soon. After `AWAY_S` Trio
+anything: no other task is ready to run, none waits for room in a socket, and no turn is due. After `AWAY_S` Trio
 has its pass in any case, so that new connections, timers and worker threads wait no longer than that. An idle node
 stays with Trio. If nothing came in such a wait, as when clients run in the node's own event loop, the next ones are
 left out, each time twice as many.
@@ -38,15 +38,15 @@ _READY_AT_ONCE: Final = 256
 PASS_S: Final = 0.02
 """The time, in seconds, after which no further socket is read before a turn: heartbeats wait for the turn."""
 
-AWAY_S: Final = 0.003
+AWAY_S: Final = 0.01
 """The time, in seconds, for which the task may stay away from Trio, beyond one wait and one pass of reads."""
 
 _WAIT_S: Final = 0.001
 """One wait for sockets away from Trio, in seconds: the shortest that epoll knows."""
 
 _SOON_NS: Final = 2_000_000
-"""If something comes this soon behind the last, the task waits for the next away from Trio; not if a turn is due as
-soon."""
+"""If something comes this soon behind the last, the task waits for the next away from Trio. A turn that becomes due in
+such a wait is late by `_WAIT_S` at most."""
 
 _SHORT_NS: Final = 250_000
 _LITTLE_BYTES: Final = 4096
@@ -150,7 +150,7 @@ class Reading:
                     ended_ns = monotonic_ns()
                     if ended_ns - began_ns > _SHORT_NS or self.bytes_read > _LITTLE_BYTES:
                         break
-                    if ended_ns - woken_ns > away_ns or turns.is_due_within(_SOON_NS):
+                    if ended_ns - woken_ns > away_ns or turns.is_due_within(0):
                         break
                     found = poll(_WAIT_S, _READY_AT_ONCE)
                     if not found:

@@ -133,6 +133,29 @@ def test_the_default_topic_is_in_no_route_where_sends_create_none() -> None:
     assert after.counter > before.counter, "name servers take a broker's topics anew only then"
 
 
+def test_the_default_topic_leaves_the_routes_when_sends_create_none_any_more() -> None:
+    """It stayed until a name server was restarted: a registration said only which topics there are."""
+    group = Group.elected(1)
+    client = group.connect()
+    server = NameServer(NameServerSettings())
+    node = group.node("n0")
+
+    def code_of_route() -> int:
+        command = registration(node, node.settings.current, "127.0.0.1:10000")
+        assert command is not None
+        taken = server.handle("n0", command, group.now_ns)
+        assert taken is not None
+        assert taken.code == ResponseCode.SUCCESS
+        query = make_request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
+        route = server.handle("client", query, group.now_ns)
+        assert route is not None
+        return route.code
+
+    assert code_of_route() == ResponseCode.SUCCESS
+    client.ok(RequestCode.UPDATE_BROKER_CONFIG, body=b"autoCreateTopicEnable=false")
+    assert code_of_route() == ResponseCode.TOPIC_NOT_EXIST
+
+
 def test_route_follows_the_leader(group: Group) -> None:
     group.connect().create_topic("T")
     group.converge()

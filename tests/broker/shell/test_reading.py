@@ -35,13 +35,13 @@ class Server:
         self.connections: dict[str, SocketConnection] = {}
         self.failures: dict[str, Exception | None] = {}
         self._arrived: list[tuple[str, bytes]] = []
-        self._runner = Turns(self._turn, lambda: 0)
-        self.wake = self._runner.wake
-        reading = Reading.begin(self._runner, lambda: None)
+        self.runner = Turns(self._turn, lambda: 0)
+        self.wake = self.runner.wake
+        reading = Reading.begin(self.runner, lambda: None)
         assert reading is not None
         self.reading = reading
         self.scope = trio.CancelScope()
-        nursery.start_soon(self._runner.run)
+        nursery.start_soon(self.runner.run)
         nursery.start_soon(self._read)
 
     async def _read(self) -> None:
@@ -363,6 +363,30 @@ async def test_however_busy_the_sockets_timers_and_other_descriptors_have_their_
         pump.after(pump.turns + 100, lambda: theirs.send(b"x"))
         await trio.lowlevel.wait_readable(ours)
         assert pump.turns < turns_max, "they had to wait until nothing came any more"
+        server.in_turn = lambda _: None
+
+
+async def test_however_busy_the_sockets_a_turn_that_is_due_is_not_waited_for_away_from_trio(
+    remotes: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task that reads may stay away for ever here; what is due brings it back."""
+    monkeypatch.setattr("broker.shell.reading.AWAY_S", 2 * LIMIT_S)
+    async with serving() as server:
+        remotes.append(server.connect("a"))
+        await trio.testing.wait_all_tasks_blocked()
+        turns_max = 200_000
+        pump = Pump(server, remotes[0], turns_max)
+        is_due = [False]
+        monkeypatch.setattr(server.runner, "is_due_within", lambda _: is_due[0])
+        woken = trio.Event()
+
+        def due() -> None:
+            is_due[0] = True
+            trio.lowlevel.current_trio_token().run_sync_soon(woken.set)
+
+        pump.after(pump.turns + 1000, due)
+        await woken.wait()
+        assert 1000 <= pump.turns < turns_max
         server.in_turn = lambda _: None
 
 
