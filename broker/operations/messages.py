@@ -12,12 +12,20 @@ from typing import Literal
 
 from broker.client.admin import AdminClient
 from broker.client.consuming.lookups import FOREVER_MS, FOUND_MAX, UNIQUE_KEY_COUNT
-from broker.client.errors import NoRoute, UsageError
+from broker.client.errors import UsageError
 from broker.client.message import MessageQueue, MessageView
 from broker.operations.asking import Groups, each, read_body
+from broker.operations.client_traces import Traced, client_traces
 from broker.operations.consumer_groups import connection_of
 from broker.operations.errors import NotThere
-from broker.operations.reading import StoredMessage, lookups, queue_calls, read_queue, stored_message
+from broker.operations.reading import (
+    StoredMessage,
+    copies_of,
+    lookups,
+    queue_calls,
+    read_queue,
+    stored_message,
+)
 from broker.operations.topics import consumers_of
 from broker.remoting.admin_bodies import ConsumeStats
 from broker.remoting.bodies import MessageModel, SubscriptionData
@@ -81,6 +89,8 @@ class MessageWay:
     message: StoredMessage | None
     steps: tuple[Step, ...]
     groups: tuple[Consumption, ...]
+    traces: tuple[Traced, ...]
+    """What clients have traced themselves, where they do."""
 
 
 async def find_messages(
@@ -126,7 +136,8 @@ async def find_messages(
 async def way_of(admin: AdminClient, topic: str, message_id: str) -> MessageWay:
     """Return the way of the message with this id, the sender's or the broker's, that was sent to ``topic``.
 
-    Raises NotThere if neither it nor a copy of it is kept, NoRoute for an unknown topic, ClientError.
+    An account that may not read where messages wait is not told of that. Raises NotThere if neither the message nor a
+    copy of it is kept, NoRoute for an unknown topic, ClientError.
     """
     groups = await Groups.registered(admin)
     own = await _with_id(admin, topic, message_id)
@@ -137,12 +148,7 @@ async def way_of(admin: AdminClient, topic: str, message_id: str) -> MessageWay:
     places += [prefix + group for group in consumers for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX)]
 
     async def copies(place: str) -> list[MessageView]:
-        if place not in there:
-            return []
-        try:
-            return await lookups(admin).query(place, unique, 0, FOREVER_MS, UNIQUE_KEY_COUNT, unique=True)
-        except NoRoute:
-            return []
+        return await copies_of(admin, place, unique, unique=True) if place in there else []
 
     found = await each(admin, places, copies)
     steps = [_own_step(message) for message in own]
@@ -161,6 +167,7 @@ async def way_of(admin: AdminClient, topic: str, message_id: str) -> MessageWay:
         message=message,
         steps=tuple(sorted(steps, key=lambda step: (step.at_ms, step.offset))),
         groups=tuple(consumed),
+        traces=tuple(await client_traces(admin, unique)),
     )
 
 

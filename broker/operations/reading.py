@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from broker.client.admin import AdminClient
-from broker.client.consuming.lookups import MessageLookups
+from broker.client.consuming.lookups import FOREVER_MS, FOUND_MAX, MessageLookups
 from broker.client.consuming.queue_calls import QueueCalls
 from broker.client.consuming.subscription import Subscription
 from broker.client.errors import BrokerError, ConnectionFailed, DamagedMessage, NoRoute
@@ -14,6 +14,7 @@ from broker.client.message import MessageQueue, MessageView
 from broker.client.transport.patient_calls import PatientCalls
 from broker.client.transport.pauses import Pauses
 from broker.operations.own_groups import READER_GROUP
+from broker.remoting.codes import ResponseCode
 from log.record import Host
 
 MESSAGES_AT_ONCE = 32
@@ -88,6 +89,21 @@ def queue_calls(admin: AdminClient) -> QueueCalls:
 def lookups(admin: AdminClient) -> MessageLookups:
     """Return the calls with which single messages are found."""
     return MessageLookups(PatientCalls(admin.core))
+
+
+async def copies_of(admin: AdminClient, topic: str, key: str, *, unique: bool) -> list[MessageView]:
+    """Return the messages of a topic with a key, or with ``unique`` with an id, that their sender gave.
+
+    There are none in a topic that does not exist, nor in one that the account may not read. Raises ClientError.
+    """
+    try:
+        return await lookups(admin).query(topic, key, 0, FOREVER_MS, FOUND_MAX, unique=unique)
+    except NoRoute:
+        return []
+    except BrokerError as error:
+        if error.code != ResponseCode.NO_PERMISSION:
+            raise
+        return []
 
 
 async def read_queue(

@@ -10,7 +10,10 @@ import socket
 from collections import Counter
 
 import pytest
+import trio
 
+from broker.client.admin import AdminClient
+from broker.operations.messages import MessageWay, way_of
 from tests.interop.clients import Client
 from tests.interop.cluster import make_topic
 from tests.interop.conftest import ClientOf, Configure
@@ -101,6 +104,16 @@ def test_message_trace(client: Client, topic: str, group: str, mqadmin: Mqadmin)
         return published is not None and re.search(rf"(?m)^Sub\s+{group}\s.*success", trace) is not None
 
     wait_until(is_traced, DELIVERY_LIMIT_S, "both traces", interval_s=1)
+
+    async def way() -> MessageWay:
+        async with AdminClient(client.name_server) as admin:
+            return await way_of(admin, topic, sent["msg_id"])
+
+    told = trio.run(way).traces
+    assert [(one.what, one.group, one.result) for one in told] == [
+        ("sent", "traced", "success"),
+        ("consumed", group, "success"),
+    ]
 
 
 @pytest.mark.trivet_only

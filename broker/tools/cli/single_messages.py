@@ -118,7 +118,8 @@ async def trace(
 ) -> int:
     """Show the way of a message: delayed until when, stored where, retried, a dead letter; and who has consumed it.
 
-    TOPIC is the one that it was sent to. Who has consumed it follows from the positions of the consumer groups.
+    TOPIC is the one that it was sent to. Who has consumed it follows from the positions of the consumer groups. What
+    clients have traced themselves is shown, too, where they do (Java's `enableMsgTrace`).
     """
     from broker.operations.messages import way_of
     from broker.tools.cli.message_output import message_fields
@@ -135,6 +136,7 @@ async def trace(
                 "message": message,
                 "steps": way.steps,
                 "groups": way.groups,
+                "traces": way.traces,
             }
         )
         return 0
@@ -150,6 +152,20 @@ async def trace(
         print_table(
             ["consumer group", "state", "position", "members"],
             [[one.group, one.state, one.position, one.members] for one in way.groups],
+        )
+    if way.traces:
+        print_table(
+            ["traced by", "what", "when", "took", "result"],
+            [
+                [
+                    f"{one.group} {one.client}",
+                    f"{one.what}, time {one.times + 1}" if one.times else one.what,
+                    moment_text(one.at_ms),
+                    "-" if one.took_ms is None else f"{one.took_ms} ms",
+                    one.result,
+                ]
+                for one in way.traces
+            ],
         )
     return 0
 

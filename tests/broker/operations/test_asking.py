@@ -15,6 +15,7 @@ from broker.operations.clients import connected_clients
 from broker.operations.consumer_groups import describe_group, list_groups
 from broker.operations.doctor import diagnose
 from broker.operations.errors import NotThere
+from broker.operations.messages import find_messages, way_of
 from broker.operations.positions import Target, preview_reset, reset
 from broker.remoting.codes import RequestCode
 from tests.broker.client.cluster import NAME_SERVER, Broker
@@ -31,7 +32,7 @@ admin = true
 access_key = "shop-service"
 secret_key = "shop-secret"
 topic_permissions = { t = "PUB|SUB" }
-group_permissions = { shop = "SUB" }
+group_permissions = { shop = "SUB", TOOLS_CONSUMER = "SUB" }
 """
 
 
@@ -118,6 +119,9 @@ async def test_an_account_is_shown_what_is_its_own(leaders: list[Broker], runtim
         resets = await preview_reset(admin, "shop", "t", Target(kind="latest"))
         await reset(admin, "shop", resets)
         assert a.offset("shop") == 1
+        (message,) = await find_messages(admin, "t")
+        way = await way_of(admin, "t", message.message_id)
+        assert [(one.group, one.state) for one in way.groups] == [("shop", "consumed")]
         with pytest.raises(BrokerError, match="needs SUB on group 'bank'"):
             await describe_group(admin, "bank")
         with pytest.raises(BrokerError, match="administrator"):
