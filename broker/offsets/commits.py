@@ -9,7 +9,7 @@ once. What was staged and lost with the leader is reported again by its consumer
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from broker.node.group_room import GroupRoom
 from broker.node.listeners import Listeners
@@ -30,6 +30,7 @@ OFFSETS_PER_COMMAND: Final = 500
 StoredOffset = tuple[str, str, int, int]
 """Group, topic, queue id, offset."""
 
+_Part = TypeVar("_Part")
 _Key = tuple[str, str, int]
 """Group, topic, queue id."""
 Uncounted = Mapping[_Key, int]
@@ -207,7 +208,8 @@ class OffsetCommits:
 
     def order_in_steps(
         self,
-        parts: Iterable[Sequence[StoredOffset]],
+        parts: Iterable[_Part],
+        offsets_of: Callable[[_Part], Sequence[StoredOffset]],
         done: Callable[[], None],
         lost: Callable[[], None],
         *,
@@ -215,8 +217,9 @@ class OffsetCommits:
     ) -> Iterator[None]:
         """Proposes the offsets of an administrator's order part by part, each as `commit_all` does, one in a step.
 
-        Calls `done` when all are applied, `lost` if it is unknown which of them will be. Each part is asked for in its
-        step, and what it raises is raised as long as nothing is in the log; so is what `commit_all` raises.
+        Calls `done` when all are applied, `lost` if it is unknown which of them will be. `offsets_of` is asked for the
+        offsets of a part in its step, as much may have changed since the one before; what it raises, and `commit_all`,
+        is raised as long as nothing is in the log.
         """
         order = _PartlyOrdered(done, lost)
         try:
@@ -225,8 +228,8 @@ class OffsetCommits:
                     yield
                 if order.is_lost:
                     return
-                if part:
-                    self.commit_all(part, order.part_applied, order.lose, until_followed=until_followed)
+                if offsets := offsets_of(part):
+                    self.commit_all(offsets, order.part_applied, order.lose, until_followed=until_followed)
                     order.parts_under_way += 1
                     order.has_begun = True
         except (ReplicaError, DiskFullError, RequestError):

@@ -6,6 +6,7 @@ counts: the question waits until it is there.
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Final
 
 from broker.node.client_registry import ClientRegistry
@@ -177,20 +178,28 @@ class OffsetsProcessor:
             and (header.offline or self._registry.may_consume(group, topic))
         ]
 
-        def parts() -> Iterator[list[StoredOffset]]:
-            part: list[StoredOffset] = []
-            for topic in topics:
-                # As they stand now, in whatever table: a snapshot may have brought another.
-                queues = self._replica.metadata.offsets.get((source, topic), {})
-                part += [(target, topic, queue_id, offset) for queue_id, offset in queues.items()]
-                while len(part) >= OFFSETS_PER_COMMAND:
-                    yield part[:OFFSETS_PER_COMMAND]
-                    del part[:OFFSETS_PER_COMMAND]
-            yield part
+        def parts() -> Iterator[list[tuple[str, int]]]:
+            queues = (
+                (topic, queue_id)
+                for topic in topics
+                for queue_id in list(self._replica.metadata.offsets.get((source, topic), ()))
+            )
+            while part := list(islice(queues, OFFSETS_PER_COMMAND)):
+                yield part
+
+        def offsets_of(part: list[tuple[str, int]]) -> list[StoredOffset]:
+            # As they stand now, in whatever table: the topic may have been deleted and made anew, a snapshot have come.
+            stored = self._replica.metadata.offsets
+            return [
+                (target, topic, queue_id, offset)
+                for topic, queue_id in part
+                if (offset := stored.get((source, topic), {}).get(queue_id)) is not None
+            ]
 
         self._offsets.check_room(target, {topic: offsets[source, topic].keys() for topic in topics})
         yield from self._offsets.order_in_steps(
             parts(),
+            offsets_of,
             lambda: reply(connection, command, ResponseCode.SUCCESS),
             lambda: reply_unknown(connection, command),
         )

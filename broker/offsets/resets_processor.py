@@ -65,21 +65,22 @@ class ResetsProcessor:
         config = metadata.topics.get(header.topic)
         if config is None:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
+        self._check_group(header)
         group = self._registry.consumer_group(header.group)
-        if group is None and header.group not in metadata.groups:
-            raise RequestError(
-                ResponseCode.CONSUMER_NOT_ONLINE,
-                f"Consumer not online, so can not reset offset, Group: {header.group} Topic: {header.topic}",
-            )
         queue_ids = _queues_to_reset(header, config)
         # Where each queue is to go; the response and the 220 to members say the same.
         targets: dict[int, int] = {}
 
-        def parts() -> Iterator[list[StoredOffset]]:
-            for begin in range(0, len(queue_ids), OFFSETS_PER_COMMAND):
-                found = self._targets(header, queue_ids[begin : begin + OFFSETS_PER_COMMAND])
-                targets.update(found)
-                yield [(header.group, header.topic, queue_id, offset) for queue_id, offset in found.items()]
+        parts = [
+            queue_ids[begin : begin + OFFSETS_PER_COMMAND]
+            for begin in range(0, len(queue_ids), OFFSETS_PER_COMMAND)
+        ]
+
+        def offsets_of(part: Sequence[int]) -> list[StoredOffset]:
+            self._check_group(header)  # it may have been deleted since the part before
+            found = self._targets(header, part)
+            targets.update(found)
+            return [(header.group, header.topic, queue_id, offset) for queue_id, offset in found.items()]
 
         def done() -> None:
             told = self._tell_and_reply(connection, command, header, targets, is_ordered=not is_broadcast)
@@ -88,14 +89,25 @@ class ResetsProcessor:
         # Members of a group that is broadcast to keep their offsets themselves: there is nothing to put into the log.
         is_broadcast = group is not None and group.message_model is MessageModel.BROADCASTING
         if is_broadcast:
-            for _ in parts():
+            for part in parts:
+                offsets_of(part)
                 yield
             done()
         else:
             if header.is_force:  # else queues without a stored offset are passed over
                 self._offsets.check_room(header.group, {header.topic: queue_ids})
             yield from self._offsets.order_in_steps(
-                parts(), done, lambda: reply_unknown(connection, command), until_followed=True
+                parts, offsets_of, done, lambda: reply_unknown(connection, command), until_followed=True
+            )
+
+    def _check_group(self, header: ResetOffsetHeader) -> None:
+        if (
+            self._registry.consumer_group(header.group) is None
+            and header.group not in self._replica.metadata.groups
+        ):
+            raise RequestError(
+                ResponseCode.CONSUMER_NOT_ONLINE,
+                f"Consumer not online, so can not reset offset, Group: {header.group} Topic: {header.topic}",
             )
 
     def _targets(self, header: ResetOffsetHeader, queue_ids: Iterable[int]) -> dict[int, int]:

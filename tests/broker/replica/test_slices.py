@@ -7,15 +7,16 @@ from dataclasses import replace
 import pytest
 
 from broker.node.running import RunningNode
-from broker.offsets import commits
+from broker.offsets import commits, offsets_processor, resets_processor
 from broker.remoting.admin_bodies import QueueOffsets
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.replica import applied
 from broker.replica.replica import FOLLOWER_RESTS_NS, Replica
 from broker.requests.errors import NotServingError
 from broker.requests.processing import OUTCOME_UNKNOWN
-from broker.state.commands import Command, CommitOffsets
+from broker.state.commands import Command, CommitOffsets, DeleteGroup, DeleteTopic, PutTopic
 from broker.state.metadata import Metadata
+from broker.state.topic_rules import topic_config
 from log.batch import BatchItem, encode_batch
 from tests.broker.harness import SMALL_STORE, Client, Group
 
@@ -253,3 +254,60 @@ def test_an_order_for_many_queues_is_proposed_one_command_a_turn(
     else:
         to = {queue.queue_id: offset for queue, offset in QueueOffsets.decode(answer.body).offsets.items()}
         assert to == offsets["g", "T"] == dict.fromkeys(range(1_300), 0)
+
+
+def start_order(group: Group, monkeypatch: pytest.MonkeyPatch, code: int) -> tuple[Client, int]:
+    """An administrator's order for g in 1,300 queues, of 13 parts; some are in the log."""
+    for module in (commits, offsets_processor, resets_processor):
+        monkeypatch.setattr(module, "OFFSETS_PER_COMMAND", 100)
+    client = group.connect()
+    client.create_topic("T", 1_300)
+    client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=b'{"groupName":"g"}')
+    for queue in range(1_300):
+        fields = {"consumerGroup": "s", "topic": "T", "queueId": queue, "commitOffset": 7}
+        client.tell(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+    group.advance(1)
+    orders = {
+        RequestCode.CLONE_GROUP_OFFSET: {"topic": "T", "srcGroup": "s", "destGroup": "g", "offline": True},
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: {
+            "topic": "T",
+            "group": "g",
+            "timestamp": -1,
+            "isForce": True,
+        },
+    }
+    opaque = client.start_call(code, orders[RequestCode(code)])
+    while not group.node(group.leader).has_more:
+        group.step_at_random(group.random)
+    return client, opaque
+
+
+def test_what_is_copied_of_a_topic_is_not_for_the_one_that_is_made_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The copy had been taken of the old one, and its rest had the group leave out messages of the new one."""
+    group = Group.elected(1)
+    client, opaque = start_order(group, monkeypatch, RequestCode.CLONE_GROUP_OFFSET)
+    node = group.node(group.leader)
+    node.replica.propose_command(DeleteTopic("T", 0))
+    while "T" in node.replica.metadata.topics:
+        group.step_at_random(group.random)
+    node.replica.propose_command(PutTopic(topic_config("T", 1_300), 0))
+    assert node.has_more
+    assert client.wait(opaque).code == 0
+    assert node.replica.metadata.topics["T"]
+    assert ("g", "T") not in node.replica.metadata.offsets
+
+
+def test_a_group_that_is_deleted_is_sent_nowhere_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of the order brought it back, by its name and with orders that nobody would follow."""
+    group = Group.elected(1)
+    client, opaque = start_order(group, monkeypatch, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
+    replica = group.node(group.leader).replica
+    replica.propose_command(DeleteGroup("g", clean_offsets=True, wall_ms=0))
+    while "g" in replica.metadata.groups:
+        group.step_at_random(group.random)
+    behind_it = len(replica.metadata.offsets.get(("g", "T"), {}))
+    answer = client.wait(opaque)
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
+    assert len(replica.metadata.offsets.get(("g", "T"), {})) == behind_it <= 100
