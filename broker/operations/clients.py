@@ -7,7 +7,7 @@ from typing import Literal
 
 from broker.client.admin import AdminClient
 from broker.operations.asking import Groups, each, read_body
-from broker.operations.consumer_groups import connection_of
+from broker.operations.members import connection_of
 from broker.remoting.admin_bodies import AllProducers
 from broker.remoting.bodies import SubscriptionGroupTable
 from broker.remoting.codes import RequestCode

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from broker.client.admin import AdminClient
-from broker.client.errors import BrokerError, ConnectionFailed
 from broker.operations.asking import Groups, each, read_body
 from broker.operations.errors import InUse, NotThere
+from broker.operations.members import config_of, connection_of, consumed_topics, running_infos
 from broker.operations.own_groups import is_made_by_tools
 from broker.remoting.admin_bodies import (
     BrokerConsumeStats,
@@ -28,14 +28,10 @@ from broker.remoting.bodies import (
     SubscriptionData,
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
-    TopicList,
 )
-from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.codes import RequestCode
 from broker.remoting.json_body import decode_body
 from broker.state.topic_rules import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_group
-
-MEMBER_TIMEOUT_S = 3.0
-"""A member that has not told of itself after so many seconds is shown without its subscriptions and queues."""
 
 Kind = Literal["clustering", "broadcasting"]
 
@@ -183,13 +179,13 @@ async def describe_group(admin: AdminClient, name: str) -> GroupDetail:
     Raises NotThere for a group that no broker knows, ClientError.
     """
     groups = await Groups.registered(admin)
-    configs = await each(admin, groups.names, lambda broker: _config(groups, broker, name))
+    configs = await each(admin, groups.names, lambda broker: config_of(groups, name, broker))
     connections = await each(admin, groups.names, lambda broker: connection_of(groups, name, broker))
     here = [connection for connection in connections if connection is not None]
     known = [config for config in configs if config is not None]
     if not known and not here:
         raise NotThere(f"no broker knows the consumer group {name!r}")
-    told = await _running_infos(groups, name, connections)
+    told = await running_infos(groups, name, connections)
     members = _members(here, told)
     owners = {
         (queue.broker_name, queue.topic, queue.queue_id): client_id
@@ -198,7 +194,7 @@ async def describe_group(admin: AdminClient, name: str) -> GroupDetail:
     }
     kind = _kind(here)
     subscribed = {topic for one in here for topic in one.subscription_table}
-    consumed = await each(admin, groups.names, lambda broker: _consumed_topics(groups, broker, name))
+    consumed = await each(admin, groups.names, lambda broker: consumed_topics(groups, name, broker))
     # Whoever reads a topic in one broker group reads it in all: where no position is noted, nothing was read yet.
     read = subscribed.union(*consumed)
     progress = (
@@ -243,7 +239,7 @@ async def delete_group(
     members = {client.client_id for one in connections if one for client in one.connection_set}
     if members and not while_in_use:
         raise InUse(f"consumer group {name!r} has {len(members)} members, among them {min(members)}")
-    configs = await each(admin, groups.names, lambda broker: _config(groups, broker, name))
+    configs = await each(admin, groups.names, lambda broker: config_of(groups, name, broker))
     if not members and not any(configs):
         raise NotThere(f"no broker knows the consumer group {name!r}")
     fields = {"groupName": name, "cleanOffset": "true", "removeOffset": "true"}
@@ -254,59 +250,6 @@ async def delete_group(
     for topic in own:
         if topic in there:
             await admin.delete_topic(topic)
-
-
-# What brokers say --------------------------------------------------------------------------------------------------
-
-
-async def connection_of(groups: Groups, group: str, broker: str) -> ConsumerConnection | None:
-    """Return the members of a consumer group at a broker group; None without any."""
-    accepted = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
-    code, fields = RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group}
-    response = await groups.read(broker, code, fields, accepted=accepted)
-    if response.code == ResponseCode.CONSUMER_NOT_ONLINE:
-        return None
-    return read_body(response, broker, lambda body: decode_body(body, ConsumerConnection))
-
-
-async def _config(groups: Groups, broker: str, group: str) -> SubscriptionGroupConfig | None:
-    accepted = (ResponseCode.SUCCESS, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
-    code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
-    response = await groups.read(broker, code, {"group": group}, accepted=accepted)
-    if response.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
-        return None
-    return read_body(response, broker, lambda body: decode_body(body, SubscriptionGroupConfig))
-
-
-async def _running_infos(
-    groups: Groups, group: str, connections: Iterable[ConsumerConnection | None]
-) -> dict[str, ConsumerRunningInfo]:
-    """Return what each member says of itself, by client id; members that say nothing are left out."""
-    asked: dict[str, str] = {}
-    for broker, connection in zip(groups.names, connections, strict=True):
-        for client in connection.connection_set if connection else ():
-            asked.setdefault(client.client_id, broker)
-
-    async def ask(place: tuple[str, str]) -> ConsumerRunningInfo | None:
-        client_id, broker = place
-        fields = {"consumerGroup": group, "clientId": client_id, "jstackEnable": "false"}
-        code = RequestCode.GET_CONSUMER_RUNNING_INFO
-        try:
-            response = await groups.ask_leader(broker, code, fields, MEMBER_TIMEOUT_S)
-            if response.code != ResponseCode.SUCCESS or not response.body:
-                return None
-            return read_body(response, broker, ConsumerRunningInfo.decode)
-        except (ConnectionFailed, BrokerError):
-            return None
-
-    told = await each(groups.admin, asked.items(), ask)
-    return {client_id: info for client_id, info in zip(asked, told, strict=True) if info is not None}
-
-
-async def _consumed_topics(groups: Groups, broker: str, group: str) -> list[str]:
-    """Return the topics in which a consumer group has positions at a broker group."""
-    response = await groups.read(broker, RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": group})
-    return read_body(response, broker, lambda body: decode_body(body, TopicList)).topics
 
 
 async def _progress(

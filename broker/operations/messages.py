@@ -16,8 +16,8 @@ from broker.client.errors import UsageError
 from broker.client.message import MessageQueue, MessageView
 from broker.operations.asking import Groups, each, read_body
 from broker.operations.client_traces import Traced, client_traces
-from broker.operations.consumer_groups import connection_of
 from broker.operations.errors import NotThere
+from broker.operations.members import connection_of
 from broker.operations.reading import (
     StoredMessage,
     copies_of,

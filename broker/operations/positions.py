@@ -15,6 +15,7 @@ from broker.client.admin import AdminClient
 from broker.client.errors import BrokerError, UsageError
 from broker.operations.asking import Groups, each, read_body
 from broker.operations.errors import NotThere
+from broker.operations.members import config_of
 from broker.remoting.admin_bodies import ConsumeStats, TopicStats
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.errors import RemotingError
@@ -74,7 +75,7 @@ async def preview_reset(admin: AdminClient, group: str, topic: str, target: Targ
         wanted = f" with a queue {target.queue}" if target.queue is not None else ""
         raise NotThere(f"there is no topic {topic!r}{wanted}")
     if not any(position for _, _, position, _, _ in places) and not any(
-        await each(admin, groups.names, lambda name: _is_known(groups, name, group))
+        await each(admin, groups.names, lambda name: config_of(groups, group, name))
     ):
         raise NotThere(f"no broker knows the consumer group {group!r}")
 
@@ -144,12 +145,6 @@ async def reset(admin: AdminClient, group: str, resets: Sequence[QueueReset]) ->
             await groups.order(one.broker, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
 
     await each(admin, resets, order)
-
-
-async def _is_known(groups: Groups, name: str, group: str) -> bool:
-    accepted = (ResponseCode.SUCCESS, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
-    code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
-    return (await groups.read(name, code, {"group": group}, accepted=accepted)).code == ResponseCode.SUCCESS
 
 
 async def _ranges(groups: Groups, name: str, group: str, topic: str) -> list[tuple[int, int, int, int]]:

@@ -1,0 +1,66 @@
+"""What broker groups and members say of one consumer group: its settings, its connections, its members' own word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from broker.client.errors import BrokerError, ConnectionFailed
+from broker.operations.asking import Groups, each, read_body
+from broker.remoting.admin_bodies import ConsumerConnection, ConsumerRunningInfo
+from broker.remoting.bodies import SubscriptionGroupConfig, TopicList
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.json_body import decode_body
+
+MEMBER_TIMEOUT_S = 3.0
+"""A member that has not told of itself after so many seconds is shown without its subscriptions and queues."""
+
+
+async def connection_of(groups: Groups, group: str, broker: str) -> ConsumerConnection | None:
+    """Return the members of a consumer group at a broker group; None without any."""
+    accepted = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
+    code, fields = RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group}
+    response = await groups.read(broker, code, fields, accepted=accepted)
+    if response.code == ResponseCode.CONSUMER_NOT_ONLINE:
+        return None
+    return read_body(response, broker, lambda body: decode_body(body, ConsumerConnection))
+
+
+async def config_of(groups: Groups, group: str, broker: str) -> SubscriptionGroupConfig | None:
+    """Return the settings of a consumer group at a broker group; None where it has none."""
+    accepted = (ResponseCode.SUCCESS, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+    code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
+    response = await groups.read(broker, code, {"group": group}, accepted=accepted)
+    if response.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+        return None
+    return read_body(response, broker, lambda body: decode_body(body, SubscriptionGroupConfig))
+
+
+async def running_infos(
+    groups: Groups, group: str, connections: Iterable[ConsumerConnection | None]
+) -> dict[str, ConsumerRunningInfo]:
+    """Return what each member says of itself, by client id; members that say nothing are left out."""
+    asked: dict[str, str] = {}
+    for broker, connection in zip(groups.names, connections, strict=True):
+        for client in connection.connection_set if connection else ():
+            asked.setdefault(client.client_id, broker)
+
+    async def ask(place: tuple[str, str]) -> ConsumerRunningInfo | None:
+        client_id, broker = place
+        fields = {"consumerGroup": group, "clientId": client_id, "jstackEnable": "false"}
+        code = RequestCode.GET_CONSUMER_RUNNING_INFO
+        try:
+            response = await groups.ask_leader(broker, code, fields, MEMBER_TIMEOUT_S)
+            if response.code != ResponseCode.SUCCESS or not response.body:
+                return None
+            return read_body(response, broker, ConsumerRunningInfo.decode)
+        except (ConnectionFailed, BrokerError):
+            return None
+
+    told = await each(groups.admin, asked.items(), ask)
+    return {client_id: info for client_id, info in zip(asked, told, strict=True) if info is not None}
+
+
+async def consumed_topics(groups: Groups, group: str, broker: str) -> list[str]:
+    """Return the topics in which a consumer group has positions at a broker group."""
+    response = await groups.read(broker, RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": group})
+    return read_body(response, broker, lambda body: decode_body(body, TopicList)).topics
