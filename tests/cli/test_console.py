@@ -41,3 +41,14 @@ def test_a_log_that_cannot_be_written_is_said_at_the_start(trivet: CommandLine, 
     outcome = trivet("console", "--listen", "127.0.0.1:0", "--audit", str(tmp_path / "none" / "audit.jsonl"))
     assert outcome.exit_code == 1
     assert "audit.jsonl" in outcome.complaint
+
+
+def test_a_cluster_with_a_console_says_it_before_it_starts_anything(
+    trivet: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    monkeypatch.setitem(sys.modules, "starlette.applications", None)
+    outcome = trivet("cluster", "--dir", str(tmp_path / "cluster"), "--console")
+    assert outcome.exit_code == 1
+    assert "pip install 'trivet[console]'" in outcome.complaint
+    assert not (tmp_path / "cluster").exists()

@@ -73,20 +73,26 @@ async def console(
     return 0
 
 
+def require_console() -> None:
+    """Raise CommandError where the console's libraries are not installed: better before anything has begun."""
+    try:
+        import hypercorn.trio  # noqa: F401
+        import starlette.applications  # noqa: F401
+    except ImportError as error:
+        package = (error.name or "").partition(".")[0]
+        raise CommandError(
+            f"the console needs {package}, which is not installed: pip install 'trivet[console]'", FAILED
+        ) from None
+
+
 async def start_console(
     nursery: trio.Nursery, options: ConsoleOptions, stopped: Callable[[], Awaitable[None]]
 ) -> str:
     """Serve a console until `stopped` returns; returns its address once it listens. Raises CommandError where its
     libraries are not installed, OSError.
     """
-    try:
-        from broker.console.server import serve
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] not in ("starlette", "hypercorn", "anyio"):
-            raise
-        raise CommandError(
-            f"the console needs {error.name}, which is not installed: pip install 'trivet[console]'", FAILED
-        ) from None
+    require_console()
+    from broker.console.server import serve
     from broker.tools.cli.logs import configure_logs
 
     configure_logs("info")

@@ -53,6 +53,10 @@ def demo(
         raise CommandError(f"--input {input}: no such file", USAGE)
     if not 0 <= console_port <= 65535:
         raise CommandError(f"--console-port {console_port}: a port from 0 to 65535", USAGE)
+    if console:
+        from broker.tools.cli.console import require_console
+
+        require_console()
     lines = library_lines() if input is None else lines_of(input)
     if not lines:
         raise CommandError(f"--input {input}: has no lines", USAGE)

@@ -66,7 +66,7 @@ async def cluster(
 
     from broker.console.options import ConsoleOptions
     from broker.settings.tables import StorageSettings
-    from broker.tools.cli.console import start_console
+    from broker.tools.cli.console import require_console, start_console
     from broker.tools.cluster.layout import GROUPS_MAX, LocalClusterOptions
     from broker.tools.cluster.local import LocalCluster
 
@@ -82,6 +82,8 @@ async def cluster(
             raise CommandError(f"{name} {value}: a port from 0 to {65535 - nodes * groups * 10}", USAGE)
     if not 0 <= console_port <= 65535:
         raise CommandError(f"--console-port {console_port}: a port from 0 to 65535", USAGE)
+    if console:
+        require_console()
     storage = StorageSettings(data_file_bytes=64 * 1024 * 1024)
     options = LocalClusterOptions(
         dir,
