@@ -75,14 +75,13 @@ async def console(
 
 def require_console() -> None:
     """Raise CommandError where the console's libraries are not installed: better before anything has begun."""
-    try:
-        import hypercorn.trio  # noqa: F401
-        import starlette.applications  # noqa: F401
-    except ImportError as error:
-        package = (error.name or "").partition(".")[0]
-        raise CommandError(
-            f"the console needs {package}, which is not installed: pip install 'trivet[console]'", FAILED
-        ) from None
+    from importlib.util import find_spec
+
+    for package in ("starlette", "hypercorn"):
+        if find_spec(package) is None:
+            raise CommandError(
+                f"the console needs {package}, which is not installed: pip install 'trivet[console]'", FAILED
+            )
 
 
 async def start_console(
