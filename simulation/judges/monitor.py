@@ -44,6 +44,7 @@ class _Watched:
         "log",
         "made_time",
         "seen_applied",
+        "snapshot_ahead",
     )
 
     def __init__(self, host: BrokerHost) -> None:
@@ -53,6 +54,8 @@ class _Watched:
         self.committed_floor = -1
         """The highest index that this host ever knew as committed, on the disk that it has now."""
         self.seen_applied = -1
+        self.snapshot_ahead = -1
+        """The last entry of a snapshot with which its log began anew, before these entries."""
         self.first_index = 0
         self.last_index = -1
         """The last entry that its log has had."""
@@ -152,6 +155,7 @@ class Monitor:
             last_index = runs[number + 1][0] - 1 if number + 1 < len(runs) else log.last_index
             self.model.appended(host.name, log, first_index, last_index, term)
         watched.last_index = log.last_index
+        self._check_snapshot(watched, log, replica.store.snapshot_index)
         self._marks.started(host.name, replica.raft, replica.store.snapshot_index)
         self.power_losses.started(host, log)
         self._note(
@@ -159,6 +163,21 @@ class Monitor:
             f"starts: log {log.first_index}..{log.last_index}, term {replica.term}, commit {replica.raft.commit_index}",
         )
         node.listeners.arrivals.append(lambda arrivals: self._arrived(watched, arrivals))
+
+    def _check_snapshot(self, watched: _Watched, log: EntryLog, snapshot_index: int) -> None:
+        """Checks at a start that the snapshot reflects no entry that was lost: others may come in its place.
+
+        Of a log that began anew the leader's snapshot is ahead. Raises Violation.
+        """
+        host = watched.host
+        if log.last_index < log.first_index:
+            watched.snapshot_ahead = max(watched.snapshot_ahead, snapshot_index)
+        if snapshot_index > max(log.last_index, watched.snapshot_ahead) and not host.disk_faulty:
+            raise Violation(
+                "snapshots are of what is durable",
+                host.name,
+                f"its snapshot reflects entry {snapshot_index}, its log ends at {log.last_index}",
+            )
 
     def stopped(self, host: BrokerHost) -> None:
         """The process of a host has ended."""
@@ -228,6 +247,8 @@ class Monitor:
         if first_index - 1 < watched.committed_floor:
             raise Violation("committed entries stay", host.name, f"reset to {first_index}")
         watched.first_index = first_index
+        if host.process is not None:
+            watched.snapshot_ahead = host.process.node.replica.store.snapshot_index
         if watched.log is not None:
             self.model.begins_at(host.name, watched.log, self._now_ns())
         watched.checked_index = first_index - 1

@@ -93,7 +93,12 @@ planted(
 )(_without(TIMER_TOPIC))
 
 
-@planted("a snapshot is written before its entries are durable", "broker/replica/upkeep.py", part="storage")
+@planted(
+    "a snapshot is written before its entries are durable",
+    "broker/replica/upkeep.py",
+    flush="async",
+    part="storage",
+)
 def snapshot_before_its_entries_are_durable(patch: pytest.MonkeyPatch) -> None:
     original = Upkeep.keep_snapshot
 

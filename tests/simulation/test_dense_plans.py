@@ -164,3 +164,17 @@ def test_age_takes_nothing_that_waits(name: str, actor: str) -> None:
         result = run_plan(plan)
     assert result.violation is not None
     assert result.violation.invariant == "age spares what waits"
+
+
+def test_a_snapshot_of_what_was_lost_shows_at_the_next_start() -> None:
+    faults = tuple(
+        Fault(at * SECOND, "power", 2 * number, SECOND // 5, 0.5) for number, at in enumerate((5, 7, 9))
+    )
+    limits = replace(Limits(), snapshot_entries=20)
+    plan = replace(_plan(faults=faults), flush="async", limits=limits, think_ms=100)
+    _holds(run_plan(plan))
+    with pytest.MonkeyPatch.context() as patch:
+        UNAIDED["a snapshot is written before its entries are durable"].patch(patch)
+        result = run_plan(plan)
+    assert result.violation is not None
+    assert result.violation.invariant == "snapshots are of what is durable"
