@@ -303,10 +303,11 @@ class Monitor:
             self._marks.head_deleted(for_its_age=is_old)
             if is_old:
                 self._spares_what_waits(host, replica.store.log)
+            else:
+                self._journal.fired("retention")
             watched.first_index = first_index
             self.model.begins_at(host.name, replica.store.log, self._now_ns())
             self._note(host.name, f"deletes its log before {first_index}")
-            self._journal.fired("retention")
         self._marks.turned(host.name, replica.store.snapshot_index)
         raft = replica.raft
         if raft.recovering is None:
