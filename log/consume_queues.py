@@ -72,10 +72,15 @@ class ConsumeQueues:
         return queue
 
     def remove(self, topic: str) -> None:
-        """Removes all queues of a topic. Raises DiskError."""
+        """Removes all queues of a topic, durably. Raises DiskError, FlushError.
+
+        A topic of that name may be made again. Files that come back with a power failure, beside those of the new
+        queues, would be taken for what a checkpoint noted, of which it has summed up the last one only.
+        """
         for key in [key for key in self._table if key[0] == topic]:
             self._table.pop(key).remove()
         self._disk.remove_tree(f"{DIRECTORY}/{topic}")
+        self._disk.sync_directory(DIRECTORY)
 
     def discard(self, queue: ConsumeQueue) -> None:
         """Removes one queue. Raises DiskError."""
@@ -89,9 +94,16 @@ class ConsumeQueues:
         self._disk.remove_tree(DIRECTORY)
 
     def recover(
-        self, notes: list[QueueNote] | None, physical_begin: int, physical_end: int, *, clean_stop: bool
+        self,
+        notes: list[QueueNote] | None,
+        physical_begin: int,
+        physical_end: int,
+        *,
+        clean_stop: bool,
+        is_whole: bool,
     ) -> list[tuple[str, int]]:
-        """Opens all queues. The records that are known to be dispatched end at `physical_end`.
+        """Opens all queues. The records that are known to be dispatched end at `physical_end`; with `is_whole` these
+        are all that the notes tell of.
 
         Returns the queues that must be built again from the log's beginning; they are empty now. Without
         notes these are all (the list names those that have files). Raises DiskError.
@@ -111,12 +123,16 @@ class ConsumeQueues:
                 queue.start_at(end)  # all that remains of a queue whose records are gone from the log
             return found
         rebuild = []
+
+        def build_again(queue: ConsumeQueue, note: QueueNote) -> None:
+            queue.remove()
+            queue.start_at(note.max_offset)  # should the log hold none of its records
+            rebuild.append((note.topic, note.queue_id))
+
         for note in notes:
             queue = self.make(note.topic, note.queue_id)
             if not queue.is_sound(note.checksum_begin, note.max_offset, note.checksum):
-                queue.remove()
-                queue.start_at(note.max_offset)  # should the log hold none of its records
-                rebuild.append((note.topic, note.queue_id))
+                build_again(queue, note)
             elif note.min_offset == note.max_offset:
                 queue.remove()
                 queue.start_at(note.max_offset)
@@ -124,6 +140,9 @@ class ConsumeQueues:
                 queue.restore(note.min_offset, note.max_offset)
                 if not clean_stop:
                     queue.truncate_to(physical_end)
+                    if is_whole and queue.max_offset != note.max_offset:
+                        build_again(queue, note)  # an older file is not the one that was noted
+                        continue
                 queue.correct_min(physical_begin)
                 queue.is_built_before(physical_end)
         noted = {(note.topic, note.queue_id) for note in notes}

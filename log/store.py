@@ -223,7 +223,7 @@ class Store:
         return [offset for offset in found if offset > self.log.first_position]
 
     def remove_topic(self, topic: str) -> None:
-        """Removes a topic's queues and their files. Raises DiskError."""
+        """Removes a topic's queues and their files, durably. Raises DiskError, FlushError."""
         self.queues.remove(topic)
         self._dispatcher.forget_topics()
 
@@ -474,6 +474,7 @@ class Store:
             log.first_position,
             bound,
             clean_stop=clean_stop and dispatched == noted,
+            is_whole=dispatched == noted,
         )
         index_from = self.index.recover(None if notes is None else notes.index_files, clean_stop=clean_stop)
         if self.index.end_offset >= bound:

@@ -78,3 +78,44 @@ def test_a_start_comes_to_the_last_life(lives: tuple[int, ...], snapshot_index: 
     _apply(store, store.log.last_index)
     assert _bodies(store)[:-1] == before
     assert b"one more" in _bodies(store)[-1]
+
+
+def _checkpointed_over_files(messages: int) -> tuple[MemoryDisk, Store, list[bytes]]:
+    """A queue with files of eight messages each, noted by a checkpoint."""
+    disk = MemoryDisk()
+    store, _ = open_store(disk)
+    _live(store, (3, messages))
+    flush(store)
+    checkpoint(store, store.log.last_index)
+    last = store.log.last_index
+    store.save_snapshot(last, Snapshot(last, b"state").data)
+    return disk, store, _bodies(store)
+
+
+def test_an_older_file_that_is_not_the_noted_one_is_found() -> None:
+    """The checksum of a checkpoint is that of the last file; the search for its end comes by the one before."""
+    disk, _, before = _checkpointed_over_files(11)
+    disk = disk.kill()
+    first = min(path for path in disk.files if path.startswith("consumequeue/T/0/"))
+    disk.files[first].seen[:] = bytes(len(disk.files[first].seen))
+    store, report = open_store(disk)
+    assert "consumequeue/T/0 was built again" in report.damage
+    assert _bodies(store) == before
+
+
+def test_files_of_a_deleted_topic_do_not_come_back_beside_new_ones() -> None:
+    """Power fails behind a deletion, and what was removed is still there: only the new life's first file is another."""
+    disk, store, before = _checkpointed_over_files(20)
+    last = store.log.last_index
+    writer = Writer(store)
+    writer.send(INTERNAL_TOPIC.decode(), body=_DELETE)
+    del writer.ends["T", 0]
+    for number in range(8):
+        writer.send("T", body=b"life 2, message %d" % number)
+    _apply(store, store.log.last_index)
+    # The queue's new file reaches the disk, what the log has behind the checkpoint does not.
+    disk = disk.crash(lambda path, page: path == f"consumequeue/T/0/{0:020d}")
+    store, report = open_store(disk)
+    assert store.log.last_index == last
+    assert "consumequeue/T/0 was built again" in report.damage
+    assert _bodies(store) == before

@@ -121,7 +121,7 @@ def test_queue_files_that_survive_out_of_order_do_not_take_the_others_with_them(
     disk.remove("consumequeue/topic/0/" + file_name(8 * 20))
     disk.lose_process()
     again = ConsumeQueues(disk, options)
-    assert again.recover(notes, 0, 700, clean_stop=False) == []
+    assert again.recover(notes, 0, 700, clean_stop=False, is_whole=True) == []
     found = again.get("topic", 0)
     assert found is not None
     assert (found.min_offset, found.max_offset) == (0, 6)
@@ -146,7 +146,7 @@ def _check_that_the_next_unit_finds_its_place(
     disk: SimulatedDisk, notes: list[QueueNote], units: int
 ) -> None:
     queues = ConsumeQueues(disk, StoreOptions(consume_queue_file_units=1024))
-    assert queues.recover(notes, 0, 100 * (units + 1), clean_stop=False) == []
+    assert queues.recover(notes, 0, 100 * (units + 1), clean_stop=False, is_whole=True) == []
     queue = queues.make("offers", 2)
     assert (queue.min_offset, queue.max_offset) == (0, units)
     assert queue.append(units, 100 * (units + 1), 90, 0)
