@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import tempfile
@@ -9,6 +10,7 @@ import traceback
 import uuid
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +25,14 @@ from spark_analysis.checking.verdict import (
 )
 from spark_analysis.importing.formats import DEFAULT_MODELS
 from spark_analysis.importing.storage import place_of
-from spark_analysis.session import AnalysisUnavailableError, has_session, start_session
+from spark_analysis.session import (
+    MEMORY_HINT,
+    AnalysisUnavailableError,
+    has_session,
+    is_at_hand,
+    is_submitted,
+    start_session,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -32,13 +41,19 @@ if TYPE_CHECKING:
 
     from spark_analysis.checking.search import Budget
     from spark_analysis.importing.history import History
+    from spark_analysis.importing.history_rows import HistoryRows
     from spark_analysis.telling.stories.words import Operation
 
     Around = Mapping[int, Sequence[Operation]]
 
 WRONG_USAGE: Final = 2
+_SIGNS_OF_LITTLE_MEMORY: Final = (
+    *("java.lang.OutOfMemoryError", "GC overhead limit exceeded", "must be at least 471859200"),
+    *("SparkOutOfMemoryError", "UNABLE_TO_ACQUIRE_MEMORY"),
+)
 FAILED: Final = 4
 SMALL_BYTES: Final = 16 << 20
+LIGHT_BYTES: Final = 32 << 20  # some 10^5 operations as JSON lines, and several times as many in a trace
 # A shuffle of the checker carries about as many bytes as a compressed history has; a task sorts its part in memory.
 PARTITION_BYTES: Final = 32 << 20
 PARQUET_FACTOR: Final = 2  # what a trace has more bytes than the same history in Parquet
@@ -66,9 +81,12 @@ def analyze(
     scratch: str | None = None,
     drained: bool = False,
     search_budget: Budget | None = None,
+    spark_wanted: bool = False,
 ) -> int:
-    """Judge each path as a history of its own, in one Spark session, this process's own if it has one, and print the
-    verdicts.
+    """Judge each path as a history of its own, and print the verdicts.
+
+    Short histories are judged in this process, unless ``spark_wanted``, or something is asked for that only Spark can
+    do, or there is a session already; all others in one Spark session, this process's own if it has one.
 
     A path is a file, or a directory whose ``*.trace`` files form one history. ``to_parquet`` keeps the histories as
     Parquet (docs/trace-schema.md). ``drained``: in the end readers have read every queue to its end, so that an
@@ -81,6 +99,14 @@ def analyze(
         model = _check_usage(paths, format, model, keeps=to_parquet is not None)
         _check_places(report, to_parquet)
         size = _total_bytes(paths) * (PARQUET_FACTOR if format == "parquet" else 1)
+        needs_spark = spark_wanted or format == "parquet" or size >= LIGHT_BYTES or is_submitted()
+        if not needs_spark and (master, to_parquet, scratch) == (None, None, None) and not is_at_hand():
+            judged = _without_spark(paths, format, model, report, drained=drained, budget=search_budget)
+            if judged is not None:
+                print(
+                    "trivet: judged in this process, without Spark; --spark asks it instead", file=sys.stderr
+                )
+                return _told(judged, json_output=json_output)
         partitions = None if size < PARTITION_BYTES else min(MOST_PARTITIONS, 8 + size // PARTITION_BYTES)
         # A session that was there before (a notebook's, a test's) is used, and left as it is.
         is_ours = not has_session()
@@ -106,8 +132,7 @@ def analyze(
                     )
                     verdict = check(history, drained=drained, sparse=model == SPARSE_LOG_MODEL)
                     verdicts.append(of_what_was_read(verdict))
-                    if not json_output:
-                        to_show.append(_to_show(verdicts[-1], history))
+                    to_show.append((verdicts[-1], {}) if json_output else _to_show(verdicts[-1], history))
                     _report(verdicts[-1], history, report, name)
                     if is_ours:
                         spark.catalog.clearCache()
@@ -121,12 +146,52 @@ def analyze(
     finally:
         if is_ours:
             spark.stop()
+    return _told(to_show, json_output=json_output)
+
+
+def _without_spark(
+    paths: Sequence[Path],
+    format: str,
+    model: str,
+    report: Path | None,
+    *,
+    drained: bool,
+    budget: Budget | None,
+) -> list[tuple[Verdict, Around]] | None:
+    """Judge short histories in this process; None if one of them is too long for that. Writes the reports."""
+    from spark_analysis.light import judge_keyed, judge_log
+
+    judged: list[tuple[Verdict, HistoryRows | None]] = []
+    # Rows are made by the hundred thousand, and none is garbage before
+    # the end: looking for some takes a quarter of the time.
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        for path in paths:
+            if model in LOG_MODELS:
+                found = judge_log(path, format, drained=drained, sparse=model == SPARSE_LOG_MODEL)
+                if found is None:
+                    return None
+                judged.append(found)
+            else:
+                judged.append((judge_keyed(path, format, model, budget), None))
+    finally:
+        if was_enabled:
+            gc.enable()
+    for (verdict, history), name in zip(judged, distinct_names(paths), strict=True):
+        _report(verdict, history, report, name)
+    return [(verdict, {}) if history is None else _to_show(verdict, history) for verdict, history in judged]
+
+
+def _told(to_show: Sequence[tuple[Verdict, Around]], *, json_output: bool) -> int:
+    """Print the verdicts; returns the exit code."""
+    verdicts = [verdict for verdict, _ in to_show]
     if json_output:
         print(json.dumps({"histories": [verdict.as_json() for verdict in verdicts]}))
     else:
         from spark_analysis.telling.console import print_verdicts
 
-        print_verdicts([verdict for verdict, _ in to_show], around=[around for _, around in to_show])
+        print_verdicts(verdicts, around=[around for _, around in to_show])
     given = {verdict.verdict for verdict in verdicts}
     worst = VIOLATED if VIOLATED in given else UNDECIDED if UNDECIDED in given else LINEARIZABLE
     return EXIT_CODES[worst]
@@ -135,8 +200,12 @@ def analyze(
 def _failed() -> int:
     """Report an unexpected end; returns its exit code, as it must not look like the verdict "violated", which is exit
     code 1."""
-    traceback.print_exc()
-    print("trivet: the analysis failed; no verdict", file=sys.stderr)
+    text = traceback.format_exc()
+    print(text, file=sys.stderr, end="")
+    reason = "failed"
+    if any(sign in text for sign in _SIGNS_OF_LITTLE_MEMORY):
+        reason = f"ran out of memory: Java's heap is too small; {MEMORY_HINT}"
+    print(f"trivet: the analysis {reason}; no verdict", file=sys.stderr)
     return FAILED
 
 
@@ -312,22 +381,29 @@ def _judge_keyed(
     return [of_what_was_read(replace(judged[str(path.resolve())], path=str(path))) for path in paths]
 
 
-def _to_show(verdict: Verdict, history: History) -> tuple[Verdict, Around]:
+def _to_show(verdict: Verdict, history: History | HistoryRows) -> tuple[Verdict, Around]:
     """A verdict for a terminal, its clients with their names; and the operations around the anomalies that are
     shown."""
+    from spark_analysis.importing.history_rows import HistoryRows
     from spark_analysis.telling.names import named, names_of, operations_of, with_names
+    from spark_analysis.telling.report.small_data import names_of_rows, windows_of_rows
     from spark_analysis.telling.report.windows import windows_of
 
-    windows = windows_of(verdict.anomalies, history)
+    if isinstance(history, HistoryRows):
+        windows, ask = windows_of_rows(verdict.anomalies, history), partial(names_of_rows, history)
+    else:
+        windows, ask = windows_of(verdict.anomalies, history), partial(names_of, history)
     operations = [one for window in windows.values() for one in window.operations]
-    names = names_of(history, [*operations_of(verdict.anomalies), *operations])
+    names = ask([*operations_of(verdict.anomalies), *operations])
     around = {
         place: tuple(named(one, names) for one in window.operations) for place, window in windows.items()
     }
     return with_names(verdict, names), around
 
 
-def _report(verdict: Verdict, history: History | None, directory: Path | None, name: str) -> None:
+def _report(
+    verdict: Verdict, history: History | HistoryRows | None, directory: Path | None, name: str
+) -> None:
     if directory is not None:
         from spark_analysis.telling.report import write_report
 

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MINIMUM_JAVA: Final = 17
+MEMORY_MINIMUM_MIB: Final = 800
+MEMORY_HINT: Final = (
+    f"it wants {MEMORY_MINIMUM_MIB} MiB at least, and has 4 GiB where ten million operations are measured; "
+    "TRIVET_SPARK_MEMORY=4g sets it, with spark-submit --driver-memory 4g"
+)
 LARGE_JVM: Final = "-XX:+UseSerialGC -Xss4m -Xlog:disable -Xlog:all=warning:stderr"
 """Options of every Java; its warnings would go to standard output, into the middle of a verdict."""
 SMALL_JVM: Final = f"{LARGE_JVM} -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
@@ -40,6 +45,21 @@ def _quiet_logs() -> str:
 
 class AnalysisUnavailableError(RuntimeError):
     """The machine lacks something the analysis needs; the message is one line and says how to get it."""
+
+
+def is_submitted() -> bool:
+    """True if ``spark-submit`` has started this process: its Java is there already, and has its own settings."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _require_memory(wanted: str) -> None:
+    """Raise :class:`AnalysisUnavailableError` for a heap with which no history can be judged."""
+    found = re.fullmatch(r"(\d+)([kmgt]?)b?", wanted.strip().lower())
+    if found is None:
+        raise AnalysisUnavailableError(f"TRIVET_SPARK_MEMORY is {wanted!r}: give a size such as 4g")
+    size = int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[found[2]]
+    if size < MEMORY_MINIMUM_MIB << 20:
+        raise AnalysisUnavailableError(f"a heap of {wanted} is too small for Spark's driver: {MEMORY_HINT}")
 
 
 def java_major_version() -> int | None:
@@ -100,6 +120,11 @@ def has_session() -> bool:
     return pyspark is not None and pyspark.SparkSession.getActiveSession() is not None
 
 
+def is_at_hand() -> bool:
+    """True if :func:`start_session` would not have to start one."""
+    return _ahead is not None or has_session()
+
+
 def start_session(
     master: str | None = None,
     *,
@@ -124,7 +149,7 @@ def start_session(
 
     from spark_analysis.source import TraceDataSource
 
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # started by spark-submit, which has its own settings
+    submitted = is_submitted()
     builder = SparkSession.builder.appName("trivet analyze")
     if master is not None:
         builder = builder.master(master)
@@ -140,6 +165,8 @@ def start_session(
     }
     if local:
         cores = _cores(master)
+        memory = driver_memory or os.environ.get("TRIVET_SPARK_MEMORY", _half_of_memory())
+        _require_memory(memory)
         if small:
             # Most of a small analysis would be spent in compilers: Java's second one and Spark's code generation.
             settings["spark.sql.codegen.wholeStage"] = "false"
@@ -148,7 +175,7 @@ def start_session(
             "spark.ui.enabled": "false",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.memory": driver_memory or os.environ.get("TRIVET_SPARK_MEMORY", _half_of_memory()),
+            "spark.driver.memory": memory,
             "spark.sql.shuffle.partitions": str(shuffle_partitions or max(4, 4 * cores)),
             "spark.driver.extraJavaOptions": f"{SMALL_JVM if small else LARGE_JVM} {_quiet_logs()}",
             "spark.executor.extraJavaOptions": SMALL_JVM if small else LARGE_JVM,  # of a local-cluster

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -99,12 +100,43 @@ def judge_files(
     return [_verdict(path, judged, bad, bad_count.get(path, {}), model_name) for path in paths]
 
 
+def judge_file_here(path: str, format: str, model_name: str, budget: Budget | None = None) -> Verdict:
+    """Judge a file as :func:`judge_files` does, in this process and without Spark."""
+    model, within = MODELS[model_name], budget or Budget()
+    names = [column.split()[0] for column in _CALLS.split(", ")]
+    keys: dict[str, list[Row]] = defaultdict(list)
+    bad: list[dict[str, Any]] = []
+    bad_count = dict.fromkeys((LINE, CUT_LINE, OVERLAPPING_LINE, STRAY_LINE), 0)
+    for row in _read_file(path, format, model):
+        one = dict(zip(names, row, strict=True))
+        if one["bad"] is None:
+            keys[one["key"]].append(row)
+        else:
+            bad.append(one)
+            bad_count[_kind_of_damage(one)] += 1
+    judged: list[Any] = []
+    for key, rows in keys.items():
+        if len(rows) > MOST_OPERATIONS_OF_A_KEY:
+            judged.append(_unjudged(path, key, len(rows)))
+        else:
+            judged += _judge_key(arrow_table(rows, _CALLS), model, within).to_pylist()
+    return _verdict(path, judged, bad, bad_count if bad else {}, model_name)
+
+
+def _kind_of_damage(row: Mapping[str, Any]) -> str:
+    if row["cut"]:
+        return CUT_LINE
+    if row["bad"].endswith(OVERLAPPING):
+        return OVERLAPPING_LINE
+    return STRAY_LINE if row["bad"].endswith(STRAY) else LINE
+
+
 def _read_file(path: str, format: str, model: Model) -> Iterator[Row]:
     """Rows of ``_CALLS`` from the lines of one file."""
     with Path(path).open(encoding="utf-8", errors="replace") as text:
         for one in calls(format, parse(format, text)):
             if isinstance(one, KeyedCall):
-                problem = _complaint(model, one.call)
+                problem = complaint_of(model, one.call)
                 if problem is not None:
                     one = BadLine(one.number, problem)
             if isinstance(one, BadLine):
@@ -118,7 +150,7 @@ def _read_file(path: str, format: str, model: Model) -> Iterator[Row]:
                 )
 
 
-def _complaint(model: Model, call: Call) -> str | None:
+def complaint_of(model: Model, call: Call) -> str | None:
     """Say why the model cannot judge a call; None if it can. Models are total over calls of the right shape."""
     if call.function not in model.functions:
         return f"{model.name} has no function {call.function!r}"

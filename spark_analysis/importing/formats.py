@@ -191,7 +191,7 @@ def _jsonl(text: Iterable[str]) -> Iterator[Line | BadLine]:
         if not line.strip():
             continue
         try:
-            form = json.loads(line, parse_constant=_no_constant)
+            form = _DECODER.decode(line)
             if "\\u" in line:  # half a surrogate pair is no text
                 json.dumps(form, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
@@ -212,6 +212,9 @@ def _jsonl(text: Iterable[str]) -> Iterator[Line | BadLine]:
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is none of its numbers")
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_no_constant)
 
 
 def _problem(form: Any) -> str | None:

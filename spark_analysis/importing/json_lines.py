@@ -61,7 +61,7 @@ def load_json_lines(
     Parquet."""
     from pyspark.sql import functions as sf
 
-    size, period = Path(path).stat().st_size, _period_of(path)
+    size, period = Path(path).stat().st_size, period_of(path)
     starts = range(0, max(1, size), part_bytes)
     parts = spark.createDataFrame(
         [
@@ -111,7 +111,7 @@ def _read_parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield from arrow_batches(rows, PARTS)
 
 
-def _period_of(path: str) -> Period:
+def period_of(path: str) -> Period:
     """The times that can be true, judged by the beginning of the file."""
     with Path(path).open(encoding="utf-8", errors="replace") as text:
         lines = parse("jsonl", islice(text, SAMPLE))

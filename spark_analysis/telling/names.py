@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from spark_analysis.checking.verdict import Anomaly, Verdict
 from spark_analysis.importing.history import History
-
-if TYPE_CHECKING:
-    from pyspark.sql import Row
 
 NAMED_MAX: Final = 500
 
@@ -41,10 +38,10 @@ def names_of(history: History, operations: Iterable[Mapping[str, Any]]) -> dict[
     )
 
 
-def names_from(found: Iterable[Row]) -> dict[str, str]:
+def names_from(found: Iterable[Any]) -> dict[str, str]:
     """Choose the names; returns identity -> name. Of each row, ``recorder`` recorded ``client``, as number ``place``
     (from 1) of its ``clients``."""
-    by_client: dict[str, list[Row]] = {}
+    by_client: dict[str, list[Any]] = {}
     for one in found:
         if one.recorder:
             by_client.setdefault(one.client, []).append(one)

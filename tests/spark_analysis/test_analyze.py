@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -231,8 +232,70 @@ def test_a_missing_java_is_said_in_one_line(
     monkeypatch.setenv("PATH", str(tmp_path))
     path = tmp_path / "x.trace"
     path.write_bytes(b"")
-    assert analyze([path]) == WRONG_USAGE
+    assert analyze([path], spark_wanted=True) == WRONG_USAGE
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "Java 17" in error
     assert "install" in error
+
+
+KEYED = """\
+{:process 0, :type :invoke, :f :write, :value 3}
+{:process 0, :type :ok, :f :write, :value 3}
+{:process 1, :type :invoke, :f :read, :value nil}
+{:process 1, :type :ok, :f :read, :value 4}
+"""
+LOG = """\
+{"time": 1, "process": 0, "type": "invoke", "f": "append", "key": "a/0", "value": ["x"]}
+{"time": 2, "process": 0, "type": "ok", "f": "append", "key": "a/0", "value": 0}
+{"time": 3, "process": 1, "type": "invoke", "f": "read", "key": "a/0", "value": 0}
+{"time": 4, "process": 1, "type": "ok", "f": "read", "key": "a/0", "value": []}
+nonsense
+"""
+
+
+def test_a_short_history_is_judged_without_spark(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_analysis.main.start_session", lambda *_, **__: pytest.fail("not wanted"))
+    monkeypatch.setattr("spark_analysis.main.is_at_hand", lambda: False)
+    keyed, log = tmp_path / "keyed.edn", tmp_path / "log.jsonl"
+    keyed.write_text(KEYED)
+    log.write_text(LOG)
+    assert analyze([keyed], format="knossos", report=tmp_path) == 1
+    printed = capsys.readouterr()
+    assert "4 was there, which nobody had written" in printed.out
+    assert "without Spark; --spark" in printed.err
+    assert "Violated" in (tmp_path / "keyed.edn.html").read_text()
+    assert analyze([log], format="jsonl", json_output=True, report=tmp_path) == 1
+    (history,) = json.loads(capsys.readouterr().out)["histories"]
+    assert (history["counts"], history["bad_lines"]) == ({"stale-read": 1}, 1)
+    assert history["judged_by"] == "this process"
+    assert "Violated" in (tmp_path / "log.jsonl.html").read_text()
+
+
+def test_a_heap_that_is_too_small_is_told_before_java_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_analysis.session.require_environment", lambda: None)
+    monkeypatch.setattr("spark_analysis.main.is_at_hand", lambda: False)
+    (tmp_path / "x.trace").write_bytes(b"")
+    for memory, complaint in (("512m", "a heap of 512m is too small"), ("lots", "give a size such as 4g")):
+        monkeypatch.setenv("TRIVET_SPARK_MEMORY", memory)
+        assert analyze([tmp_path / "x.trace"], spark_wanted=True) == WRONG_USAGE
+        assert complaint in capsys.readouterr().err
+
+
+def test_java_out_of_memory_is_told_as_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*_: object, **__: object) -> None:
+        raise RuntimeError("An error occurred: java.lang.OutOfMemoryError: Java heap space")
+
+    monkeypatch.setattr("spark_analysis.main.start_session", start)
+    (tmp_path / "x.trace").write_bytes(b"")
+    assert analyze([tmp_path / "x.trace"], spark_wanted=True) == FAILED
+    error = capsys.readouterr().err
+    assert "ran out of memory" in error
+    assert "TRIVET_SPARK_MEMORY=4g" in error
+    assert "no verdict" in error

@@ -19,7 +19,9 @@ from broker.trace.format import INVOKE
 from simulation.plans.draw import draw_plan
 from simulation.world.running import run_plan
 from spark_analysis.checking.verdict import EXIT_CODES, REPLICA_ANOMALIES
+from spark_analysis.light import judge_log
 from spark_analysis.main import FAILED, WRONG_USAGE
+from spark_analysis.telling.report import write_report
 from tests.spark_analysis.planted_traces import Case, write_planted, write_traces
 
 if TYPE_CHECKING:
@@ -66,6 +68,20 @@ def write_good(directory: Path) -> tuple[Path, str]:
     return traces, f"{file}: byte {place}: time {1 << 61} is 73 years after most others; allowed are "
 
 
+def assert_same_without_spark(paths: list[Path], histories: list[dict[str, Any]], directory: Path) -> None:
+    """The same verdicts, and the same pages byte by byte, from a process that asks no Spark."""
+    for path, told in zip(paths, histories, strict=True):
+        judged = judge_log(path, "trace")
+        assert judged is not None
+        verdict, history = judged
+        expected = told | {"judged_by": "this process"}
+        assert json.loads(json.dumps(verdict.as_json())) == expected
+        page = write_report(verdict, history, directory / "without-spark" / f"{path.name}.html")
+        expected = (directory / "reports" / f"{path.name}.html").read_text()
+        who = "Judged by the process of the command, without Spark."
+        assert page.read_text() == expected.replace("One task of Spark judged it.", who), path.name
+
+
 @pytest.mark.spark
 @pytest.mark.slow
 def test_planted_mistakes_are_judged_violated(
@@ -78,6 +94,7 @@ def test_planted_mistakes_are_judged_violated(
     printed = capsys.readouterr()
     assert code == 1, printed.err
     histories: list[dict[str, Any]] = json.loads(printed.out)["histories"]
+    assert_same_without_spark(paths, histories, tmp_path)
     assert printed.out.count("\n") == 1
     assert [history["path"] for history in histories] == [str(path) for path in paths]
     for kinds, path, history in zip([(), *(case.kinds for case in CASES)], paths, histories, strict=True):

@@ -32,6 +32,9 @@ def analyze(
     drained: Annotated[
         bool, Parameter(help="At the end readers have read every queue to its end: what nobody saw is lost.")
     ] = False,
+    spark: Annotated[
+        bool, Parameter(help="Ask Spark for short histories, too, which this process judges by itself.")
+    ] = False,
     search_seconds: Annotated[
         float, Parameter(help="Models other than log: how long a key may be searched until it is undecided.")
     ] = 120.0,
@@ -39,10 +42,10 @@ def analyze(
         int, Parameter(help="The same in MiB; as many searches run at once as Spark has cores.")
     ] = 512,
 ) -> int:
-    """Decide with Spark whether the traces are what a linearizable log allows.
+    """Decide whether the traces are what a linearizable log allows; longer ones with Spark.
 
     A PATH is a trace file, or a directory whose *.trace files are one history. Exit codes: 0 it holds, 1 violated, 2
-    wrong usage or no Java, 3 undecided, 4 the analysis itself failed. Needs Java 17 or later.
+    wrong usage or no Java, 3 undecided, 4 the analysis itself failed. Spark needs Java 17 or later.
     """
     if not paths:
         raise CommandError("analyze needs at least one PATH of a trace", USAGE)
@@ -70,4 +73,5 @@ def analyze(
         scratch=scratch,
         drained=drained,
         search_budget=Budget(search_seconds, search_memory << 20),
+        spark_wanted=spark,
     )

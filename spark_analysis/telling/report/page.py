@@ -10,6 +10,7 @@ from typing import Final
 
 from spark_analysis.checking.verdict import EXPLANATIONS, Anomaly, Verdict
 from spark_analysis.importing.history import History
+from spark_analysis.importing.history_rows import HistoryRows
 from spark_analysis.telling import stories
 from spark_analysis.telling.console import describe
 from spark_analysis.telling.names import identities, named, operations_of, with_names
@@ -18,6 +19,7 @@ from spark_analysis.telling.report.data import EVENTS_MAX, collect_report
 from spark_analysis.telling.report.parts import fault_marks, role_bands, sentence
 from spark_analysis.telling.report.proof_figures import proof_figures
 from spark_analysis.telling.report.run_figure import run
+from spark_analysis.telling.report.small_data import collect_small_report
 from spark_analysis.telling.report.tables import ReportData
 from spark_analysis.telling.stories.words import duration
 
@@ -37,9 +39,12 @@ class Finding:
     lines: tuple[str, ...]
 
 
-def write_report(verdict: Verdict, history: History | None, target: Path) -> Path:
+def write_report(verdict: Verdict, history: History | HistoryRows | None, target: Path) -> Path:
     """Write the page for one history to the file ``target``, making its directory; returns the path."""
-    data = ReportData() if history is None else collect_report(verdict, history)
+    if isinstance(history, HistoryRows):
+        data = collect_small_report(verdict, history)
+    else:
+        data = ReportData() if history is None else collect_report(verdict, history)
     page = render(verdict, data)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(page, encoding="utf-8")

@@ -16,6 +16,10 @@ WINDOWS: Final = 6
 TIMELINE_OPERATIONS: Final = 28
 REGISTERS: Final = ("commit_offset", "fetch_offset")
 CHANGES: Final = ("append", "commit_offset")
+DRAWN: Final = (
+    *("op", "client", "function", "outcome", "invoke_ns", "complete_ns", "offset"),
+    *("first_offset", "values", "next_offset", "end_offset"),
+)
 
 
 def span_of(operations: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
@@ -104,8 +108,8 @@ def windows_of(anomalies: Sequence[Anomaly], history: History) -> dict[int, Wind
         sf.desc("in_proof"), sf.col("complete_ns").isNull(), "distance", "invoke_ns", "op"
     )
     rows = (
-        history.operations.select(*_DRAWN, sf.explode(sf.array_compact(sf.array(*nearness))).alias("near"))
-        .select(*_DRAWN, "near.*")
+        history.operations.select(*DRAWN, sf.explode(sf.array_compact(sf.array(*nearness))).alias("near"))
+        .select(*DRAWN, "near.*")
         .withColumn("rank", sf.row_number().over(order))
         .where(sf.col("rank") <= TIMELINE_OPERATIONS)
         .orderBy("place", "rank")
@@ -113,12 +117,6 @@ def windows_of(anomalies: Sequence[Anomaly], history: History) -> dict[int, Wind
     )
     found: dict[int, list[dict[str, Any]]] = {place: [] for place in windows}
     for row in rows:
-        operation = {name: row[name] for name in _DRAWN if row[name] is not None}
+        operation = {name: row[name] for name in DRAWN if row[name] is not None}
         found[row["place"]].append(operation)
     return {place: replace(window, operations=tuple(found[place])) for place, window in windows.items()}
-
-
-_DRAWN: Final = (
-    *("op", "client", "function", "outcome", "invoke_ns", "complete_ns", "offset"),
-    *("first_offset", "values", "next_offset", "end_offset"),
-)

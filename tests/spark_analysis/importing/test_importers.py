@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_analysis.checking.check import check
-from spark_analysis.checking.keyed import _complaint
+from spark_analysis.checking.keyed import complaint_of
 from spark_analysis.checking.models import MODELS
 from spark_analysis.checking.proofs import damage_facts
 from spark_analysis.checking.search import search
@@ -484,8 +484,10 @@ def test_what_is_no_text_is_a_bad_line_of_a_key_value_store(
     function: str, argument: Any, result: Any
 ) -> None:
     """And not the end of a search that meets it later."""
-    assert _complaint(MODELS["key-value"], Call(0, function, argument, result, 1, 2))
-    assert _complaint(MODELS["key-value"], Call(0, function, argument and "5", result and "5", 1, 2)) is None
+    assert complaint_of(MODELS["key-value"], Call(0, function, argument, result, 1, 2))
+    assert (
+        complaint_of(MODELS["key-value"], Call(0, function, argument and "5", result and "5", 1, 2)) is None
+    )
 
 
 def json_history(rng: random.Random, processes: int, steps: int) -> list[str]:

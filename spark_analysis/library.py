@@ -1,0 +1,291 @@
+"""``from trivet.analysis import check``: verdicts on operations that a program has at hand (docs/analysis.md)."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_analysis.checking.keyed import complaint_of
+from spark_analysis.checking.models import MODELS, Model
+from spark_analysis.checking.search import Budget, SearchResult
+from spark_analysis.checking.small import check_rows
+from spark_analysis.checking.verdict import (
+    LINEARIZABLE,
+    UNDECIDED,
+    VIOLATED,
+    Anomaly,
+    Verdict,
+    of_what_was_read,
+)
+from spark_analysis.importing import schema
+from spark_analysis.importing.calls import READS, Call
+from spark_analysis.importing.frozen import freeze
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+LOG: Final = "log"
+SPARSE_LOG: Final = "sparse-log"
+_REQUIRED: Final = ("function", "outcome", "invoke_ns", "complete_ns", "key")
+
+
+class HistoryError(ValueError):
+    """The history is none that the model can judge: the caller's mistake, and no retry helps. The message names the
+    operation and what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation of a client. ``complete_ns`` None: nobody knows its outcome. Times are integers of one clock.
+
+    An operation that certainly failed did not happen, and is left out."""
+
+    function: str
+    argument: Any = None
+    result: Any = None
+    invoke_ns: int = 0
+    complete_ns: int | None = None
+    key: str = ""
+    client: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The answer about one history.
+
+    ``verdict`` has the counts, anomalies and what could not be decided. ``order``, if it was asked for and there is one:
+    the places of the operations in the history that was given, in an order that explains them. ``minimal``, if it was
+    asked for and the history is violated: the places of operations whose answers contradict each other, none of which
+    can be missed.
+    """
+
+    verdict: Verdict
+    order: tuple[int, ...] | None = None
+    minimal: tuple[int, ...] | None = None
+
+    @property
+    def is_linearizable(self) -> bool:
+        return self.verdict.verdict == LINEARIZABLE
+
+    @property
+    def is_violated(self) -> bool:
+        return self.verdict.verdict == VIOLATED
+
+
+def check(
+    history: Iterable[Operation] | Iterable[Mapping[str, Any]] | DataFrame,
+    model: str = LOG,
+    *,
+    drained: bool = False,
+    order: bool = False,
+    minimal: bool = False,
+    budget: Budget | None = None,
+) -> Judgement:
+    """Judge a history.
+
+    For ``model`` "log" or "sparse-log" a history is rows with the columns of docs/trace-schema.md, as mappings or as a
+    DataFrame of Spark, whose session judges it; for every other model it is :class:`Operation` objects, judged in this
+    process. ``order`` asks for a linearization, which only the other models give. ``minimal`` asks for a smallest set
+    of operations that is still wrong. Raises :class:`HistoryError`.
+    """
+    if model in (LOG, SPARSE_LOG):
+        if order:
+            raise HistoryError(f"model {model}: an order is given by the other models only")
+        return _check_log(history, drained=drained, sparse=model == SPARSE_LOG, minimal=minimal)
+    if model not in MODELS:
+        raise HistoryError(f"model {model}: unknown; known are {', '.join((LOG, SPARSE_LOG, *MODELS))}")
+    if drained:
+        raise HistoryError(f"model {model}: drained is for logs only")
+    return _check_keyed(list(history), MODELS[model], order, minimal, budget or Budget())  # type: ignore[arg-type]
+
+
+def _check_log(history: Any, *, drained: bool, sparse: bool, minimal: bool) -> Judgement:
+    if hasattr(history, "sparkSession"):
+        verdict = _check_frame(history, drained=drained, sparse=sparse)
+    else:
+        rows = [_log_row(place, one) for place, one in enumerate(history)]
+        verdict = check_rows("", rows, drained=drained, sparse=sparse)
+    verdict = of_what_was_read(verdict)
+    if not minimal or not verdict.anomalies:
+        return Judgement(verdict)
+    # Each anomaly's proof is one: the operations of the rule that it breaks.
+    smallest = min(verdict.anomalies, key=lambda one: len(one.proof))
+    return Judgement(verdict, minimal=tuple(sorted({int(one["op"]) for one in smallest.proof})))
+
+
+def _check_frame(frame: DataFrame, *, drained: bool, sparse: bool) -> Verdict:
+    from pyspark.sql import functions as sf
+
+    from spark_analysis.checking.check import check as check_history
+    from spark_analysis.importing.history import History, no_events
+
+    missing = [name for name in _REQUIRED if name not in frame.columns]
+    if missing:
+        raise HistoryError(f"the DataFrame has no column {', '.join(missing)} (docs/trace-schema.md)")
+    if "op" not in frame.columns:
+        # It must be the same in every job, which a number given while reading is not.
+        raise HistoryError("the DataFrame has no column op: a number of each operation")
+    columns = [
+        (sf.col(name) if name in frame.columns else sf.lit(None)).cast(kind).alias(name)
+        for name, kind, _ in schema.OPERATION_COLUMNS
+    ]
+    session = frame.sparkSession
+    damage = session.createDataFrame([], "file STRING, position BIGINT, kind STRING, reason STRING")
+    return check_history(
+        History("", frame.select(*columns), no_events(session), damage), drained=drained, sparse=sparse
+    )
+
+
+def _log_row(place: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        raise HistoryError(f"operation {place}: {given!r:.60} is no row of a log's history")
+    unknown = given.keys() - {*schema.OPERATION_NAMES, "record"}
+    missing = [name for name in _REQUIRED if name not in given and name != "complete_ns"]
+    if unknown or missing:
+        what = f"has no {', '.join(missing)}" if missing else f"has {', '.join(sorted(unknown))}, unknown"
+        raise HistoryError(f"operation {place} {what} (docs/trace-schema.md)")
+    row: dict[str, Any] = (
+        dict.fromkeys(schema.OPERATION_NAMES) | {"op": place, "filtered": False} | dict(given)
+    )
+    is_answered = row["outcome"] in ("ok", "fail")
+    if row["outcome"] not in ("ok", "fail", "info") or (row["complete_ns"] is None) == (
+        row["outcome"] == "ok"
+    ):
+        raise HistoryError(
+            f"operation {place}: outcome {row['outcome']!r}, complete_ns {row['complete_ns']!r}"
+        )
+    _check_times(place, row["invoke_ns"], row["complete_ns"] if is_answered else None)
+    return row | {"record": "operation"}
+
+
+def _check_times(place: int, invoke_ns: Any, complete_ns: Any) -> None:
+    if type(invoke_ns) is not int or type(complete_ns) not in (int, type(None)):
+        raise HistoryError(f"operation {place}: times are integers, not {invoke_ns!r} and {complete_ns!r}")
+    if complete_ns is not None and complete_ns < invoke_ns:
+        raise HistoryError(
+            f"operation {place} completes at {complete_ns}, before its invocation at {invoke_ns}"
+        )
+
+
+def _check_keyed(
+    operations: Sequence[Operation], model: Model, wants_order: bool, wants_minimal: bool, budget: Budget
+) -> Judgement:
+    keys: dict[str, list[Call]] = defaultdict(list)
+    for place, one in enumerate(operations):
+        if not isinstance(one, Operation):
+            raise HistoryError(f"operation {place}: {one!r:.60} is no Operation")
+        _check_times(place, one.invoke_ns, one.complete_ns)
+        told = freeze(one.result) if one.complete_ns is not None else None
+        if one.function == "cas" and one.complete_ns is not None:
+            told = bool(one.result)
+        call = Call(place, one.function, freeze(one.argument), told, one.invoke_ns, one.complete_ns)
+        if (problem := complaint_of(model, call)) is not None:
+            raise HistoryError(f"operation {place}: {problem}")
+        if call.complete_ns is not None or call.function not in READS:
+            keys[one.key if model.by_key else ""].append(call)
+    found = {key: _decide(model, calls, budget) for key, calls in keys.items()}
+    verdict = _verdict(operations, model, keys, found)
+    order = minimal = None
+    if wants_order and verdict.verdict == LINEARIZABLE:
+        order = _merged(operations, found)
+    if wants_minimal and verdict.verdict == VIOLATED:
+        key = next(key for key, one in found.items() if one.verdict == VIOLATED)
+        minimal = _minimal(keys[key], lambda calls: _decide(model, calls, budget).verdict == VIOLATED)
+    return Judgement(of_what_was_read(verdict), order, minimal)
+
+
+def _decide(model: Model, calls: Sequence[Call], budget: Budget) -> SearchResult:
+    limit = time.monotonic() + budget.seconds
+    return model.decide(
+        calls,
+        maximum_configurations=budget.configurations,
+        maximum_bytes=budget.memory_bytes,
+        is_over=lambda: time.monotonic() > limit,
+    )
+
+
+def _verdict(
+    operations: Sequence[Operation],
+    model: Model,
+    keys: Mapping[str, Sequence[Call]],
+    found: Mapping[str, SearchResult],
+) -> Verdict:
+    names = {one.verdict for one in found.values()}
+    anomalies = tuple(
+        Anomaly(
+            "not-linearizable",
+            key,
+            None,
+            tuple(_shown(place, operations[place]) for place in (*one.prefix[-1:], *one.stuck)),
+            one.because
+            or f"after {len(one.prefix)} of {len(keys[key])} operations in an order that the model allows",
+        )
+        for key, one in found.items()
+        if one.verdict == VIOLATED
+    )
+    undecided = tuple(
+        f"{key}: given up after {one.configurations} configurations ({one.bound})"
+        for key, one in found.items()
+        if one.verdict == UNDECIDED
+    )
+    return Verdict(
+        "",
+        VIOLATED if VIOLATED in names else UNDECIDED if UNDECIDED in names else LINEARIZABLE,
+        sum(map(len, keys.values())),
+        {"not-linearizable": len(anomalies)} if anomalies else {},
+        anomalies,
+        undecided,
+        facts={
+            "model": model.name,
+            "keys": len(keys),
+            "answered": sum(one.complete_ns is not None for calls in keys.values() for one in calls),
+        },
+    )
+
+
+def _shown(place: int, one: Operation) -> dict[str, Any]:
+    names = ("client", "function", "argument", "result", "invoke_ns", "complete_ns")
+    return {"op": place, **{name: getattr(one, name) for name in names}}
+
+
+def _merged(operations: Sequence[Operation], found: Mapping[str, SearchResult]) -> tuple[int, ...]:
+    """One order of the operations of all keys: each takes effect at the latest beginning of those up to it."""
+    events: list[tuple[int, int]] = []
+    for one in found.values():
+        moment = -(1 << 62)
+        for place in one.prefix:
+            moment = max(moment, operations[place].invoke_ns)
+            events.append((moment, place))
+    return tuple(place for _, place in sorted(events, key=lambda event: event[0]))
+
+
+def _minimal(calls: Sequence[Call], is_violated: Callable[[Sequence[Call]], bool]) -> tuple[int, ...]:
+    """Operations whose answers are wrong together, none of which can be missed.
+
+    An answer is missed by making the operation one of unknown outcome, or by leaving it out if it is a read: whatever
+    was possible before is possible then. Whole runs of operations are tried first (delta debugging).
+    """
+
+    def with_answers(kept: set[int]) -> list[Call]:
+        return [
+            one if one.op in kept else replace(one, result=None, complete_ns=None)
+            for one in calls
+            if one.op in kept or one.function not in READS
+        ]
+
+    kept = [one.op for one in sorted(calls, key=lambda one: one.invoke_ns) if one.complete_ns is not None]
+    size = max(1, len(kept) // 2)
+    while True:
+        place, is_smaller = 0, False
+        while place < len(kept):
+            fewer = kept[:place] + kept[place + size :]
+            if is_violated(with_answers(set(fewer))):
+                kept, is_smaller = fewer, True
+            else:
+                place += size
+        if size == 1 and not is_smaller:
+            return tuple(sorted(kept))
+        size = max(1, size // 2)

@@ -1,0 +1,105 @@
+"""``trivet.analysis``: the page of its documentation runs, orders are orders, minimal violations are minimal."""
+
+from __future__ import annotations
+
+import doctest
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from broker.public.analysis import HistoryError, Operation, check
+from spark_analysis.checking.models import MODELS
+from spark_analysis.checking.verdict import UNDECIDED
+from tests.spark_analysis.checking.test_frontier import history as register_history
+from tests.spark_analysis.checking.test_unambiguous import assert_is_an_order, history
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PAGE = Path(__file__).parents[2] / "docs/analysis.md"
+
+
+def test_the_page_runs() -> None:
+    found = doctest.testfile(str(PAGE), module_relative=False, optionflags=doctest.REPORT_ONLY_FIRST_FAILURE)
+    assert found.attempted > 8
+    assert found.failed == 0
+
+
+@pytest.mark.parametrize("kind", ["fifo-queue", "stack", "cas-register"])
+def test_orders_and_minimal_violations(kind: str) -> None:
+    """With any one answer less than the minimal ones the history is possible."""
+    orders = violations = 0
+    for seed in range(60):
+        calls = (
+            register_history(seed, 10, 3, 3, 0.3, 0.3) if kind == "cas-register" else history(kind, seed, 10)
+        )
+        operations = [
+            Operation(one.function, one.argument, one.result, one.invoke_ns, one.complete_ns) for one in calls
+        ]
+        calls = [replace(one, op=place) for place, one in enumerate(calls)]
+        judgement = check(operations, kind, order=True, minimal=True)
+        if judgement.order is not None:
+            assert_is_an_order(calls, MODELS[kind], judgement.order)
+            orders += 1
+        elif judgement.minimal is not None:
+            for missed in judgement.minimal:
+                kept = [
+                    one
+                    if place in judgement.minimal and place != missed
+                    else replace(one, result=None, complete_ns=None)
+                    for place, one in enumerate(operations)
+                ]
+                assert not check(kept, kind).is_violated, (kind, seed)
+            violations += 1
+    assert min(orders, violations) >= 5
+
+
+def test_keys_are_judged_apart_and_ordered_together() -> None:
+    one = [Operation("write", 1, None, 0, 10, key="x"), Operation("read", None, 1, 2, 3, key="x")]
+    other = [Operation("write", 2, None, 4, 5, key="y"), Operation("read", None, 2, 6, 7, key="y")]
+    assert check([*one, *other], "register", order=True).order == (0, 1, 2, 3)
+    assert check([*other, *one], "register", order=True).order == (2, 3, 0, 1)
+    bad = check([*one, *other, Operation("read", None, None, 8, 9, key="y")], "register", minimal=True)
+    assert (bad.verdict.anomalies[0].key, bad.minimal) == ("y", (3, 4))
+    assert check([], "register").verdict.verdict == UNDECIDED
+
+
+@pytest.mark.parametrize(
+    ("history", "model", "complaint"),
+    [
+        ([], "tree", "unknown; known are log"),
+        ([Operation("push", 1, None, 0, 1)], "fifo-queue", "no function 'push'"),
+        ([Operation("write", 1, None, 2, 1)], "register", "operation 0 completes at 1, before"),
+        ([Operation("write", 1, None, 0.5, 1)], "register", "times are integers"),  # type: ignore[arg-type]
+        ([{"function": "read"}], "register", "no Operation"),
+        ([{"function": "read"}], "log", "has no outcome, invoke_ns, key"),
+        (
+            [{"function": "tail", "key": "a/0", "outcome": "ok", "invoke_ns": 1}],
+            "log",
+            "outcome 'ok', complete_ns",
+        ),
+    ],
+)
+def test_what_cannot_be_judged_is_explained(history: list[Any], model: str, complaint: str) -> None:
+    with pytest.raises(HistoryError, match=complaint):
+        check(history, model)
+
+
+@pytest.mark.spark
+def test_a_data_frame_is_judged_by_its_session(spark: SparkSession) -> None:
+    rows = [
+        ("append", "a/0", "ok", 0, 1, 0, None, ["x"], 1),
+        ("tail", "a/0", "ok", 2, 3, None, 0, None, 2),
+    ]
+    frame = spark.createDataFrame(
+        rows,
+        "function STRING, key STRING, outcome STRING, invoke_ns BIGINT, complete_ns BIGINT, first_offset BIGINT, "
+        "offset BIGINT, values ARRAY<STRING>, op BIGINT",
+    )
+    judgement = check(frame, minimal=True)
+    assert judgement.verdict.counts == {"stale-tail": 1}
+    assert judgement.minimal == (1, 2)
+    with pytest.raises(HistoryError, match="no column op"):
+        check(frame.drop("op"))
