@@ -39,7 +39,7 @@ class HistoryError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation of a client. ``complete_ns`` None: nobody knows its outcome. Times are integers of one clock.
+    """One operation of a client; ``complete_ns`` None: of unknown outcome. Times are integers of one clock.
 
     An operation that certainly failed did not happen, and is left out."""
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from broker.client.errors import UsageError
+from broker.client.transport.credentials import Credentials
 from broker.client.transport.routes import parse_name_servers
+from broker.settings.tables import ImpossibleSettingError
 
 DEFAULT_GROUP: Final = "TRIVET_SPARK"
 DEFAULT_TIMEOUT_MS: Final = 60_000
@@ -47,6 +50,34 @@ class Points:
 
 
 @dataclass(frozen=True, slots=True)
+class Security:
+    """Who asks, and how connections are encrypted. Files are read where a connection is made: on every executor."""
+
+    tls: bool = False
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    access_key: str = ""
+    secret_key: str = field(default="", repr=False)
+
+    def credentials(self) -> Credentials | None:
+        """The account that signs requests, None without one."""
+        return Credentials(self.access_key, self.secret_key) if self.access_key else None
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """The context of encrypted connections, None for connections in the clear. Raises OptionError."""
+        if not self.tls:
+            return None
+        from broker.shell.tls_contexts import client_context
+
+        try:
+            return client_context(self.tls_ca, self.tls_cert, self.tls_key)
+        except ImpossibleSettingError as error:
+            name = {"tls_ca": "tlsCa", "tls_certificate": "tlsCert"}.get(error.setting, "tlsKey")
+            raise OptionError(f"option {name}: {error.reason}") from None
+
+
+@dataclass(frozen=True, slots=True)
 class SourceOptions:
     """The checked options. Exactly one of ``topics`` and ``pattern`` is given."""
 
@@ -60,6 +91,7 @@ class SourceOptions:
     fail_on_data_loss: bool
     group: str
     timeout_s: float
+    security: Security = Security()
 
 
 _NAMES: Final = (
@@ -67,6 +99,7 @@ _NAMES: Final = (
     *("startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp"),
     *("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"),
     *("maxOffsetsPerTrigger", "minPartitions", "failOnDataLoss", "group", "timeoutMs"),
+    *("tls", "tlsCa", "tlsCert", "tlsKey", "accessKey", "secretKey"),
 )
 _STREAM_ONLY: Final = ("maxOffsetsPerTrigger",)
 _BATCH_ONLY: Final = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
@@ -104,7 +137,23 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
         loss == "true",
         options.get("group", DEFAULT_GROUP),
         (DEFAULT_TIMEOUT_MS if timeout_ms is None else timeout_ms) / 1000,
+        _security(options),
     )
+
+
+def _security(options: Mapping[str, str]) -> Security:
+    tls = options.get("tls", "").strip().lower()
+    if tls not in ("", "true", "false"):
+        raise OptionError(f"option tls is {tls!r}: true or false")
+    ca, cert, key = (options.get(name, "") for name in ("tlsCa", "tlsCert", "tlsKey"))
+    if tls == "false" and (ca or cert or key):
+        raise OptionError("option tls is false, although a certificate or a key is given")
+    if bool(cert) != bool(key):
+        raise OptionError("the options tlsCert and tlsKey go together")
+    account, secret = options.get("accessKey", ""), options.get("secretKey", "")
+    if bool(account) != bool(secret):
+        raise OptionError("the options accessKey and secretKey go together")
+    return Security(tls == "true" or bool(ca or cert), ca, cert, key, account, secret)
 
 
 def _known(given: Mapping[str, str], streaming: bool) -> dict[str, str]:

@@ -74,7 +74,11 @@ class TopicReader:
 
     def __init__(self, options: SourceOptions, runtime: Runtime | None = None) -> None:
         self._options = options
-        self._core = ClientCore(ConnectionOptions(options.name_servers, runtime))
+        security = options.security
+        self._connections = ConnectionOptions(
+            options.name_servers, runtime, security.tls_context(), security.credentials()
+        )
+        self._core = ClientCore(self._connections)
         self._runtime = self._core.runtime
         self._calls = QueueCalls(PatientCalls(self._core, options.timeout_s), options.group)
 
@@ -98,7 +102,10 @@ class TopicReader:
         return sorted(found)
 
     async def _matching(self, pattern: str) -> list[str]:
-        async with AdminClient(self._options.name_servers, runtime=self._runtime) as admin:
+        credentials = self._connections.credentials
+        async with AdminClient(
+            self._options.name_servers, runtime=self._runtime, credentials=credentials
+        ) as admin:
             names = await self._patiently(admin.topics)
             info = await self._patiently(admin.cluster_info)
         hidden = SYSTEM_TOPICS | info.broker_table.keys() | info.cluster_table.keys()

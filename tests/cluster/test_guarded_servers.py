@@ -10,6 +10,9 @@ import pytest
 from broker.backups.directory import Backup
 from broker.client.errors import BrokerError
 from broker.remoting.codes import RequestCode, ResponseCode
+from broker.spark_source.offsets import ranges
+from broker.spark_source.options import parse_options
+from broker.spark_source.topic_reader import TopicReader
 from broker.state.release import THIS_RELEASE
 from broker.tools.cluster.query import ask
 from tests.broker.shell.certificates import Certificates
@@ -19,6 +22,21 @@ from tests.interop.configured import ConfiguredCluster
 pytestmark = pytest.mark.cluster
 
 SECRET = "a secret of the brokers"
+
+
+async def spark_reads(cluster: ConfiguredCluster, authority: str) -> list[bytes]:
+    """What the reader of Spark's source gets under the operator's account."""
+    given = {
+        "nameServers": ",".join(cluster.name_servers),
+        "subscribePattern": "ord.*",
+        "tlsCa": authority,
+        "accessKey": OPERATOR.access_key,
+        "secretKey": OPERATOR.secret_key,
+    }
+    async with TopicReader(parse_options(given, streaming=False)) as reader:
+        ends = await reader.ends(await reader.queues())
+        found = [await reader.read_slice(one) for one in ranges(ends.earliest, ends.latest)]
+    return [message.body for one in found for message in one.messages]
 
 
 async def test_a_stranger_over_tls_changes_nothing_and_is_told_of(tmp_path: Path) -> None:
@@ -77,6 +95,7 @@ async def test_a_stranger_over_tls_changes_nothing_and_is_told_of(tmp_path: Path
             assert refused.value.code == ResponseCode.NO_PERMISSION
         assert leader_of(cluster) == before
         cluster.trivet("produce", "orders", "still here")
+        assert await spark_reads(cluster, certificates.authority()) == [b"still here"]
         with pytest.raises(BrokerError) as refused:
             await ask(before, RequestCode.TRIVET_BACKUP_BEGIN, {}, tls=tls)
         assert refused.value.code == ResponseCode.NO_PERMISSION

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.client.message import MessageQueue
+from broker.client.transport.credentials import Credentials
 from broker.spark_source.offsets import (
     QueueRange,
     from_json,
@@ -17,7 +18,7 @@ from broker.spark_source.offsets import (
     split,
     to_json,
 )
-from broker.spark_source.options import EARLIEST, LATEST, OptionError, Point, parse_options
+from broker.spark_source.options import EARLIEST, LATEST, OptionError, Point, Security, parse_options
 
 BASE = {"nameServers": "127.0.0.1:9876", "subscribe": "t"}
 A0, A1, B0 = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1), MessageQueue("t", "b", 0)
@@ -65,6 +66,25 @@ def test_names_have_no_case_and_topics_are_joined_by_commas() -> None:
 def test_what_cannot_be_is_refused(given: dict[str, str], streaming: bool, complaint: str) -> None:
     with pytest.raises(OptionError, match=complaint):
         parse_options({**BASE, **given}, streaming=streaming)
+
+
+def test_accounts_and_tls() -> None:
+    assert parse_options(BASE, streaming=False).security == Security()
+    given = {"tlsCa": "/ca.pem", "accessKey": "spark", "secretKey": "do-not-show"}
+    options = parse_options({**BASE, **given}, streaming=True)
+    assert options.security == Security(True, tls_ca="/ca.pem", access_key="spark", secret_key="do-not-show")
+    assert options.security.credentials() == Credentials("spark", "do-not-show")
+    assert "do-not-show" not in repr(options)
+    with pytest.raises(OptionError, match=r"option tlsCa: /ca\.pem: No such file"):
+        options.security.tls_context()
+    for wrong, complaint in (
+        ({"accessKey": "spark"}, "accessKey and secretKey go together"),
+        ({"tlsCert": "a"}, "tlsCert and tlsKey go together"),
+        ({"tls": "false", "tlsCa": "a"}, "tls is false"),
+        ({"tls": "yes"}, "true or false"),
+    ):
+        with pytest.raises(OptionError, match=complaint):
+            parse_options({**BASE, **wrong}, streaming=False)
 
 
 def test_a_pattern_that_is_none() -> None:
