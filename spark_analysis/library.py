@@ -56,10 +56,10 @@ class Operation:
 class Judgement:
     """The answer about one history.
 
-    ``verdict`` has the counts, anomalies and what could not be decided. ``order``, if it was asked for and there is one:
-    the places of the operations in the history that was given, in an order that explains them. ``minimal``, if it was
-    asked for and the history is violated: the places of operations whose answers contradict each other, none of which
-    can be missed.
+    ``verdict`` has the counts, anomalies and what could not be decided. ``order``, if it was asked for and there is
+    one: the places of the operations in the history that was given, in an order that explains them. ``minimal``, if it
+    was asked for and the history is violated: the places of operations whose answers contradict each other, none of
+    which can be missed.
     """
 
     verdict: Verdict
