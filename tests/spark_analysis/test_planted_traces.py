@@ -77,9 +77,9 @@ def assert_same_without_spark(paths: list[Path], histories: list[dict[str, Any]]
         expected = told | {"judged_by": "this process"}
         assert json.loads(json.dumps(verdict.as_json())) == expected
         page = write_report(verdict, history, directory / "without-spark" / f"{path.name}.html")
-        expected = (directory / "reports" / f"{path.name}.html").read_text()
+        by_spark = (directory / "reports" / f"{path.name}.html").read_text()
         who = "Judged by the process of the command, without Spark."
-        assert page.read_text() == expected.replace("One task of Spark judged it.", who), path.name
+        assert page.read_text() == by_spark.replace("One task of Spark judged it.", who), path.name
 
 
 @pytest.mark.spark
