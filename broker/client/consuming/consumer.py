@@ -189,6 +189,8 @@ class Consumer:
         self._stored = StoredOffsets(
             self._runtime, self._calls, broadcast=broadcast, local=offsets, locks=self.order_locks
         )
+        self._given_up: dict[QueueReader, None] = {}
+        """Readers of queues that this member reads no more, as long as their consumer offsets are being stored."""
         self._complaints: dict[str, str] = {}
         """For each topic that is not read, the kind of error that the log was last told."""
         self._rebalance_wanted: Event = self._runtime.event()
@@ -483,10 +485,15 @@ class Consumer:
                 await self._store_given_up(lost)
 
     async def _store_given_up(self, readers: Sequence[QueueReader]) -> None:
-        for error in await self._stored.store(readers):
-            logger.warning(
-                "group %s: the consumer offset of a queue given up was not stored: %s", self.group, error
-            )
+        self._given_up.update(dict.fromkeys(readers))
+        try:
+            for error in await self._stored.store(readers):
+                logger.warning(
+                    "group %s: the consumer offset of a queue given up was not stored: %s", self.group, error
+                )
+        finally:
+            for reader in readers:
+                del self._given_up[reader]
 
     async def _hand_over(self, locks: OrderLocks, reader: QueueReader) -> None:
         async def store() -> None:
@@ -578,6 +585,9 @@ class Consumer:
         connection.respond(command, ResponseCode.SUCCESS, body=info.encode())
 
     def _begin_anew(self, queue: MessageQueue, offset: int) -> None:
+        for given_up in self._given_up:
+            if given_up.queue == queue:
+                given_up.abandon()  # its report would undo what an administrator has set, too
         reader = self._intake.readers.get(queue)
         if reader is not None:
             reader.abandon()

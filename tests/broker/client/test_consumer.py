@@ -6,7 +6,7 @@ import contextlib
 import functools
 import gc
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -518,6 +518,36 @@ async def test_a_report_that_failed_is_not_repeated_once_the_group_is_sent_elsew
         assert bodies(await take(consumer, 2)) == [b"10", b"11"]
         await consumer.commit()
         assert stored_offset(broker) == 12
+
+
+async def test_nor_is_the_report_of_a_queue_that_was_given_up(world: World, runtime: ClientRuntime) -> None:
+    """Seed 90363: the member hears of the order when the queue is not its own any more, but its report still fails."""
+    (broker,) = one_group(world)
+    fill(broker, 50)
+    owner: list[str] = []
+
+    def all_to_the_owner(
+        client_id: str, members: Sequence[str], queues: Sequence[MessageQueue]
+    ) -> list[MessageQueue]:
+        return list(queues) if client_id in owner else []
+
+    async with consuming(runtime, strategy=all_to_the_owner) as consumer:
+        owner.append(consumer.core.client_id)
+        await take(consumer, 40)
+
+        def refuses_and_resets(link: Link, command: RemotingCommand) -> RemotingCommand:
+            assert queues_of(consumer) == []
+            broker.reset_offset("c", "t", 0, 10)
+            return response(command, ResponseCode.SERVICE_NOT_AVAILABLE)
+
+        broker.script(COMMIT, refuses_and_resets)
+        owner.clear()
+        async with consuming(ClientRuntime(world, seed=2), strategy=all_to_the_owner):
+            await trio.sleep(10)  # the newcomer had the owner look at its share
+            assert queues_of(consumer) == []
+        (reported,) = broker.received(COMMIT)
+        assert int(reported.fields["commitOffset"]) > 10
+        assert stored_offset(broker) == 10
 
 
 @pytest.mark.parametrize("target", [10, 50])
