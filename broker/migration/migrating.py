@@ -284,10 +284,12 @@ def _remarks(surveyed: Surveyed) -> list[str]:
             "so that those of the node that led last are the newest"
         )
     remarks += [f"{queue.differing}" for queue in survey.found.values() if queue.differing]
-    repeated = sum(queue.repeated for queue in survey.found.values())
     for count, what in (
         (survey.dead, "messages of topics that were deleted or left out: in the log, in no queue"),
-        (repeated, "records whose offset their queue had already: in the log, in no queue, as with RocketMQ"),
+        (
+            len(survey.repeated),
+            "records whose offset their queue had already: in the log, in no queue, as with RocketMQ",
+        ),
         (survey.unstorable, "messages whose topic cannot name a directory: in the log, in no queue"),
         (
             survey.timed_again,

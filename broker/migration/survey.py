@@ -3,7 +3,8 @@
 A message must be whole (sizes, checksum of its body), name its own place in the log, and have the next offset of its
 queue: ConsumeQueues have no holes. Where a queue begins anew at offset 0 its topic was deleted and made again; RocketMQ
 forgets the queue then and keeps the messages in its log. They stay in their places, but bear the mark of a message that
-was rolled back, since on Trivet's side whatever a log holds is built into queues again (`Survey.is_dead`).
+was rolled back, since on Trivet's side whatever a log holds is built into queues again (`Survey.is_dead`). So does a
+message with an offset that its queue had already, which RocketMQ ignores.
 """
 
 from __future__ import annotations
@@ -54,8 +55,6 @@ class FoundQueue:
     """Units of the source that lead to the message whose number they have."""
     differing: str = ""
     """The first unit that leads elsewhere, or says something else."""
-    repeated: int = 0
-    """Records with an offset that the queue had already: RocketMQ ignores them, as does Trivet."""
 
 
 @dataclass(slots=True)
@@ -70,6 +69,8 @@ class Survey:
     entries: int = 0
     found: dict[QueueKey, FoundQueue] = field(default_factory=dict)
     halves: HalfMessages = field(init=False)
+    repeated: set[int] = field(default_factory=set)
+    """Entries with an offset that their queue had already: RocketMQ ignores them."""
     dead: int = 0
     """Messages of queues that are gone or left out."""
     rolled_back: int = 0
@@ -160,10 +161,10 @@ class Survey:
         elif offset != queue.next_offset:
             if offset == 0 and (queue.next_offset > 1 or self._leads_here(topic, found)):
                 self.dead += queue.messages
-                queue = FoundQueue(0, 0, head.entry, repeated=queue.repeated)
+                queue = FoundQueue(0, 0, head.entry)
                 self.found[topic, found.queue_id] = queue
             elif offset < queue.next_offset:
-                queue.repeated += 1
+                self.repeated.add(head.entry)
                 return None
             else:
                 raise MigrationError(
@@ -249,7 +250,9 @@ class Survey:
             self.dead += self.found.pop(key).messages
 
     def is_dead(self, index: int, topic: str, queue_id: int) -> bool:
-        """Tells whether a message is of a queue that is gone, or left out."""
+        """Tells whether no queue has a message: it is of one that is gone, or left out, or its offset was taken."""
+        if index in self.repeated:
+            return True
         if topic in self.left_out or topic in self.lost_topics:
             return True
         queue = self.found.get((topic, queue_id))
@@ -258,7 +261,7 @@ class Survey:
     @property
     def has_dead(self) -> bool:
         """Tells whether any message is."""
-        return self.dead > 0
+        return self.dead > 0 or bool(self.repeated)
 
     def ends(self) -> dict[QueueKey, int]:
         """Returns by queue the next offset, of those too whose messages are all deleted. Raises DamagedSourceError."""

@@ -249,6 +249,7 @@ def test_a_repeated_offset_is_passed_over_as_rocketmq_does(tmp_path: Path) -> No
     assert any("whose offset their queue had already" in sentence for sentence in report.not_taken)
     assert any("says (offset, size, code) 1, 1, 1" in sentence for sentence in report.not_taken)
     group = started(tmp_path / "b")
+    assert len(read(group, "orders", 0)) == 76
     assert [item[2] for item in read(group, "orders", 0, 74)] == [b"m148 " * 9, b"last"]
 
 
