@@ -34,8 +34,8 @@ HANDSHAKE_S: Final = 10.0
 _TLS_HANDSHAKE: Final = 0x16
 _RECEIVE_BYTES: Final = 65_536
 
-_DECRYPTED_AT_ONCE: Final = 16 * 1024
-_IDLE_BYTES_MAX: Final = 48 * 1024
+_DECRYPTED_AT_ONCE: Final = 8 * 1024
+_IDLE_BYTES_MAX: Final = 20 * 1024
 """A record that is not whole yet has 16 KiB and a little, and one that carries a request more of it than of its own.
 What has nothing but key updates costs OpenSSL 0.3 to 0.6 ms for each KiB: so much of it ends a connection."""
 

@@ -49,7 +49,7 @@ def test_nothing_but_key_updates_ends_a_connection(pair: Pair, wants_answers: bo
     with pytest.raises(ssl.SSLError, match="of which nobody has use"):
         pair.server.decrypt(data)
     assert pair.server._incoming.pending == 0, "what comes behind is not looked at"
-    assert len(pair.server.pending()) <= 64 * 1024
+    assert len(pair.server.pending()) <= 32 * 1024
 
 
 def test_key_updates_among_requests_are_taken(pair: Pair) -> None:
