@@ -258,7 +258,9 @@ class Backup:
         if manifest is None:
             raise BackupError(f"{path} is no backup: there is no manifest in it")
         if not manifest.is_complete:
-            raise BackupError(f"the backup in {path} was never completed: run trivet backup {path} again")
+            raise BackupError(
+                f"the backup in {path} was never completed: run the command that began it again"
+            )
         if manifest.format > release.newest_format:
             raise BackupError(
                 f"the backup has format {manifest.format}, written by release {manifest.release} of Trivet; this "
