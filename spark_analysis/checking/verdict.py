@@ -102,6 +102,12 @@ class Anomaly:
     def explanation(self) -> str:
         return EXPLANATIONS.get(self.kind, self.kind)
 
+    @property
+    def is_dead_end(self) -> bool:
+        """True if a search could go no further: the proof begins with the last operation that could be put in order. A
+        rule's proof has nothing but operations that contradict each other."""
+        return self.kind == "not-linearizable" and self.detail.startswith("after ")
+
     def as_json(self) -> dict[str, Any]:
         return {
             "kind": self.kind,

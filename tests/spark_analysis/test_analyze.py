@@ -266,7 +266,9 @@ def test_a_short_history_is_judged_without_spark(
     printed = capsys.readouterr()
     assert "4 was there, which nobody had written" in printed.out
     assert "without Spark; --spark" in printed.err
-    assert "Violated" in (tmp_path / "keyed.edn.html").read_text()
+    page = (tmp_path / "keyed.edn.html").read_text()
+    assert "Violated" in page
+    assert "Together they have no order." in page
     assert analyze([log], format="jsonl", json_output=True, report=tmp_path) == 1
     (history,) = json.loads(capsys.readouterr().out)["histories"]
     assert (history["counts"], history["bad_lines"]) == ({"stale-read": 1}, 1)

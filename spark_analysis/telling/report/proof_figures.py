@@ -169,14 +169,16 @@ def _figure(
 
 
 def _call_figure(anomaly: Anomaly) -> Figure:
-    """Draw the operations that a search could not place: times of these formats may be mere positions in the file."""
+    """Draw the operations that have no order: times of these formats may be mere positions in the file."""
     ends = [one["complete_ns"] or one["invoke_ns"] for one in anomaly.proof]
     low, high = min(one["invoke_ns"] for one in anomaly.proof), max(ends)
     margin = max(1, (high - low) // 12)
-    bars = [bar_of_call(one, number > 0) for number, one in enumerate(anomaly.proof)]
-    reading = (
-        "Each row is a client, each bar an operation from its call to its answer. Grey is the last operation that "
-        "could be put in order, red are those of which none can follow."
+    is_dead_end = anomaly.is_dead_end
+    bars = [bar_of_call(one, number > 0 or not is_dead_end) for number, one in enumerate(anomaly.proof)]
+    reading = "Each row is a client, each bar an operation from its call to its answer. " + (
+        "Grey is the last operation that could be put in order, red are those of which none can follow."
+        if is_dead_end
+        else "Together they have no order."
     )
     drawing = timeline(bars, [], [], low - margin, high + margin, unit="the history's own clock")
     return _figure(
