@@ -278,10 +278,10 @@ def _remarks(surveyed: Surveyed) -> list[str]:
             "messages come again"
         )
     voted = source.voted_for()
-    if voted and voted != source.node:
+    if voted != source.node:
         remarks.append(
-            f"{source.node} voted for {voted} last: RocketMQ copies tables and positions from its leader every 10 s, "
-            "so that those of the node that led last are the newest"
+            f"{source.node} voted for {voted or 'nobody'} last, and did not lead: RocketMQ copies tables and positions "
+            "from its leader every 10 s, so that those of the node that led last are the newest"
         )
     remarks += [f"{queue.differing}" for queue in survey.found.values() if queue.differing]
     for count, what in (

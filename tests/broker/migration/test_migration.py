@@ -253,6 +253,17 @@ def test_a_repeated_offset_is_passed_over_as_rocketmq_does(tmp_path: Path) -> No
     assert [item[2] for item in read(group, "orders", 0, 74)] == [b"m148 " * 9, b"last"]
 
 
+@pytest.mark.parametrize(
+    ("vote", "told"), [("n0", ""), ("n2", "n0 voted for n2 last"), ("", "n0 voted for nobody")]
+)
+def test_a_node_that_did_not_lead_last_is_told(tmp_path: Path, vote: str, told: str) -> None:
+    root = busy(tmp_path / "s").save()
+    (root / "dledger-n0" / "currterm").write_text(f"currTerm=4\nvoteLeader={vote}\n")
+    (remark,) = check(root).not_taken or [""]
+    assert remark.startswith(told)
+    assert bool(remark) == bool(told)
+
+
 # ---------------------------------------------------------------------- interrupted, in use
 
 
