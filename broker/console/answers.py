@@ -12,7 +12,7 @@ from broker.client.errors import (
     ConnectionFailed,
     NameServerUnavailable,
     NoRoute,
-    SendOutcomeUnknown,
+    NotDelivered,
     UsageError,
 )
 from broker.console.audit import AuditError
@@ -58,14 +58,18 @@ def failure_response(error: Exception) -> Response | None:
 
 
 def is_unknown(error: BaseException) -> bool:
-    """Tell whether a change that ended with that error may have been made."""
-    if isinstance(error, BrokerError):
-        return error.code == ResponseCode.SYSTEM_ERROR
-    if isinstance(error, ConnectionFailed):
-        return error.request_left
-    return not isinstance(error, (ClientError, RefusedError, ParametersError)) or isinstance(
-        error, SendOutcomeUnknown
-    )
+    """Tell whether a change that ended with that error may have been made. Of an order of several steps that was
+    refused in the middle the first ones are."""
+    match error:
+        case RefusedError():
+            return error.status == 504
+        case ConnectionFailed():
+            return error.request_left
+        case BrokerError():
+            return error.code == ResponseCode.SYSTEM_ERROR and not isinstance(error, BrokerBusy)
+        case UsageError() | NotThere() | InUse() | NotDelivered() | NameServerUnavailable():
+            return False
+    return True
 
 
 def _describe(error: Exception) -> tuple[int, str] | None:

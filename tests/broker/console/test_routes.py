@@ -16,7 +16,7 @@ from broker.client.producing.transactions import Decision, TransactionalProducer
 from broker.console.audit import AuditError, AuditLog
 from broker.remoting.codes import RequestCode
 from tests.broker.client.cluster import NAME_SERVER, Broker
-from tests.broker.client.links import ClientRuntime, code, reset
+from tests.broker.client.links import ClientRuntime, code, reset, silent
 from tests.broker.console.conftest import Open, Page
 
 
@@ -357,3 +357,11 @@ async def test_topics_that_an_account_may_not_see_are_left_out(open_console: Ope
     assert len(await done(await page.get("/api/topics"))) == len(all_topics) - 1
     broker.script(RequestCode.GET_TOPIC_STATS_INFO, *[code(16)] * len(all_topics))
     assert (await page.get("/api/topics")).json()["kind"] == "no permission"
+
+
+async def test_an_order_that_is_given_up_may_have_been_done(open_console: Open, broker: Broker) -> None:
+    page = await open_console(writable=True)
+    broker.script(RequestCode.UPDATE_BROKER_CONFIG, *[silent] * 20)
+    answer = await page.post("/api/settings/change", name="deleteWhen", value="05")
+    assert answer.status_code in (503, 504)
+    assert audited(page)[-1]["outcome"] == "unknown"
