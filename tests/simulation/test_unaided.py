@@ -1,0 +1,66 @@
+"""Mistakes that nothing was made to find: docs/simulation.md says what finds them, and dense seeds do as it says.
+
+`python -m tests.simulation.detection` makes the table's rows.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from simulation.plans.seeds import dense_seed
+from tests.simulation.detection import dense_plan_of
+from tests.simulation.planted_bugs import UNAIDED, run_planted
+
+_SEEDS = 6
+"""Seeds come to mean other runs as the code changes: then another one of so many finds the mistake."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    part: str
+    seed: int | None
+    """The dense seed that finds it."""
+    found_as: tuple[str, ...]
+
+
+def _rows() -> dict[str, _Row]:
+    text = Path("docs/simulation.md").read_text().partition("| mistake | part |")[2].partition("\n\n")[0]
+    rows = {}
+    for line in text.splitlines()[2:]:
+        name, part, _, dense, found_as = [cell.strip() for cell in line.split("|")[1:-1]]
+        seed = re.fullmatch(r"\d+ \(seed (\d+)\)", dense)
+        rows[name] = _Row(part, None if seed is None else int(seed[1]), tuple(found_as.split("; ")))
+    return rows
+
+
+_ROWS = _rows()
+
+
+def test_every_mistake_has_a_row() -> None:
+    assert {name: row.part for name, row in _ROWS.items()} == {
+        name: mistake.part for name, mistake in UNAIDED.items()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, row in _ROWS.items() if row.seed is not None])
+def test_a_dense_seed_finds_it(name: str) -> None:
+    row, bug = _ROWS[name], UNAIDED[name]
+    numbers = range(200)
+    first = next(number for number in numbers if dense_seed(number) == row.seed)
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        bug.patch(patch)
+        for number in (*range(first, first + _SEEDS), *range(first)):
+            result = run_planted(dense_plan_of(bug, number))
+            if result.violation is not None:
+                found.append(result.violation.invariant)
+                break
+    assert found, f"{name!r} was not found"
+    assert found[0] in (*row.found_as, "a node fails", "liveness", "state machine safety", "durability"), (
+        found
+    )
