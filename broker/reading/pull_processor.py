@@ -14,6 +14,7 @@ for that are short. So such pulls have a turn each, one after the other: however
 between them.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -33,7 +34,7 @@ from broker.replica.replica import Replica
 from broker.requests.budget import Budget
 from broker.requests.connection import Connection, RelayedConnection
 from broker.requests.deadline import Time
-from broker.requests.errors import RequestError
+from broker.requests.errors import OverloadedError, RequestError
 from broker.requests.processing import Place, Route
 from broker.settings.live import LiveSettings
 from broker.statistics.stats import Stats
@@ -41,6 +42,8 @@ from broker.topics.creation import Creations
 
 _FILTERED_PULLS_MAX: Final = 1000
 """Pulls with a condition that wait for a turn of their own: some seconds' work at worst."""
+_FILTERED_PULLS_EACH: Final = 100
+"""Of these one connection's: a client with more queues comes again, and keeps nobody else out."""
 
 
 class PullProcessor:
@@ -67,6 +70,8 @@ class PullProcessor:
         self._settings = settings
         self._time = time
         self._filtered = Budget("other pulls with conditions", _FILTERED_PULLS_MAX)
+        self._filtered_by: Counter[Connection] = Counter()
+        """The connections that these pulls are from."""
         self._checks = PullChecks(replica, registry, settings)
         self._reads = QueueReads(replica, resets)
         self._responses = PullResponses(replica, resets, stats, settings, time)
@@ -102,7 +107,10 @@ class PullProcessor:
             )
         header = command.decode_fields(PullMessageHeader)
         if self._checks.is_filtered_by_sql(header):
+            if self._filtered_by[connection] >= _FILTERED_PULLS_EACH:
+                raise OverloadedError(f"{_FILTERED_PULLS_EACH} pulls with conditions of this connection wait")
             self._filtered.take(command)
+            self._filtered_by[connection] += 1
             return self._pull_in_own_turn(connection, command, header)
         self._pull(connection, command, header)
         return None
@@ -115,6 +123,9 @@ class PullProcessor:
             yield from self._checks.parse_in_steps(header)
         finally:
             self._filtered.give_back(command)
+            self._filtered_by[connection] -= 1
+            if not self._filtered_by[connection]:
+                del self._filtered_by[connection]
         if self._requests.is_connected(connection):
             self._pull(connection, command, header)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from broker.reading import sql92
 from broker.reading.held_pulls import CONDITIONS_LENGTH_MAX
+from broker.reading.pull_processor import _FILTERED_PULLS_EACH
 from broker.reading.subscriptions import SQL_WORK_MAX
 from broker.remoting.bodies import (
     CheckClientConfigBody,
@@ -127,8 +130,8 @@ def test_only_so_many_characters_of_conditions_are_held(group: Group, client: Cl
     """One message woke ten thousand pulls with conditions of 8 KiB each: seconds in one turn."""
     expression = "n = 7 or " * 888 + "n = 8"  # 8,000 characters or so
     most = CONDITIONS_LENGTH_MAX // len(expression)
-    others = [group.connect() for _ in range(2)]
-    pulls = [start_pull(others[number % 2], expression, suspend_ms=20_000) for number in range(most + 3)]
+    others = [group.connect() for _ in range(4)]
+    pulls = [start_pull(others[number % 4], expression, suspend_ms=20_000) for number in range(most + 3)]
     group.settle()
     held = group.node(group.leader).stats.pulls_held
     assert held() == most
@@ -231,6 +234,18 @@ def test_a_connection_that_ends_leaves_no_pull_with_a_condition_behind(group: Gr
     other.close()
     group.settle()
     assert group.node(group.leader).stats.pulls_held() == 0
+
+
+def test_no_connection_takes_all_the_places_of_pulls_with_conditions(group: Group, client: Client) -> None:
+    send(client, 1)
+    other = group.connect()
+    many = [start_pull(other, f"n = 1 OR n = {number}") for number in range(_FILTERED_PULLS_EACH + 5)]
+    one = start_pull(client, "n = 1")
+    assert client.wait(one).code == ResponseCode.SUCCESS
+    codes = Counter(other.wait(opaque).code for opaque in many)
+    assert codes == {ResponseCode.SUCCESS: _FILTERED_PULLS_EACH, ResponseCode.SYSTEM_BUSY: 5}
+    again = start_pull(other, "n = 1")
+    assert other.wait(again).code == ResponseCode.SUCCESS, "places are given back"
 
 
 def test_a_long_condition_is_read_in_steps(group: Group, client: Client) -> None:
