@@ -43,7 +43,7 @@ map: $(STAMP)
 
 # The pages of docs/ as a site in build/site; a dead link or anchor fails.
 site: .site-venv/.installed
-	NO_MKDOCS_2_WARNING=1 .site-venv/bin/mkdocs build --quiet --strict -f docs/site/mkdocs.yml
+	NO_MKDOCS_2_WARNING=1 .site-venv/bin/mkdocs build --strict -f docs/site/mkdocs.yml
 
 .site-venv/.installed: docs/site/requirements.lock
 	test -x .site-venv/bin/python || $(PYTHON) -m venv .site-venv
