@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pytest
+import structlog
 
 from broker.tools.cli import run
 
@@ -62,3 +63,11 @@ def run_process(arguments: Sequence[str], *, stdin: bytes = b"") -> Outcome:
         check=False,
     )
     return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+@pytest.fixture(autouse=True)
+def logs_as_they_were() -> Iterator[None]:
+    """A server's command says where this process logs; the next test's servers are others."""
+    configured = structlog.get_config()
+    yield
+    structlog.configure(**configured)

@@ -19,7 +19,7 @@ if _RICH is not None:
 
 
 class _Lossy:
-    """A file whose lines get lost when they cannot be written: the disk is full, or nobody reads any more.
+    """A file whose lines get lost when they cannot be written: the disk is full, it is closed, nobody reads it.
 
     An exception would be worse: code logs in the middle of its work, with half of it done.
     """
@@ -28,11 +28,11 @@ class _Lossy:
         self._file = file
 
     def write(self, text: str) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             self._file.write(text)
 
     def flush(self) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             self._file.flush()
 
 
