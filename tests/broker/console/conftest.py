@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import trio
-import trio.testing
 
 pytest.importorskip("starlette", reason="the console's libraries are not installed")
 httpx = pytest.importorskip("httpx", reason="httpx asks the console")
@@ -70,11 +69,8 @@ async def open_console(
     runtime: ClientRuntime,  # noqa: F811
     nursery: trio.Nursery,
     tmp_path: Path,
-    autojump_clock: trio.testing.MockClock,
 ) -> AsyncIterator[Open]:
     """Starts a console with these options; returns its page, loaded."""
-    # Files are read in threads, which the clock does not see: it leaves them some time before each of its jumps.
-    autojump_clock.autojump_threshold = 0.01
     audits = []
 
     async def start(**options: Any) -> Page:

@@ -300,8 +300,10 @@ async def test_the_doctor_is_asked(open_console: Open, broker: Broker) -> None:
 
 
 @pytest.fixture
-def reports(tmp_path: Path) -> Path:
+def reports(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> Path:
     """A directory with a report, beside a file that is nobody's business."""
+    # Files are read in threads, which the clock does not see: it leaves them some time before each of its jumps.
+    autojump_clock.autojump_threshold = 0.01
     directory = tmp_path / "reports"
     (directory / "run").mkdir(parents=True)
     (directory / "run" / "history.html").write_text("<script>alert(1)</script>", "utf-8")
