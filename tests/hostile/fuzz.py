@@ -36,10 +36,12 @@ from broker.access.name_server_control import NameServerControl
 from broker.client.transport.credentials import Credentials
 from broker.name_server import NameServer
 from broker.name_server.sessions import NameServerSessions
-from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.bodies import TopicConfig
+from broker.remoting.codes import RequestCode, ResponseCode, Version
 from broker.remoting.command import RemotingCommand, encode, request
 from broker.remoting.frame import FrameDecoder
 from broker.remoting.name_server_headers import RegisterBrokerHeader
+from broker.remoting.register_body import TOPICS_AT_ONCE, RegisterBrokerBody
 from broker.requests.client_sessions import ClientSession
 from broker.requests.connection import Connection
 from broker.settings.tables import NameServerSettings
@@ -65,6 +67,8 @@ group_permissions = { FG0 = "SUB", FG1 = "SUB" }
 """
 HEALTHY: Final = Credentials("healthy-client", "secret of the healthy")
 STRANGER: Final = Credentials("stranger", "secret of the stranger")
+_LONG_EVERY: Final = 20
+"""Of so many requests at a name server one comes while long registrations are under way."""
 ROUND_REQUESTS: Final = 3_000
 """After so many a fresh group is made: what strangers may leave behind without accounts is bounded by settings."""
 
@@ -259,6 +263,7 @@ class NameServerRound:
             10**18,
             self._random.randbytes,
             NameServerControl(),
+            does_steps=True,
         )
         self._healthy, self._broker = self._connect(), self._connect()
         self._opaques = itertools.count(1)
@@ -269,8 +274,10 @@ class NameServerRound:
         return self._sessions.accept(connection), connection
 
     def run(self, count: int) -> None:
-        """Sends so many requests one by one; each is answered at once."""
+        """Sends so many requests one by one, some while long registrations are under way; all are answered."""
         for number in range(count):
+            at_once = self._random.choice((1, 2, 3)) if number % _LONG_EVERY == 0 else 0
+            long = [self._begin_long(which) for which in range(at_once)]
             if self._stranger is None or self._stranger.closed:
                 session, self._connection = self._connect()
                 self._stranger = Stranger(session.received)
@@ -279,7 +286,11 @@ class NameServerRound:
             (command,) = FrameDecoder().feed(frame)
             began = time.process_time_ns()
             self._stranger.sends(command.opaque, frame, command)
+            self._finish()
             self._stranger.receive(b"".join(self._connection.take()))
+            for connection in long:
+                (answer,) = FrameDecoder().feed(b"".join(connection.take()))
+                expect(answer.code == ResponseCode.SUCCESS, f"a long registration: {answer}")
             if self._connection.close_requested:
                 self._stranger.close()
                 self._told.closed += 1
@@ -289,9 +300,35 @@ class NameServerRound:
                 self._look_at_healthy()
                 self._told.healthy_ms.append((time.process_time_ns() - began) / 1e6)
 
+    def _begin_long(self, number: int) -> Connection:
+        """One of some brokers registers so many topics, compressed or not, that it takes steps; none is made yet."""
+        session, connection = self._connect()
+        count = self._random.randrange(TOPICS_AT_ONCE, 3 * TOPICS_AT_ONCE)
+        body = RegisterBrokerBody()
+        body.topics.topic_config_table = {
+            f"L{number}": TopicConfig(topic_name=f"L{number}") for number in range(count)
+        }
+        is_compressed = self._random.random() < 0.5
+        header = RegisterBrokerHeader(
+            broker_name=f"long{number}",
+            broker_address=f"10.0.1.{number}:10911",
+            cluster_name="C",
+            ha_server_address="",
+            broker_id=0,
+            compressed=is_compressed,
+        )
+        data = body.encode_compressed(Version.V5_0_0) if is_compressed else body.encode()
+        session.received(encode(request(RequestCode.REGISTER_BROKER, header, data)))
+        return connection
+
+    def _finish(self) -> None:
+        while self._sessions.has_more:
+            self._sessions.step()
+
     def _ask(self, link: tuple[ClientSession, Connection], command: RemotingCommand) -> RemotingCommand:
         session, connection = link
         session.received(encode(command))
+        self._finish()
         (answer,) = FrameDecoder().feed(b"".join(connection.take()))
         return answer
 
@@ -489,10 +526,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     kinds = [options.only] if options.only else list(ROUNDS)
     totals = {kind: Told() for kind in kinds}
     left = options.requests
+    share = -(-options.requests // len(kinds))  # few requests go to all kinds, too
     for seed in itertools.count(options.seed):
         for kind in kinds:
             if left > 0:
-                told = run(kind, seed, min(left, ROUND_REQUESTS))
+                told = run(kind, seed, min(left, ROUND_REQUESTS, share))
                 total = totals[kind]
                 left -= told.requests
                 total.requests += told.requests
