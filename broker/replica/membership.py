@@ -49,6 +49,8 @@ class Membership:
         self._configured = dict(addresses)
         self._changed: dict[str, str] = {}
         self._disk = disk
+        self._written = b""
+        """What the file has, if this process wrote it."""
         self._first = Configuration(tuple(sorted(node for node in addresses if node != newcomer)))
 
     def load(self, last_index: int) -> list[tuple[int, Configuration]]:
@@ -78,7 +80,10 @@ class Membership:
         self.addresses.update(self._changed)
 
     def save(self, configurations: Configurations) -> None:
-        """Writes the file, durably. Raises `log.errors.DiskError`."""
+        """Writes the file, durably, if it does not say so already. Raises `log.errors.DiskError`, `DiskFullError`.
+
+        A configuration was written when it came: its commit changes nothing, and stops no node whose disk is full.
+        """
         items = [(index, c.voters, c.learners) for index, c in configurations]
         state = {
             "addresses": self.addresses,
@@ -86,7 +91,10 @@ class Membership:
             "configurations": items,
             "lineage": self._lineage,
         }
-        write_state(self._disk, MEMBERSHIP_FILE, cbor2.dumps(state))
+        data = cbor2.dumps(state)
+        if data != self._written:
+            write_state(self._disk, MEMBERSHIP_FILE, data)
+            self._written = data
 
     def found(self) -> None:
         """Writes the file of a store that is made from a backup: the members are those of the settings, whatever its

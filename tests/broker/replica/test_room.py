@@ -1,10 +1,16 @@
 """A node whose disk is full stays, says so, takes nothing, and goes on when there is room."""
 
+from random import Random
+
 import pytest
 from structlog.testing import capture_logs
 
 from broker.peers.protocol import Frame, RaftFrame
+from broker.replica.membership import Membership
 from broker.statistics.events import Event
+from log.errors import DiskFullError
+from raft.configuration import Configuration
+from simulation.machines.disk import SimulatedDisk
 from tests.broker.harness import Group
 
 
@@ -165,3 +171,18 @@ def test_a_node_that_recovers_by_a_message_notes_it_when_there_is_room() -> None
     group.converge()
     group.advance(2)
     assert raft.recovering is None
+
+
+def test_the_commit_of_members_writes_nothing() -> None:
+    """Seed 120397: a leader whose disk was full stopped when a change of members was acknowledged."""
+    disk = SimulatedDisk(Random(1))
+    membership = Membership(disk, {"n0": "a:1", "n1": "a:2", "n2": "a:3"})
+    members = [(-1, Configuration(("n0", "n1", "n2"))), (7, Configuration(("n0", "n1", "n2"), ("n3",)))]
+    membership.save(members)
+    disk.full = True
+    membership.save(members)
+    with pytest.raises(DiskFullError):
+        membership.save(members[:1])
+    disk.full = False
+    membership.save(members[:1])
+    assert Membership(disk, membership.addresses).load(9) == members[:1]
