@@ -1,6 +1,6 @@
 """``from trivet.analysis import check``: is a history linearizable, in which order, and what contradicts what
 (docs/analysis.md)."""
 
-from spark_analysis.library import HistoryError, Judgement, Operation, check
+from spark_analysis.api import HistoryError, Judgement, Operation, check
 
 __all__ = ["HistoryError", "Judgement", "Operation", "check"]
