@@ -135,11 +135,6 @@ class PullChecks:
             )
 
 
-def has_subscription(header: PullMessageHeader) -> bool:
-    """Tells whether a pull says itself which messages it wants."""
-    return bool(header.sys_flag & _HAS_SUBSCRIPTION)
-
-
 def rests_on_heartbeats(header: PullMessageHeader) -> bool:
     """Tells whether its group's subscription says what a pull wants: it brings none and wants no retries, of which it
     gets all.

@@ -96,19 +96,13 @@ class QueueOffsets(msgspec.Struct):
     def encode(self) -> bytes:
         return encode_body({"offsetTable": encode_object_keyed(self.offsets)})
 
-    def encode_for_cpp(self) -> bytes:
-        """The form of 220 that C++ clients read: a list, as their parser knows no object keys."""
-        listed = ListedOffsets()
-        listed.add(self.offsets)
-        return listed.encode()
-
     @classmethod
     def decode(cls, body: bytes | memoryview) -> QueueOffsets:
         return cls(decode_object_keyed(decode_body(body, _QueueOffsets).offset_table, decode_queue))
 
 
 class ListedOffsets:
-    """`QueueOffsets.encode_for_cpp` of a map that is too long to be encoded at a stroke."""
+    """Body of 220 to C++ clients, whose parser knows no object keys: a list, encoded part by part as it may be long."""
 
     __slots__ = ("_items",)
 

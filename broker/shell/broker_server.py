@@ -4,7 +4,6 @@ All that a node does happens in calls of `broker.node.running.RunningNode`. This
 carries out what a turn leaves behind: bytes to write, and jobs for threads.
 """
 
-import gc
 import random
 import secrets
 import socket
@@ -29,16 +28,9 @@ from broker.requests.connection import Outgoing
 from broker.settings.tables import Settings
 from broker.shell.access_file import AccessFile
 from broker.shell.certificate_expiry import told_expiry
-from broker.shell.clock import (
-    local_hour,
-    machine_clock,
-    machine_memory_bytes,
-    reload_on_hangup,
-    stop_on_signal,
-)
 from broker.shell.descriptors import FILES_OF_A_STORE, connections_allowed, open_files
+from broker.shell.machine import local_hour, machine_clock, machine_memory_bytes
 from broker.shell.reading import Reading
-from broker.shell.secret_files import tell_what_is_open
 from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
 from broker.shell.stopping import Stopping
 from broker.shell.tls import Entrance
@@ -339,25 +331,3 @@ class BrokerServer:
 
 def _wall_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-async def serve(
-    settings: Settings, *, task_status: trio.TaskStatus[BrokerServer] = trio.TASK_STATUS_IGNORED
-) -> None:
-    """Runs a broker until SIGTERM or SIGINT, which stop it in order, or until cancelled.
-
-    Raises OSError when an address cannot be listened on, `log.errors.LogFault` when the store cannot be used.
-    """
-    server = BrokerServer(settings)
-    # What a start leaves behind stays for good, so that collections need not look at it. What requests leave
-    # behind is mostly freed by its counts of references, so that collections may be rare.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
-    tell_what_is_open(settings)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(stop_on_signal, server.stop)
-        nursery.start_soon(reload_on_hangup, server.reload)
-        task_status.started(server)
-        await server.serve()
-        nursery.cancel_scope.cancel()

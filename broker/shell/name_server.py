@@ -1,6 +1,5 @@
 """A name server process: sockets and time for `broker.name_server`."""
 
-import gc
 import io
 import os
 import secrets
@@ -25,9 +24,7 @@ from broker.settings.live import differing
 from broker.settings.tables import NameServerSettings
 from broker.shell.access_file import AccessFile
 from broker.shell.certificate_expiry import told_expiry
-from broker.shell.clock import reload_on_hangup, stop_on_signal
 from broker.shell.descriptors import FILES_OF_A_NAME_SERVER, connections_allowed
-from broker.shell.secret_files import tell_what_is_open
 from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
 from broker.shell.stopping import Stopping
 from broker.shell.tls import Entrance
@@ -252,23 +249,3 @@ class NameServerProcess:
                 open_socket.flush()
         if self._sessions.has_more:
             self._has_more.set()
-
-
-async def serve(
-    settings: NameServerSettings,
-    *,
-    task_status: trio.TaskStatus[NameServerProcess] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Runs a name server until SIGTERM or SIGINT, or until cancelled. Raises OSError when it cannot listen."""
-    server = NameServerProcess(settings)
-    # As a broker's (broker_server.py): collections are rare, and pass over what a start leaves behind.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
-    tell_what_is_open(settings)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(stop_on_signal, server.stop)
-        nursery.start_soon(reload_on_hangup, server.reload)
-        task_status.started(server)
-        await server.serve()
-        nursery.cancel_scope.cancel()

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from broker.shell.clock import machine_clock
+from broker.shell.machine import machine_clock
 from broker.trace import TraceFormatError, TraceHeader, TraceWriter, read_trace
 from log.private_files import make_directories, open_file
 

@@ -58,7 +58,7 @@ from broker.settings.tables import (
     Settings,
     StorageSettings,
 )
-from broker.shell.clock import local_hour
+from broker.shell.machine import local_hour
 from broker.state.release import THIS_RELEASE, Release
 from log.errors import DiskFullError
 from log.options import StoreOptions

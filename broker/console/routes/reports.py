@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 import trio
 
 from broker.console.asking import Question
-from broker.console.parameters import Nothing, Parameters
+from broker.console.parameters import Nothing
 from broker.console.seats import Seat
 from broker.operations.errors import NotThere
 
@@ -48,12 +48,6 @@ class ReportList(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
     reports: list[ReportLine]
     left_out: int
-
-
-class OneReport(Parameters, frozen=True):
-    """A report."""
-
-    path: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 
 
 async def list_reports(seat: Seat, parameters: Nothing) -> ReportList:

@@ -123,19 +123,6 @@ class LocalCluster:
             await child.exited.wait()
         return [node.id for node in lost]
 
-    async def stop_machine(self, machine: int, grace_s: float = STOP_GRACE_S) -> bool:
-        """SIGTERM to all nodes of a machine; returns whether all of them stopped by themselves, with exit code 0."""
-        clean: list[bool] = []
-
-        async def stop(node_id: str) -> None:
-            clean.append(await self.stop(node_id, grace_s))
-
-        async with trio.open_nursery() as nursery:
-            for node in self.layout.on_machine(machine):
-                if node.running:
-                    nursery.start_soon(stop, node.id)
-        return all(clean)
-
     def start_machine(self, machine: int) -> None:
         """Start all nodes of a machine, none of which may be running."""
         for node in self.layout.on_machine(machine):

@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.remoting import register_body
-from broker.remoting.admin_bodies import ConsumeOffset, ConsumeStats, QueueOffsets, TopicOffset, TopicStats
+from broker.remoting.admin_bodies import (
+    ConsumeOffset,
+    ConsumeStats,
+    ListedOffsets,
+    QueueOffsets,
+    TopicOffset,
+    TopicStats,
+)
 from broker.remoting.bodies import (
     ConsumeFromWhere,
     ConsumerData,
@@ -199,7 +206,9 @@ def test_maps_keyed_by_queues() -> None:
     assert ConsumeStats.decode(consume.encode()) == consume
     offsets = QueueOffsets({MessageQueue("b", 1, "T"): 7, MessageQueue("b", 2, "T"): 8})
     assert QueueOffsets.decode(offsets.encode()) == offsets
-    assert offsets.encode_for_cpp().startswith(
+    listed = ListedOffsets()
+    listed.add(offsets.offsets)
+    assert listed.encode().startswith(
         b'{"offsetTable":[{"brokerName":"b","offset":7,"queueId":1,"topic":"T"},'
     )
     with pytest.raises(BodyError, match="map key"):

@@ -13,7 +13,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.json_body import decode_body, encode_body
 from broker.replica.membership import Configurations
 from broker.replica.upkeep import Upkeep
-from broker.shell.clock import local_hour
+from broker.shell.machine import local_hour
 from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC
 from log.batch import BatchItem, encode_batch
 from log.errors import DiskFullError

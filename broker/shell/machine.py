@@ -1,12 +1,8 @@
-"""The machine that a server process runs on: the name of its clock, its memory, the local hour, and signals."""
+"""The machine that a server process runs on: the name of its clock, its memory, the local hour."""
 
 import os
-import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
-
-import trio
 
 
 def machine_clock() -> str:
@@ -28,18 +24,3 @@ def machine_memory_bytes() -> int:
 def local_hour(wall_ms: int) -> int:
     """Returns the hour of the day, in this machine's time zone, at `wall_ms` milliseconds since 1970."""
     return time.localtime(wall_ms / 1000).tm_hour
-
-
-async def reload_on_hangup(reload: Callable[[], None]) -> None:
-    """Calls `reload` at each SIGHUP, until cancelled."""
-    with trio.open_signal_receiver(signal.SIGHUP) as signals:
-        async for _ in signals:
-            reload()
-
-
-async def stop_on_signal(stop: Callable[[str], None]) -> None:
-    """Calls `stop` with the signal's name at the first SIGTERM or SIGINT, and returns."""
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for number in signals:
-            stop(signal.Signals(number).name)
-            return
