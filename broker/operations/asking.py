@@ -1,12 +1,14 @@
 """Questions to broker groups: any member takes them, and several may be under way at once.
 
-A member forwards what only its leader can do, so the next one is asked when one fails.
+A member forwards what only its leader can do, so the next one is asked when one fails. A group without a leader answers
+nothing: `each` fails with it, `answers` tells what the others say and which group is missing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -24,6 +26,22 @@ AT_ONCE = 16
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Body = TypeVar("Body")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """A broker group that did not do what it was asked for, and why."""
+
+    group: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers(Generic[Result]):
+    """What broker groups answered, by name, and those that did not."""
+
+    by_group: Mapping[str, Result]
+    missing: tuple[Missing, ...]
 
 
 class Groups:
@@ -128,3 +146,29 @@ async def each(
     if failures:
         raise failures[0]
     return [found[place] for place in range(count)]
+
+
+async def answers(
+    admin: AdminClient, names: Iterable[str], ask: Callable[[str], Awaitable[Result]]
+) -> Answers[Result]:
+    """Ask every one of these broker groups, and take what some say though others fail.
+
+    Raises the first group's error if none answers.
+    """
+    asked = tuple(names)
+    failures: dict[str, ClientError] = {}
+
+    async def attempt(name: str) -> list[Result]:
+        try:
+            return [await ask(name)]
+        except ClientError as error:
+            failures[name] = error
+            return []
+
+    found = await each(admin, asked, attempt)
+    if failures and len(failures) == len(asked):
+        raise failures[asked[0]]
+    return Answers(
+        by_group={name: answer for name, got in zip(asked, found, strict=True) for answer in got},
+        missing=tuple(Missing(group=name, why=str(failures[name])) for name in asked if name in failures),
+    )

@@ -142,7 +142,7 @@ async def way_of(admin: AdminClient, topic: str, message_id: str) -> MessageWay:
     groups = await Groups.registered(admin)
     own = await _with_id(admin, topic, message_id)
     unique = own[0].message_id if own else message_id
-    consumers = await consumers_of(groups, topic)
+    consumers = await consumers_of(groups, groups.names, topic)
     there = set(await admin.topics())
     places = [SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, CHECK_EXHAUSTED_TOPIC]
     places += [prefix + group for group in consumers for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX)]

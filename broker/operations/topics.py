@@ -1,21 +1,26 @@
-"""Topics: their settings and figures by broker group, changed one by one, deleted with what depends on them."""
+"""Topics: their settings and figures by broker group, created, changed one by one, deleted with what depends on them.
+
+What is asked of several broker groups is told as far as they answer: a group that has no leader now is named.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import msgspec
 
-from broker.client.admin import AdminClient
-from broker.client.errors import UsageError
-from broker.operations.asking import Groups, each, read_body
+from broker.client.admin import AdminClient, QueueStatus
+from broker.client.errors import NoRoute, UsageError
+from broker.client.message import MessageQueue
+from broker.operations.asking import Answers, Groups, Missing, answers, each, read_body
 from broker.operations.errors import InUse, NotThere
 from broker.remoting.admin_bodies import GroupList
 from broker.remoting.admin_bodies import TopicStats as Ranges
 from broker.remoting.bodies import TopicConfig
 from broker.remoting.codes import Permission, RequestCode, ResponseCode
 from broker.remoting.json_body import decode_body
+from broker.remoting.route import MASTER_ID
 from broker.state.topic_rules import DEAD_LETTER_PREFIX, DEFAULT_TOPIC, RETRY_PREFIX
 
 
@@ -65,7 +70,8 @@ class TopicAtBroker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicStats:
-    """A topic at all broker groups that have it. ``messages`` counts those that are kept; ``groups`` consume it."""
+    """A topic at all broker groups that have it. ``messages`` counts those that are kept; ``groups`` consume it;
+    broker groups that are ``missing`` did not answer, and figures are without them."""
 
     topic: str
     brokers: tuple[TopicAtBroker, ...]
@@ -73,16 +79,121 @@ class TopicStats:
     messages: int
     messages_per_s: float
     bytes_per_s: float
+    missing: tuple[Missing, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicQueues:
+    """The queues of a topic, sorted, at the broker groups that answer; ``leaders`` are the addresses by its route."""
+
+    leaders: dict[str, str | None]
+    queues: tuple[QueueStatus, ...]
+    missing: tuple[Missing, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """What a topic is to be, in each of these broker groups."""
+
+    topic: str
+    queues: int
+    perm: int
+    ordered: bool
+    groups: tuple[str, ...]
+
+
+async def plan_topic(
+    admin: AdminClient,
+    topic: str,
+    *,
+    queues: int,
+    perm: int = int(Permission.READ | Permission.WRITE),
+    ordered: bool = False,
+    cluster: str | None = None,
+    brokers: Collection[str] | None = None,
+) -> NewTopic:
+    """Say where a topic would be created: in these broker groups, or in all of the cluster, or of all clusters.
+
+    Raises NoRoute for unknown ones and where there is none, NameServerUnavailable.
+    """
+    info = await admin.cluster_info()
+    groups = Groups(admin, info)
+    for name in brokers or ():
+        groups.addresses(name)  # an unknown group is refused
+    in_cluster = {
+        name for key, found in info.cluster_table.items() if cluster in (None, key) for name in found
+    }
+    names = [name for name in groups.names if (name in in_cluster if brokers is None else name in brokers)]
+    if not names:
+        raise NoRoute(topic, f"no broker is registered{f' for cluster {cluster!r}' if cluster else ''}")
+    return NewTopic(topic=topic, queues=queues, perm=perm, ordered=ordered, groups=tuple(names))
+
+
+async def what_it_changes(admin: AdminClient, wanted: NewTopic) -> list[str]:
+    """Return the broker groups that have the topic already, and otherwise than it is to be. Raises ClientError."""
+    groups = await Groups.registered(admin)
+    found = await answers(admin, wanted.groups, lambda name: _config(groups, name, wanted.topic))
+    as_wanted = (wanted.queues, wanted.queues, wanted.perm, wanted.ordered)
+    return [
+        name
+        for name, config in found.by_group.items()
+        if config is not None
+        and (config.read_queue_nums, config.write_queue_nums, config.perm, config.order) != as_wanted
+    ]
+
+
+async def create_topic(admin: AdminClient, wanted: NewTopic) -> Answers[None]:
+    """Create a topic, or change it, in each of its broker groups that can; a group without a leader keeps none back.
+
+    Returns when name servers route it there. Raises ClientError if no group created it.
+    """
+
+    async def create(name: str) -> None:
+        await admin.create_topic(
+            wanted.topic, queues=wanted.queues, perm=wanted.perm, groups=[name], ordered=wanted.ordered
+        )
+
+    return await answers(admin, wanted.groups, create)
+
+
+async def topic_queues(groups: Groups, topic: str) -> TopicQueues:
+    """Return the queues of a topic and what they keep. Raises NoRoute for an unknown topic, ClientError."""
+    route = await groups.admin.route(topic)
+
+    async def ask(name: str) -> list[QueueStatus]:
+        response = await groups.read(name, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
+        return [
+            QueueStatus(
+                MessageQueue(queue.topic, queue.broker_name, queue.queue_id),
+                at.min_offset,
+                at.max_offset,
+                at.last_update_timestamp,
+            )
+            for queue, at in read_body(response, name, Ranges.decode).offsets.items()
+        ]
+
+    found = await answers(groups.admin, sorted(route.brokers), ask)
+    return TopicQueues(
+        leaders={name: route.brokers[name].get(MASTER_ID) for name in sorted(route.brokers)},
+        queues=tuple(
+            sorted(
+                (status for queues in found.by_group.values() for status in queues),
+                key=lambda status: status.queue,
+            )
+        ),
+        missing=found.missing,
+    )
 
 
 async def topic_stats(admin: AdminClient, topic: str) -> TopicStats:
     """Return settings, queues, rates and consumers of a topic. Raises NotThere, ClientError."""
     groups = await Groups.registered(admin)
-    found = await each(admin, groups.names, lambda name: _at_broker(groups, name, topic))
-    brokers = tuple(at for at in found if at is not None)
+    found = await answers(admin, groups.names, lambda name: _at_broker(groups, name, topic))
+    brokers = tuple(at for at in found.by_group.values() if at is not None)
     if not brokers:
-        raise NotThere(f"there is no topic {topic!r}")
-    consumers = await consumers_of(groups, topic)
+        unknown = f"; {', '.join(one.group for one in found.missing)} may have it" if found.missing else ""
+        raise NotThere(f"there is no topic {topic!r}{unknown}")
+    consumers = await consumers_of(groups, found.by_group, topic)
     return TopicStats(
         topic=topic,
         brokers=brokers,
@@ -90,6 +201,7 @@ async def topic_stats(admin: AdminClient, topic: str) -> TopicStats:
         messages=sum(queue.end - queue.begin for at in brokers for queue in at.queues),
         messages_per_s=sum(at.messages_per_s for at in brokers),
         bytes_per_s=sum(at.bytes_per_s for at in brokers),
+        missing=found.missing,
     )
 
 
@@ -146,15 +258,16 @@ async def delete_topic(admin: AdminClient, topic: str, *, while_in_use: bool = F
     if topic not in await admin.topics():
         raise NotThere(f"there is no topic {topic!r}")
     if not while_in_use and not topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
-        for group in await consumers_of(groups, topic):
+        for group in await consumers_of(groups, groups.names, topic):
             for name in groups.names:
                 if await _has_members(groups, name, group, topic):
                     raise InUse(f"consumer group {group!r} subscribes to topic {topic!r} now")
     await admin.delete_topic(topic)
 
 
-async def consumers_of(groups: Groups, topic: str) -> list[str]:
-    """Return the consumer groups that subscribe to a topic now or have a position in it. Raises ClientError."""
+async def consumers_of(groups: Groups, names: Iterable[str], topic: str) -> list[str]:
+    """Return the consumer groups that subscribe to a topic now or have a position in it, at the broker groups of these
+    names. Raises ClientError."""
     accepted = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
 
     async def ask(name: str) -> list[str]:
@@ -164,7 +277,7 @@ async def consumers_of(groups: Groups, topic: str) -> list[str]:
             return []
         return read_body(response, name, lambda body: decode_body(body, GroupList)).group_list
 
-    return sorted({group for found in await each(groups.admin, groups.names, ask) for group in found})
+    return sorted({group for found in await each(groups.admin, names, ask) for group in found})
 
 
 async def _has_members(groups: Groups, name: str, group: str, topic: str) -> bool:

@@ -38,7 +38,7 @@ def test_a_store_is_looked_at_made_a_backup_and_a_node(trivet: CommandLine, tmp_
     assert (report["messages"], report["positions"], report["is_complete"]) == (20, 1, True)
     assert [topic["topic"] for topic in report["topics"]] == ["broker-a", "orders"]
     assert trivet("backup", "verify", str(backup)).exit_code == 0
-    restored = trivet("restore", str(backup), "--config", str(config))
+    restored = trivet("restore", str(backup), "--config", str(config), "--yes")
     assert restored.exit_code == 0, restored.err
     assert (tmp_path / "n0" / "consumequeue" / "orders" / "0").is_dir()
 

@@ -47,7 +47,7 @@ async def restore_all(cluster: LocalCluster, backup: Path, lineage: str) -> None
         raft = msgspec.structs.replace(node.settings.raft, lineage=lineage)
         node.settings = msgspec.structs.replace(node.settings, raft=raft)
         node.write_settings()
-        await trivet("restore", str(backup), "--config", str(node.settings_path))
+        await trivet("restore", str(backup), "--config", str(node.settings_path), "--yes")
     for node_id in cluster.nodes:
         cluster.start(node_id)
     await cluster.wait_ready()
@@ -83,7 +83,7 @@ async def test_backup_under_load_destroy_restore_read(tmp_path: Path) -> None:
         for node_id in cluster.nodes:
             await cluster.kill(node_id)
         settings_path = cluster.nodes["n0"].settings_path
-        complaint = await trivet("restore", str(backup), "--config", str(settings_path), exit_code=1)
+        complaint = await trivet("restore", str(backup), "--config", str(settings_path), "--yes", exit_code=1)
         assert "raft.lineage is not set" in complaint
         for store in stores:
             shutil.rmtree(store)
@@ -98,7 +98,7 @@ async def test_backup_under_load_destroy_restore_read(tmp_path: Path) -> None:
         await check_identical(cluster)
 
         # It is a place that is used now, and its own store is refused under the old group's settings.
-        complaint = await trivet("restore", str(backup), "--config", str(settings_path), exit_code=1)
+        complaint = await trivet("restore", str(backup), "--config", str(settings_path), "--yes", exit_code=1)
         assert "is not empty" in complaint
         node = cluster.nodes["n0"]
         await cluster.stop("n0")

@@ -70,7 +70,8 @@ def trivet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
 async def test_a_message_there_and_back(trivet: CommandLine) -> None:
     before = (await trivet("topic", "list")).out.splitlines()
     created = await trivet.json_lines("topic", "create", "Greetings", "--queues", "3")
-    assert created == [{"topic": "Greetings", "queues": 3, "permission": "read-write", "ordered": False}]
+    told = {"topic": "Greetings", "queues": 3, "permission": "read-write", "ordered": False}
+    assert created == [{**told, "groups": ["broker-a"], "missing": []}]
     assert (await trivet("topic", "list")).out.splitlines() == sorted([*before, "Greetings"])
 
     stored = await trivet.json_lines("produce", "Greetings", "hello", "wörld", "--tag", "t", "--key", "k")
@@ -234,19 +235,21 @@ async def test_members_by_command(tmp_path: Path) -> None:
         trivet = CommandLine(cluster.name_server_address)
         joined = cluster.layout.add_node()
         cluster.start(joined.id)
-        assert (await trivet("group", "add", joined.id, "--peer", joined.peer_address)).exit_code == 0
-        promoted = await trivet("group", "promote", joined.id)
+        assert (
+            await trivet("group", "add", joined.id, "--peer", joined.peer_address, "--yes")
+        ).exit_code == 0
+        promoted = await trivet("group", "promote", joined.id, "--yes")
         assert promoted.out == f"{joined.id} is a voter\n", promoted.err
-        again = await trivet("group", "promote", joined.id)
+        again = await trivet("group", "promote", joined.id, "--yes")
         assert again.exit_code == 1
         assert "n3 already is a member of that kind" in again.err
-        assert (await trivet("group", "transfer", joined.id)).out == f"{joined.id} leads\n"
-        assert (await trivet("group", "remove", "n0")).exit_code == 0
+        assert (await trivet("group", "transfer", joined.id, "--yes")).out == f"{joined.id} leads\n"
+        assert (await trivet("group", "remove", "n0", "--yes")).exit_code == 0
         (status,) = await trivet.json_lines("group", "status")
         assert status["leader"] == joined.id
         members = status["members"]
         assert isinstance(members, list)
         assert [member["node"] for member in members] == ["n1", "n2", "n3"]
-        unknown = await trivet("group", "remove", "n0", "--group", "broker-z")
+        unknown = await trivet("group", "remove", "n0", "--group", "broker-z", "--yes")
         assert unknown.exit_code == 1
         assert "broker-a" in unknown.err

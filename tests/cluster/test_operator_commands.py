@@ -3,6 +3,7 @@ says."""
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
@@ -213,3 +214,22 @@ def test_settings_figures_and_the_doctor(operator: Operator) -> None:
     diagnosis = operator.json("doctor")
     assert {finding["severity"] for finding in diagnosis["findings"]} <= {"note", "warning"}
     assert "nothing wrong with: name servers, nodes, names, addresses, replicas" in operator.says("doctor")
+
+
+def test_orders_that_look_first_are_refused_without_a_terminal(
+    operator: Operator, name_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that look for nothing before they ask are in tests/cli/test_orders.py."""
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    operator.says("topic", "create", "Asked", "--queues", "2")
+    operator.says("produce", "Asked", "1", "2")
+    give_up(name_server, "asked", "Asked", 2)
+    assert operator.says("topic", "create", "Asked", "--queues", "2") == "topic Asked with 2 queues\n"
+    orders = ["topic create Asked --queues 3", "consumer reset asked Asked --to earliest"]
+    for order in [*orders, "dlq redrive asked", "dlq purge asked"]:
+        assert "say so with --yes" in operator.says(*order.split(), "--json", exit_code=2)
+    assert len(operator.json("topic", "describe", "Asked")["queues"]) == 2
+    assert operator.json("consumer", "lag", "asked")["lag"] == 0
+    assert len(operator.lines("dlq", "show", "asked")) == 2
+    assert operator.json("topic", "create", "Asked", "--queues", "3", "--yes")["missing"] == []
+    assert len(operator.json("topic", "describe", "Asked")["queues"]) == 3

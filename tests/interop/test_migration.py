@@ -115,7 +115,7 @@ def test_clients_go_on_where_they_were(
     trivet("backup", "verify", backup)
 
     def restore(config: Path) -> None:
-        trivet("restore", backup, "--config", config)
+        trivet("restore", backup, "--config", config, "--yes")
 
     moved = configure(
         nodes=3,

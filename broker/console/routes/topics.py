@@ -11,8 +11,16 @@ from broker.client.errors import BrokerError, NoRoute
 from broker.console.asking import Order, Question
 from broker.console.parameters import BrokerName, Nothing, Parameters, TopicName
 from broker.console.seats import Seat
-from broker.operations.asking import each
-from broker.operations.topics import TopicStats, alter_topic, delete_topic, topic_stats
+from broker.operations.asking import Groups, each
+from broker.operations.topics import (
+    TopicStats,
+    alter_topic,
+    create_topic,
+    delete_topic,
+    plan_topic,
+    topic_queues,
+    topic_stats,
+)
 from broker.remoting.codes import ResponseCode
 from broker.state.topic_rules import DEAD_LETTER_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS
 
@@ -66,6 +74,7 @@ class DeletedTopic(OneTopic, frozen=True):
 async def list_topics(seat: Seat, parameters: Nothing) -> list[TopicLine]:
     """All topics that the account may see, the users' own first."""
     info = await seat.admin.cluster_info()
+    groups = Groups(seat.admin, info)
     # Every cluster and every broker has topics of its own name.
     own = {
         *info.broker_table,
@@ -78,7 +87,7 @@ async def list_topics(seat: Seat, parameters: Nothing) -> list[TopicLine]:
 
     async def line(name: str) -> TopicLine | None:
         try:
-            queues = await seat.admin.describe_topic(name)
+            queues = (await topic_queues(groups, name)).queues
         except NoRoute:  # it has gone meanwhile, or belongs to no broker
             return TopicLine(name=name, kind=kinds[name])
         except BrokerError as error:
@@ -109,7 +118,10 @@ async def describe_topic(seat: Seat, parameters: OneTopic) -> TopicStats:
 
 async def create(seat: Seat, parameters: NewTopic) -> TopicStats:
     """Create a topic."""
-    await seat.admin.create_topic(parameters.topic, queues=parameters.queues, ordered=parameters.ordered)
+    wanted = await plan_topic(
+        seat.admin, parameters.topic, queues=parameters.queues, ordered=parameters.ordered
+    )
+    await create_topic(seat.admin, wanted)
     return await topic_stats(seat.admin, parameters.topic)
 
 

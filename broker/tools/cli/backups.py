@@ -9,6 +9,7 @@ from cyclopts import App, Parameter
 
 from broker.tools.cli.errors import USAGE, CommandError
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers, check_address
+from broker.tools.cli.orders import Yes, confirm
 
 if TYPE_CHECKING:
     from broker.backups.manifest import Manifest
@@ -97,6 +98,7 @@ def restore(
     /,
     *,
     config: Annotated[Path, Parameter(help="The settings with which the node will be started.")],
+    yes: Yes = False,
 ) -> int:
     """Make the store of one node of a backup, at the place that its settings say.
 
@@ -112,6 +114,8 @@ def restore(
     from log.mmap_disk import MmapDisk
 
     settings = load(config)
+    place = f"{settings.storage.path} for {settings.node.id} of {settings.node.group}"
+    confirm(f"Make the store {place} of the backup in {directory}?", yes=yes)
     disk = MmapDisk(Path(settings.storage.path))
     restore(Backup(directory, THIS_RELEASE), disk, settings, THIS_RELEASE, time.time_ns() // 1_000_000)
     print(f"{settings.node.id} of {settings.node.group}: store made in {settings.storage.path}")

@@ -8,6 +8,7 @@ from cyclopts import App, Parameter
 
 from broker.tools.cli.errors import USAGE, CommandError
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers, check_address
+from broker.tools.cli.orders import Yes, confirm
 
 app = App(
     name="group",
@@ -76,6 +77,7 @@ async def add(
     *,
     peer: Annotated[str, Parameter(help="Where it listens for its peers, HOST:PORT.")],
     group: Group = None,
+    yes: Yes = False,
     servers: Servers = DEFAULT_SERVERS,
 ) -> int:
     """Add a node as a learner: it receives the log, and has no vote until it is promoted.
@@ -83,6 +85,7 @@ async def add(
     Its own configuration has raft.join = true, and raft.peers with the members and itself.
     """
     check_address(peer, f"--peer {peer}")
+    confirm(f"Add {node} at {peer} to {_named(group)} as a learner?", yes=yes)
     async with servers.admin() as admin:
         await admin.add_member(node, peer, group)
     print(f"{node} is a learner; when it runs and has caught up: trivet group promote {node}")
@@ -98,11 +101,13 @@ async def promote(
         float, Parameter(name="--timeout", help="Seconds to wait until it has caught up.")
     ] = 60.0,
     group: Group = None,
+    yes: Yes = False,
     servers: Servers = DEFAULT_SERVERS,
 ) -> int:
     """Give a learner its vote, once it has caught up with the log."""
     if not 0 <= timeout_s < 1e6:
         raise CommandError(f"--timeout {timeout_s:g}: seconds, 0 or more", USAGE)
+    confirm(f"Give {node} of {_named(group)} a vote?", yes=yes)
     async with servers.admin() as admin:
         await admin.promote_member(node, group, timeout_s=timeout_s)
     print(f"{node} is a voter")
@@ -115,9 +120,11 @@ async def remove(
     /,
     *,
     group: Group = None,
+    yes: Yes = False,
     servers: Servers = DEFAULT_SERVERS,
 ) -> int:
     """Take a member out of the group. It stops serving and can be stopped; its store is left as it is."""
+    confirm(f"Take {node} out of {_named(group)}?", yes=yes)
     async with servers.admin() as admin:
         await admin.remove_member(node, group)
     print(
@@ -132,10 +139,16 @@ async def transfer(
     /,
     *,
     group: Group = None,
+    yes: Yes = False,
     servers: Servers = DEFAULT_SERVERS,
 ) -> int:
     """Have this voter lead the group, before the present leader's machine is taken down for instance."""
+    confirm(f"Have {node} lead {_named(group)}?", yes=yes)
     async with servers.admin() as admin:
         await admin.transfer_leadership(node, group)
     print(f"{node} leads")
     return 0
+
+
+def _named(group: str | None) -> str:
+    return "the group" if group is None else f"group {group}"

@@ -6,7 +6,12 @@ import json
 import logging
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from broker.tools.cli.errors import FAILED
+
+if TYPE_CHECKING:
+    from broker.operations.asking import Missing
 
 
 def print_json(value: object) -> None:
@@ -22,6 +27,15 @@ def print_json(value: object) -> None:
 def tell_warnings() -> None:
     """Print the client's warnings on stderr, as lines like all others."""
     logging.basicConfig(format="trivet: %(message)s")
+
+
+def tell_missing(missing: Iterable[Missing]) -> int:
+    """Name on stderr the broker groups that did not answer; returns the exit code."""
+    exit_code = 0
+    for one in missing:
+        print(f"trivet: group {one.group} is missing: {one.why}", file=sys.stderr)
+        exit_code = FAILED
+    return exit_code
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:

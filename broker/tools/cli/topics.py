@@ -41,14 +41,18 @@ async def create(
     groups: Annotated[
         str | None, Parameter(help="Only in these groups, with commas between them; others stay as they are.")
     ] = None,
+    yes: Yes = False,
     servers: Servers = DEFAULT_SERVERS,
     json: AsJson = False,
 ) -> int:
     """Create a topic, or change it, and wait until the name server routes it.
 
-    Each group has so many queues of it: with several groups a topic has several times as many.
+    Each group has so many queues of it: with several groups a topic has several times as many. A topic that is there,
+    and otherwise than it is to be, is changed only if you say so. Groups that cannot create it now, for want of a
+    leader, keep the others from nothing; they are named, and the exit code is 1: the same command goes on with them.
     """
-    from broker.tools.cli.output import print_json
+    from broker.operations.topics import create_topic, plan_topic, what_it_changes
+    from broker.tools.cli.output import print_json, tell_missing
 
     if not 1 <= queues <= 1024:
         raise CommandError(f"--queues {queues}: from 1 to 1024", USAGE)
@@ -59,16 +63,20 @@ async def create(
         raise CommandError("--groups and --cluster: one of them", USAGE)
     bits = {"read": 4, "write": 2, "read-write": 6}[permission]
     async with servers.admin() as admin:
-        await admin.create_topic(
-            topic, queues=queues, perm=bits, cluster=cluster, groups=named, ordered=ordered
+        wanted = await plan_topic(
+            admin, topic, queues=queues, perm=bits, ordered=ordered, cluster=cluster, brokers=named
         )
+        if not yes and (changed := await what_it_changes(admin, wanted)):
+            confirm(f"Topic {topic} is there, and otherwise, in {', '.join(changed)}. Change it?", yes=yes)
+        created = await create_topic(admin, wanted)
+    groups_with_it = sorted(created.by_group)
     if json:
-        made: dict[str, object] = {"topic": topic, "queues": queues, "permission": permission}
-        print_json({**made, "ordered": ordered, **({} if named is None else {"groups": named})})
+        made = {"topic": topic, "queues": queues, "permission": permission, "ordered": ordered}
+        print_json({**made, "groups": groups_with_it, "missing": created.missing})
     else:
-        where = "" if named is None else f" in {', '.join(named)}"
+        where = "" if named is None and not created.missing else f" in {', '.join(groups_with_it)}"
         print(f"topic {topic} with {queues} queues{where}")
-    return 0
+    return tell_missing(created.missing)
 
 
 @app.command(name="list")
@@ -104,12 +112,16 @@ async def describe(
     servers: Servers = DEFAULT_SERVERS,
     json: AsJson = False,
 ) -> int:
-    """Show the queues of a topic, with the offsets of the messages that they hold."""
-    from broker.tools.cli.output import print_json, print_table
+    """Show the queues of a topic, with the offsets of the messages that they hold.
+
+    Groups that do not answer, for want of a leader, are named, and the exit code is 1.
+    """
+    from broker.operations.asking import Groups
+    from broker.operations.topics import topic_queues
+    from broker.tools.cli.output import print_json, print_table, tell_missing
 
     async with servers.admin() as admin:
-        route = await admin.route(topic)
-        queues = await admin.describe_topic(topic)
+        found = await topic_queues(await Groups.registered(admin), topic)
     rows = [
         {
             "broker": status.queue.broker_name,
@@ -119,15 +131,14 @@ async def describe(
             "messages": status.max_offset - status.min_offset,
             "last_update_ms": status.last_update_ms or None,
         }
-        for status in queues
+        for status in found.queues
     ]
     if json:
-        leaders = {name: route.address(name) for name in sorted(route.brokers)}
-        print_json({"topic": topic, "leaders": leaders, "queues": rows})
+        print_json({"topic": topic, "leaders": found.leaders, "queues": rows, "missing": found.missing})
     else:
         columns = ["broker", "queue", "min_offset", "max_offset", "messages"]
         print_table(columns, [[row[column] for column in columns] for row in rows], title=topic)
-    return 0
+    return tell_missing(found.missing)
 
 
 @app.command
@@ -140,16 +151,17 @@ async def stats(
 ) -> int:
     """Show settings, messages and rates of a topic by broker group, and the consumer groups that read it.
 
-    Rates are those of the last minute.
+    Rates are those of the last minute. Groups that do not answer, for want of a leader, are named, and the exit code
+    is 1.
     """
     from broker.operations.topics import topic_stats
-    from broker.tools.cli.output import print_json, print_table
+    from broker.tools.cli.output import print_json, print_table, tell_missing
 
     async with servers.admin() as admin:
         found = await topic_stats(admin, topic)
     if json:
         print_json(found)
-        return 0
+        return tell_missing(found.missing)
     print_table(
         ["group", "queues", "permission", "ordered", "messages", "per second", "bytes per second"],
         [
@@ -170,7 +182,7 @@ async def stats(
         title=topic,
     )
     print(f"consumer groups: {', '.join(found.groups) or 'none'}")
-    return 0
+    return tell_missing(found.missing)
 
 
 @app.command

@@ -9,18 +9,27 @@ import trio
 
 from broker.access.accounts import AccountsError
 from broker.client.admin import AdminClient
-from broker.client.errors import BrokerError, NoRoute, UsageError
+from broker.client.errors import BrokerError, ClientError, NoRoute, UsageError
 from broker.client.message import Message
 from broker.client.producing.producer import Producer
 from broker.client.producing.transactions import Decision, TransactionalProducer
 from broker.operations.access import check_account, list_accounts, show_account
+from broker.operations.asking import Groups
 from broker.operations.clients import connected_clients
 from broker.operations.errors import InUse, NotThere
 from broker.operations.settings import change_settings, settings_in_force
-from broker.operations.topics import alter_topic, delete_topic, topic_stats
+from broker.operations.topics import (
+    alter_topic,
+    create_topic,
+    delete_topic,
+    plan_topic,
+    topic_queues,
+    topic_stats,
+    what_it_changes,
+)
 from broker.operations.waiting import waiting_messages
-from tests.broker.client.cluster import NAME_SERVER, Broker
-from tests.broker.client.links import ClientRuntime
+from tests.broker.client.cluster import NAME_SERVER, Broker, Cluster
+from tests.broker.client.links import ClientRuntime, World
 
 
 async def test_a_topic_is_shown_altered_and_deleted(leaders: list[Broker], admin: AdminClient) -> None:
@@ -58,6 +67,43 @@ async def test_a_topic_is_shown_altered_and_deleted(leaders: list[Broker], admin
         await topic_stats(admin, "t")
     with pytest.raises(NotThere):
         await delete_topic(admin, "t")
+
+
+async def test_a_group_without_a_leader_is_named_and_keeps_the_others_from_nothing(
+    world: World, runtime: ClientRuntime
+) -> None:
+    cluster = Cluster(world)
+    of_a, (b,) = cluster.add_group("a", 3), cluster.add_group("b")
+    for leader in (of_a[0], b):
+        leader.create_topic("t", 2)
+    b.append("t", 1, b"x")
+    async with AdminClient(NAME_SERVER, runtime=runtime) as admin:
+        wanted = await plan_topic(admin, "u", queues=3)
+        assert wanted.groups == ("a", "b")
+        for broker in of_a[:2]:
+            broker.kill()
+        created = await create_topic(admin, wanted)
+        assert set(created.by_group) == {"b"}
+        assert [one.group for one in created.missing] == ["a"]
+        assert await what_it_changes(admin, wanted) == []
+        assert await what_it_changes(admin, await plan_topic(admin, "u", queues=3, ordered=True)) == ["b"]
+        groups = await Groups.registered(admin)
+        queues = await topic_queues(groups, "t")
+        assert [(at.queue.broker_name, at.max_offset) for at in queues.queues] == [("b", 0), ("b", 1)]
+        assert (queues.leaders, [one.group for one in queues.missing]) == ({"a": None, "b": b.address}, ["a"])
+        stats = await topic_stats(admin, "t")
+        assert (stats.messages, [one.group for one in stats.missing]) == (1, ["a"])
+        with pytest.raises(NotThere, match="a may have it"):
+            await topic_stats(admin, "v")
+        of_a[1].restart()
+        await trio.sleep(30)
+        assert (await create_topic(admin, wanted)).missing == ()
+        assert len((await topic_queues(groups, "u")).queues) == 6
+        for broker in of_a:
+            broker.kill()
+        b.kill()
+        with pytest.raises(ClientError):
+            await create_topic(admin, wanted)
 
 
 async def test_clients_are_told_once_for_each_group(leaders: list[Broker], admin: AdminClient) -> None:
