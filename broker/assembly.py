@@ -226,7 +226,7 @@ def _processors(node: Node, address: str, store_host: bytes, random: RandomSourc
         PullProcessor(
             replica, requests, registry, offsets, resets, creations, stats, settings, time, listeners
         ),
-        HeartbeatsProcessor(replica, requests, registry, creations, settings, time, listeners),
+        HeartbeatsProcessor(replica, requests, registry, creations, settings, time, listeners, node.events),
         OffsetsProcessor(replica, requests, registry, offsets, resets),
         LocksProcessor(replica, requests, creations, settings, time, listeners),
         QueriesProcessor(replica, requests),

@@ -42,6 +42,7 @@ from broker.requests.responses import reply
 from broker.settings.live import LiveSettings
 from broker.state.commands import SingleCommand
 from broker.state.topic_rules import CLIENT_ID_LENGTH_MAX, RETRY_PREFIX, InvalidNameError, check_group_name
+from broker.statistics.events import Event, Events
 from broker.topics.creation import Creations, missing_for_consumers
 from log.errors import DiskFullError
 
@@ -72,6 +73,7 @@ class HeartbeatsProcessor:
         settings: LiveSettings,
         time: Time,
         listeners: Listeners,
+        events: Events,
     ) -> None:
         self._replica = replica
         self._requests = requests
@@ -79,6 +81,7 @@ class HeartbeatsProcessor:
         self._creations = creations
         self._settings = settings
         self._time = time
+        self._events = events
         self._checked = Budget("the check of other subscriptions", _CHECKED_MAX)
         self._was_serving = False
         self._next_opaque = 0
@@ -311,6 +314,14 @@ class HeartbeatsProcessor:
         self._plan_expiry()
         for connection in expired.connections:
             if not isinstance(connection, RelayedConnection):
+                self._events.warn(
+                    Event.CONNECTION_CLOSED,
+                    "silent client",
+                    self._time.now_ns,
+                    source=connection.address,
+                    client=connection.name,
+                    detail="it sends no heartbeats any more",
+                )
                 connection.close()  # a client that still lives connects anew and says so
         if self._replica.serving:
             self._notify(expired.changed_groups)

@@ -83,7 +83,9 @@ class NameServerSessions:
         self._begin()
         for connection in self._core.expire(self._time.now_ns):
             assert isinstance(connection, Connection)
-            connection.abort()
+            self.clients.must_go(
+                "silent broker", connection, "a broker registered on it, and no more in time"
+            )
         self.clients.sweep()
         self._wake()
 

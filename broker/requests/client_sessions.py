@@ -102,6 +102,12 @@ class ClientSession:
             )
             connection.close()
 
+    def refuse(self, reason: str, detail: str) -> None:
+        """Ends the connection for a reason that its owner knows, which is told and counted."""
+        self._sessions.begin()
+        self._sessions.must_go(reason, self.connection, detail)
+        self._sessions.wake()
+
     def lost(self) -> None:
         """Hears that the connection is closed. To be called once."""
         sessions = self._sessions
@@ -138,8 +144,8 @@ class ClientSessions:
         self.closed = closed
         self.open: dict[Connection, ClientSession] = {}
         self.has_strangers = has_strangers
-        self.incomplete = IncompleteFrames(time, lambda *who: self._must_go("holds memory", *who))
-        self.unread = UnreadAnswers(time, lambda *who: self._must_go("leaves answers unread", *who))
+        self.incomplete = IncompleteFrames(time, lambda *who: self.must_go("holds memory", *who))
+        self.unread = UnreadAnswers(time, lambda *who: self.must_go("leaves answers unread", *who))
         self._idle_ns = idle_ns
 
     def accept(self, connection: Connection) -> ClientSession:
@@ -148,7 +154,8 @@ class ClientSessions:
         session = self.open[connection] = ClientSession(self, connection)
         return session
 
-    def _must_go(self, reason: str, connection: Connection, detail: str) -> None:
+    def must_go(self, reason: str, connection: Connection, detail: str) -> None:
+        """Tells and counts why a connection is closed, and closes it."""
         self.events.warn(
             Event.CONNECTION_CLOSED,
             reason,
@@ -167,5 +174,5 @@ class ClientSessions:
             if connection.was_written:
                 connection.was_written = False
                 session.active_ns = now_ns
-            elif session.active_ns < now_ns - self._idle_ns:
-                connection.abort()
+            elif session.active_ns < now_ns - self._idle_ns and not connection.aborted:
+                self.must_go("idle", connection, f"nothing came or went for {self._idle_ns / 1e9:g} s")

@@ -33,7 +33,7 @@ from broker.shell.machine import local_hour, machine_clock, machine_memory_bytes
 from broker.shell.reading import Reading
 from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
 from broker.shell.stopping import Stopping
-from broker.shell.tls import Entrance
+from broker.shell.tls import Entrance, RefusedError
 from broker.shell.tls_contexts import name_server_context, peer_contexts, reload_certificates, server_context
 from broker.shell.trace_file import TraceFile
 from broker.shell.turns import Turns
@@ -178,7 +178,11 @@ class BrokerServer:
             labels=lambda: metrics.labels,
             live=health.live,
             ready=health.ready,
+            closed=self._operator_sent_away,
         )
+
+    def _operator_sent_away(self, reason: str, address: str) -> None:
+        self.node.events.warn(Event.CONNECTION_CLOSED, reason, time.monotonic_ns(), source=address)
 
     async def _serve_until_stopped(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -194,9 +198,11 @@ class BrokerServer:
             if self._access is not None:
                 start(self._access.watch)
             for listener in filter(None, (self._client_listener, self._vip_listener)):
-                start(accept_forever, listener, self._accept_client(nursery))
+                start(accept_forever, listener, self._accept_client(nursery), self._accepting_delayed)
             if self._peer_listener is not None:
-                start(accept_forever, self._peer_listener, self._accept_peer(nursery))
+                start(
+                    accept_forever, self._peer_listener, self._accept_peer(nursery), self._accepting_delayed
+                )
             if self.operators is not None:
                 start(self.operators.run)
             self._running.start()
@@ -255,6 +261,11 @@ class BrokerServer:
 
         return accepted
 
+    def _accepting_delayed(self, error: OSError) -> None:
+        self.node.events.warn(
+            Event.CONNECTION_REFUSED, "out of descriptors", time.monotonic_ns(), detail=str(error)
+        )
+
     async def _serve_client(self, sock: socket.socket, address: tuple[str, int]) -> None:
         name = f"{address[0]}:{address[1]}"
         admission = await self._entrance.admit(sock, name)
@@ -273,6 +284,8 @@ class BrokerServer:
         )
         try:
             await client.read_and_write(session.received)
+        except RefusedError as refused:
+            session.refuse(refused.reason, str(refused))
         finally:
             del self._wires.open[session.connection]
             session.lost()

@@ -45,11 +45,20 @@ _NOT_ALLOWED: Final = Page(405, b"method not allowed\n")
 
 
 class HttpServer:
-    """Serves `pages`, by path, at a listening socket."""
+    """Serves `pages`, by path, at a listening socket.
 
-    def __init__(self, listener: trio.SocketListener, pages: Mapping[str, PageMaker]) -> None:
+    `closed` is told the limit for which a connection is closed, and the address that it comes from.
+    """
+
+    def __init__(
+        self,
+        listener: trio.SocketListener,
+        pages: Mapping[str, PageMaker],
+        closed: Callable[[str, str], None],
+    ) -> None:
         self._listener = listener
         self._pages = pages
+        self._closed = closed
         self._open: dict[trio.CancelScope, str] = {}
         """The connections, by age, the oldest one first, and the addresses that they come from."""
 
@@ -70,6 +79,8 @@ class HttpServer:
             self._open[scope] = _address(stream)
             try:
                 await self._serve(stream)
+            except _LimitError as limit:
+                self._closed(limit.reason, self._open.get(scope, ""))
             except (trio.BrokenResourceError, trio.ClosedResourceError, h11.LocalProtocolError):
                 pass  # the other end is gone, in the midst of what it asked for or was told
             finally:
@@ -80,6 +91,7 @@ class HttpServer:
         """Makes a place for a new connection."""
         ((crowd, _),) = Counter(self._open.values()).most_common(1)
         oldest = next(scope for scope, address in self._open.items() if address == crowd)
+        self._closed("operators' port: too many connections", crowd)
         del self._open[oldest]  # it has no place any more, although its task has yet to hear of it
         oldest.cancel()
 
@@ -90,7 +102,7 @@ class HttpServer:
         except h11.RemoteProtocolError as error:
             refusal = Page(error.error_status_hint, f"{error}\n".encode())
             await _answer(stream, connection, refusal, without_body=False)
-            return
+            raise _LimitError("operators' port: no request") from error
         if request is not None:
             page = await self._page(request)
             await _answer(stream, connection, page, without_body=request.method == b"HEAD")
@@ -105,6 +117,14 @@ class HttpServer:
         return await maker(parse_qs(query, keep_blank_values=True, max_num_fields=None))
 
 
+class _LimitError(Exception):
+    """A connection is closed for one of this module's limits."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
 def _address(stream: trio.SocketStream) -> str:
     try:
         return str(stream.socket.getpeername()[0])
@@ -113,7 +133,7 @@ def _address(stream: trio.SocketStream) -> str:
 
 
 async def _request(stream: trio.SocketStream, connection: h11.Connection) -> h11.Request | None:
-    """Returns None when the other end is gone, or was waited for too long. Raises `h11.RemoteProtocolError`."""
+    """Returns None when the other end is gone. Raises `h11.RemoteProtocolError`; `_LimitError` if it takes too long."""
     with trio.move_on_after(REQUEST_S):
         while True:
             event = connection.next_event()
@@ -122,7 +142,7 @@ async def _request(stream: trio.SocketStream, connection: h11.Connection) -> h11
             if event is not h11.NEED_DATA:
                 return None
             connection.receive_data(await stream.receive_some(_RECEIVE_BYTES))
-    return None
+    raise _LimitError("operators' port: no request in time")
 
 
 async def _answer(
@@ -142,4 +162,4 @@ async def _answer(
     with trio.move_on_after(ANSWER_S) as scope:
         await stream.send_all(data)
     if scope.cancelled_caught:
-        raise trio.BrokenResourceError("the answer was not taken")
+        raise _LimitError("operators' port: answer not taken")

@@ -157,8 +157,11 @@ def operators_server(
     labels: Callable[[], tuple[str, str, str]],
     live: Callable[[], list[Check]],
     ready: Callable[[], list[Check]],
+    closed: Callable[[str, str], None],
 ) -> HttpServer:
-    """Returns the server of the three pages. `begin` sets the time of the parts that are then asked."""
+    """Returns the server of the three pages. `begin` sets the time of the parts that are then asked; `closed` is
+    `HttpServer`'s.
+    """
 
     def after_begin(ask: Callable[[], T]) -> Callable[[], T]:
         def asked() -> T:
@@ -174,4 +177,5 @@ def operators_server(
             "/livez": HealthPage("livez", after_begin(live)),
             "/readyz": HealthPage("readyz", after_begin(ready)),
         },
+        closed,
     )

@@ -27,7 +27,7 @@ from broker.shell.certificate_expiry import told_expiry
 from broker.shell.descriptors import FILES_OF_A_NAME_SERVER, connections_allowed
 from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
 from broker.shell.stopping import Stopping
-from broker.shell.tls import Entrance
+from broker.shell.tls import Entrance, RefusedError
 from broker.shell.tls_contexts import ask_brokers, reload_certificates, server_context
 from broker.state.release import THIS_RELEASE
 from broker.statistics.events import Event
@@ -167,7 +167,7 @@ class NameServerProcess:
                     return
                 nursery.start_soon(self._serve_connection, sock, address)
 
-            nursery.start_soon(accept_forever, self._listener, accepted)
+            nursery.start_soon(accept_forever, self._listener, accepted, self._accepting_delayed)
             nursery.start_soon(self._sweep)
             nursery.start_soon(self._do_steps)
             nursery.start_soon(self._entrance.run)
@@ -201,7 +201,16 @@ class NameServerProcess:
             labels=lambda: ("", "", self.address),
             live=lambda: [Check("loop", "")],
             ready=lambda: [Check("loop", "")],
+            closed=self._operator_sent_away,
         )
+
+    def _accepting_delayed(self, error: OSError) -> None:
+        self._sessions.events.warn(
+            Event.CONNECTION_REFUSED, "out of descriptors", time.monotonic_ns(), detail=str(error)
+        )
+
+    def _operator_sent_away(self, reason: str, address: str) -> None:
+        self._sessions.events.warn(Event.CONNECTION_CLOSED, reason, time.monotonic_ns(), source=address)
 
     async def _serve_connection(self, sock: socket.socket, address: tuple[str, int]) -> None:
         name = f"{address[0]}:{address[1]}"
@@ -217,6 +226,8 @@ class NameServerProcess:
         open_socket = self._open[connection] = SocketConnection(sock, connection, tls=admission.tls)
         try:
             await open_socket.read_and_write(session.received)
+        except RefusedError as refused:
+            session.refuse(refused.reason, str(refused))
         finally:
             del self._open[connection]
             session.lost()

@@ -13,6 +13,7 @@ gone. So a client that does not read its responses cannot ask for more, and nobo
 import contextlib
 import errno
 import socket
+import ssl
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
@@ -23,7 +24,7 @@ import trio
 from broker.remoting.addresses import split_address
 from broker.requests.connection import Buffer, Connection
 from broker.shell.reading import PASS_S, Reading
-from broker.shell.tls import TlsSession
+from broker.shell.tls import IdleTlsError, RefusedError, TlsSession
 from log.record import pack_host
 
 RECEIVE_BYTES: Final = 120 * 1024
@@ -87,6 +88,8 @@ class SocketConnection:
         self._paused = False
         """`_reading` leaves it out because too much is unsent."""
         self._read_to_end = trio.Event()
+        self._refused: RefusedError | None = None
+        """Why it was closed here for what came on it; `read` raises it."""
         self._unsent_bytes_high = unsent_bytes_high
         self.closed = False
         self._unsent: deque[memoryview] = deque()
@@ -99,26 +102,32 @@ class SocketConnection:
     async def read(self, received: Callable[[bytes], None], receive_bytes: int = RECEIVE_BYTES) -> None:
         """Hands on what arrives until either side closes the connection.
 
-        What `received` raises is the failure of the node. It is raised by `Reading.run`, or here without `reading`.
+        Raises RefusedError if it was closed here, for what came on it or because the system cannot watch it. What
+        `received` raises is the failure of the node. It is raised by `Reading.run`, or here without `reading`.
         """
         try:
             if self._tls is not None:
                 received = self._decrypting(self._tls, received)
                 received(b"")  # what came with the end of the handshake
-            if self.closed:
-                return
-            if self._reading is None:
-                await self._read_alone(received, receive_bytes)
-                return
-            self._received = received
-            self._receive_bytes = self._receive_bytes_now = receive_bytes
-            try:
-                self._reading.add(self.socket.fileno(), self._read_once, first=self._is_peer)
-            except OSError:
-                return  # the system does not watch any more sockets
-            await self._read_to_end.wait()
+            if not self.closed:
+                await self._read_to_its_end(received, receive_bytes)
         finally:
             self.close()
+        if self._refused is not None:
+            raise self._refused
+
+    async def _read_to_its_end(self, received: Callable[[bytes], None], receive_bytes: int) -> None:
+        if self._reading is None:
+            await self._read_alone(received, receive_bytes)
+            return
+        self._received = received
+        self._receive_bytes = self._receive_bytes_now = receive_bytes
+        try:
+            self._reading.add(self.socket.fileno(), self._read_once, first=self._is_peer)
+        except OSError as error:
+            self._refused = RefusedError(f"the system watches no more sockets: {error}", "not watched")
+            return
+        await self._read_to_end.wait()
 
     async def _read_alone(self, received: Callable[[bytes], None], receive_bytes: int) -> None:
         sock = self.socket
@@ -196,12 +205,18 @@ class SocketConnection:
         def received_encrypted(data: bytes) -> None:
             try:
                 plain = tls.decrypt(data)
-                own = tls.pending()
-                if own:
-                    self._send([own])
-            except OSError:  # one of TLS is one, too
+            except ssl.SSLError as error:
+                kind = "TLS without requests" if isinstance(error, IdleTlsError) else "broken TLS"
+                self._refused = RefusedError(str(error.args[-1]), kind)
                 self.close()
                 return
+            own = tls.pending()
+            if own:
+                try:
+                    self._send([own])
+                except OSError:  # reset by the remote end: the same to the caller
+                    self.close()
+                    return
             if plain:
                 received(plain)
             if tls.ended:
@@ -389,9 +404,14 @@ _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUF
 
 
 async def accept_forever(
-    listener: socket.socket, accepted: Callable[[socket.socket, tuple[str, int]], None]
+    listener: socket.socket,
+    accepted: Callable[[socket.socket, tuple[str, int]], None],
+    delayed: Callable[[OSError], None],
 ) -> None:
-    """Accepts connections until cancelled. Running out of descriptors delays new connections and harms no open one."""
+    """Accepts connections until cancelled.
+
+    Running out of descriptors delays new connections and harms no open one; `delayed` is told each time.
+    """
     while True:
         await trio.lowlevel.wait_readable(listener)
         try:
@@ -400,6 +420,7 @@ async def accept_forever(
             continue
         except OSError as error:
             if error.errno in _OUT_OF_DESCRIPTORS:
+                delayed(error)
                 await trio.sleep(0.1)
                 continue
             raise

@@ -35,9 +35,14 @@ _TLS_HANDSHAKE: Final = 0x16
 _RECEIVE_BYTES: Final = 65_536
 
 _DECRYPTED_AT_ONCE: Final = 8 * 1024
+"""Between two of these is looked at what they brought; in a handshake, so much is received at once."""
 _IDLE_BYTES_MAX: Final = 20 * 1024
 """A record that is not whole yet has 16 KiB and a little, and one that carries a request more of it than of its own.
 What has nothing but key updates costs OpenSSL 0.3 to 0.6 ms for each KiB: so much of it ends a connection."""
+
+
+class IdleTlsError(ssl.SSLError):
+    """A connection carries next to nothing but TLS's own messages, such as key updates."""
 
 
 class TlsSession:
@@ -72,7 +77,7 @@ class TlsSession:
         while not done:
             await trio.lowlevel.wait_readable(sock)
             try:
-                data = sock.recv(_RECEIVE_BYTES)
+                data = sock.recv(_DECRYPTED_AT_ONCE)
             except (BlockingIOError, InterruptedError):
                 continue
             if not data:
@@ -96,7 +101,10 @@ class TlsSession:
         return done
 
     def decrypt(self, data: bytes) -> bytes:
-        """Returns the bytes that `data` completes, in the clear; there may be none. Raises OSError."""
+        """Returns the bytes that `data` completes, in the clear; there may be none.
+
+        Raises `ssl.SSLError` for what is no TLS, and `IdleTlsError`, which is one.
+        """
         pieces: list[bytes] = []
         if len(data) <= _DECRYPTED_AT_ONCE:
             self._decrypt(data, pieces)
@@ -108,6 +116,7 @@ class TlsSession:
 
     def _decrypt(self, data: Buffer, pieces: list[bytes]) -> None:
         self._incoming.write(data)
+        waiting = self._incoming.pending  # what came with the end of the handshake counts, too
         size = 0
         try:
             while piece := self._ssl.read(_RECEIVE_BYTES):
@@ -118,9 +127,10 @@ class TlsSession:
             pass
         except ssl.SSLZeroReturnError:
             self.ended = True
-        self._idle_bytes = max(0, self._idle_bytes + len(data) - 2 * size)
+        taken = waiting - self._incoming.pending
+        self._idle_bytes = max(0, self._idle_bytes + taken - 2 * size)
         if self._idle_bytes > _IDLE_BYTES_MAX:
-            raise ssl.SSLError(f"{self._idle_bytes} bytes of TLS's own, of which nobody has use")
+            raise IdleTlsError(f"{self._idle_bytes} bytes of TLS's own, of which nobody has use")
 
     def encrypt(self, buffers: Sequence[Buffer]) -> bytes:
         """Returns the buffers as TLS records, to be sent in this order."""
@@ -161,7 +171,11 @@ _TOLD_AT_ONCE: Final = 10
 
 
 class RefusedError(Exception):
-    """A connection is not let in. The text says why."""
+    """A connection is not let in, or not kept. The text says why; `reason` is the kind of it, for metrics."""
+
+    def __init__(self, text: str, reason: str = "not let in") -> None:
+        super().__init__(text)
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)

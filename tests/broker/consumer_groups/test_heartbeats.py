@@ -15,6 +15,7 @@ from broker.remoting.bodies import (
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.headers import NotifyConsumerIdsChangedHeader
 from broker.remoting.json_body import decode_body, encode_body
+from broker.statistics.events import Event
 from tests.broker.harness import Client, Group
 
 
@@ -134,6 +135,8 @@ def test_silent_client_is_disconnected(group: Group, client: Client) -> None:
     client.heartbeat("g")
     group.advance(121)
     assert client.closed
+    node = group.node(group.leader)
+    assert node.events.counts[Event.CONNECTION_CLOSED, "silent client"] == 1
 
 
 def test_list_of_an_unknown_group_is_an_error(group: Group) -> None:

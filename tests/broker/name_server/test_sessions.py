@@ -7,6 +7,7 @@ import struct
 import zlib
 
 import pytest
+import structlog.testing
 
 from broker.access.name_server_control import NameServerControl
 from broker.name_server import NameServer, sessions
@@ -103,6 +104,23 @@ def test_idle_connections_are_closed() -> None:
     rig.sessions.sweep()
     assert (silent.aborted, busy.aborted) == (True, False)
     assert rig.desk.turns_wanted > turns
+    assert rig.sessions.events.counts == {(Event.CONNECTION_CLOSED, "idle"): 1}
+
+
+def test_whose_broker_is_silent_is_closed_and_told_once() -> None:
+    rig = Rig()
+    connection = rig.connect("10.0.0.1:1")
+    rig.sessions.clients.open[connection].received(registration(1))
+    rig.desk.advance(121)
+    with structlog.testing.capture_logs() as logs:
+        rig.sessions.sweep()
+    assert connection.aborted
+    (told,) = logs
+    assert (told["event"], told["reason"], told["source"]) == (
+        "connection closed",
+        "silent broker",
+        "10.0.0.1",
+    )
 
 
 def registration(topics: int, address: str = "10.0.0.1:10911", *, compressed: bool = False) -> bytes:

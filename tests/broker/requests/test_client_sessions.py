@@ -123,9 +123,12 @@ def test_the_end_of_a_session_is_told_with_its_time_and_its_frame_counts_no_more
 def test_a_connection_is_aborted_by_one_sweep_only(rig: Rig) -> None:
     session = rig.connect("a")
     rig.desk.advance(IDLE_S + 1)
-    for _ in range(2):
-        assert rig.sweep() == {"a"}
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(2):
+            assert rig.sweep() == {"a"}
     assert rig.desk.outgoing.take() == [session.connection]
+    assert [(entry["event"], entry["reason"]) for entry in logs] == [("connection closed", "idle")]
+    assert rig.sessions.events.count(Event.CONNECTION_CLOSED) == 1
 
 
 def test_who_neither_reads_nor_writes_is_closed(rig: Rig) -> None:
@@ -138,6 +141,7 @@ def test_who_neither_reads_nor_writes_is_closed(rig: Rig) -> None:
     rig.desk.advance(1)
     assert rig.sweep() == {"silent"}
     assert silent.connection in rig.desk.outgoing.connections
+    assert rig.sessions.events.counts == {(Event.CONNECTION_CLOSED, "idle"): 1}
     silent.lost()
     rig.desk.advance(IDLE_S - 1)
     assert rig.sweep() == set()

@@ -14,6 +14,8 @@ from broker.shell.http import HttpServer, Page, PageMaker, Query
 from broker.shell.sockets import listen
 
 LIMIT_S = 600.0
+sent_away: list[tuple[str, str]] = []
+"""What the server that runs has told of those that it closed."""
 
 
 async def page(query: Query) -> Page:
@@ -23,7 +25,9 @@ async def page(query: Query) -> Page:
 @contextlib.asynccontextmanager
 async def serving(**more: PageMaker) -> AsyncIterator[HttpServer]:
     pages = {"/page": page, **{f"/{name}": maker for name, maker in more.items()}}
-    server = HttpServer(trio.SocketListener(trio.socket.from_stdlib_socket(listen("127.0.0.1:0"))), pages)
+    listener = trio.SocketListener(trio.socket.from_stdlib_socket(listen("127.0.0.1:0")))
+    server = HttpServer(listener, pages, lambda reason, address: sent_away.append((reason, address)))
+    sent_away.clear()
     with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.run)
@@ -107,6 +111,7 @@ async def test_what_is_no_request_is_refused_and_the_connection_ends(sent: bytes
             0,
         }  # 0: the close overtook the answer, for not all that was sent had been read
         assert await asked(server, request("GET /page")) == (200, "short")
+        assert sent_away == ([("operators' port: no request", "127.0.0.1")] if status in (400, 431) else [])
 
 
 async def test_silent_connections_keep_nobody_out() -> None:
@@ -120,6 +125,7 @@ async def test_silent_connections_keep_nobody_out() -> None:
         for _ in range(3):
             assert await asked(server, request("GET /page")) == (200, "short")
         assert await until_closed(silent[0]) == b""
+        assert sent_away[0] == ("operators' port: too many connections", "127.0.0.1")
         await silent[-1].send_all(b"P/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert (await until_closed(silent[-1])).endswith(b"short")
 
@@ -166,3 +172,4 @@ async def test_a_request_that_does_not_end_is_given_up(autojump_clock: trio.test
                 await stream.send_all(b"GET /page HTTP/1.1\r\nHost")
                 assert await until_closed(stream) == b""
         assert trio.current_time() - began == pytest.approx(http.REQUEST_S, abs=1)
+        assert sent_away == [("operators' port: no request in time", "127.0.0.1")]
