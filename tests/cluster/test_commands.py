@@ -171,21 +171,23 @@ async def test_status_of_a_whole_and_of_a_wounded_group(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_demonstration(tmp_path: Path) -> None:
-    """All but the verdict, which has tests of its own."""
+    """With the verdict, for which no Spark is started."""
     text = tmp_path / "text.txt"
     text.write_bytes(b"".join(b"line %d\n" % number for number in range(3000)))
     with trio.fail_after(LIMIT_S):
         done = await trio.run_process(
             [
                 *(sys.executable, "-m", "trivet", "demo", "--input", str(text)),
-                *("--dir", str(tmp_path / "demo"), "--no-analysis", "--json"),
+                *("--dir", str(tmp_path / "demo"), "--json"),
             ],
             capture_stdout=True,
             capture_stderr=True,
             check=False,
         )
     assert done.returncode == 0, done.stderr.decode()
+    assert "judged in this process, without Spark" in done.stderr.decode()
     summary = json.loads(done.stdout)
+    assert summary["verdict"] == "holds"
     assert summary["messages_sent"] + summary["messages_of_unknown_outcome"] == 3000
     assert summary["messages_read"] >= summary["messages_sent"]
     assert summary["killed"] != summary["new_leader"]

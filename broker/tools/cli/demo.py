@@ -1,4 +1,4 @@
-"""``trivet demo``: the whole system at work, in a minute or two."""
+"""``trivet demo``: the whole system at work, in half a minute."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def demo(
     dir: Annotated[Path, Parameter(help="Where everything goes; an earlier demo there is replaced.")] = Path(
         "demo-data"
     ),
-    analysis: Annotated[bool, Parameter(help="Whether Spark judges the traces.")] = True,
+    analysis: Annotated[bool, Parameter(help="Whether the traces are judged.")] = True,
+    spark: Annotated[
+        bool, Parameter(negative="", help="Have Spark judge them, though they are short; needs Java.")
+    ] = False,
     console: Annotated[
         bool, Parameter(negative="", help="Serve a page that shows the group, as long as it runs.")
     ] = False,
@@ -41,8 +44,9 @@ def demo(
 
     Starts a name server and three brokers, sends every line of --input (by default 24,000 lines of the running
     Python's standard library) while three consumers read, kills the leader with SIGKILL, starts it again, compares the
-    three stores byte by byte and lets Spark judge the recorded traces. Exit codes: 0 everything holds, 1 something does
-    not, 3 the traces were not judged although they should have been.
+    three stores byte by byte and judges the recorded traces, as `trivet analyze` does: those of a long --input with
+    Spark. Exit codes: 0 everything holds, 1 something does not, 3 the traces were not judged although they should have
+    been.
     """
     import trio
 
@@ -66,7 +70,7 @@ def demo(
     progress = Progress(2.0)
     progress.tell(f"{len(lines):,} lines to send; everything goes to {dir}")
     demonstration = Demonstration(directory, lines, progress.tell)
-    starts_spark = analysis and len(lines) <= _SPARK_AHEAD_LINES_MAX
+    starts_spark = analysis and spark and len(lines) <= _SPARK_AHEAD_LINES_MAX
     trio.run(
         _run_with_progress,
         demonstration,
@@ -78,8 +82,8 @@ def demo(
     summary = demonstration.summary
     code = 0
     if analysis:
-        progress.tell("Spark judges the traces")
-        code, summary.verdict, summary.report = judge_traces(directory)
+        progress.tell("the traces are judged")
+        code, summary.verdict, summary.report = judge_traces(directory, spark=spark, keep_stdout=json)
     summary.seconds = time.monotonic() - begin
     if json:
         from broker.tools.cli.output import print_json

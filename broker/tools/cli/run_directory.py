@@ -82,21 +82,22 @@ def log_clients_to(path: Path) -> None:
 
 
 class Judgement(NamedTuple):
-    """Spark's verdict on a run: the exit code (0, 1 or 3), the word for it, and the report's path."""
+    """The analysis' verdict on a run: the exit code (0, 1 or 3), the word for it, and the report's path."""
 
     code: int
     verdict: str
     report: str | None
 
 
-def judge_traces(directory: Path, *, keep_stdout: bool = False) -> Judgement:
-    """Let Spark judge ``directory/traces``; its output goes to stderr with `keep_stdout`."""
+def judge_traces(directory: Path, *, spark: bool = False, keep_stdout: bool = False) -> Judgement:
+    """Judge ``directory/traces``, with Spark if they are long or ``spark``; what it prints goes to stderr with
+    `keep_stdout`."""
     from broker.tools.cli.analysis import analyze
 
     report = directory / "report"
     with contextlib.redirect_stdout(sys.stderr) if keep_stdout else contextlib.nullcontext():
         try:
-            code = analyze(directory / "traces", report=report)
+            code = analyze(directory / "traces", report=report, spark=spark)
         except CommandError as error:
             print(f"trivet: {error}", file=sys.stderr)
             code = UNDECIDED
