@@ -7,7 +7,7 @@ mqadmin's consumerStatus does. Which queues it holds it tells with that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,13 +16,13 @@ from broker.operations.asking import Groups, each, read_body
 from broker.operations.errors import InUse, NotThere
 from broker.operations.members import config_of, connection_of, consumed_topics, running_infos
 from broker.operations.own_groups import is_made_by_tools
+from broker.operations.progress import Place, Range, lags, ranges_of
 from broker.remoting.admin_bodies import (
     BrokerConsumeStats,
     ConsumerConnection,
     ConsumerRunningInfo,
     ConsumeStats,
     ConsumeTimeSpan,
-    TopicStats,
 )
 from broker.remoting.bodies import (
     SubscriptionData,
@@ -40,8 +40,8 @@ Kind = Literal["clustering", "broadcasting"]
 class GroupSummary:
     """One consumer group in a list. ``kind`` is None while it has no members: nobody else knows it.
 
-    ``lag`` counts the messages that it has not consumed in the queues where it has positions; ``consumed_per_s`` is the
-    rate that its broker groups measured last.
+    ``lag`` counts the messages that it has yet to consume in all queues that it reads, as `describe_group` does;
+    ``consumed_per_s`` is the rate that its broker groups measured last.
     """
 
     name: str
@@ -86,7 +86,8 @@ class QueueProgress:
     """A consumer group in one queue, whose messages end before ``end``.
 
     ``position`` is the next offset that the group reads, 0 where it has none yet; ``lag`` how many messages it has yet
-    to read of those that the queue keeps, ``lag_s`` how long the first of them has waited; ``owner`` is the client that
+    to read of those that the queue keeps, without a position from where its first pull would begin
+    (`broker.operations.progress`), ``lag_s`` how long the first of them has waited; ``owner`` is the client that
     has the queue, None if nobody says so.
     """
 
@@ -150,27 +151,80 @@ async def list_groups(admin: AdminClient, *, system: bool = False) -> list[Group
     connections = dict(
         zip(places, await each(admin, places, lambda place: connection_of(groups, *place)), strict=True)
     )
-    summaries = []
-    for group in names:
-        here = [connection for name in groups.names if (connection := connections[group, name])]
-        stats = [one for name in groups.names for one in found[name][1].groups.get(group, ())]
-        subscribed = {topic for connection in here for topic in connection.subscription_table}
-        consumed = {queue.topic for one in stats for queue in one.offsets}
-        summaries.append(
-            GroupSummary(
-                name=group,
-                kind=_kind(here),
-                members=len({client.client_id for one in here for client in one.connection_set}),
-                topics=tuple(sorted(topic for topic in subscribed | consumed if not _is_its_own(topic))),
-                lag=sum(
-                    max(0, at.broker_offset - at.consumer_offset)
-                    for one in stats
-                    for at in one.offsets.values()
-                ),
-                consumed_per_s=sum(one.consume_tps for one in stats),
-            )
+    rates = {
+        group: [one for name in groups.names for one in found[name][1].groups.get(group, ())]
+        for group in names
+    }
+    here = {
+        group: [connection for name in groups.names if (connection := connections[group, name])]
+        for group in names
+    }
+    # Whoever reads a topic in one broker group reads it in all: where no position is noted, nothing was read yet.
+    read = {
+        group: {
+            *(topic for connection in here[group] for topic in connection.subscription_table),
+            *(queue.topic for one in rates[group] for queue in one.offsets),
+            RETRY_PREFIX + group,
+        }
+        for group in names
+    }
+    lag = await _lags_in_all(groups, {name: found[name][1] for name in groups.names}, read, here)
+    return [
+        GroupSummary(
+            name=group,
+            kind=_kind(here[group]),
+            members=len({client.client_id for one in here[group] for client in one.connection_set}),
+            topics=tuple(sorted(topic for topic in read[group] if not _is_its_own(topic))),
+            lag=lag[group],
+            consumed_per_s=sum(one.consume_tps for one in rates[group]),
         )
-    return summaries
+        for group in names
+    ]
+
+
+async def _lags_in_all(
+    groups: Groups,
+    progress: Mapping[str, BrokerConsumeStats],
+    read: Mapping[str, Set[str]],
+    connections: Mapping[str, Sequence[ConsumerConnection]],
+) -> dict[str, int]:
+    """Return the lag of each consumer group in the topics that it has `read`, by its `progress` at broker groups.
+
+    A group that is broadcast to has none here: each of its members keeps positions of its own.
+    """
+    counted = [group for group, found in connections.items() if _kind(found) != "broadcasting"]
+    places = [
+        (broker, topic)
+        for broker in groups.names
+        for topic in sorted({topic for group in counted for topic in read[group]})
+    ]
+    kept = dict(
+        zip(places, await each(groups.admin, places, lambda place: ranges_of(groups, *place)), strict=True)
+    )
+    first = {group: next(iter(found), None) for group, found in connections.items()}
+    total = dict.fromkeys(connections, 0)
+    for broker in groups.names:
+        ranges = {
+            (topic, queue): at
+            for (name, topic), queues in kept.items()
+            if name == broker
+            for queue, at in queues.items()
+        }
+        positions = {
+            Place(group, topic, queue): 0
+            for group in counted
+            for topic, queue in ranges
+            if topic in read[group]
+        }
+        for group in counted:
+            for one in progress[broker].groups.get(group, ()):
+                for queue, at in one.offsets.items():
+                    place = Place(group, queue.topic, queue.queue_id)
+                    if place in positions:  # topics with more queues than are read tell of these, too
+                        positions[place] = at.consumer_offset
+        for place, lag in (await lags(groups, broker, positions, ranges, first)).items():
+            total[place.group] += lag
+    return total
 
 
 async def describe_group(admin: AdminClient, name: str) -> GroupDetail:
@@ -200,7 +254,9 @@ async def describe_group(admin: AdminClient, name: str) -> GroupDetail:
     progress = (
         []  # each member keeps its own positions
         if kind == "broadcasting"
-        else await each(admin, groups.names, lambda broker: _progress(groups, broker, name, read, owners))
+        else await each(
+            admin, groups.names, lambda broker: _progress(groups, broker, name, read, owners, here)
+        )
     )
     queues = tuple(
         sorted(
@@ -258,6 +314,7 @@ async def _progress(
     group: str,
     read: Set[str],
     owners: Mapping[tuple[str, str, int], str],
+    connections: Sequence[ConsumerConnection],
 ) -> tuple[list[QueueProgress], float]:
     """Return the consumer group's progress in the queues of a broker group, and the rate at which it consumes.
 
@@ -270,34 +327,41 @@ async def _progress(
     stats = read_body(response, broker, ConsumeStats.decode)
     topics = sorted({queue.topic for queue in stats.offsets})
 
-    async def times(topic: str) -> tuple[dict[int, int], dict[int, int]]:
+    async def times(topic: str) -> tuple[dict[int, int], dict[int, Range]]:
         fields = {"topic": topic, "group": group}
         spans = await groups.read(broker, RequestCode.QUERY_CONSUME_TIME_SPAN, fields)
-        ends = await groups.read(broker, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
         found = read_body(spans, broker, lambda body: decode_body(body, ConsumeTimeSpan))
-        ranges = read_body(ends, broker, TopicStats.decode).offsets
         return (
             {span.message_queue.queue_id: span.delay_time for span in found.consume_time_span_set},
-            {queue.queue_id: at.min_offset for queue, at in ranges.items()},
+            await ranges_of(groups, broker, topic),
         )
 
     by_topic = dict(zip(topics, await each(groups.admin, topics, times), strict=True))
+    ranges = {
+        (queue.topic, queue.queue_id): Range(
+            by_topic[queue.topic][1].get(queue.queue_id, Range(0, 0)).begin, at.broker_offset
+        )
+        for queue, at in stats.offsets.items()
+    }
+    positions = {
+        Place(group, queue.topic, queue.queue_id): at.consumer_offset for queue, at in stats.offsets.items()
+    }
+    behind = await lags(groups, broker, positions, ranges, {group: next(iter(connections), None)})
     queues = []
-    for queue, at in stats.offsets.items():
-        waits_ms, begins = by_topic[queue.topic]
-        begin = begins.get(queue.queue_id, 0)
-        lag = max(0, at.broker_offset - max(at.consumer_offset, begin))
+    for place, lag in behind.items():
+        begin, end = ranges[place.topic, place.queue]
+        waits_ms = by_topic[place.topic][0].get(place.queue, 0)
         queues.append(
             QueueProgress(
                 broker=broker,
-                topic=queue.topic,
-                queue=queue.queue_id,
-                position=at.consumer_offset,
+                topic=place.topic,
+                queue=place.queue,
+                position=positions[place],
                 begin=begin,
-                end=at.broker_offset,
+                end=end,
                 lag=lag,
-                lag_s=waits_ms.get(queue.queue_id, 0) / 1000 if lag else 0.0,
-                owner=owners.get((broker, queue.topic, queue.queue_id)),
+                lag_s=waits_ms / 1000 if lag else 0.0,
+                owner=owners.get((broker, place.topic, place.queue)),
             )
         )
     return queues, stats.consume_tps

@@ -28,6 +28,7 @@ from broker.node.node import Node
 from broker.node.running import RunningNode
 from broker.peers.protocol import Frame
 from broker.remoting.bodies import (
+    ConsumeFromWhere,
     ConsumerData,
     HeartbeatData,
     MessageModel,
@@ -730,6 +731,7 @@ class Client:
         expression: str = "*",
         version: int = 1,
         model: MessageModel = MessageModel.CLUSTERING,
+        consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
     ) -> RemotingCommand:
         """Registers as consumer of topics, as producer, or as both; returns the answer."""
         subscriptions = [
@@ -739,7 +741,10 @@ class Client:
         if consumer_group is not None:
             data.consumer_data_set.append(
                 ConsumerData(
-                    group_name=consumer_group, message_model=model, subscription_data_set=subscriptions
+                    consume_from_where=consume_from_where,
+                    group_name=consumer_group,
+                    message_model=model,
+                    subscription_data_set=subscriptions,
                 )
             )
         if producer_group is not None:

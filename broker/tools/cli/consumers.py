@@ -33,7 +33,10 @@ async def list_groups(
     servers: Servers = DEFAULT_SERVERS,
     json: AsJson = False,
 ) -> int:
-    """List the consumer groups with their members, topics and lag: the messages that each has yet to consume."""
+    """List the consumer groups with their members, topics and lag: the messages that each has yet to consume.
+
+    A queue in which a group has no position yet counts from where its first pull would begin.
+    """
     from broker.operations.consumer_groups import list_groups
     from broker.tools.cli.output import print_json, print_table
 

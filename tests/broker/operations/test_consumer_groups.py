@@ -11,6 +11,7 @@ from broker.client.admin import AdminClient
 from broker.client.consuming.consumer import Consumer
 from broker.operations.consumer_groups import Conflict, delete_group, describe_group, list_groups
 from broker.operations.errors import InUse, NotThere
+from broker.remoting.bodies import ConsumeFromWhere
 from tests.broker.client.cluster import NAME_SERVER, Broker
 from tests.broker.client.links import ClientRuntime
 
@@ -56,9 +57,48 @@ async def test_a_group_that_has_read_at_one_broker_group_only(
     with a.client() as client:
         client.heartbeat("away", ["t"])
     found = await describe_group(admin, "away")
+    (summary,) = await list_groups(admin)
+    assert summary.lag == found.lag == 1
     assert [(at.broker, at.queue, at.lag) for at in found.queues if at.topic == "t" and at.lag] == [
         ("b", 0, 1)
     ]
+
+
+@pytest.mark.parametrize(
+    ("begins", "position", "lag"),
+    [
+        (ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET, None, 2),
+        (ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET, 0, 5),
+        (ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, None, 5),
+        (None, None, 5),
+    ],
+)
+async def test_a_queue_without_a_position_counts_from_where_a_first_pull_would_begin(
+    leaders: list[Broker], admin: AdminClient, begins: ConsumeFromWhere | None, position: int | None, lag: int
+) -> None:
+    """At a, the first messages are deleted, so that members that want it begin at the end; at b none are."""
+    a, b = leaders
+    a.append("t", 0, b"deleted")
+    await a.delete_stored()
+    for number in range(3):
+        a.append("t", 0, b"%d" % number)
+    for number in range(2):
+        b.append("t", 1, b"%d" % number)
+    if position is not None:
+        a.commit("new", "t", 0, position)
+    with a.client() as client, b.client() as other:
+        for one in (client, other):
+            one.heartbeat(
+                "new", ["t"], consume_from_where=begins or ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+            )
+        if begins is None:
+            a.commit("new", "t", 1, 0)
+            client.close()
+            other.close()
+        found = await describe_group(admin, "new")
+        (summary,) = await list_groups(admin)
+    assert [at.begin for at in found.queues if at.topic == "t"] == [1, 0, 0, 0]
+    assert (found.lag, summary.lag) == (lag, lag)
 
 
 async def test_members_that_disagree_and_what_each_holds(

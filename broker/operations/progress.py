@@ -1,0 +1,101 @@
+"""How far a consumer group is in the queues that it reads.
+
+A queue in which a group has no position yet counts from where its first pull would begin, as brokers and clients have
+it: at the queue's first message as long as that is kept, whatever the members want; later where they want to begin
+(CONSUME_FROM_LAST_OFFSET: at the end, so that there is no lag), and at the first message that is kept where nobody says
+so. Brokers send members that want it to the end of a queue, too, whose first message is kept and more than a GiB of log
+behind: this they tell only to members, and here it counts as lag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from broker.operations.asking import Groups, read_body
+from broker.remoting.admin_bodies import ConsumerConnection, TopicStats
+from broker.remoting.bodies import ConsumeFromWhere
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.json_body import decode_body
+from broker.state.topic_rules import RETRY_PREFIX
+
+
+class Place(NamedTuple):
+    """A consumer group in a queue of a broker group."""
+
+    group: str
+    topic: str
+    queue: int
+
+
+class Range(NamedTuple):
+    """The messages that a queue keeps, from ``begin`` up to but not including ``end``."""
+
+    begin: int
+    end: int
+
+
+class _Positions(msgspec.Struct, rename="camel"):
+    """Response to GET_ALL_CONSUMER_OFFSET 43: by topic@group, the position by queue."""
+
+    offset_table: dict[str, dict[int, int]]
+
+
+async def ranges_of(groups: Groups, broker: str, topic: str) -> dict[int, Range]:
+    """Return what each queue of a topic keeps at a broker group; nothing where it does not have the topic.
+
+    Raises ClientError.
+    """
+    accepted = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
+    response = await groups.read(
+        broker, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic}, accepted=accepted
+    )
+    if response.code == ResponseCode.TOPIC_NOT_EXIST:
+        return {}
+    found = read_body(response, broker, TopicStats.decode).offsets
+    return {queue.queue_id: Range(at.min_offset, at.max_offset) for queue, at in found.items()}
+
+
+async def lags(
+    groups: Groups,
+    broker: str,
+    positions: Mapping[Place, int],
+    ranges: Mapping[tuple[str, int], Range],
+    connections: Mapping[str, ConsumerConnection | None],
+) -> dict[Place, int]:
+    """Return how many messages of each queue a consumer group has yet to read at a broker group.
+
+    ``positions`` are 0 where there is none, as brokers tell them; ``ranges`` are by topic and queue; ``connections``,
+    by consumer group, say where its members want to begin. Raises ClientError.
+    """
+    found = {
+        place: max(0, at.end - max(position, at.begin))
+        for place, position in positions.items()
+        for at in [ranges.get((place.topic, place.queue), Range(0, 0))]
+    }
+    in_doubt = [
+        place
+        for place, lag in found.items()
+        if lag and not positions[place] and ranges[place.topic, place.queue].begin > 0
+        if not place.topic.startswith(RETRY_PREFIX) and _begins_at_the_end(connections.get(place.group))
+    ]
+    for place in await _without_position(groups, broker, in_doubt):
+        found[place] = 0
+    return found
+
+
+def _begins_at_the_end(connection: ConsumerConnection | None) -> bool:
+    """Tell where members begin that find no position; RocketMQ's clients take all other words for the last offset."""
+    elsewhere = (ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, ConsumeFromWhere.CONSUME_FROM_TIMESTAMP)
+    return connection is not None and connection.consume_from_where not in elsewhere
+
+
+async def _without_position(groups: Groups, broker: str, places: Collection[Place]) -> list[Place]:
+    """Return those of these places where the consumer group has no position, rather than the position 0."""
+    if not places:
+        return []
+    response = await groups.read(broker, RequestCode.GET_ALL_CONSUMER_OFFSET, {})
+    table = read_body(response, broker, lambda body: decode_body(body, _Positions)).offset_table
+    return [place for place in places if place.queue not in table.get(f"{place.topic}@{place.group}", {})]
