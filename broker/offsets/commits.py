@@ -6,6 +6,11 @@ queue. So a report that nobody waits for is staged, and one command takes all th
 once, and so does whatever else sets or deletes offsets: it goes behind what was reported before it. What fills a
 command does not wait either: no call has more than one command to write, however many queues a client reports at
 once. What was staged and lost with the leader is reported again by its consumer.
+
+An offset belongs to the topic and the consumer group that it was decided for, and neither has more of an identity in
+the log than its name. So none goes into the log behind the deletion of one of them before that is applied: with the
+topic made again in between, the new one would have it. All commands of a term are its leader's, which serves when it
+has applied those of earlier terms; so what it has under way is all that there can be.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -111,8 +116,30 @@ class OffsetCommits:
         self._staged_claims: list[Callable[[], None]] = []
         """For staged offsets of groups that are not known otherwise: give back the room that they take."""
         self._waiting: list[_Waiter] = []
+        self._deletions: list[Callable[[str, str], bool]] = []
+        """Those under way: each tells whether it is of this consumer group, or of this topic."""
         self._deadline = time.add_deadline(self.propose)
         listeners.role_changes.append(self._role_changed)
+
+    def begin_deletion(self, concerns: Callable[[str, str], bool]) -> Callable[[], None]:
+        """To be called before a deletion is proposed; returns what is to be called when it is applied, or lost.
+
+        `concerns` tells whether it is of a consumer group, or of a topic. What was reported before goes before it, and
+        what comes in between is not taken.
+        """
+        self.propose()
+        self._deletions.append(concerns)
+
+        def end() -> None:
+            self._deletions.remove(concerns)
+
+        return end
+
+    def _check_not_deleted(self, group: str, topic: str) -> None:
+        if any(concerns(group, topic) for concerns in self._deletions):
+            raise RequestError(
+                ResponseCode.SYSTEM_BUSY, f"topic[{topic}] or group [{group}] is being deleted: ask again"
+            )
 
     def stage(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Stages a report that nobody waits for."""
@@ -123,6 +150,7 @@ class OffsetCommits:
                 return  # nothing new: an idle consumer must not grow the log
         if key not in self._staged:
             try:
+                self._check_not_deleted(group, topic)
                 self._take_room(key)
             except RequestError:
                 return  # whoever asks for a response is told
@@ -144,10 +172,12 @@ class OffsetCommits:
 
         `done` is told where the group is sent if the report does not count, else None.
 
-        Raises `RequestError` when there would be one offset, or one group, too many.
+        Raises `RequestError` when there would be one offset, or one group, too many, and while topic or group are
+        being deleted.
         """
         key = (group, topic, queue_id)
         if key not in self._staged:
+            self._check_not_deleted(group, topic)
             self._take_room(key)
         self._staged[key] = offset
         self._waiting.append((lambda uncounted: done(uncounted.get(key)), lost))
@@ -182,6 +212,9 @@ class OffsetCommits:
 
         `until_followed` parks them (broker/offsets/resets.py). Raises as `commit`, and as `Replica.propose_command`.
         """
+        if self._deletions:
+            for group, topic in dict.fromkeys(offset[:2] for offset in offsets):
+                self._check_not_deleted(group, topic)
         stored = self._replica.metadata.offsets
         self._check_room(
             sum(queue_id not in stored.get((group, topic), ()) for group, topic, queue_id, _ in offsets)

@@ -4,7 +4,7 @@ Every change is a command in the log and answered when it is committed; the name
 registration version has risen. A leader that begins to serve creates what every broker has and this group lacks.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -35,7 +35,7 @@ from broker.requests.errors import ReplicaError, RequestError, TooManyError
 from broker.requests.processing import Place, Route
 from broker.requests.responses import reply, reply_unknown
 from broker.settings.live import LiveSettings
-from broker.state.commands import Command, DeleteGroup, DeleteTopic, PutGroup, PutTopic, Several
+from broker.state.commands import DeleteGroup, DeleteTopic, PutGroup, PutTopic, Several
 from broker.state.topic_rules import SYSTEM_TOPICS, InvalidNameError, check_group_name, check_topic_name
 from broker.topics.creation import Creations, missing_of_the_broker
 from log.errors import DiskFullError
@@ -172,7 +172,9 @@ class TopicsProcessor:
         """Deletes a topic, its queues and the offsets in it; a topic that does not exist is deleted already."""
         topic = command.decode_fields(TopicHeader).topic
         self._check_topic(topic)
-        self._carry_out(connection, command, DeleteTopic(topic, self._time.wall_ms))
+        self._delete(
+            connection, command, DeleteTopic(topic, self._time.wall_ms), lambda _, of_topic: of_topic == topic
+        )
 
     def _check_topic(self, topic: str) -> None:
         try:
@@ -243,9 +245,10 @@ class TopicsProcessor:
     def delete_group(self, connection: Connection, command: RemotingCommand) -> None:
         """Deletes a consumer group, with its offsets if asked."""
         header = command.decode_fields(DeleteSubscriptionGroupHeader)
-        clean = bool(header.clean_offset) or bool(header.remove_offset)
-        self._offsets.propose()  # what was reported before must not outlive the group
-        self._carry_out(connection, command, DeleteGroup(header.group_name, clean, self._time.wall_ms))
+        clean, name = bool(header.clean_offset) or bool(header.remove_offset), header.group_name
+        self._delete(
+            connection, command, DeleteGroup(name, clean, self._time.wall_ms), lambda group, _: group == name
+        )
 
     def all_groups(self, connection: Connection, command: RemotingCommand) -> None:
         """Tells every consumer group that the client may see, with the version of the table."""
@@ -268,12 +271,28 @@ class TopicsProcessor:
 
     # ------------------------------------------------------------------ inside
 
-    def _carry_out(self, connection: Connection, request: RemotingCommand, command: Command) -> None:
-        self._replica.propose_command(
-            command,
-            lambda _: reply(connection, request, ResponseCode.SUCCESS),
-            lambda: reply_unknown(connection, request),
-        )
+    def _delete(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        command: DeleteTopic | DeleteGroup,
+        concerns: Callable[[str, str], bool],
+    ) -> None:
+        end = self._offsets.begin_deletion(concerns)
+
+        def done(_: object) -> None:
+            end()
+            reply(connection, request, ResponseCode.SUCCESS)
+
+        def lost() -> None:
+            end()
+            reply_unknown(connection, request)
+
+        try:
+            self._replica.propose_command(command, done, lost)
+        except BaseException:
+            end()
+            raise
 
     def _create(
         self, connection: Connection, request: RemotingCommand, commands: Sequence[PutTopic | PutGroup]
