@@ -26,9 +26,9 @@ from broker.administration.group_changes_processor import ChangeGroupHeader, Tra
 from broker.remoting import admin_headers as admin
 from broker.remoting import bodies, headers
 from broker.remoting import name_server_headers as names
-from broker.remoting.codes import RequestCode
+from broker.remoting.codes import RequestCode, Version
 from broker.remoting.command import JSON, ROCKETMQ, encode, request
-from broker.remoting.register_body import RegisterBrokerBody, body_crc
+from broker.remoting.register_body import TOPICS_AT_ONCE, RegisterBrokerBody, body_crc
 from broker.remoting.route import TopicRouteData
 from log.batch import BatchItem, encode_batch
 
@@ -130,6 +130,8 @@ _PROPERTIES: Final = (
     "TIMER_DEL_UNIQKEY", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "WAIT",
     "POP_CK", "CLUSTER", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL", "MSG_TYPE", "INNER_NUM", "a", "SHARDING_KEY",
 )  # fmt: skip
+_ZLIB: Final = b"\x78"
+"""The first byte of what zlib has compressed."""
 _PROPERTY_VALUES: Final = ("true", "k1 k2", "x", "", " ", "\x01", "c1", "1700000000500")
 _EXPRESSIONS: Final = (
     "*", "", "a || b", "||", "a||" * 400, "a > 5", "a = 'x' AND b IS NOT NULL", "a IN ('x','y')",
@@ -169,6 +171,7 @@ class Drawing:
         body = self._body(code)
         if code == RequestCode.REGISTER_BROKER and random.random() < 0.7:
             fields["bodyCrc32"] = str(body_crc(body))
+            fields["compressed"] = "true" if body.startswith(_ZLIB) else "false"
         texts = {name: value for name, value in fields.items() if isinstance(value, str)}
         if self._sign is not None and random.random() < 0.9:
             fields |= self._sign(texts, body) if len(texts) == len(fields) else {}
@@ -304,7 +307,7 @@ class Drawing:
         if kind is not None:
             text = _json(self._value("", kind, 0))
             if code == RequestCode.REGISTER_BROKER and random.random() < 0.3:
-                text = zlib.compress(random.choice((text, RegisterBrokerBody().encode(), bytes(1 << 20))))
+                text = self._compressed(text)
             return self._damaged(text)
         if code in (RequestCode.UPDATE_BROKER_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG):
             name = random.choice(
@@ -315,6 +318,18 @@ class Drawing:
                 value = "6"  # without accounts anybody may shut a broker, and it is shut for all then
             return f"{name}={value}\n".encode(errors="replace")
         return random.choice((b"", b"body", random.randbytes(random.choice((1, 100, 5000)))))
+
+    def _compressed(self, text: bytes) -> bytes:
+        """A registration's compressed body, or what is none; some unfold to thousands of topics."""
+        random = self.random
+        return random.choice(
+            (
+                lambda: zlib.compress(text),
+                lambda: RegisterBrokerBody().encode_compressed(Version.V5_0_0),
+                lambda: zlib.compress(bytes(1 << 20)),
+                lambda: unfolding(random.choice((100, TOPICS_AT_ONCE, 3 * TOPICS_AT_ONCE))),
+            )
+        )()
 
     def _batch(self) -> bytes:
         random = self.random
@@ -362,6 +377,17 @@ class Drawing:
         if kind in (str, int, bool, float) or (isinstance(kind, type) and issubclass(kind, enum.Enum)):
             return self._fitting(name, kind)
         return random.choice((None, "x", 1, {}))
+
+
+def unfolding(count: int) -> bytes:
+    """The compressed body of a registration that names one topic so many times, in a hundred bytes or little more."""
+    topic = _item(b"unfolded 1 1 6 SINGLE_TAG")
+    body = _item(b'{"timestamp":0,"counter":0}') + count.to_bytes(4, "big") + topic * count + _item(b"[]")
+    return zlib.compress(body + bytes(4), 9)
+
+
+def _item(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "big") + data
 
 
 def _plain(kind: Any) -> Any:

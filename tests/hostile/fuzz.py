@@ -47,7 +47,7 @@ from broker.requests.connection import Connection
 from broker.settings.tables import NameServerSettings
 from tests.broker.harness import Group
 from tests.broker.lines import Desk
-from tests.hostile.drawing import Drawing, Names
+from tests.hostile.drawing import Drawing, Names, unfolding
 from tests.hostile.peers import BrokenPeer, HealthyClients
 
 CODES: Final = (*map(int, RequestCode), 0, -1, 999, 32767, 2**31 - 1)
@@ -301,23 +301,29 @@ class NameServerRound:
                 self._told.healthy_ms.append((time.process_time_ns() - began) / 1e6)
 
     def _begin_long(self, number: int) -> Connection:
-        """One of some brokers registers so many topics, compressed or not, that it takes steps; none is made yet."""
+        """One of some brokers registers so many topics, compressed or not, that it takes steps; none is made yet.
+
+        A third of them have few bytes, which unfold to one topic's name thousands of times.
+        """
         session, connection = self._connect()
         count = self._random.randrange(TOPICS_AT_ONCE, 3 * TOPICS_AT_ONCE)
         body = RegisterBrokerBody()
         body.topics.topic_config_table = {
             f"L{number}": TopicConfig(topic_name=f"L{number}") for number in range(count)
         }
-        is_compressed = self._random.random() < 0.5
+        kind = self._random.choice(("plain", "compressed", "unfolds"))
         header = RegisterBrokerHeader(
             broker_name=f"long{number}",
             broker_address=f"10.0.1.{number}:10911",
             cluster_name="C",
             ha_server_address="",
             broker_id=0,
-            compressed=is_compressed,
+            compressed=kind != "plain",
         )
-        data = body.encode_compressed(Version.V5_0_0) if is_compressed else body.encode()
+        if kind == "unfolds":
+            data = unfolding(count)
+        else:
+            data = body.encode() if kind == "plain" else body.encode_compressed(Version.V5_0_0)
         session.received(encode(request(RequestCode.REGISTER_BROKER, header, data)))
         return connection
 

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from broker.name_server.route_table import RouteTable
+from broker.name_server.server import LONG_REGISTRATION_BYTES, NameServer
 from broker.remoting.codes import RequestCode
+from broker.remoting.command import RemotingCommand
 from tests.broker.harness import Group
 from tests.hostile import fuzz
 from tests.hostile.drawing import BODIES, HEADERS
@@ -40,6 +42,19 @@ def test_the_fields_of_every_request_are_drawn() -> None:
         RequestCode.UPDATE_BROKER_CONFIG,  # its body is no JSON
     }
     assert {*node._routes} - {*HEADERS, *BODIES} == bare
+
+
+def test_a_short_registration_that_unfolds_beside_a_long_one_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The name server took what is compressed for short by its bytes, and ended."""
+
+    def is_long(command: RemotingCommand) -> bool:
+        return command.code == RequestCode.REGISTER_BROKER and len(command.body) > LONG_REGISTRATION_BYTES
+
+    monkeypatch.setattr(NameServer, "is_long", staticmethod(is_long))
+    with pytest.raises(AssertionError, match="a long request is begun when there is no other"):
+        fuzz.run("name server", 1, 600)
 
 
 def test_what_nobody_foresaw_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
