@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from simulation.plans.plan import Fault
-from simulation.plans.swarm import Rhythm, draw_faults, draw_kinds
+from simulation.plans.swarm import Rhythm, draw_fault, draw_faults, draw_kinds
 from simulation.randomness import stream
 from simulation.scheduler import MILLISECOND, SECOND
 
@@ -24,6 +24,10 @@ _SHARE: Final = 0.65
 """Of the kinds that a seed turns on: more than in the simulator, of which thousands of seeds are run."""
 ALL_KINDS_S: Final = 240
 """A run of so many seconds has room for all kinds, and gets them."""
+TRIES_MIN: Final = 3
+"""So often at least each kind is tried in such a run: an operator's fault may find no moment that a group can bear."""
+_TRIED_AGAIN_UNTIL: Final = 0.8
+"""The share of a run in which there is time for a fault that has to wait for its moment."""
 _RARITY: Final = {"kill all": 4.0, "new disk": 3.0, "replace": 4.0, "name server": 3.0}
 """Kinds after which a group needs a while, by how much rarer they are."""
 
@@ -42,7 +46,20 @@ def draw_schedule(seed: int, seconds: float) -> tuple[Fault, ...]:
     faults: list[Fault] = []
     share = 1.0 if seconds >= ALL_KINDS_S else _SHARE
     for kind in draw_kinds(random, FAULT_KINDS, share) or ["kill"]:
-        faults += draw_faults(random, kind, rhythm, end_ns, rarity=_RARITY.get(kind, 1.0))
+        drawn = draw_faults(random, kind, rhythm, end_ns, rarity=_RARITY.get(kind, 1.0))
+        faults += drawn
+        if seconds >= ALL_KINDS_S:
+            again = stream(f"chaos {seed}: {kind} again")  # its own, so that nothing else is drawn otherwise
+            faults += [
+                draw_fault(
+                    again,
+                    kind,
+                    again.randrange(rhythm.begin_ns, int(_TRIED_AGAIN_UNTIL * end_ns)),
+                    rhythm,
+                    end_ns,
+                )
+                for _ in range(TRIES_MIN - len(drawn))
+            ]
     faults.sort(key=lambda fault: fault.time_ns)
     return tuple(faults)
 

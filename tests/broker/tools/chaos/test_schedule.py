@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.tools.chaos.schedule import ALL_KINDS_S, FAULT_KINDS, delay_of, draw_schedule, pick
+from broker.tools.chaos.schedule import ALL_KINDS_S, FAULT_KINDS, TRIES_MIN, delay_of, draw_schedule, pick
 from simulation.scheduler import SECOND
 
 
@@ -57,6 +58,14 @@ def test_a_run_of_some_minutes_has_all_kinds_in_its_first_half(seed: int) -> Non
         if fault.time_ns < seconds * SECOND // 2 + 2 * SECOND
     }
     assert begun == set(FAULT_KINDS)
+
+
+def test_in_five_minutes_each_kind_has_some_tries() -> None:
+    """Of the rare ones some seeds had a single one, which finds no moment now and then; others were left out."""
+    for seed in range(300):
+        tries = Counter(fault.kind for fault in draw_schedule(seed, 300))
+        assert tries.keys() == set(FAULT_KINDS)
+        assert min(tries.values()) >= TRIES_MIN, (seed, tries)
 
 
 def test_a_target_is_one_of_those_there_are() -> None:
