@@ -23,15 +23,19 @@ JUDGED_BY: Final = "this process"
 
 
 def judge_log(
-    path: Path, format: str, *, drained: bool = False, sparse: bool = False
+    path: Path, format: str, *, drained: bool = False, sparse: bool = False, until_ns: int | None = None
 ) -> tuple[Verdict, HistoryRows] | None:
-    """Judge a history of a log; returns the verdict, and the rows for its page. None if it is too long for this."""
+    """Judge a history of a log; returns the verdict, and the rows for its page. None if it is too long for this.
+
+    ``until_ns``: only what happened up to then is judged."""
     history = (trace_rows if format == "trace" else json_line_rows)(str(path.resolve()))
     most = int(os.environ.get(MOST_ROWS_SETTING, MOST_ROWS))
     if history is None or history.values > MOST_VALUES:
         return None
     if len(history.operations) + len(history.events) + len(history.damage) > most:
         return None
+    if until_ns is not None:
+        history = history.until(until_ns)
     verdict = check_rows(str(path), list(history.records()), drained=drained, sparse=sparse)
     verdict = replace(verdict, facts=verdict.facts | {"judged_by": JUDGED_BY})
     return of_what_was_read(verdict), replace(history, path=str(path))

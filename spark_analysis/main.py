@@ -82,6 +82,7 @@ def analyze(
     drained: bool = False,
     search_budget: Budget | None = None,
     spark_wanted: bool = False,
+    until_ns: int | None = None,
 ) -> int:
     """Judge each path as a history of its own, and print the verdicts.
 
@@ -91,9 +92,10 @@ def analyze(
     A path is a file, or a directory whose ``*.trace`` files form one history. ``to_parquet`` keeps the histories as
     Parquet (docs/trace-schema.md). ``drained``: in the end readers have read every queue to its end, so that an
     acknowledged message that nobody saw is an anomaly. ``scratch`` is where intermediate files go, a directory or any
-    URL that Spark can write; executors on other machines must reach it as well as the paths. Returns the exit code: 0
-    all linearizable, 1 one violated, 3 none violated but one undecided, 2 wrong usage (explained on standard error), 4
-    the analysis itself failed.
+    URL that Spark can write; executors on other machines must reach it as well as the paths. ``until_ns``: logs are
+    judged by what had happened by then, on the history's clock. Returns the exit code: 0 all linearizable, 1 one
+    violated, 3 none violated but one undecided, 2 wrong usage (explained on standard error), 4 the analysis itself
+    failed.
     """
     try:
         model = _check_usage(paths, format, model, keeps=to_parquet is not None)
@@ -101,7 +103,9 @@ def analyze(
         size = _total_bytes(paths) * (PARQUET_FACTOR if format == "parquet" else 1)
         needs_spark = spark_wanted or format == "parquet" or size >= LIGHT_BYTES or is_submitted()
         if not needs_spark and (master, to_parquet, scratch) == (None, None, None) and not is_at_hand():
-            judged = _without_spark(paths, format, model, report, drained=drained, budget=search_budget)
+            judged = _without_spark(
+                paths, format, model, report, drained=drained, budget=search_budget, until_ns=until_ns
+            )
             if judged is not None:
                 print(
                     "trivet: judged in this process, without Spark; --spark asks it instead", file=sys.stderr
@@ -130,6 +134,8 @@ def analyze(
                     history = _load(
                         spark, path, format, place, in_memory=in_memory, is_kept=to_parquet is not None
                     )
+                    if until_ns is not None:
+                        history = history.until(until_ns)
                     verdict = check(history, drained=drained, sparse=model == SPARSE_LOG_MODEL)
                     verdicts.append(of_what_was_read(verdict))
                     to_show.append((verdicts[-1], {}) if json_output else _to_show(verdicts[-1], history))
@@ -157,6 +163,7 @@ def _without_spark(
     *,
     drained: bool,
     budget: Budget | None,
+    until_ns: int | None,
 ) -> list[tuple[Verdict, Around]] | None:
     """Judge short histories in this process; None if one of them is too long for that. Writes the reports."""
     from spark_analysis.light import judge_keyed, judge_log
@@ -169,7 +176,9 @@ def _without_spark(
     try:
         for path in paths:
             if model in LOG_MODELS:
-                found = judge_log(path, format, drained=drained, sparse=model == SPARSE_LOG_MODEL)
+                found = judge_log(
+                    path, format, drained=drained, sparse=model == SPARSE_LOG_MODEL, until_ns=until_ns
+                )
                 if found is None:
                     return None
                 judged.append(found)

@@ -44,6 +44,7 @@ from broker.trace.events import (
 )
 from broker.trace.format import FORMAT_VERSION, TRACE_SUFFIX, TraceFormatError, TraceHeader
 from broker.trace.reader import read_items, read_trace
+from broker.trace.tail import TraceTail
 from broker.trace.writer import TraceWriter, extend_digest
 
 __all__ = [
@@ -71,6 +72,7 @@ __all__ = [
     "TraceEvent",
     "TraceFormatError",
     "TraceHeader",
+    "TraceTail",
     "TraceWriter",
     "extend_digest",
     "parse_event",

@@ -35,22 +35,22 @@ def read_items(
     does not begin with a header of a version that this module knows.
     """
     stream.seek(0)
-    header, mark = _first_header(stream.read(chunk_bytes), name)
-    position = 0 if start == 0 else _find_mark(stream, mark, start)
+    header, mark = first_header(stream.read(chunk_bytes), name)
+    position = 0 if start == 0 else find_mark(stream, mark, start)
     while position is not None and (stop is None or position < stop):
         yield position, header
-        end = None if stop is None else _find_mark(stream, mark, max(stop, position + 1))
-        damage = yield from _read_run(stream, name, position + len(mark), end, chunk_bytes, mark, header)
+        end = None if stop is None else find_mark(stream, mark, max(stop, position + 1))
+        damage = yield from read_run(stream, name, position + len(mark), end, chunk_bytes, mark, header)
         if damage is None:
             return
-        following = _find_mark(stream, mark, damage.offset)
+        following = find_mark(stream, mark, damage.offset)
         if following is not None:
             damage = Damage(name, damage.offset, f"{damage.reason}; skipped to byte {following}")
         yield damage.offset, damage
         position = following
 
 
-def _first_header(prefix: bytes, name: str) -> tuple[TraceHeader, bytes]:
+def first_header(prefix: bytes, name: str) -> tuple[TraceHeader, bytes]:
     buffer = io.BytesIO(prefix)
     try:
         item = cbor2.CBORDecoder(buffer).decode()
@@ -101,7 +101,7 @@ def _continues(item: object, name: str, header: TraceHeader) -> bool:
     return (other.source, other.process, other.clock) == (header.source, header.process, header.clock)
 
 
-def _find_mark(stream: IO[bytes], mark: bytes, start: int, chunk_bytes: int = 1 << 20) -> int | None:
+def find_mark(stream: IO[bytes], mark: bytes, start: int, chunk_bytes: int = 1 << 20) -> int | None:
     """Returns the position of the first repeated header at or after ``start``, None if there is none."""
     position, carried = start, b""
     stream.seek(start)
@@ -115,7 +115,7 @@ def _find_mark(stream: IO[bytes], mark: bytes, start: int, chunk_bytes: int = 1 
     return None
 
 
-def _read_run(
+def read_run(
     stream: IO[bytes],
     name: str,
     position: int,

@@ -24,7 +24,8 @@ from spark_analysis.checking.examples import Found, Row, judged_key, plain_examp
 from spark_analysis.checking.kafka.catalogue import ASSIGNMENTS
 from spark_analysis.checking.kafka.reference import backward_sends, circles, moved, overwritten, precommitted
 from spark_analysis.checking.proofs import DAMAGES_LISTED, Gathered, damage_facts, facts_of
-from spark_analysis.checking.queues.reference import Operation, QueueFindings, check_queues
+from spark_analysis.checking.queues.knowledge import Operation
+from spark_analysis.checking.queues.reference import QueueFindings, check_queues
 from spark_analysis.checking.queues.unknown import Finding
 from spark_analysis.checking.registers import INITIAL, Access, check_register
 from spark_analysis.checking.replicas.reference import NO_INDEX, ReplicaEvent, replica_findings
@@ -102,7 +103,7 @@ def check_rows(path: str, rows: Sequence[Row], *, drained: bool = False, sparse:
     queues: dict[str, list[Operation]] = defaultdict(list)
     changes: dict[str, list[Operation]] = defaultdict(list)
     for row in operations:
-        one = _operation(row)
+        one = operation_of(row)
         (changes[one.client] if one.function in ASSIGNMENTS else queues[row["key"]]).append(one)
     judged = check_queues(queues, sparse=sparse)
     found = [_found(key, one) for key, queue in judged.items() for one in queue.findings]
@@ -173,7 +174,7 @@ def _end_ns(row: Row) -> int:
     return end
 
 
-def _operation(row: Row) -> Operation:
+def operation_of(row: Row) -> Operation:
     return Operation(
         *(row["op"], row["function"], row["outcome"], row["invoke_ns"], row["complete_ns"]),
         *(row["offset"], row["first_offset"], tuple(row["values"] or ())),

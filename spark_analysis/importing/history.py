@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -33,6 +33,22 @@ class History:
     events: DataFrame
     damage: DataFrame
     recorders: DataFrame | None = None
+
+    def until(self, moment_ns: int) -> History:
+        """The history up to a moment: what began later is left out, and what ended later has an unknown outcome."""
+        from pyspark.sql import functions as sf
+
+        is_open = sf.col("complete_ns").isNotNull() & (sf.col("complete_ns") > moment_ns)
+        columns = {}
+        for name, kind, _ in schema.OPERATION_COLUMNS:
+            if name in schema.unanswered("append"):
+                told = sf.lit("info") if name == "outcome" else sf.lit(None).cast(kind)
+                columns[name] = sf.when(is_open, told).otherwise(sf.col(name))
+        is_answer = is_open & (sf.col("function") != "append")
+        columns["values"] = sf.when(is_answer, sf.lit(None)).otherwise(sf.col("values"))
+        return replace(
+            self, operations=self.operations.where(sf.col("invoke_ns") <= moment_ns).withColumns(columns)
+        )
 
 
 def load_trace(spark: SparkSession, path: str, directory: Path | str) -> History:

@@ -7,7 +7,7 @@ parts is none of these.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,6 +51,17 @@ class HistoryRows:
         yield from self.operations
         yield from self.events
         yield from self.damage
+
+    def until(self, moment_ns: int) -> HistoryRows:
+        """The history up to a moment: what began later is left out, and what ended later has an unknown outcome."""
+        operations = [
+            one
+            if one["complete_ns"] is None or one["complete_ns"] <= moment_ns
+            else one | schema.unanswered(one["function"])
+            for one in self.operations
+            if one["invoke_ns"] <= moment_ns
+        ]
+        return replace(self, operations=operations)
 
 
 def trace_rows(path: str) -> HistoryRows | None:

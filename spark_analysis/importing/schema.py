@@ -71,3 +71,10 @@ OPERATION_NAMES: Final = tuple(name for name, _, _ in OPERATION_COLUMNS)
 EVENT_NAMES: Final = tuple(name for name, _, _ in EVENT_COLUMNS)
 RECORD_COLUMNS: Final = _COMMON + OPERATION_COLUMNS + EVENT_COLUMNS
 RECORDS: Final = _ddl(RECORD_COLUMNS)
+
+
+def unanswered(function: str) -> dict[str, str | None]:
+    """What becomes of an operation's columns if nobody knows its answer."""
+    told = ("complete_ns", "first_offset", "offsets", "next_offset", "end_offset")
+    given: dict[str, str | None] = dict.fromkeys(told if function == "append" else (*told, "values"))
+    return given | {"outcome": "info"}

@@ -63,9 +63,9 @@ class TraceReader(DataSourceReader):
         self._split_bytes = int(options.get("splitBytes", SPLIT_BYTES))
 
     def partitions(self) -> list[TraceSplit]:
-        files = [_beginning(name) for name in trace_files(self._path)]
+        files = [beginning_of(name) for name in trace_files(self._path)]
         splits: list[TraceSplit] = []
-        for number, (file, axis) in enumerate(zip(files, _axes(files), strict=True)):
+        for number, (file, axis) in enumerate(zip(files, axes_of(files), strict=True)):
             size = max(1, Path(file.name).stat().st_size)
             if isinstance(axis, str):
                 splits.append(TraceSplit(file.name, number, 0, size, Axis(), axis))
@@ -95,7 +95,7 @@ class _File:
     middle_ns: int | None
 
 
-def _beginning(name: str) -> _File:
+def beginning_of(name: str) -> _File:
     header: TraceHeader | None = None
     times: list[int] = []
     with Path(name).open("rb") as stream:
@@ -112,7 +112,7 @@ def _beginning(name: str) -> _File:
     return _File(name, header, middle(times))
 
 
-def _axes(files: Sequence[_File]) -> list[Axis | str]:
+def axes_of(files: Sequence[_File]) -> list[Axis | str]:
     """Find the way from each file's times to the history's, or the reason why a file cannot be used: it is decades away
     from the others.
 

@@ -92,7 +92,7 @@ def read_rows(split: TraceSplit) -> Iterator[Row]:
 
 def rows_in(stream: IO[bytes], split: TraceSplit) -> Iterator[Row]:
     """The rows of one split of a trace that can be used, read from ``stream``."""
-    rows = _Rows(split)
+    rows = RowMaker(split)
     items = read_items(stream, split.file, start=split.start, stop=split.stop)
     while True:
         try:
@@ -102,19 +102,12 @@ def rows_in(stream: IO[bytes], split: TraceSplit) -> Iterator[Row]:
         except TraceFormatError as error:
             yield _damage_row(Damage(split.file, 0, str(error).removeprefix(f"{split.file}: ")))
             return
-        if type(item) is list:
-            yield from rows.of(position, item)
-        elif isinstance(item, TraceHeader):
-            rows.recorder = item.process
-        else:
-            assert isinstance(item, Damage)
-            rows.lost += 0 if item.cut else LOST_BETWEEN
-            yield _damage_row(item)
+        yield from rows.of(position, item)
     yield from rows.open_halves()
 
 
-class _Rows:
-    """The rows of a split, made record by record."""
+class RowMaker:
+    """The rows of a split, made item by item."""
 
     def __init__(self, split: TraceSplit) -> None:
         axis = split.axis
@@ -124,10 +117,38 @@ class _Rows:
         self._shift, self._period = axis.shift_ns, axis.period
         self._before, self._after = axis.shift_ns - axis.widen_ns, axis.shift_ns + axis.widen_ns
         self._open: dict[int, tuple[int, list[Any], int]] = {}  # with what had been lost before
+        self._given_up: set[int] = set()
         self._latest_ns = (axis.period.low_ns + axis.period.high_ns) // 2
 
-    def of(self, position: int, item: list[Any]) -> Sequence[Row]:
-        """The rows that are finished with this record."""
+    def of(self, position: int, item: TraceHeader | list[Any] | Damage) -> Sequence[Row]:
+        """The rows that are finished with this item of the trace."""
+        if type(item) is list:
+            return self._of_record(position, item)
+        if isinstance(item, TraceHeader):
+            self.recorder = item.process
+            return ()
+        assert isinstance(item, Damage)
+        self.lost += 0 if item.cut else LOST_BETWEEN
+        return (_damage_row(item),)
+
+    def give_up(self, before_ns: int) -> list[Row]:
+        """The operations that have been open since before then, as operations of unknown outcome; each is given up
+        once. Should it complete after all, its row follows under the same identity."""
+        waited = [
+            begun
+            for begun in self._open.values()
+            if begun[0] not in self._given_up and begun[1][1] + self._before < before_ns
+        ]
+        self._given_up.update(begun[0] for begun in waited)
+        return [self._unknown(begun, _GIVEN_UP) for begun in waited]
+
+    def oldest_open_ns(self) -> int | None:
+        """When the first of the operations was invoked that are open and not given up; None if there is none."""
+        times = (item[1] for place, item, _ in self._open.values() if place not in self._given_up)
+        oldest = min(times, default=None)
+        return None if oldest is None else oldest + self._before
+
+    def _of_record(self, position: int, item: list[Any]) -> Sequence[Row]:
         kind, period = item[0], self._period
         if kind == INVOKE:
             if _is_plain_invocation(item, period) or (problem := _complaint(item, period)) is None:
@@ -277,6 +298,7 @@ class _Rows:
 
 
 _USED_AGAIN: Final = "its number was used again"
+_GIVEN_UP: Final = "nobody has answered it for long"
 _NOT_READ: Final = "its completion is in, or behind, what could not be read"
 
 

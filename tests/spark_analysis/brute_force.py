@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from spark_analysis.checking.queues.reference import Operation
+from spark_analysis.checking.queues.knowledge import Operation
 
 # The values, None for what no client sees; and the first offset kept, as far as anybody was told.
 State = tuple[tuple[str | None, ...], int]

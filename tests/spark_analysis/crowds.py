@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from spark_analysis.checking.queues.reference import Operation
+from spark_analysis.checking.queues.knowledge import Operation
 from spark_analysis.checking.registers import INITIAL, Access
 from spark_analysis.importing import schema
 from spark_analysis.importing.history import History

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from spark_analysis.checking.queues.reference import Operation
+from spark_analysis.checking.queues.knowledge import Operation
 
 History = list[Operation]
 LATE: int = 10**9

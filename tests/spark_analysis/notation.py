@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
-from spark_analysis.checking.queues.reference import Operation
+from spark_analysis.checking.queues.knowledge import Operation
 from spark_analysis.importing.arrow import Row
 from spark_analysis.importing.formats import parse
 from spark_analysis.importing.json_lines import credible

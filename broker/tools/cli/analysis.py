@@ -35,6 +35,17 @@ def analyze(
     spark: Annotated[
         bool, Parameter(help="Ask Spark for short histories, too, which this process judges by itself.")
     ] = False,
+    follow: Annotated[
+        bool,
+        Parameter(help="Judge the traces of one PATH while they are written, until something is wrong."),
+    ] = False,
+    settle: Annotated[
+        float, Parameter(help="With --follow: recorders write down within so many seconds what they hold.")
+    ] = 2.0,
+    quiet: Annotated[
+        float | None,
+        Parameter(help="With --follow: the recording is over when nothing was written for so many seconds."),
+    ] = None,
     search_seconds: Annotated[
         float, Parameter(help="Models other than log: how long a key may be searched until it is undecided.")
     ] = 120.0,
@@ -51,6 +62,9 @@ def analyze(
         raise CommandError("analyze needs at least one PATH of a trace", USAGE)
     try:
         from spark_analysis.checking.search import Budget
+        from spark_analysis.follow import Pace
+        from spark_analysis.follow import follow as keep_judging
+        from spark_analysis.main import LOG_MODELS
         from spark_analysis.main import analyze as decide
     except ImportError as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
@@ -62,6 +76,29 @@ def analyze(
         raise CommandError(
             f'the analysis needs {missing}, which is not installed: pip install "trivet[analysis]"', USAGE
         ) from None
+    if follow:
+        given = (spark, master, to_parquet, scratch)
+        if (
+            len(paths) > 1
+            or format != "trace"
+            or model not in LOG_MODELS
+            or given != (False, None, None, None)
+        ):
+            raise CommandError(
+                "analyze --follow takes one PATH of traces, and of the options --model log or sparse-log, --report, "
+                "--json, --drained, --settle and --quiet",
+                USAGE,
+            )
+        if settle <= 0:
+            raise CommandError("--settle: more than 0 seconds", USAGE)
+        return keep_judging(
+            paths[0],
+            model=model,
+            pace=Pace(settle_s=settle, quiet_s=quiet),
+            report=report,
+            json_output=json,
+            drained=drained,
+        )
     return decide(
         paths,
         format=format,

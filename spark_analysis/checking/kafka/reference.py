@@ -14,7 +14,8 @@ from itertools import pairwise
 
 from spark_analysis.checking.kafka.catalogue import ALLOWED_FOR_ALL, ALLOWED_FOR_SUBSCRIBERS, ASSIGNMENTS
 from spark_analysis.checking.kafka.transactions import Cycle, Span, cycles
-from spark_analysis.checking.queues.reference import Operation, Position, check_queues
+from spark_analysis.checking.queues.knowledge import Operation, Position
+from spark_analysis.checking.queues.reference import check_queues
 from spark_analysis.checking.queues.unknown import Finding
 
 

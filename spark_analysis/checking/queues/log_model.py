@@ -34,7 +34,7 @@ from pyspark.sql import functions as sf
 from spark_analysis.checking.columns import found_in, nothing, together
 from spark_analysis.checking.kept import kept
 from spark_analysis.checking.queues.explain import explain
-from spark_analysis.checking.queues.reference import FUNCTIONS
+from spark_analysis.checking.queues.knowledge import FUNCTIONS
 from spark_analysis.checking.sweep import Running, running
 
 if TYPE_CHECKING:

@@ -16,72 +16,21 @@ does not name: the values that it returns are a fact; that it returns nothing is
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from typing import Final
 
+from spark_analysis.checking.queues.knowledge import (
+    Axis,
+    Operation,
+    Position,
+    order,
+    state,
+    sweep,
+    torn_reads,
+    wrong_at,
+)
 from spark_analysis.checking.queues.unknown import Attempt, Finding, Hole, Seen, contested, settle
-from spark_analysis.checking.queues.value_hash import value_hash
 from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
-
-# In the order in which a bound that several operations share is named: the last begins it, the first ends it.
-FUNCTIONS: Final = ("append", "head", "read", "tail")
-_CODES: Final = {"poll": FUNCTIONS.index("read")} | {name: code for code, name in enumerate(FUNCTIONS)}
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One operation on one queue; the columns of schema.OPERATIONS that the log model looks at."""
-
-    op: int
-    function: str
-    outcome: str
-    invoke_ns: int
-    complete_ns: int | None
-    offset: int | None = None
-    first_offset: int | None = None
-    values: tuple[str, ...] = ()
-    offsets: tuple[int, ...] | None = None
-    next_offset: int | None = None
-    end_offset: int | None = None
-    filtered: bool = False
-    client: str = "client"
-
-    def pairs(self) -> list[tuple[int, str]]:
-        """(offset, value) of each value appended or read."""
-        if self.first_offset is None:
-            return []
-        offsets = self.offsets or range(self.first_offset, self.first_offset + len(self.values))
-        return list(zip(offsets, self.values, strict=True))
-
-
-@dataclass(slots=True)
-class Position:
-    """The knowledge about one offset.
-
-    ``lower`` is the latest beginning of an operation that shows that the offset was empty until then: an append here,
-    or an observer to whom the list ended here or before. ``upper`` is the earliest end of an operation that shows that
-    it was filled by then. Both are a moment with the kind of operation (an index of :data:`FUNCTIONS`) in their last
-    two bits. ``values`` are those that were acknowledged or read here, in the order in which they were met.
-    """
-
-    lower: int | None = None
-    upper: int | None = None
-    values: dict[str, None] = field(default_factory=dict)
-    acks: int = 0
-    reads: int = 0
-
-    def began(self, bound: int) -> None:
-        self.lower = bound if self.lower is None else max(bound, self.lower)
-
-    def ended(self, bound: int) -> None:
-        self.upper = bound if self.upper is None else min(bound, self.upper)
-
-    @property
-    def value(self) -> str:
-        """The value; of several values, the one that the DataFrames take."""
-        return next(iter(self.values)) if len(self.values) == 1 else min(self.values, key=value_hash)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +43,7 @@ class QueueFindings:
 
 
 @dataclass(frozen=True, slots=True)
-class _Swept:
+class Swept:
     """A queue after its sweep: findings that need no further look, and places that appends of unknown outcome must
     explain."""
 
@@ -125,9 +74,7 @@ def check_queues(
     if sparse:
         queues = {key: without_gaps(operations) for key, operations in queues.items()}
     swept = {key: _swept(operations, sparse=sparse) for key, operations in queues.items()}
-    tried = {key: _attempts(operations) for key, operations in queues.items()}
-    attempts, shared = _placed(tried, swept)
-    in_dispute = _contested(tried, swept)
+    tried = {key: attempts_of(operations) for key, operations in queues.items()}
     acknowledged = {
         at.value for one in swept.values() for at in one.positions.values() if at.acks and at.values
     }
@@ -138,10 +85,22 @@ def check_queues(
         if one.function == "append" and one.outcome == "fail"
         for value in one.values
     }
+    return explain(swept, tried, acknowledged, failed)
+
+
+def explain(
+    swept: Mapping[str, Swept],
+    tried: Mapping[str, list[Attempt]],
+    acknowledged: Container[Hashable],
+    failed: Container[Hashable],
+) -> dict[str, QueueFindings]:
+    """Settle by ``tried``, the appends of unknown outcome, what the sweeps have left open. A value that no append
+    explains is named after what became of it elsewhere."""
+    attempts, shared = _placed(tried, swept)
+    in_dispute = _contested(tried, swept)
     judged = {}
     for key, one in swept.items():
         found, unsure, unmatched = _explained(one, attempts.get(key, []), shared.get(key, []))
-        # A value that no append explains is named after what became of it elsewhere.
         for place in one.seen:
             if place.value in unmatched:
                 kind = (
@@ -170,20 +129,17 @@ def without_gaps(operations: Iterable[Operation]) -> list[Operation]:
     return given
 
 
-def _swept(operations: Sequence[Operation], *, sparse: bool) -> _Swept:
+def _swept(operations: Sequence[Operation], *, sparse: bool) -> Swept:
     """Check agreement and order; collect the values without an acknowledgement, and the offsets that nobody knows."""
-    log, heads = _positions(operations)
-    swept = _Swept(log, [*_torn_reads(operations)])
-    for position, at, latest, _ in _sweep(heads):
-        swept.findings.extend(_order(position, at, latest, is_head=True))
-    for position, at, latest, previous in _sweep(log):
-        lower_ns = None if at.lower is None else at.lower >> 2
+    log, heads = Axis(), Axis()
+    for one in operations:
+        state(one, log, heads)
+    swept = Swept(dict(log.at), [*torn_reads(operations)])
+    for position, at, latest, _ in sweep(heads.at):
+        swept.findings.extend(order(position, at, latest, is_head=True))
+    for position, at, latest, previous in sweep(log.at):
+        swept.findings.extend(wrong_at(position, at, latest))
         latest_ns = None if latest is None else latest >> 2
-        if at.acks > 1:
-            swept.findings.append(Finding("duplicate-offset", position, lower_ns, latest_ns))
-        if len(at.values) > 1:
-            swept.findings.append(Finding("inconsistent-offset", position, lower_ns, latest_ns))
-        swept.findings.extend(_order(position, at, latest))
         if latest_ns is None:
             continue  # behind everything that must be there
         if at.values and not at.acks:
@@ -194,109 +150,7 @@ def _swept(operations: Sequence[Operation], *, sparse: bool) -> _Swept:
     return swept
 
 
-def _positions(operations: Iterable[Operation]) -> tuple[dict[int, Position], dict[int, Position]]:
-    """Collect the knowledge about each offset, and about each first offset kept. The latter only grows, and is judged
-    as if it were a queue."""
-    log: dict[int, Position] = defaultdict(Position)
-    heads: dict[int, Position] = defaultdict(Position)
-    for one in operations:
-        if one.outcome != "ok" or one.function not in _CODES:
-            continue
-        assert one.complete_ns is not None
-        begin, end = one.invoke_ns << 2 | _CODES[one.function], one.complete_ns << 2 | _CODES[one.function]
-        is_append = one.function == "append"
-        for offset, value in one.pairs():
-            at = log[offset]
-            at.ended(end)
-            if is_append:
-                at.began(begin)
-                at.acks += 1
-            else:
-                at.reads += 1
-            at.values[value] = None
-        stated: int | None = None
-        if one.function == "tail":
-            stated = one.offset
-        elif one.function == "read":
-            stated = one.end_offset
-            # A read that found nothing and does not send its reader onwards: the list ended there or before.
-            if one.first_offset is None and _is_at_least(one.offset, one.next_offset):
-                assert one.offset is not None
-                log[one.offset].began(begin)
-        elif one.function == "head" and one.offset is not None:
-            heads[one.offset].began(begin)
-            if one.offset:
-                log[one.offset - 1].ended(end)
-                heads[one.offset - 1].ended(end)
-        if stated is not None:
-            log[stated].began(begin)
-            if stated:
-                log[stated - 1].ended(end)
-    return dict(log), dict(heads)
-
-
-def _is_at_least(one: int | None, other: int | None) -> bool:
-    return one is not None and other is not None and one >= other
-
-
-def _sweep(positions: Mapping[int, Position]) -> Iterator[tuple[int, Position, int | None, int]]:
-    """Each position in order, with the earliest end that needs it or a later one, and the position before it."""
-    order = sorted(positions)
-    latest: list[int | None] = []
-    least: int | None = None
-    for position in reversed(order):
-        upper = positions[position].upper
-        if upper is not None and (least is None or upper < least):
-            least = upper
-        latest.append(least)
-    previous = -1
-    for position in order:
-        yield position, positions[position], latest.pop(), previous
-        previous = position
-
-
-def _order(position: int, at: Position, latest: int | None, *, is_head: bool = False) -> list[Finding]:
-    """Something began too late, after an end that needs this position or a later one."""
-    if at.lower is None or latest is None or at.lower >> 2 <= latest >> 2:
-        return []
-    began, ended = FUNCTIONS[at.lower & 3], FUNCTIONS[latest & 3]
-    if is_head:
-        kind = "backward-head"
-    elif began in ("tail", "read"):
-        kind = f"stale-{began}"
-    else:
-        kind = "append-order" if ended == "append" else "premature-read"
-    return [Finding(kind, position, at.lower >> 2, latest >> 2)]
-
-
-def _torn_reads(operations: Iterable[Operation]) -> Iterator[Finding]:
-    """Reads whose own answer cannot be a part of any list, whatever the others saw."""
-    for one in operations:
-        if one.function != "read" or one.outcome != "ok":
-            continue
-        is_good = True
-        if one.values:
-            offsets = [offset for offset, _ in one.pairs()]
-            if one.filtered:
-                is_good = _is_at_least(one.first_offset, one.offset) and all(
-                    a < b for a, b in pairwise(offsets)
-                )
-            else:
-                is_good = one.first_offset == one.offset and offsets == list(
-                    range(offsets[0], offsets[0] + len(offsets))
-                )
-            if one.end_offset is not None and offsets[-1] >= one.end_offset:
-                is_good = False
-        elif one.end_offset is not None:
-            assert one.offset is not None
-            is_good = not (_is_at_least(one.offset, one.next_offset) and one.offset < one.end_offset)
-        if not is_good:
-            position = one.offset if one.first_offset is None else one.first_offset
-            assert position is not None
-            yield Finding("torn-read", position, one.invoke_ns, one.complete_ns)
-
-
-def _attempts(operations: Iterable[Operation]) -> list[Attempt]:
+def attempts_of(operations: Iterable[Operation]) -> list[Attempt]:
     return [
         Attempt(one.op, index, len(one.values), value, one.invoke_ns)
         for one in operations
@@ -306,7 +160,7 @@ def _attempts(operations: Iterable[Operation]) -> list[Attempt]:
 
 
 def _placed(
-    attempts: Mapping[str, list[Attempt]], swept: Mapping[str, _Swept]
+    attempts: Mapping[str, list[Attempt]], swept: Mapping[str, Swept]
 ) -> tuple[dict[str, list[Attempt]], dict[str, list[int]]]:
     """The attempts of each queue; and when those began that may stand in any queue of their topic.
 
@@ -336,7 +190,7 @@ def _placed(
 
 
 def _contested(
-    attempts: Mapping[str, list[Attempt]], swept: Mapping[str, _Swept]
+    attempts: Mapping[str, list[Attempt]], swept: Mapping[str, Swept]
 ) -> list[tuple[str, Finding, bool]]:
     found = []
     for topic, listed in attempts.items():
@@ -349,7 +203,7 @@ def _contested(
 
 
 def _explained(
-    swept: _Swept, attempts: Sequence[Attempt], shared: Sequence[int]
+    swept: Swept, attempts: Sequence[Attempt], shared: Sequence[int]
 ) -> tuple[list[Finding], list[Finding], set[Hashable]]:
     """Find appends of unknown outcome for what was seen without an acknowledgement and for what must have been.
 

@@ -16,7 +16,7 @@ from spark_analysis.checking.check import check
 from spark_analysis.checking.distributed import check_distributed
 from spark_analysis.checking.proofs import DAMAGES_LISTED
 from spark_analysis.checking.queues import log_model
-from spark_analysis.checking.queues.reference import Operation
+from spark_analysis.checking.queues.knowledge import Operation
 from spark_analysis.checking.queues.value_hash import value_hash
 from spark_analysis.checking.registers import Access
 from spark_analysis.checking.replicas import invariants as raft_invariants

@@ -12,7 +12,8 @@ import pytest
 
 from spark_analysis.checking.check import check
 from spark_analysis.checking.kafka.reference import catalogue
-from spark_analysis.checking.queues.reference import Operation, check_queue
+from spark_analysis.checking.queues.knowledge import Operation
+from spark_analysis.checking.queues.reference import check_queue
 from spark_analysis.checking.verdict import EXPLANATIONS, LINEARIZABLE, VIOLATED, jepsen_name
 from spark_analysis.importing import schema
 from spark_analysis.importing.history import History, no_events

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_analysis.checking.kafka.transactions import Span, cycles
-from spark_analysis.checking.queues.reference import Operation
+from spark_analysis.checking.queues.knowledge import Operation
 
 if TYPE_CHECKING:
     pass

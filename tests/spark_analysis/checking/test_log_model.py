@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
+from spark_analysis.checking.queues.knowledge import Operation
 from spark_analysis.checking.queues.log_model import check_log
-from spark_analysis.checking.queues.reference import Operation
 from spark_analysis.importing import schema
 from tests.spark_analysis.crowds import as_row
 from tests.spark_analysis.stages import last_stage, task_records

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_analysis.checking.queues.reference import Operation, check_queue, check_queues
+from spark_analysis.checking.queues.knowledge import Operation
+from spark_analysis.checking.queues.reference import check_queue, check_queues
 from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
 from tests.spark_analysis.brute_force import is_linearizable
 from tests.spark_analysis.histories import random_history

@@ -1,0 +1,290 @@
+"""The queues of a history that still grows, judged as it comes, with bounded memory (docs/checker.md, "A history that
+grows").
+
+What an operation says about an offset (:mod:`spark_analysis.checking.queues.knowledge`) is kept until the offset is
+*settled*: something that needs it, or a later one, had ended before every operation that is still open, or still to
+come, began. From then on nothing about its order can change; only its value is kept, in a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+from spark_analysis.checking.queues.knowledge import (
+    FUNCTIONS,
+    Axis,
+    Operation,
+    Position,
+    order,
+    state,
+    sweep,
+    torn_reads,
+    wrong_at,
+)
+from spark_analysis.checking.queues.reference import Swept, attempts_of, explain, without_gaps
+from spark_analysis.checking.queues.settled import SettledWords
+from spark_analysis.checking.queues.unknown import Attempt, Finding, Hole, Seen
+from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
+
+_KNOWN: Final = 1
+_ACKNOWLEDGED: Final = 2
+_BY_APPEND: Final = 4  # what ended first, of all that needs the offset, was an append
+_HASH_SHIFT: Final = 3
+_WORD: Final = (1 << 64) - 1
+_APPEND: Final = FUNCTIONS.index("append")
+
+
+class FollowedLog:
+    """All queues of a history; ``sparse`` as in :func:`spark_analysis.checking.queues.reference.check_queues`.
+
+    Memory grows with what is not settled, with the appends of unknown outcome, and with what is wrong; of all else 8
+    bytes an offset are kept in a file.
+    """
+
+    def __init__(self, *, sparse: bool = False) -> None:
+        """Raises OSError where no temporary file can be made."""
+        self._sparse = sparse
+        self._words = SettledWords()
+        self._queues: dict[str, _Queue] = {}
+        self._failed: set[str] = set()
+        self._given_up: dict[int, str] = {}
+        self._told: set[tuple[str, str, int]] = set()
+        self._watermark_ns: float = -inf
+        self._has_news = False
+        self._unsure = False
+        self.late = 0
+        """How many operations came after the moment up to which everything was said to be known; findings that one more
+        operation may explain are not told any more."""
+
+    def take(self, key: str, one: Operation, *, is_given_up: bool = False) -> None:
+        """Take an operation that has completed, or one of unknown outcome. ``is_given_up``: its completion may still
+        come, as another operation with the same ``op``."""
+        is_late = False
+        if is_given_up:
+            self._given_up[one.op] = key
+        elif one.op in self._given_up:
+            where = self._queues[self._given_up.pop(one.op)]
+            where.attempts = [attempt for attempt in where.attempts if attempt.op != one.op]
+            is_late = True
+        elif one.invoke_ns < self._watermark_ns:
+            is_late = True
+        self.late += is_late
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = _Queue(len(self._queues), self._words)
+        if one.function == "append" and one.outcome == "fail":
+            self._failed.update(one.values)
+        for each in without_gaps([one]) if self._sparse else (one,):
+            self._has_news |= queue.take(each, is_late=is_late)
+
+    def settle(self, watermark_ns: float) -> list[tuple[str, Finding]]:
+        """Judge what has come so far; returns the findings that are new, with their queues.
+
+        Every operation that is still to come by :meth:`take` was, or will be, invoked at ``watermark_ns`` or later.
+        """
+        self._watermark_ns = max(watermark_ns, self._watermark_ns)
+        found: list[tuple[str, Finding]] = []
+        for key, queue in self._queues.items():
+            found += ((key, one) for one in queue.settle(self._watermark_ns, sparse=self._sparse))
+            self._has_news |= queue.has_open_questions_anew()
+        if self._has_news and not self.late:
+            found += self._explained()
+        self._has_news = False
+        new = [(key, one) for key, one in found if (key, one.kind, one.position) not in self._told]
+        self._told.update((key, one.kind, one.position) for key, one in new)
+        return new
+
+    def finish(self) -> str:
+        """The verdict when nothing is to come any more."""
+        self.late = 0
+        self._has_news = True
+        self.settle(inf)
+        return VIOLATED if self._told else UNDECIDED if self._unsure else LINEARIZABLE
+
+    @property
+    def held(self) -> int:
+        """How many offsets are not settled, in memory."""
+        return sum(queue.held for queue in self._queues.values())
+
+    def close(self) -> None:
+        """Give back the file."""
+        self._words.close()
+
+    def _explained(self) -> Iterator[tuple[str, Finding]]:
+        """What appends of unknown outcome cannot have done."""
+        swept = {key: queue.swept() for key, queue in self._queues.items()}
+        tried = {key: queue.attempts for key, queue in self._queues.items()}
+        # Which values were acknowledged somewhere else is not kept, so a value is only said to be unexplained.
+        judged = explain(swept, tried, frozenset(), self._failed)
+        self._unsure = any(queue.unsure for queue in judged.values())
+        for key, queue in judged.items():
+            for one in queue.findings:
+                kind = "unexplained-value" if one.kind == "phantom-value" else one.kind
+                yield key, Finding(kind, one.position, one.lower_ns, one.upper_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A settled offset that an append of unknown outcome must explain: a value that was seen, or none from here to
+    ``last``. ``latest`` is the bound of the first end that needs it."""
+
+    latest: int
+    value: str | None
+    last: int
+
+
+class _Begun(Axis):
+    """An axis whose beginning is settled: what is said about that goes to ``again``."""
+
+    __slots__ = ("again", "settled_to")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.settled_to = 0
+        self.again: list[tuple[int, int | None, str | None]] = []
+
+    def began(self, position: int, bound: int) -> None:
+        if position < self.settled_to:
+            self.again.append((position, bound, None))
+        else:
+            super().began(position, bound)
+
+    def ended(self, position: int, bound: int) -> None:
+        if position >= self.settled_to:
+            super().ended(position, bound)
+
+    def shown(self, position: int, value: str, begin: int | None, end: int) -> None:
+        if position < self.settled_to:
+            self.again.append((position, begin, value))
+        else:
+            super().shown(position, value, begin, end)
+
+
+class _Queue:
+    def __init__(self, number: int, words: SettledWords) -> None:
+        self.attempts: list[Attempt] = []
+        self._number, self._words = number, words
+        self._log, self._heads = _Begun(), _Begun()
+        self._open: dict[int, _Place] = {}  # by offset; no two of them overlap
+        self._asked = False
+        self._found: list[Finding] = []
+
+    def take(self, one: Operation, *, is_late: bool) -> bool:
+        """Take an operation; True if it is one more attempt."""
+        attempts = attempts_of([one])
+        self.attempts += attempts
+        self._found += torn_reads([one])
+        state(one, self._log, self._heads)
+        for position, begin, value in self._log.again:
+            self._say_again(position, None if is_late else begin, value, is_acknowledged=begin is not None)
+        self._log.again.clear()
+        if not is_late:
+            self._found += (
+                Finding("backward-head", position, begin >> 2)
+                for position, begin, _ in self._heads.again
+                if begin is not None
+            )
+        self._heads.again.clear()
+        return bool(attempts)
+
+    def settle(self, watermark_ns: float, *, sparse: bool) -> list[Finding]:
+        """The findings that more operations cannot take back; what is settled is put away."""
+        found, self._found = self._found, []
+        for position, at, latest, _ in list(sweep(self._heads.at)):
+            found += order(position, at, latest, is_head=True)
+            if latest is not None and latest >> 2 < watermark_ns:
+                self._heads.settled_to = position + 1
+                del self._heads.at[position]
+        for position, at, latest, _ in list(sweep(self._log.at)):
+            found += wrong_at(position, at, latest)
+            if latest is not None and latest >> 2 < watermark_ns:
+                self._put_away(position, at, latest, sparse=sparse)
+        return found
+
+    @property
+    def held(self) -> int:
+        return len(self._log.at) + len(self._heads.at)
+
+    def has_open_questions_anew(self) -> bool:
+        """True if offsets were settled that appends of unknown outcome must explain."""
+        asked, self._asked = self._asked, False
+        return asked
+
+    def swept(self) -> Swept:
+        """What is settled, as :func:`explain` takes it."""
+        places = sorted(self._open.items())
+        return Swept(
+            {},
+            seen=[Seen(at, one.value, one.latest >> 2) for at, one in places if one.value is not None],
+            holes=[Hole(at, one.last, one.latest >> 2) for at, one in places if one.value is None],
+        )
+
+    def _put_away(self, position: int, at: Position, latest: int, *, sparse: bool) -> None:
+        first, last = self._log.settled_to, position - 1 if at.values else position
+        if first <= last and not sparse:
+            self._ask(first, _Place(latest, None, last))
+        if at.values:
+            if not at.acks:
+                self._ask(position, _Place(latest, at.value, position))
+            flags = _KNOWN | _ACKNOWLEDGED * bool(at.acks) | _BY_APPEND * (latest & 3 == _APPEND)
+            self._words.write(self._number, position, _word(at.value) | flags)
+        self._log.settled_to = position + 1
+        del self._log.at[position]
+
+    def _ask(self, position: int, place: _Place) -> None:
+        self._open[position] = place
+        self._asked = True
+
+    def _say_again(
+        self, position: int, begin: int | None, value: str | None, *, is_acknowledged: bool
+    ) -> None:
+        """Something is said about a settled offset. ``begin`` is the bound before which the offset was empty: always
+        too late, as something that needs the offset had ended before every operation that was still to come."""
+        word = self._words.read(self._number, position)
+        is_settled_for_good = word & _KNOWN and word & _ACKNOWLEDGED
+        place = None if is_settled_for_good else self._place_of(position)
+        by_append = (place.latest & 3 == _APPEND) if place is not None else bool(word & _BY_APPEND)
+        if begin is not None:
+            began = FUNCTIONS[begin & 3]
+            kind = (
+                f"stale-{began}" if began != "append" else "append-order" if by_append else "premature-read"
+            )
+            self._found.append(Finding(kind, position, begin >> 2))
+        if value is None:
+            return
+        if word & _KNOWN and word >> _HASH_SHIFT != _word(value) >> _HASH_SHIFT:
+            self._found.append(Finding("inconsistent-offset", position))
+        if is_acknowledged and word & _ACKNOWLEDGED:
+            self._found.append(Finding("duplicate-offset", position))
+        if not word & _KNOWN:
+            word = _word(value) | _KNOWN | _BY_APPEND * by_append
+            if place is not None:
+                self._take_out(position, place)
+                self._ask(position, _Place(place.latest, value, position))
+        if is_acknowledged:
+            word |= _ACKNOWLEDGED
+            self._open.pop(position, None)
+        self._words.write(self._number, position, word)
+
+    def _place_of(self, position: int) -> _Place | None:
+        found = self._open.get(position)
+        if found is not None:
+            return found
+        return next((one for first, one in self._open.items() if first <= position <= one.last), None)
+
+    def _take_out(self, position: int, place: _Place) -> None:
+        """Divide a hole at a position that turns out to have a value."""
+        first = next(at for at, one in self._open.items() if one is place)
+        del self._open[first]
+        if first < position:
+            self._open[first] = _Place(place.latest, None, position - 1)
+        if position < place.last:
+            self._open[position + 1] = _Place(place.latest, None, place.last)
+
+
+def _word(value: str) -> int:
+    """61 bits of a hash, with room for the flags. The words are never read by another process."""
+    return hash(value) << _HASH_SHIFT & _WORD
