@@ -59,6 +59,7 @@ _SHORT = struct.Struct(">h")
 _SYS_FLAG = struct.Struct(">i")
 SYS_FLAG_AT = struct.calcsize(">iIIiiqq")
 QUEUE_OFFSET_AT = struct.calcsize(">iIIii")
+PHYSICAL_OFFSET_AT = struct.calcsize(">iIIiiq")
 """Places in a record."""
 _FRONT_BYTES, _TIMESTAMP_BYTES, _BACK_BYTES, _SHORT_BYTES = (
     _FRONT.size,

@@ -141,6 +141,28 @@ class BackupWriter:
                 "anew, or restored from an earlier backup: take a new backup in another directory"
             )
 
+    def entries(self) -> Iterator[EntryRange]:
+        """Yields all entries that are here, in order, checked. Raises DamagedBackupError, OSError."""
+        manifest = self.manifest
+        assert manifest is not None, "begin comes first"
+        index = manifest.first_index
+        for path in self._log_files():
+            try:
+                for entries in _entries_of(path, 0, path.stat().st_size, index, manifest.data_file_bytes):
+                    yield entries
+                    index = entries.last_index + 1
+            except DamagedRangeError as error:
+                raise DamagedBackupError(
+                    f"{_LOG}/{path.name}", f"behind entry {index - 1}: {error}"
+                ) from error
+
+    def body_at(self, place: int, size: int) -> bytes:
+        """Returns the record of an entry, whose place in the log is known. Raises OSError."""
+        path = self._file_of(place)
+        with path.open("rb") as file:
+            file.seek(place - int(path.name))
+            return file.read(size)
+
     def append(self, entries: EntryRange, skip: int = 0) -> None:
         """Adds checked entries, without the first `skip`. Raises BackupError if they do not follow, OSError."""
         manifest = self.manifest

@@ -6,4 +6,7 @@ waits) becomes the replicated state behind the last entry.
 
 The source is only read, all of it before anything is written (`survey`): a file of it is believed where the entries
 agree with it, and refused with its name and the byte where they do not.
+
+A broker that runs is asked over the network instead (`taking_over`): its messages are put into a log that is made for
+them (`pulled_log`), and surveyed there.
 """

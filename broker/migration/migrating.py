@@ -16,14 +16,13 @@ from zlib import crc32
 from broker.backups.directory import BackupWriter
 from broker.migration.dledger import EntryFiles, Piece
 from broker.migration.errors import MigrationError
-from broker.migration.report import Report, TopicReport
+from broker.migration.report import Report, report_of
 from broker.migration.source import Source
 from broker.migration.state_found import FoundState, state_of
 from broker.migration.survey import Survey
 from broker.remoting.backup_description import BackupDescription
 from broker.state.release import FIRST_FORMAT, Release
 from broker.state.snapshot import encode_parts
-from broker.state.topic_rules import SCHEDULE_TOPIC
 from log.entry_range import EntryRange, check_range
 from log.errors import DamagedRangeError
 from log.layout import HEADER_BYTES
@@ -61,7 +60,23 @@ class Surveyed:
 
     def report(self, directory: Path | None, *, copied: int, is_complete: bool) -> Report:
         """Returns what there is to say of it."""
-        return _report(self, directory, copied, is_complete)
+        files, survey = self.files, self.survey
+        return report_of(
+            survey,
+            self.state,
+            source=str(self.source.root),
+            node=self.source.node,
+            is_store=True,
+            directory="" if directory is None else str(directory),
+            is_complete=is_complete,
+            first_index=files.first_index,
+            last_index=files.last_index,
+            last_term=files.last_term,
+            committed_index=self.source.committed_index(),
+            data_file_bytes=files.file_bytes,
+            entries_copied=copied,
+            remarks=_remarks(self),
+        )
 
 
 def survey_source(
@@ -221,50 +236,6 @@ def _description(surveyed: Surveyed, release: Release, snapshot_bytes: int) -> B
     )
 
 
-def _report(surveyed: Surveyed, directory: Path | None, copied: int, is_complete: bool) -> Report:
-    source, files, survey, state = surveyed.source, surveyed.files, surveyed.survey, surveyed.state
-    metadata = state.metadata
-    topics = [
-        TopicReport(
-            topic=name,
-            queues=max(config.read_queue_nums, config.write_queue_nums),
-            messages=sum(queue.messages for key, queue in survey.found.items() if key[0] == name),
-            next_offset=sum(end for key, end in state.ends.items() if key[0] == name),
-            consumer_groups=sum(topic == name for _, topic in metadata.offsets),
-        )
-        for name, config in sorted(metadata.topics.items())
-    ]
-    delayed = [
-        (queue, metadata.delays[queue_id + 1].offset)
-        for (topic, queue_id), queue in survey.found.items()
-        if topic == SCHEDULE_TOPIC
-    ]
-    queued = sum(queue.messages for queue in survey.found.values())
-    return Report(
-        source=str(source.root),
-        node=source.node,
-        directory="" if directory is None else str(directory),
-        is_complete=is_complete,
-        first_index=files.first_index,
-        last_index=files.last_index,
-        last_term=files.last_term,
-        committed_index=source.committed_index(),
-        data_file_bytes=files.file_bytes,
-        entries_copied=copied,
-        messages=queued,
-        topics=topics,
-        consumer_groups=len(metadata.groups),
-        positions=metadata.offset_count,
-        delayed_waiting=sum(queue.next_offset - max(queue.first_offset, at) for queue, at in delayed),
-        timed_waiting=survey.timed,
-        half_open=len(metadata.transactions.times_checked),
-        brokers_own=state.brokers_own,
-        units_compared=sum(queue.compared for queue in survey.found.values()),
-        records_without_queue=survey.entries - queued,
-        not_taken=state.notes + _remarks(surveyed),
-    )
-
-
 def _remarks(surveyed: Surveyed) -> list[str]:
     """Returns what else whoever moves a store should know, a sentence each."""
     source, survey = surveyed.source, surveyed.survey
@@ -284,22 +255,4 @@ def _remarks(surveyed: Surveyed) -> list[str]:
             "from its leader every 10 s, so that those of the node that led last are the newest"
         )
     remarks += [f"{queue.differing}" for queue in survey.found.values() if queue.differing]
-    for count, what in (
-        (survey.dead, "messages of topics that were deleted or left out: in the log, in no queue"),
-        (
-            len(survey.repeated),
-            "records whose offset their queue had already: in the log, in no queue, as with RocketMQ",
-        ),
-        (survey.unstorable, "messages whose topic cannot name a directory: in the log, in no queue"),
-        (
-            survey.timed_again,
-            "timed messages that the timer wheel has stored once more: they are delivered twice",
-        ),
-        (
-            survey.timed_cancels,
-            "orders to cancel a timed message: delivered like messages, and cancel nothing",
-        ),
-    ):
-        if count:
-            remarks.append(f"{count:,} {what}")
     return remarks

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from broker.migration.state_found import FoundState
+from broker.migration.survey import Survey
+from broker.state.topic_rules import SCHEDULE_TOPIC
+
 
 class TopicReport(msgspec.Struct, kw_only=True):
     """One topic that is taken."""
@@ -19,18 +23,21 @@ class TopicReport(msgspec.Struct, kw_only=True):
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """The whole of it. `is_complete` is false for a check alone and for a copy of a store in use."""
+    """The whole of it. `is_complete` is false for a check alone, and for a copy of what still takes messages."""
 
     source: str
+    """A store's directory, or the address of a broker that runs."""
     node: str
+    """The node of DLedger, or the broker's name."""
+    is_store: bool
     directory: str
     is_complete: bool
     first_index: int
     last_index: int
     last_term: int
-    """DLedger's; the group's is one higher, since Raft counts terms from 1."""
+    """DLedger's; the group's is one higher, since Raft counts terms from 1. 0 where messages were asked for."""
     committed_index: int
-    """By the source's checkpoint, which may be seconds older than the log."""
+    """By the source's checkpoint, which may be seconds older than the log; of a broker that runs the last one."""
     data_file_bytes: int
     """`storage.data_file_bytes` of the group that this becomes."""
     entries_copied: int
@@ -51,3 +58,81 @@ class Report(msgspec.Struct, kw_only=True):
     """Records that no queue has: rolled back, prepared, of deleted topics, left out, or with an offset once more."""
     not_taken: list[str]
     """Sentences for whoever decides whether this is well."""
+
+
+def report_of(
+    survey: Survey,
+    state: FoundState,
+    *,
+    source: str,
+    node: str,
+    is_store: bool,
+    directory: str,
+    is_complete: bool,
+    first_index: int,
+    last_index: int,
+    last_term: int,
+    committed_index: int,
+    data_file_bytes: int,
+    entries_copied: int,
+    remarks: list[str],
+) -> Report:
+    """Returns what there is to say of a source that was surveyed; `remarks` is what its kind of source adds."""
+    metadata = state.metadata
+    topics = [
+        TopicReport(
+            topic=name,
+            queues=max(config.read_queue_nums, config.write_queue_nums),
+            messages=sum(queue.messages for key, queue in survey.found.items() if key[0] == name),
+            next_offset=sum(end for key, end in state.ends.items() if key[0] == name),
+            consumer_groups=sum(topic == name for _, topic in metadata.offsets),
+        )
+        for name, config in sorted(metadata.topics.items())
+    ]
+    delayed = [
+        (queue, metadata.delays[queue_id + 1].offset)
+        for (topic, queue_id), queue in survey.found.items()
+        if topic == SCHEDULE_TOPIC
+    ]
+    queued = sum(queue.messages for queue in survey.found.values())
+    timed = survey.timed_waiting()
+    return Report(
+        source=source,
+        node=node,
+        is_store=is_store,
+        directory=directory,
+        is_complete=is_complete,
+        first_index=first_index,
+        last_index=last_index,
+        last_term=last_term,
+        committed_index=committed_index,
+        data_file_bytes=data_file_bytes,
+        entries_copied=entries_copied,
+        messages=queued,
+        topics=topics,
+        consumer_groups=len(metadata.groups),
+        positions=metadata.offset_count,
+        delayed_waiting=sum(queue.next_offset - max(queue.first_offset, at) for queue, at in delayed),
+        timed_waiting=timed.messages,
+        half_open=len(metadata.transactions.times_checked),
+        brokers_own=state.brokers_own,
+        units_compared=sum(queue.compared for queue in survey.found.values()),
+        records_without_queue=survey.entries - queued,
+        not_taken=state.notes + remarks + _counted(survey),
+    )
+
+
+def _counted(survey: Survey) -> list[str]:
+    """Returns what of the messages is not as it was, a sentence each."""
+    timed = survey.timed_waiting()
+    counts = (
+        (survey.dead, "messages of topics that were deleted or left out: in the log, in no queue"),
+        (
+            len(survey.repeated),
+            "records whose offset their queue had already: in the log, in no queue, as with RocketMQ",
+        ),
+        (survey.unstorable, "messages whose topic cannot name a directory: in the log, in no queue"),
+        (timed.again, "timed messages that the timer wheel has stored once more: they are delivered twice"),
+        (timed.cancels, "orders to cancel a timed message: delivered like messages, and cancel nothing"),
+    )
+    return [f"{count:,} {what}" for count, what in counts if count]

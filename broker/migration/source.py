@@ -13,10 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from broker.migration.config_files import ConfigFiles, read_config
+from broker.migration.config_files import read_config
 from broker.migration.dledger import EntryFiles
 from broker.migration.errors import DamagedSourceError, MigrationError, SourceInUseError
 from broker.migration.source_queues import SourceQueues
+from broker.migration.tables import Tables
 
 _PREFIX: Final = "dledger-"
 _FLOCK: Final = struct.Struct("hhqqi4x")
@@ -92,7 +93,7 @@ class Source:
         """Returns the log. Raises MigrationError, DamagedSourceError, OSError."""
         return EntryFiles(self.dledger, self.committed_index(), is_clean=self.is_clean)
 
-    def config(self) -> ConfigFiles:
+    def config(self) -> Tables:
         """Returns the tables beside the log. Raises MigrationError, DamagedSourceError, OSError."""
         return read_config(self.root)
 

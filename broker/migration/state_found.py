@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -65,7 +66,7 @@ class FoundState:
 def state_of(survey: Survey, group: str, cluster: str) -> FoundState:
     """Returns the state behind the last entry. Raises MigrationError, DamagedSourceError, OSError."""
     found = FoundState(Metadata(), survey.ends())
-    _add_topics(found, survey, {group, cluster, f"{cluster}_REPLY_TOPIC"})
+    _add_topics(found, survey, lambda name: is_brokers_own(name, group, cluster))
     _add_groups(found, survey)
     _add_positions(found, survey)
     _add_delays(found, survey)
@@ -78,29 +79,35 @@ def state_of(survey: Survey, group: str, cluster: str) -> FoundState:
     return found
 
 
-def _add_topics(found: FoundState, survey: Survey, named_like_the_broker: set[str]) -> None:
+def is_brokers_own(topic: str, group: str, cluster: str) -> bool:
+    """Tells whether each broker of RocketMQ makes a topic by itself."""
+    named_like_the_broker = (group, cluster, f"{cluster}_REPLY_TOPIC")
+    return topic in _BROKERS_OWN or topic in named_like_the_broker or topic.startswith(_OWN_PREFIX)
+
+
+def _add_topics(found: FoundState, survey: Survey, is_own: Callable[[str], bool]) -> None:
     topics = found.metadata.topics
     for name, config in survey.config.topics.items():
         if name == INTERNAL_TOPIC:
             raise MigrationError(
                 f"topics.json has {INTERNAL_TOPIC}: this is the store of a Trivet node (trivet backup)"
             )
-        if name in _BROKERS_OWN or name in named_like_the_broker or name.startswith(_OWN_PREFIX):
+        if is_own(name):
             found.brokers_own += 1
         elif name in survey.left_out:
             found.notes.append(f"topic {name}: left out, as --leave-out says")
-        elif reason := _refusal(name, config):
+        elif reason := refusal(name, config):
             found.notes.append(f"topic {name[:80]!r}: {reason}")
         else:
             found.metadata.apply(PutTopic(msgspec.structs.replace(config, topic_name=name), _NO_TIME))
     for name in sorted({topic for topic, _ in found.ends}):
-        if name in topics or name in survey.config.topics or name in _BROKERS_OWN | named_like_the_broker:
+        if name in topics or name in survey.config.topics or is_own(name):
             continue
-        if name.startswith(_OWN_PREFIX) or not any(key[0] == name for key in survey.found):
+        if not any(key[0] == name for key in survey.found):
             continue
         queues = 1 + max(queue_id for topic, queue_id in found.ends if topic == name)
         config = topic_config(name, queues)
-        if reason := _refusal(name, config):
+        if reason := refusal(name, config):
             found.notes.append(f"topic {name[:80]!r}: {reason}")
             continue
         found.metadata.apply(PutTopic(config, _NO_TIME))
@@ -110,7 +117,8 @@ def _add_topics(found: FoundState, survey: Survey, named_like_the_broker: set[st
         )
 
 
-def _refusal(name: str, config: TopicConfig) -> str:
+def refusal(name: str, config: TopicConfig) -> str:
+    """Returns why a topic cannot be taken; empty if it can."""
     try:
         check_topic_name(name)
     except InvalidNameError as error:

@@ -9,13 +9,14 @@ message with an offset that its queue had already, which RocketMQ ignores.
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
-from broker.migration.config_files import ConfigFiles
 from broker.migration.dledger import Head, Piece
 from broker.migration.errors import DamagedSourceError, MigrationError
-from broker.migration.source_queues import SourceQueues
+from broker.migration.source_queues import Unit
+from broker.migration.tables import Tables
 from broker.migration.transactions_found import HalfMessages
 from broker.state.topic_rules import HALF_OPERATIONS_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from log.consume_queues import is_storable_topic
@@ -37,7 +38,35 @@ _TAGS_REMEMBERED: Final = 4096
 _ROLLED: Final = b"TIMER_ROLL_TIMES"
 _DELETES: Final = b"TIMER_DEL_UNIQKEY"
 
+_AGAIN: Final = 1
+_CANCELS: Final = 2
+
 QueueKey = tuple[str, int]
+
+
+class TimedWaiting(NamedTuple):
+    """Timed messages that wait; of these, those that a wheel has stored once more, so that each such is there twice;
+    and orders to cancel one."""
+
+    messages: int
+    again: int
+    cancels: int
+
+
+class KnownQueues(Protocol):
+    """What the source says of its queues."""
+
+    exists: bool
+    """False if it says nothing."""
+
+    def topics(self) -> set[str]:
+        """Returns the topics that have queues."""
+
+    def ends(self) -> dict[QueueKey, int]:
+        """Returns by queue the offset behind its last unit. Raises DamagedSourceError, OSError."""
+
+    def unit(self, topic: str, queue_id: int, offset: int) -> Unit | None:
+        """Returns one unit, None where there is none to compare. Raises OSError."""
 
 
 @dataclass(slots=True)
@@ -51,6 +80,8 @@ class FoundQueue:
     next_offset: int
     alive_from: int = -1
     messages: int = 0
+    last_place: int = -1
+    """Where the record of the last one is in the log."""
     compared: int = 0
     """Units of the source that lead to the message whose number they have."""
     differing: str = ""
@@ -61,8 +92,8 @@ class FoundQueue:
 class Survey:
     """What the pass found. `take` is given every piece in order; `config` and `queues` are the source's."""
 
-    config: ConfigFiles
-    queues: SourceQueues
+    config: Tables
+    queues: KnownQueues
     delay_levels_ms: tuple[int, ...]
     left_out: frozenset[str] = frozenset()
     """Topics whose messages are not to be taken."""
@@ -79,14 +110,10 @@ class Survey:
     """Messages whose topic cannot name a directory."""
     delays_seen: dict[int, int] = field(default_factory=dict)
     """By delay level, its delay in ms by the source's own queues, where that is not Trivet's."""
-    timed: int = 0
-    """Timed messages that wait."""
-    timed_again: int = 0
-    """Of these, those that a wheel has stored once more: each such is there twice."""
-    timed_cancels: int = 0
-    """Orders to cancel a timed message."""
     lost_topics: frozenset[str] = frozenset()
     _tags: dict[bytes, int] = field(default_factory=dict)
+    _timed: array[int] = field(default_factory=lambda: array("q"))
+    """Three numbers of each timed message: its offset, when it is due in ms, and what it is."""
 
     def __post_init__(self) -> None:
         self.halves = HalfMessages(_half_position(self.config))
@@ -174,6 +201,7 @@ class Survey:
                 )
         queue.next_offset = offset + 1
         queue.messages += 1
+        queue.last_place = found.physical_offset
         return queue
 
     def _leads_here(self, topic: str, found: RecordHead) -> bool:
@@ -221,21 +249,16 @@ class Survey:
             self.halves.add_half(found.queue_offset, properties)
         elif topic == HALF_OPERATIONS_TOPIC:
             self.halves.add_decision(record)
-        elif not self.is_timer_done(found.queue_offset, properties):
-            self.timed += 1
-            self.timed_again += get_property(properties, _ROLLED) not in (None, b"0")
-            self.timed_cancels += get_property(properties, _DELETES) is not None
-
-    def is_timer_done(self, offset: int, properties: bytes) -> bool:
-        """Tells whether the source has delivered a timed message."""
-        timers = self.config.timers
-        due = get_property(properties, TIMER_OUT_MS)
-        due_ms = int(due) if due is not None and due.isdigit() and len(due) <= 18 else 0
-        return timers is not None and offset < timers.queue_offset and due_ms < timers.read_ms
+        else:
+            due = get_property(properties, TIMER_OUT_MS)
+            due_ms = int(due) if due is not None and due.isdigit() and len(due) <= 18 else 0
+            again = get_property(properties, _ROLLED) not in (None, b"0")
+            cancels = get_property(properties, _DELETES) is not None
+            self._timed.extend((found.queue_offset, due_ms, again * _AGAIN + cancels * _CANCELS))
 
     # ------------------------------------------------------------------ afterwards
 
-    def take_newer(self, config: ConfigFiles, queues: SourceQueues) -> None:
+    def take_newer(self, config: Tables, queues: KnownQueues) -> None:
         """Takes tables that were written since the pass began."""
         self.config, self.queues = config, queues
         self.halves.begin = _half_position(config)
@@ -258,6 +281,18 @@ class Survey:
         queue = self.found.get((topic, queue_id))
         return queue is not None and index < queue.alive_from
 
+    def timed_waiting(self) -> TimedWaiting:
+        """Counts the timed messages that the source has not delivered."""
+        timers = self.config.timers
+        taken = self._timed
+        kinds = [
+            kind
+            for offset, due_ms, kind in zip(taken[::3], taken[1::3], taken[2::3], strict=True)
+            if timers is None or offset >= timers.queue_offset or due_ms >= timers.read_ms
+        ]
+        again, cancels = (sum(bool(kind & bit) for kind in kinds) for bit in (_AGAIN, _CANCELS))
+        return TimedWaiting(len(kinds), again, cancels)
+
     @property
     def has_dead(self) -> bool:
         """Tells whether any message is."""
@@ -277,7 +312,7 @@ class Survey:
         return DamagedSourceError(piece.path, piece.begin + head.at, f"entry {head.entry}: {reason}")
 
 
-def _half_position(config: ConfigFiles) -> int:
+def _half_position(config: Tables) -> int:
     return config.offsets.get(("CID_RMQ_SYS_TRANS", HALF_TOPIC), {}).get(0, 0)
 
 

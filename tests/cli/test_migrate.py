@@ -52,3 +52,14 @@ def test_what_cannot_be_is_said_in_one_line(trivet: CommandLine, tmp_path: Path)
     broken = trivet("migrate", "--from", str(root), "--to", str(tmp_path / "b"), "--group", "a")
     assert broken.exit_code == 1
     assert "topics.json at byte 0" in broken.complaint
+
+
+def test_a_cluster_is_told_by_its_address(trivet: CommandLine, tmp_path: Path) -> None:
+    away = trivet("migrate", "--from", "127.0.0.1:1", "--group", "a", "--to", str(tmp_path / "b"), "--follow")
+    assert away.exit_code == 1
+    assert "127.0.0.1:1" in away.complaint
+    for_stores = trivet("migrate", "--from", "127.0.0.1:1", "--node", "n0")
+    assert for_stores.exit_code == 2
+    assert "--node" in for_stores.complaint
+    named = tmp_path / "store:1"
+    assert "is no directory" not in trivet("migrate", "--from", str(store(named))).err

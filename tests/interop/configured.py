@@ -21,6 +21,7 @@ from tests.interop.processes import Child, wait_until
 Settings = Mapping[str, object]
 ROOT = Path(__file__).resolve().parents[2]
 TRIVET = str(Path(sys.executable).with_name("trivet"))
+DATA_FILE_BYTES = 16 << 20
 COMMAND_LIMIT_S = 120
 STOP_LIMIT_S = 240
 """Of a stop in order, lingering included."""
@@ -69,7 +70,7 @@ class ConfiguredCluster:
             tables: dict[str, Settings] = {
                 "node": {"id": name, "listen": address, "name_servers": self.name_servers},
                 "raft": {"peers": peers},
-                "storage": {"path": str(folder / name), "data_file_bytes": 16 << 20},
+                "storage": {"path": str(folder / name), "data_file_bytes": DATA_FILE_BYTES},
             }
             for table, settings in (broker or {}).items():
                 tables[table] = {**tables.get(table, {}), **settings}

@@ -8,19 +8,28 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import Parameter
 
 from broker.tools.cli.errors import USAGE, CommandError
-from broker.tools.cli.options import AsJson
+from broker.tools.cli.options import DEFAULT_CONNECTIONS, AsJson, Connections, check_addresses
 
 if TYPE_CHECKING:
+    from broker.client.admin import AdminClient
     from broker.migration.report import Report
+    from broker.settings.tables import Settings
 
 _LOOK_EVERY_S: Final = 1.0
 """DLedger notes what is committed every three seconds."""
+_REST: Final = 3
+"""A broker that runs is let alone for so many times as long as a look at it has taken."""
 
 
 def migrate(
     *,
     source: Annotated[
-        Path, Parameter(name="--from", help="The store of a RocketMQ node: its storePathRootDir.")
+        str,
+        Parameter(
+            name="--from",
+            help="The store of a RocketMQ DLedger node, its storePathRootDir; or name servers of a cluster that runs, "
+            'HOST:PORT, several joined by ";".',
+        ),
     ],
     to: Annotated[
         Path | None,
@@ -55,17 +64,141 @@ def migrate(
     follow: Annotated[
         bool,
         Parameter(
-            negative="", help="Go on copying until the broker has stopped, and complete the backup then."
+            negative="",
+            help="Go on copying until the broker has stopped, or takes no messages any more, and complete the backup "
+            "then.",
         ),
     ] = False,
+    connections: Connections = DEFAULT_CONNECTIONS,
     json: AsJson = False,
 ) -> int:
-    """Make a backup of the store of a RocketMQ DLedger node, of which `trivet restore` makes Trivet's stores.
+    """Make a backup of a RocketMQ broker, of which `trivet restore` makes Trivet's stores.
 
-    Messages keep their bytes, offsets and ids. Topics, consumer groups, positions, delayed messages and open
-    transactions come along. The store is only read, and checked message by message before anything is written. A copy
-    that broke off is gone on with.
+    Messages keep their offsets; those of a store keep their bytes and all ids, too. Topics, consumer groups, positions,
+    delayed messages and open transactions come along. The source is only read, and every message of it is checked. A
+    copy that broke off is gone on with.
     """
+    from broker.settings.tables import Settings
+
+    if _is_cluster(source) and (node or dledger or cluster or while_running):
+        raise CommandError(
+            "--node, --dledger, --cluster and --while-running are about a store, and not about a cluster that runs",
+            USAGE,
+        )
+    settings = Settings()
+    if config is not None:
+        from broker.settings.reading import load
+
+        settings = load(config)
+        group, cluster = group or settings.node.group, cluster or settings.node.cluster
+    if follow and to is None:
+        raise CommandError("--follow needs --to DIRECTORY", USAGE)
+    topics = frozenset(leave_out or ())
+    if _is_cluster(source):
+        if node is not None or dledger is not None or while_running:
+            raise CommandError(
+                "--node, --dledger and --while-running are about a store, not a cluster", USAGE
+            )
+        names = check_addresses(source, "--from")
+        report = _of_cluster(names, connections, to, group, settings, topics, follow=follow)
+    else:
+        if to is not None and not group:
+            raise CommandError("--to needs --group NAME, the broker's brokerName, or --config FILE", USAGE)
+        report = _of_store(
+            Path(source), node, dledger, to, group, cluster, settings, topics, while_running, follow
+        )
+    _tell(report, json=json)
+    return 0
+
+
+def _is_cluster(source: str) -> bool:
+    """Tells addresses from a directory: they end with a port, and no such directory is there."""
+    return source.rpartition(":")[2].isdigit() and ":" in source and not Path(source).exists()
+
+
+def _of_cluster(
+    names: list[str],
+    connections: Connections,
+    to: Path | None,
+    group: str | None,
+    settings: Settings,
+    left_out: frozenset[str],
+    *,
+    follow: bool,
+) -> Report:
+    import trio
+
+    from broker.backups.directory import BackupWriter
+    from broker.client.admin import AdminClient
+    from broker.client.errors import ClientError
+    from broker.migration.running_broker import RunningBroker
+    from broker.migration.taking_over import TakingOver, Wanted, look_at, preview
+    from broker.state.release import THIS_RELEASE
+    from broker.tools.cli.progress import Progress
+
+    progress = Progress(10.0)
+    wanted = Wanted(settings.storage.data_file_bytes, settings.broker.delay_level_ms, left_out)
+
+    def show(what: str, index: int) -> None:
+        progress.show(f"{what} {index + 1:,} messages")
+
+    async def take_over() -> Report:
+        async with AdminClient(names, **connections.identity()) as admin:
+            broker = RunningBroker(admin, group or await _only_group(admin))
+            if to is None:
+                return preview(broker, await look_at(broker, wanted), wanted)
+            with BackupWriter(to) as writer:
+                copy = TakingOver(broker, writer, wanted, THIS_RELEASE, show)
+                for sentence in (await copy.begin()).not_taken:
+                    progress.tell(f"not taken: {sentence}")
+                is_told = False
+                while not copy.is_complete:
+                    begun_s = trio.current_time()
+                    try:
+                        await copy.step(begun_s)
+                    except ClientError as error:
+                        if not (follow and error.retry_may_help):
+                            raise
+                        progress.show(f"the broker does not answer: {error}")
+                    else:
+                        if not follow and not copy.is_still:
+                            break
+                        if not is_told:
+                            progress.tell("follows the broker, and ends when that takes no messages any more")
+                            is_told = True
+                        progress.show(f"follows the broker, {copy.copied:,} messages copied")
+                    if not copy.is_complete:
+                        await trio.sleep(max(_LOOK_EVERY_S, _REST * (trio.current_time() - begun_s)))
+                return copy.report()
+
+    report = trio.run(take_over)
+    progress.clear()
+    return report
+
+
+async def _only_group(admin: AdminClient) -> str:
+    """The broker name of the cluster, where it has one. Raises CommandError, ClientError."""
+    names = sorted((await admin.cluster_info()).broker_table)
+    if len(names) != 1:
+        raise CommandError(
+            f"--group NAME: which broker name? There are {', '.join(names) or 'none'}, and each becomes a group",
+            USAGE,
+        )
+    return names[0]
+
+
+def _of_store(
+    source: Path,
+    node: str | None,
+    dledger: Path | None,
+    to: Path | None,
+    group: str | None,
+    cluster: str | None,
+    settings: Settings,
+    left_out: frozenset[str],
+    while_running: bool,
+    follow: bool,
+) -> Report:
     import time
 
     from broker.backups.directory import BackupWriter
@@ -73,19 +206,7 @@ def migrate(
     from broker.migration.source import Source
     from broker.state.release import THIS_RELEASE
     from broker.tools.cli.progress import Progress
-    from log.own_topics import DEFAULT_DELAY_LEVELS_MS
 
-    delay_levels_ms = DEFAULT_DELAY_LEVELS_MS
-    if config is not None:
-        from broker.settings.reading import load
-
-        settings = load(config)
-        group, cluster = group or settings.node.group, cluster or settings.node.cluster
-        delay_levels_ms = settings.broker.delay_level_ms
-    if follow and to is None:
-        raise CommandError("--follow needs --to DIRECTORY", USAGE)
-    if to is not None and not group:
-        raise CommandError("--to needs --group NAME, the broker's brokerName, or --config FILE", USAGE)
     progress = Progress(10.0)
 
     def show(what: str, index: int) -> None:
@@ -97,8 +218,8 @@ def migrate(
             store,
             group=group or "",
             cluster=cluster or "DefaultCluster",
-            left_out=frozenset(leave_out or ()),
-            delay_levels_ms=delay_levels_ms,
+            left_out=left_out,
+            delay_levels_ms=settings.broker.delay_level_ms,
             progress=show,
         )
         if to is not None:
@@ -115,8 +236,7 @@ def migrate(
                     copied += following.finish()
         report = surveyed.report(to, copied=copied, is_complete=to is not None and not store.is_running)
     progress.clear()
-    _tell(report, json=json)
-    return 0
+    return report
 
 
 def _tell(report: Report, *, json: bool) -> None:
@@ -132,20 +252,22 @@ def _tell(report: Report, *, json: bool) -> None:
             for topic in report.topics
         ],
     )
-    entries = (
-        f"{report.first_index:,} to {report.last_index:,} ({report.committed_index:,} by its checkpoint)"
-    )
     waiting = (
         f"{report.delayed_waiting:,} delayed, {report.timed_waiting:,} timed, {report.half_open:,} half messages "
         "without a decision"
     )
+    checked = "every message"
+    entries = f"{report.first_index:,} to {report.last_index:,}"
+    if report.is_store:
+        entries += f" ({report.committed_index:,} by its checkpoint), terms to {report.last_term}"
+        checked += f"; {report.units_compared:,} units of the broker's own queues agree"
     rows = [
-        ("source", f"{report.source}, node {report.node}"),
-        ("entries", f"{entries}, terms to {report.last_term}"),
+        ("source", f"{report.source}, {'node' if report.is_store else 'broker'} {report.node}"),
+        ("entries", entries),
         ("messages", f"{report.messages:,} in queues, {report.records_without_queue:,} records in none"),
         ("groups", f"{report.consumer_groups:,} with {report.positions:,} positions"),
         ("waiting", waiting),
-        ("checked", f"every message; {report.units_compared:,} units of the broker's own queues agree"),
+        ("checked", checked),
         ("left", f"{report.brokers_own:,} topics and groups that each broker makes by itself"),
         ("setting", f"storage.data_file_bytes = {report.data_file_bytes}"),
         *(("not taken", sentence) for sentence in report.not_taken),
@@ -159,8 +281,8 @@ def _result(report: Report) -> str:
         return "checked only: nothing was written (--to DIRECTORY)"
     if not report.is_complete:
         return (
-            f"{report.entries_copied:,} entries copied into {report.directory}; not complete: stop the broker and run "
-            "it again"
+            f"{report.entries_copied:,} entries copied into {report.directory}; not complete: "
+            f"{'stop the broker' if report.is_store else 'have the broker take no messages'} and run it again"
         )
     return (
         f"{report.entries_copied:,} entries copied; {report.directory} is complete: "

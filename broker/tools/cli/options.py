@@ -25,18 +25,10 @@ def _env(name: str, help: str) -> Parameter:
 
 
 @Parameter(name="*")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NameServers:
-    """The name servers through which a command finds everything, and how it connects."""
+@dataclass(frozen=True, kw_only=True)
+class Encryption:
+    """Whether a command encrypts its connections, and how it finds out whom it talks to."""
 
-    namesrv: Annotated[
-        str,
-        Parameter(
-            name=["--namesrv", "-n"],
-            env_var="TRIVET_NAMESRV",
-            help='Name servers, HOST:PORT, several joined by ";".',
-        ),
-    ] = "127.0.0.1:9876"
     tls: Annotated[bool, Parameter(negative="", env_var="TRIVET_TLS", help="Encrypt all connections.")] = (
         False
     )
@@ -49,17 +41,6 @@ class NameServers:
     ] = ""
     tls_cert: Annotated[str, _env("TRIVET_TLS_CERT", "Certificate to show to servers that ask, PEM.")] = ""
     tls_key: Annotated[str, _env("TRIVET_TLS_KEY", "Its private key, PEM.")] = ""
-
-    def addresses(self) -> list[str]:
-        """The name servers' addresses. Raises CommandError."""
-        from broker.tools.cli.errors import USAGE, CommandError
-
-        addresses = [address.strip() for address in self.namesrv.split(";") if address.strip()]
-        if not addresses:
-            raise CommandError("--namesrv: at least one HOST:PORT", USAGE)
-        for address in addresses:
-            check_address(address, f"--namesrv {address}")
-        return addresses
 
     def tls_context(self) -> ssl.SSLContext | None:
         """The TLS context of connections, None for connections in the clear. Raises CommandError for unusable files."""
@@ -77,9 +58,9 @@ class NameServers:
 
 
 @Parameter(name="*")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Servers(NameServers):
-    """The servers that a command talks to, and the identity under which it does (docs/security.md).
+@dataclass(frozen=True, kw_only=True)
+class Connections(Encryption):
+    """How a command connects, and the identity under which it does (docs/security.md).
 
     Options may stand in the environment, where other users of the machine do not see a secret.
     """
@@ -103,6 +84,31 @@ class Servers(NameServers):
         """The options of clients that say who asks. Raises CommandError."""
         return {"tls": self.tls_context(), "credentials": self.credentials()}
 
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class NameServers(Encryption):
+    """The name servers through which a command finds everything, and how it connects."""
+
+    namesrv: Annotated[
+        str,
+        Parameter(
+            name=["--namesrv", "-n"],
+            env_var="TRIVET_NAMESRV",
+            help='Name servers, HOST:PORT, several joined by ";".',
+        ),
+    ] = "127.0.0.1:9876"
+
+    def addresses(self) -> list[str]:
+        """The name servers' addresses. Raises CommandError."""
+        return check_addresses(self.namesrv, "--namesrv")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Servers(NameServers, Connections):
+    """The servers that a command talks to, and the identity under which it does."""
+
     def admin(self) -> AdminClient:
         """A client for administration, to be entered. Raises CommandError."""
         from broker.client.admin import AdminClient
@@ -111,7 +117,20 @@ class Servers(NameServers):
 
 
 DEFAULT_SERVERS = Servers()
+DEFAULT_CONNECTIONS = Connections()
 DEFAULT_NAME_SERVERS = NameServers()
+
+
+def check_addresses(joined: str, option: str) -> list[str]:
+    """The addresses in text that joins them by ";". Raises CommandError, which names the option."""
+    from broker.tools.cli.errors import USAGE, CommandError
+
+    addresses = [address.strip() for address in joined.split(";") if address.strip()]
+    if not addresses:
+        raise CommandError(f"{option}: at least one HOST:PORT", USAGE)
+    for address in addresses:
+        check_address(address, f"{option} {address}")
+    return addresses
 
 
 def check_address(address: str, named: str) -> None:

@@ -8,30 +8,25 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.backups.directory import Backup, BackupWriter
 from broker.backups.errors import BackupError
-from broker.backups.restoring import restore
 from broker.migration.errors import DamagedSourceError, MigrationError, SourceInUseError
 from broker.migration.migrating import Following, Surveyed, copy_entries, survey_source
 from broker.migration.report import Report
 from broker.migration.source import Source
-from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.codes import RequestCode
 from broker.remoting.headers import CheckTransactionStateHeader
 from broker.state.release import THIS_RELEASE
-from tests.broker.harness import SMALL_STORE, Client, Group
+from tests.broker.migration.moved import position, read, started
 from tests.broker.migration.rocketmq_store import FILE_BYTES, RocketMQStore
-from tests.log.memory_disk import MemoryDisk
 
-OPTIONS = replace(SMALL_STORE, data_file_bytes=FILE_BYTES)
 GROUP = "broker-a"
 
 
@@ -50,40 +45,6 @@ def migrate(root: Path, to: Path, *, may_run: bool = False, **more: Any) -> Repo
 def check(root: Path, **more: Any) -> Report:
     with Source(root) as source:
         return survey(source, **more).report(None, copied=0, is_complete=False)
-
-
-def started(backup: Path, size: int = 1, **settings: Any) -> Group:
-    """A group of stores that were made of the backup, as `trivet restore` makes them."""
-    group = Group(size, options=OPTIONS, flush="sync", start=False, **settings)
-    for node_id, member in group.members.items():
-        config = member.config
-        member.config = msgspec.structs.replace(
-            config,
-            raft=msgspec.structs.replace(config.raft, lineage="moved" if size > 1 else ""),
-            storage=msgspec.structs.replace(config.storage, data_file_bytes=FILE_BYTES),
-        )
-        member.disk = MemoryDisk()
-        options = replace(OPTIONS, dledger_directory=f"dledger-{node_id}")
-        restore(
-            Backup(backup, THIS_RELEASE), member.disk, member.config, THIS_RELEASE, group.wall_ms, options
-        )
-    for node_id in group.members:
-        group.start(node_id)
-    group.elect()
-    return group
-
-
-def read(group: Group, topic: str, queue: int = 0, begin: int = 0) -> list[tuple[int, int, bytes, bytes]]:
-    """Offset, physical offset, body and properties of all messages of a queue."""
-    client = group.connect()
-    found: list[tuple[int, int, bytes, bytes]] = []
-    while (pulled := client.pull(topic, "reader", begin + len(found), queue)).code == ResponseCode.SUCCESS:
-        found += [(r.queue_offset, r.physical_offset, r.body, r.properties) for r in pulled.records]
-    return found
-
-
-def position(client: Client, topic: str, queue: int = 0) -> int:
-    return client.offset_of(RequestCode.QUERY_CONSUMER_OFFSET, topic, queue, consumerGroup="g")
 
 
 def busy(root: Path) -> RocketMQStore:
