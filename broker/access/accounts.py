@@ -21,11 +21,12 @@ either a hole or an outage.
 from __future__ import annotations
 
 import enum
+import hashlib
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -35,6 +36,10 @@ from broker.state.topic_rules import WAITING_TOPICS
 PermissionText = Literal["DENY", "PUB", "SUB", "PUB|SUB", "SUB|PUB"]
 KeyText = Annotated[str, msgspec.Meta(min_length=7)]
 """The reference wants keys of more than 6 characters, too."""
+
+
+ACCOUNTS_IN_FORCE: Final = "aclAccountsInForce"
+"""The name under which a name server tells its accounts' digest among its settings."""
 
 
 class Permission(enum.IntFlag):
@@ -86,13 +91,20 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """The whole file: accounts by access key; ``trusts`` are addresses from which nobody need say who they are."""
+    """The whole file: accounts by access key; ``trusts`` are addresses from which nobody need say who they are.
+
+    ``digest`` tells by which rules a server goes, to be compared with a file's: 16 digits of all but the secrets, and
+    4 of these, too, which say that one has changed and next to nothing of what it is.
+    """
 
     trusts: addresses.Matcher
     by_access_key: dict[str, Account]
+    digest: str
 
 
-class _AccountEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class AccountEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An account as the file has it."""
+
     access_key: KeyText
     secret_key: KeyText
     white_remote_address: str = ""
@@ -105,7 +117,7 @@ class _AccountEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     white_remote_addresses: tuple[str, ...] = ()
-    accounts: tuple[_AccountEntry, ...] = ()
+    accounts: tuple[AccountEntry, ...] = ()
 
 
 def load(path: str | Path) -> Accounts:
@@ -121,13 +133,7 @@ def load(path: str | Path) -> Accounts:
 
 def parse(text: str, file: str) -> Accounts:
     """The accounts in a file's text. Raises `AccountsError`."""
-    try:
-        found = tomllib.loads(text)
-        entries = msgspec.convert(found, _File)
-    except tomllib.TOMLDecodeError as error:
-        raise AccountsError(f"{file}: not TOML: {error}") from None
-    except msgspec.ValidationError as error:
-        raise AccountsError(f"{file}: {_in_words(error, found)}") from None
+    entries = _parse(text, file)
     by_access_key: dict[str, Account] = {}
     for entry in entries.accounts:
         if entry.access_key in by_access_key:
@@ -142,7 +148,36 @@ def parse(text: str, file: str) -> Accounts:
             {name: _PERMISSIONS[text] for name, text in entry.topic_permissions.items()},
             {name: _PERMISSIONS[text] for name, text in entry.group_permissions.items()},
         )
-    return Accounts(_matcher(entries.white_remote_addresses, file, "white_remote_addresses"), by_access_key)
+    trusts = _matcher(entries.white_remote_addresses, file, "white_remote_addresses")
+    return Accounts(trusts, by_access_key, _digest(entries))
+
+
+def parse_entries(text: str, file: str) -> tuple[AccountEntry, ...]:
+    """The accounts in a file's text as they are written. Raises `AccountsError`."""
+    return _parse(text, file).accounts
+
+
+def _parse(text: str, file: str) -> _File:
+    try:
+        found = tomllib.loads(text)
+        return msgspec.convert(found, _File)
+    except tomllib.TOMLDecodeError as error:
+        raise AccountsError(f"{file}: not TOML: {error}") from None
+    except msgspec.ValidationError as error:
+        raise AccountsError(f"{file}: {_in_words(error, found)}") from None
+
+
+def _digest(file: _File) -> str:
+    """The order in which accounts stand means nothing."""
+    ordered = sorted(file.accounts, key=lambda entry: entry.access_key)
+    rights = [msgspec.structs.replace(entry, secret_key="") for entry in ordered]
+    told = (
+        hashlib.sha256(
+            msgspec.json.encode((file.white_remote_addresses, accounts), order="sorted")
+        ).hexdigest()
+        for accounts in (rights, ordered)
+    )
+    return f"{next(told)[:16]}-{next(told)[:4]}"
 
 
 def _matcher(patterns: Sequence[str], file: str, key: str) -> addresses.Matcher:

@@ -29,6 +29,7 @@ class AccessControl:
         self, accounts: Accounts, *, whole_frames: bool = False, encrypted_only: bool = False
     ) -> None:
         """With `whole_frames` RocketMQ's signatures do not count, with `encrypted_only` none on plain connections."""
+        self.digest: Final = accounts.digest
         self._identification = Identification(
             accounts, whole_frames=whole_frames, encrypted_only=encrypted_only
         )

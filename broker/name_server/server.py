@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 import msgspec
 import structlog
 
+from broker.access.accounts import ACCOUNTS_IN_FORCE
 from broker.access.control import SEES_ALL, Sight
 from broker.access.name_server_needs import NAME_SERVER_NEEDS
 from broker.name_server.key_values import (
@@ -93,6 +94,8 @@ class NameServer:
     def __init__(self, settings: NameServerSettings, storage: KeyValueStorage | None = None) -> None:
         """``storage`` keeps the key-value configuration, None keeps it in memory; raises as `KeyValues` does."""
         self._settings = settings
+        self.accounts: str | None = None
+        """The digest of the accounts in force, which administrators are told; None without accounts."""
         self.requests: Counter[int] = Counter()
         """The requests that were handled, by code; those of unknown codes under -1."""
         self.refused = 0
@@ -391,6 +394,7 @@ class NameServer:
             f"kvConfigPath={settings.kv_config_path}",
             f"orderMessageEnable={'true' if settings.ordered_messages else 'false'}",
             f"serverChannelMaxIdleTimeSeconds={settings.idle_seconds}",
+            *(() if self.accounts is None else (f"{ACCOUNTS_IN_FORCE}={self.accounts}",)),
         )
         return response(request.command, ResponseCode.SUCCESS, body="\n".join(lines).encode() + b"\n")
 

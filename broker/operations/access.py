@@ -1,13 +1,37 @@
-"""Accounts, as the file has them that a broker or name server reads (docs/security.md). Servers tell nobody what is in
-it, and read it anew when it changes; so it is asked here where it lies."""
+"""Accounts, as the file has them that a broker or name server reads (docs/security.md).
+
+Servers tell nobody what is in it, and read it anew when it changes; so it is asked and changed here, where it lies.
+What servers do tell, to administrators, is a digest of the accounts that they go by: whether these are the file's.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, Literal
 
-from broker.access.accounts import Account, Accounts, Permission, load
+from broker.access.accounts import (
+    ACCOUNTS_IN_FORCE,
+    Account,
+    AccountEntry,
+    Accounts,
+    Permission,
+    load,
+    parse_entries,
+)
+from broker.access.accounts_file import edit, with_account, without_account
+from broker.client.admin import AdminClient
+from broker.client.errors import ClientError, UsageError
+from broker.client.transport.core import broker_error
+from broker.operations.asking import each, read_body
 from broker.operations.errors import NotThere
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.node_status import decode_node_status
+
+State = Literal["in force", "other accounts", "other secrets", "no accounts", "does not tell"]
+_RIGHTS_DIGITS: Final = 16
+"""So many digits of a digest are of all but the secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +97,104 @@ def check_account(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerAccounts:
+    """By which accounts a server goes, compared with a file's. ``why`` is the reason why it does not tell."""
+
+    address: str
+    server: Literal["broker", "name server"]
+    state: State
+    why: str = ""
+
+
+def add_account(path: Path, entry: AccountEntry) -> None:
+    """Put a new account into a file, which need not exist. Raises UsageError for one that is there, AccountsError,
+    OSError."""
+
+    def change(text: str) -> str:
+        if any(one.access_key == entry.access_key for one in parse_entries(text, str(path))):
+            raise UsageError(f"{path}: there is an account {entry.access_key} already")
+        return with_account(text, str(path), entry)
+
+    edit(path, change)
+
+
+def update_account(path: Path, access_key: str, change: Callable[[AccountEntry], AccountEntry]) -> None:
+    """Change an account of a file. Raises NotThere, AccountsError, OSError."""
+    edit(path, lambda text: with_account(text, str(path), change(_entry(text, access_key, path))))
+
+
+def remove_account(path: Path, access_key: str) -> None:
+    """Take an account out of a file. Raises NotThere, AccountsError, OSError."""
+
+    def change(text: str) -> str:
+        _entry(text, access_key, path)
+        return without_account(text, str(path), access_key)
+
+    edit(path, change)
+
+
+async def accounts_in_force(admin: AdminClient, path: Path) -> list[ServerAccounts]:
+    """Return for each name server and registered broker whether it goes by the accounts in a file.
+
+    Whoever asks must be an administrator. Raises AccountsError, NameServerUnavailable, BrokerError.
+    """
+    wanted = load(path).digest
+    info = await admin.cluster_info()
+    name_servers = list(admin.core.name_servers.addresses)
+    brokers = sorted(
+        address for data in info.broker_table.values() for address in data.broker_addresses.values()
+    )
+
+    async def look(address: str) -> ServerAccounts:
+        server: Literal["broker", "name server"] = "name server" if address in name_servers else "broker"
+        try:
+            told = await (_name_servers if server == "name server" else _brokers)(admin, address)
+        except ClientError as error:
+            return ServerAccounts(address=address, server=server, state="does not tell", why=str(error))
+        return ServerAccounts(address=address, server=server, state=_compared(told, wanted))
+
+    return await each(admin, [*name_servers, *brokers], look)
+
+
+async def _name_servers(admin: AdminClient, address: str) -> str | None:
+    response = await admin.call(address, RequestCode.GET_NAMESRV_CONFIG)
+    if response.code != ResponseCode.SUCCESS:
+        raise broker_error(response, address)
+    lines = bytes(response.body).decode(errors="replace").splitlines()
+    return dict(line.partition("=")[::2] for line in lines).get(ACCOUNTS_IN_FORCE)
+
+
+async def _brokers(admin: AdminClient, address: str) -> str | None:
+    response = await admin.call(address, RequestCode.TRIVET_NODE_STATUS)
+    if response.code != ResponseCode.SUCCESS:
+        raise broker_error(response, address)
+    return read_body(response, address, decode_node_status).process.accounts
+
+
+def _compared(told: str | None, wanted: str) -> State:
+    if told is None:
+        return "no accounts"
+    if told == wanted:
+        return "in force"
+    return "other secrets" if told[:_RIGHTS_DIGITS] == wanted[:_RIGHTS_DIGITS] else "other accounts"
+
+
+def _entry(text: str, access_key: str, path: Path) -> AccountEntry:
+    for entry in parse_entries(text, str(path)):
+        if entry.access_key == access_key:
+            return entry
+    raise _unknown(access_key, path)
+
+
+def _unknown(access_key: str, path: Path) -> NotThere:
+    return NotThere(f"{path}: no account has the access key {access_key!r}")
+
+
 def _account(accounts: Accounts, access_key: str, path: Path) -> Account:
     account = accounts.by_access_key.get(access_key)
     if account is None:
-        raise NotThere(f"{path}: no account has the access key {access_key!r}")
+        raise _unknown(access_key, path)
     return account
 
 

@@ -28,12 +28,14 @@ class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operating system says of the node's process; None where it does not say."""
+    """What the node's process knows, and the operating system of it; None where it does not say."""
 
     open_files: int | None = None
     open_files_max: int | None = None
     certificate_expires_ms: int | None = None
     """When the first certificate that clients are shown expires, in milliseconds since 1970; None without one."""
+    accounts: str | None = None
+    """The digest of the accounts in force (`broker.access.accounts`); None where everyone may do everything."""
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):

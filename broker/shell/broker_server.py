@@ -141,6 +141,7 @@ class BrokerServer:
             open_files=opened,
             open_files_max=opened_max,
             certificate_expires_ms=None if expires_s is None else round(expires_s * 1000),
+            accounts=None if self.node.access is None else self.node.access.digest,
         )
 
     def _use_accounts(self, accounts: Accounts) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
+from broker.access.accounts import Accounts
 from broker.access.name_server_control import NameServerControl
 from broker.administration.health import Check
 from broker.name_server import NameServer
@@ -82,7 +83,8 @@ class NameServerProcess:
             encrypted_only=not settings.acl_allow_plaintext,
             open_routes=settings.acl_routes == "anyone",
         )
-        self._access = AccessFile(settings.acl_file, self._control.replace) if settings.acl_file else None
+        self._core = core
+        self._access = AccessFile(settings.acl_file, self._use_accounts) if settings.acl_file else None
         self._context = server_context(settings.tls, "tls_")
         if settings.tls_broker_ca:
             assert self._context is not None, "the settings were checked"
@@ -130,6 +132,10 @@ class NameServerProcess:
         """Asks `serve` to end."""
         self._stopping.begin(reason)
         self._stop.set()
+
+    def _use_accounts(self, accounts: Accounts) -> None:
+        self._control.replace(accounts)
+        self._core.accounts = accounts.digest
 
     def reload(self) -> None:
         """Reads certificate and accounts anew. Files that cannot be used are logged, and change nothing."""

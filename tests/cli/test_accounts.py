@@ -1,18 +1,17 @@
-"""``trivet acl``; what the operator's commands share: moments, spans, questions, the script that completes them."""
+"""``trivet acl``; what the operator's commands share: moments, spans, the script that completes them."""
 
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from broker.access.accounts import load
 from broker.tools.cli.errors import CommandError
 from broker.tools.cli.moments import moment_ms, span_text
-from broker.tools.cli.orders import confirm
-from tests.cli.conftest import CommandLine
+from tests.cli.conftest import CommandLine, Outcome
 
 FILE = """
 [[accounts]]
@@ -77,6 +76,107 @@ def test_a_file_that_no_server_would_take(trivet: CommandLine, tmp_path: Path, f
     assert "account service" in outcome.complaint
 
 
+SECRET = "nobody sees this"
+
+
+def shown(outcome: Outcome, exit_code: int = 0) -> str:
+    """What a command has printed, which is no secret."""
+    assert outcome.exit_code == exit_code, outcome.err
+    assert SECRET not in outcome.out + outcome.err
+    return outcome.out + outcome.err
+
+
+def test_an_account_is_added_changed_and_taken_out(
+    trivet: CommandLine, tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRIVET_NEW_SECRET_KEY", SECRET)
+    rights = ("--topic", "orders=SUB", "--topic", "a=b=PUB|SUB", "--group", "g=SUB", "--default-group", "PUB")
+    shown(trivet("acl", "add", "billing", *rights, "--file", file, "--yes"))
+    assert load(file).by_access_key["billing"].secret_key == SECRET
+    found = json.loads(shown(trivet("acl", "show", "billing", "--file", file, "--json")))
+    assert found == {
+        "access_key": "billing",
+        "admin": False,
+        "default_topic": "DENY",
+        "default_group": "PUB",
+        "topics": {"orders": "SUB", "a=b": "PUB|SUB"},
+        "groups": {"g": "SUB"},
+    }
+    change = (
+        "--admin",
+        "--topic",
+        "orders=default",
+        "--topic",
+        "b=PUB",
+        "--white-remote-address",
+        "10.0.0.1",
+    )
+    shown(trivet("acl", "update", "billing", *change, "--file", file, "--yes"))
+    account = load(file).by_access_key["billing"]
+    assert (account.admin, sorted(account.topics), account.secret_key) == (True, ["a=b", "b"], SECRET)
+    secret = tmp_path / "secret"
+    secret.write_text("quite another\n")
+    shown(trivet("acl", "update", "billing", "--secret-file", str(secret), "--file", file, "--yes"))
+    assert load(file).by_access_key["billing"].secret_key == "quite another"
+    shown(trivet("acl", "update", "billing", "--new-secret", "--file", file, "--yes"))
+    assert load(file).by_access_key["billing"].secret_key == SECRET
+    shown(trivet("acl", "remove", "billing", "--file", file, "--yes"))
+    assert sorted(load(file).by_access_key) == ["operator", "service"]
+
+
+@pytest.mark.parametrize(
+    ("order", "said", "exit_code"),
+    [
+        ("add service", "there is an account service already", 2),
+        ("add short", "account short: ", 2),
+        ("add billing --topic orders", "--topic orders: needs the form NAME=PUB", 2),
+        ("add billing --white-remote-address 300.1.1.1", "white_remote_address", 2),
+        ("update service", "give what is to change", 2),
+        ("update nobody --admin", "no account has the access key 'nobody'", 1),
+        ("remove nobody", "no account has the access key 'nobody'", 1),
+    ],
+)
+def test_a_change_that_cannot_be_changes_nothing(
+    trivet: CommandLine,
+    file: str,
+    monkeypatch: pytest.MonkeyPatch,
+    order: str,
+    said: str,
+    exit_code: int,
+) -> None:
+    monkeypatch.setenv("TRIVET_NEW_SECRET_KEY", SECRET)
+    before = Path(file).read_text()
+    assert said in shown(trivet("acl", *order.split(), "--file", file, "--yes"), exit_code)
+    assert Path(file).read_text() == before
+
+
+def test_a_secret_is_never_an_argument(
+    trivet: CommandLine, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRIVET_NEW_SECRET_KEY", raising=False)
+    add = ("acl", "add", "billing", "--file", file, "--yes")
+    assert "no terminal to ask for the secret key" in trivet(*add).complaint
+    secret = tmp_path / "secret"
+    secret.write_text(f"{SECRET}\nand more\n")
+    assert "needs one line" in shown(trivet(*add, "--secret-file", str(secret)), 2)
+    secret.write_text(f"{SECRET}\n")
+    shown(trivet(*add, "--secret-file", str(secret)))
+    assert load(file).by_access_key["billing"].secret_key == SECRET
+
+
+def test_a_person_types_a_secret_twice(
+    trivet: CommandLine, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRIVET_NEW_SECRET_KEY", raising=False)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    typed = iter([SECRET, "mistyped", SECRET, SECRET])
+    monkeypatch.setattr("getpass.getpass", lambda prompt: next(typed))
+    add = ("acl", "add", "billing", "--file", file, "--yes")
+    assert "two different secret keys" in shown(trivet(*add), 1)
+    shown(trivet(*add))
+    assert load(file).by_access_key["billing"].secret_key == SECRET
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_completes_commands(trivet: CommandLine, shell: str) -> None:
     outcome = trivet("completion", shell)
@@ -103,26 +203,3 @@ def test_moments() -> None:
 )
 def test_spans(seconds: float, text: str) -> None:
     assert span_text(seconds) == text
-
-
-class Terminal:
-    """A terminal at which somebody types one line."""
-
-    def __init__(self, line: str) -> None:
-        self._line = line
-
-    def isatty(self) -> bool:
-        return True
-
-    def readline(self) -> str:
-        return self._line
-
-
-def test_a_person_is_asked_and_may_say_no(monkeypatch: pytest.MonkeyPatch) -> None:
-    confirm("Delete it?", yes=True)
-    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
-    confirm("Delete it?", yes=False)
-    for line in ("\n", "n\n", ""):
-        monkeypatch.setattr(sys, "stdin", Terminal(line))
-        with pytest.raises(CommandError, match="nothing was changed"):
-            confirm("Delete it?", yes=False)

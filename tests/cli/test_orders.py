@@ -29,9 +29,14 @@ ORDERS = {
     "group remove": "n3",
     "group transfer": "n1",
     "config set": "brokerPermission=4",
+    "acl add": "another --file accounts.toml",
+    "acl update": "operator --file accounts.toml --no-admin",
+    "acl remove": "operator --file accounts.toml",
     "restore": "backup --config broker.toml",
 }
 """With arguments that say what is to be changed."""
+
+ACCOUNTS = '[[accounts]]\naccess_key = "operator"\nsecret_key = "a secret"\nadmin = true\n'
 
 LOOK_FIRST = {"topic create", "consumer reset", "dlq redrive", "dlq purge"}
 """Those that ask when they know what the answer means: tests/cluster/test_operator_commands.py asks a group."""
@@ -40,7 +45,7 @@ CHANGE_NOTHING = {
     "topic list", "topic describe", "topic stats", "consumer list", "consumer describe", "consumer lag",
     "client list", "message find", "message show", "message trace", "message waiting", "dlq list", "dlq show",
     "group status", "tail", "top", "status", "doctor", "config get", "acl list", "acl show", "acl check",
-    "backup verify", "completion",
+    "acl status", "backup verify", "completion",
     # They run what they are told to run, which asks for itself, or writes files of its own and replaces no others.
     "namesrv", "broker", "cluster", "console", "backup", "migrate", "demo", "analyze", "simulate", "chaos", "bench",
     # Messages are sent and consumed: there is nothing else that these two could mean.
@@ -71,6 +76,7 @@ def test_an_order_without_a_terminal_is_refused_before_anybody_is_asked(
     trivet: CommandLine, order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "broker.toml").write_text(f'[storage]\npath = "{tmp_path / "store"}"\n')
+    (tmp_path / "accounts.toml").write_text(ACCOUNTS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     monkeypatch.setenv("TRIVET_NAMESRV", "127.0.0.1:1")
@@ -79,6 +85,7 @@ def test_an_order_without_a_terminal_is_refused_before_anybody_is_asked(
     assert outcome.complaint.endswith("? There is no terminal to ask at: say so with --yes")
     assert outcome.out == ""
     assert not (tmp_path / "store").exists()
+    assert (tmp_path / "accounts.toml").read_text() == ACCOUNTS
 
 
 class _Terminal(io.StringIO):

@@ -68,6 +68,10 @@ COMMANDS = [
     "acl list",
     "acl show",
     "acl check",
+    "acl add",
+    "acl update",
+    "acl remove",
+    "acl status",
     "completion",
 ]
 

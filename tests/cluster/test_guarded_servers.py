@@ -6,9 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
+import trio
 
+from broker.access.accounts import AccountEntry
 from broker.backups.directory import Backup
+from broker.client.admin import AdminClient
 from broker.client.errors import BrokerError
+from broker.client.message import Message
+from broker.client.producing.producer import Producer
+from broker.client.transport.credentials import Credentials
+from broker.operations.access import accounts_in_force, add_account
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.spark_source.offsets import ranges
 from broker.spark_source.options import parse_options
@@ -37,6 +44,29 @@ async def spark_reads(cluster: ConfiguredCluster, authority: str) -> list[bytes]
         ends = await reader.ends(await reader.queues())
         found = [await reader.read_slice(one) for one in ranges(ends.earliest, ends.latest)]
     return [message.body for one in found for message in one.messages]
+
+
+async def newcomer_may_publish(
+    cluster: ConfiguredCluster, certificates: Certificates, accounts: Path
+) -> None:
+    """An account is added to the file that all servers read; all say when it is in force, and then it is."""
+    newcomer = AccountEntry(
+        access_key="newcomer", secret_key="a secret of its own", topic_permissions={"orders": "PUB"}
+    )
+    add_account(accounts, newcomer)
+    tls = certificates.client()
+    async with AdminClient(cluster.name_servers, tls=tls, credentials=OPERATOR) as admin:
+        found = await accounts_in_force(admin, accounts)
+        while {one.state for one in found} != {"in force"}:
+            assert {one.state for one in found} <= {"in force", "other accounts"}
+            await trio.sleep(0.1)
+            found = await accounts_in_force(admin, accounts)
+    assert sorted(one.server for one in found) == ["broker", "broker", "broker", "name server"]
+    credentials = Credentials(newcomer.access_key, newcomer.secret_key)
+    async with Producer(cluster.name_servers, group="p", tls=tls, credentials=credentials) as producer:
+        await producer.send(Message("orders", b"mine"))
+    async with AdminClient(cluster.name_servers, tls=tls, credentials=credentials) as admin:
+        assert {one.state for one in await accounts_in_force(admin, accounts)} == {"does not tell"}
 
 
 async def test_a_stranger_over_tls_changes_nothing_and_is_told_of(tmp_path: Path) -> None:
@@ -74,6 +104,8 @@ async def test_a_stranger_over_tls_changes_nothing_and_is_told_of(tmp_path: Path
     )
     try:
         cluster.trivet("topic", "create", "orders", "--queues", "2")
+        assert cluster.trivet("acl", "status", "--file", str(accounts), "--json").count('"in force"') == 4
+        await newcomer_may_publish(cluster, certificates, accounts)
         before = leader_of(cluster)
         identity = {
             "brokerName": "broker-a",
@@ -95,7 +127,7 @@ async def test_a_stranger_over_tls_changes_nothing_and_is_told_of(tmp_path: Path
             assert refused.value.code == ResponseCode.NO_PERMISSION
         assert leader_of(cluster) == before
         cluster.trivet("produce", "orders", "still here")
-        assert await spark_reads(cluster, certificates.authority()) == [b"still here"]
+        assert sorted(await spark_reads(cluster, certificates.authority())) == [b"mine", b"still here"]
         with pytest.raises(BrokerError) as refused:
             await ask(before, RequestCode.TRIVET_BACKUP_BEGIN, {}, tls=tls)
         assert refused.value.code == ResponseCode.NO_PERMISSION

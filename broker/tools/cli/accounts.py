@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
+from broker.tools.cli.account_changes import AccessKey, AccountsFile, add, remove, status, update
 from broker.tools.cli.errors import FAILED, USAGE, CommandError
 from broker.tools.cli.options import AsJson
 
 if TYPE_CHECKING:
     from broker.operations.access import AccountRights
 
-app = App(name="acl", help="List, show and check accounts.", backend="trio")
-
-AccountsFile = Annotated[
-    Path, Parameter(name="--file", help="The file of accounts, as a server's acl.file names it.")
-]
-AccessKey = Annotated[str, Parameter(help="The account's access key.")]
+app = App(name="acl", help="List, show, check and change accounts.", backend="trio")
+for command in (add, update, remove, status):
+    app.command(command)
 
 
 @app.command(name="list")

@@ -38,7 +38,7 @@ _COMMANDS = (
     ("console", "broker.tools.cli.console:console", "Serve a page that shows the cluster, and runs it."),
     ("doctor", "broker.tools.cli.doctor:doctor", "Look for what is wrong, and say what to do."),
     ("config", "broker.tools.cli.node_settings:app", "Show and change settings of running brokers."),
-    ("acl", "broker.tools.cli.accounts:app", "List, show and check accounts."),
+    ("acl", "broker.tools.cli.accounts:app", "List, show, check and change accounts."),
     ("backup", "broker.tools.cli.backups:app", "Copy a running group's log and state into a directory."),
     ("restore", "broker.tools.cli.backups:restore", "Make a node's store of a backup."),
     ("migrate", "broker.tools.cli.migrate:migrate", "Make a backup of a RocketMQ DLedger node's store."),
