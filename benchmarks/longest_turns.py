@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import structlog
 
+from benchmarks.full_state import WIDE_GROUP, fill_registry, fill_tables, group_name, topic_name
 from broker.access.name_server_control import NameServerControl
 from broker.name_server import NameServer
 from broker.name_server.sessions import NameServerSessions
@@ -323,6 +324,104 @@ def every_code(longest: Longest) -> None:
             print(f"    {code.name}: {inside}", flush=True)
 
 
+FULL: Final[dict[str, tuple[RequestCode, dict[str, object]]]] = {
+    "topics": (RequestCode.GET_ALL_TOPIC_CONFIG, {}),
+    "groups": (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {}),
+    "offsets": (RequestCode.GET_ALL_CONSUMER_OFFSET, {}),
+    "delay offsets": (RequestCode.GET_ALL_DELAY_OFFSET, {}),
+    "topics of a group": (RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": WIDE_GROUP}),
+    "groups of a topic": (RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": topic_name(0)}),
+    "progress of a group": (RequestCode.GET_CONSUME_STATS, {"consumerGroup": WIDE_GROUP}),
+    "progress of all": (RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": False}),
+    "corrections": (
+        RequestCode.QUERY_CORRECTION_OFFSET,
+        {"topic": topic_name(0), "compareGroup": WIDE_GROUP},
+    ),
+    "time spans": (RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": topic_name(0), "group": WIDE_GROUP}),
+    "members": (RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": WIDE_GROUP}),
+    "consumers' connections": (RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": WIDE_GROUP}),
+    "producers' connections": (RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "producers"}),
+    "all producers": (RequestCode.GET_ALL_PRODUCER_INFO, {}),
+    "one consumer": (
+        RequestCode.GET_CONSUMER_RUNNING_INFO,
+        {"consumerGroup": WIDE_GROUP, "clientId": "10.2.0.1@0"},
+    ),
+    "consumers' own status": (
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+        {"group": WIDE_GROUP, "topic": topic_name(0)},
+    ),
+    "assignment": (RequestCode.QUERY_ASSIGNMENT, {}),
+    "runtime": (RequestCode.GET_BROKER_RUNTIME_INFO, {}),
+    "configuration": (RequestCode.GET_BROKER_CONFIG, {}),
+    "node": (RequestCode.TRIVET_NODE_STATUS, {}),
+    "figure of a topic": (
+        RequestCode.VIEW_BROKER_STATS_DATA,
+        {"statsName": "TOPIC_PUT_NUMS", "statsKey": topic_name(0)},
+    ),
+    "size of a topic": (
+        RequestCode.VIEW_BROKER_STATS_DATA,
+        {"statsName": "TOPIC_PUT_SIZE", "statsKey": topic_name(0)},
+    ),
+    "clean queues": (RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, {}),
+    "clean topics": (RequestCode.CLEAN_UNUSED_TOPIC, {}),
+    "copy of offsets": (
+        RequestCode.CLONE_GROUP_OFFSET,
+        {"srcGroup": WIDE_GROUP, "destGroup": "copy", "topic": "", "offline": True},
+    ),
+    "reset": (
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        {"topic": topic_name(0), "group": WIDE_GROUP, "timestamp": -1, "isForce": True},
+    ),
+    "backup": (RequestCode.TRIVET_BACKUP_BEGIN, {}),
+    "topic deleted": (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic_name(1)}),
+    "group deleted": (
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        {"groupName": group_name(1), "cleanOffset": True},
+    ),
+    "wide group deleted": (
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        {"groupName": WIDE_GROUP, "cleanOffset": True},
+    ),
+}
+"""Requests whose answers, or whose work, grow with a group's tables."""
+
+
+def full_tables(longest: Longest) -> None:
+    """Requests of all kinds to a group whose tables are full (`full_state`), and what happens to it besides."""
+    group = Group.elected(
+        3,
+        options=STORE,
+        limits={"max_topics": 100_000, "max_groups": 20_000, "max_connections": 100_000},
+    )
+    for member in group.alive():
+        fill_tables(member.alive.replica.metadata, group.wall_ms)
+    fill_registry(group)
+    client = group.connect()
+    group.advance(30)
+    gc.collect()
+    gc.freeze()
+    for what, (code, fields) in FULL.items():
+        with longest.part(what):
+            client.call(code, fields)
+            group.advance(1)
+    with longest.part("a member joins"):
+        client.heartbeat(WIDE_GROUP, (topic_name(0),))
+        group.advance(3)
+    with longest.part("snapshot"):
+        for member in group.alive():
+            member.alive.replica.save_snapshot()
+        group.advance(30)
+    with longest.part("a minute"):
+        group.advance(60)
+    with longest.part("another leads"):
+        group.transfer_leadership(group.follower)
+        group.advance(3)
+    with longest.part("its leader dies"):
+        group.kill(group.leader)
+        group.elect()
+        group.advance(3)
+
+
 def registration(longest: Longest) -> None:
     """A broker with 20,000 topics, and with 80,000, at a name server: it comes, has changed, and goes."""
     for count, compressed in ((20_000, False), (20_000, True), (80_000, False), (80_000, True)):
@@ -394,6 +493,7 @@ KINDS: Final[dict[str, Callable[[Longest], None]]] = {
     "locks": locks,
     "delayed": delayed,
     "wide topic": wide_topic,
+    "full tables": full_tables,
     "registration": registration,
     "every code": every_code,
 }

@@ -19,6 +19,7 @@ from broker.delayed.timers import TimerService
 from broker.node.format_gate import FormatGate
 from broker.node.group_room import GroupRoom
 from broker.node.listeners import Listeners
+from broker.node.long_answers import LongAnswers
 from broker.node.node import Node
 from broker.offsets.commits import OffsetCommits
 from broker.offsets.dead_offsets import DeadOffsets
@@ -210,6 +211,7 @@ def _processors(node: Node, address: str, store_host: bytes, random: RandomSourc
     offsets = OffsetCommits(replica, settings, group_room, time, listeners)
     resets = OffsetResets(replica, offsets, listeners)
     creations = Creations(replica, settings, group_room)
+    long_answers = LongAnswers(requests)
     decisions = Decisions(replica, requests, settings, time, listeners, store_host)
     return (
         SendProcessor(
@@ -227,11 +229,11 @@ def _processors(node: Node, address: str, store_host: bytes, random: RandomSourc
             replica, requests, registry, offsets, resets, creations, stats, settings, time, listeners
         ),
         HeartbeatsProcessor(replica, requests, registry, creations, settings, time, listeners, node.events),
-        OffsetsProcessor(replica, requests, registry, offsets, resets),
+        OffsetsProcessor(replica, requests, registry, offsets, resets, long_answers),
         LocksProcessor(replica, requests, creations, settings, time, listeners),
         QueriesProcessor(replica, requests),
-        TopicsProcessor(replica, requests, creations, offsets, settings, time, listeners),
-        ConnectionsProcessor(replica, requests, registry, stats, time, names.group),
+        TopicsProcessor(replica, requests, creations, offsets, settings, time, listeners, long_answers),
+        ConnectionsProcessor(replica, requests, registry, stats, time, names.group, long_answers),
         ResetsProcessor(replica, requests, registry, offsets, resets, names.group),
         ClientQuestionsProcessor(replica, requests, registry, calls, names.group),
         StatisticsProcessor(
@@ -240,6 +242,7 @@ def _processors(node: Node, address: str, store_host: bytes, random: RandomSourc
             registry,
             stats,
             time,
+            long_answers,
             broker_name=names.group,
             cluster=names.cluster,
             address=address,

@@ -90,11 +90,11 @@ class Sight:
 
     def topic(self, name: str) -> bool:
         """Tells whether the topic may be known: the account has some permission on it."""
-        return self._has(using(name))
+        return self._account is None or self._has(using(name))
 
     def group(self, name: str) -> bool:
         """Tells whether the consumer group may be known."""
-        return self._has(consuming(name))
+        return self._account is None or self._has(consuming(name))
 
     def message(self, topics: Iterable[str]) -> bool:
         """Tells whether a message may be read that belongs to these topics, each of which is enough.

@@ -4,14 +4,14 @@ All of it is read on the leader, after a barrier, as the offsets that clients ar
 left out.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from broker.access.control import Sight
 from broker.administration.queue_figures import QUEUES_AT_ONCE, QueueFigures, check_number_told, queue_ranges
 from broker.node.client_registry import ClientRegistry
 from broker.node.consumer_group import RegisteredClient
+from broker.node.long_answers import LongAnswers
 from broker.node.ports import Requests, State
 from broker.remoting.admin_bodies import Connection as ConnectionInfo
 from broker.remoting.admin_bodies import (
@@ -29,15 +29,17 @@ from broker.remoting.admin_headers import (
     QuerySubscriptionHeader,
     TopicHeader,
 )
-from broker.remoting.bodies import TopicList
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import ObjectKeyed, encode_body
+from broker.remoting.pieces import Pieces
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from broker.requests.errors import RequestError
+from broker.requests.long_bodies import Body, listed
 from broker.requests.processing import Pace, Place, Route
 from broker.requests.responses import reply
+from broker.state.topic_rules import queues_of
 from broker.statistics.stats import Stats
 from log.record import unpack_host
 
@@ -53,6 +55,7 @@ class ConnectionsProcessor:
         stats: Stats,
         time: Time,
         broker_name: str,
+        long_answers: LongAnswers,
     ) -> None:
         self._replica = replica
         self._requests = requests
@@ -60,6 +63,7 @@ class ConnectionsProcessor:
         self._stats = stats
         self._time = time
         self._figures = QueueFigures(replica, broker_name)
+        self._long_answers = long_answers
 
     def routes(self) -> Iterable[Route]:
         """The leader's, whose registry of clients is complete."""
@@ -81,7 +85,7 @@ class ConnectionsProcessor:
         """Tells the range of each queue of a topic, and when its last message was stored, in steps."""
         config = self._figures.topic(command.decode_fields(TopicHeader).topic)
         offsets = ObjectKeyed()
-        for queue_ids in queue_ranges(max(config.read_queue_nums, config.write_queue_nums)):
+        for queue_ids in queue_ranges(queues_of(config)):
             offsets.add(
                 {
                     self._figures.name(config.topic_name, queue_id): self._range_of(
@@ -92,7 +96,10 @@ class ConnectionsProcessor:
             )
             if len(queue_ids) == QUEUES_AT_ONCE:
                 yield
-        self._reply(connection, command, encode_body({"offsetTable": offsets.encoded()}))
+        body = Pieces(b'{"offsetTable":')
+        body.take(offsets.ended())
+        body.write(b"}")
+        self._reply(connection, command, body)
 
     def _range_of(self, topic: str, queue_id: int) -> TopicOffset:
         queue = self._replica.store.queues.get(topic, queue_id)
@@ -111,29 +118,42 @@ class ConnectionsProcessor:
         metadata = self._replica.metadata
         named = header.topic_list or header.topic
         sight = self._requests.sight(connection, command)
-        topics = [name for name in named.split(";") if name] if named else self._consumed_topics(group, sight)
-        configs = [metadata.topics[topic] for topic in dict.fromkeys(topics) if topic in metadata.topics]
-        check_number_told(sum(config.read_queue_nums for config in configs), "name a topic")
-        offsets, pace = ObjectKeyed(), Pace(QUEUES_AT_ONCE)
-        for config in configs:
+        topics = (
+            [name for name in named.split(";") if name]
+            if named
+            else list(metadata.offsets_by_group.get(group, ()))
+        )
+        offsets, pace, queues, rate = ObjectKeyed(), Pace(QUEUES_AT_ONCE), 0, 0.0
+        for topic in dict.fromkeys(topics):
+            if pace.spent(1):
+                yield
+            config = metadata.topics.get(topic)
+            if not named and not sight.topic(topic):
+                continue
+            rate += self._stats.got_per_second(topic, group, self._time.now_ns)
+            if config is None:
+                continue
+            queues += config.read_queue_nums
+            check_number_told(queues, "name a topic")
             for queue_ids in queue_ranges(config.read_queue_nums):
-                offsets.add(self._figures.progress(group, config.topic_name, queue_ids))
+                offsets.add(self._figures.progress(group, topic, queue_ids))
                 if pace.spent(len(queue_ids)):
                     yield
-        rate = sum(self._stats.got_per_second(topic, group, self._time.now_ns) for topic in topics)
-        self._reply(connection, command, encode_body(consume_stats_body(offsets.encoded(), rate)))
+        self._reply(connection, command, consume_stats_body(offsets, rate))
 
     # ------------------------------------------------------------------ clients
 
-    def consumer_connections(self, connection: Connection, command: RemotingCommand) -> None:
-        """Tells the live consumers of a group and what they subscribe to. Raises `RequestError` if there are none."""
+    def consumer_connections(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
+        """Tells the live consumers of a group and what they subscribe to, in steps. Raises `RequestError` if there are
+        none.
+        """
         name = command.decode_fields(ConsumerGroupHeader).consumer_group
         group = self._registry.consumer_group(name)
         if group is None:
             raise RequestError(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
         sight = self._requests.sight(connection, command)
-        body = ConsumerConnection(
-            connection_set=[_connection_info(client) for client in group.members()],
+        told = ConsumerConnection(
+            connection_set=[],
             consume_from_where=group.consume_from_where,
             consume_type=group.consume_type,
             message_model=group.message_model,
@@ -143,50 +163,80 @@ class ConnectionsProcessor:
                 if sight.topic(topic)
             },
         )
-        self._reply(connection, command, encode_body(body))
+        return self._tell_clients(connection, command, told, group.members())
 
-    def producer_connections(self, connection: Connection, command: RemotingCommand) -> None:
-        """Tells the live producers of a group. Raises `RequestError` if there are none."""
+    def producer_connections(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
+        """Tells the live producers of a group, in steps. Raises `RequestError` if there are none."""
         name = command.decode_fields(ProducerGroupHeader).producer_group
         producers = _each_once(self._registry.producers(name))
         if not producers:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
-        body = ProducerConnection([_connection_info(client) for client in producers])
-        self._reply(connection, command, encode_body(body))
+        return self._tell_clients(connection, command, ProducerConnection([]), producers)
 
-    def all_producers(self, connection: Connection, command: RemotingCommand) -> None:
-        """Tells the live producers of every group."""
-        registry = self._registry
-        data = {
-            group: [
-                {
-                    "clientId": client.client_id,
-                    "language": client.language.name,
-                    "lastUpdateTimestamp": self._time.wall_ms,
-                    "remoteIP": _address(client.connection.host),
-                    "version": client.version,
-                }
-                for client in _each_once(registry.producers(group))
-            ]
-            for group in registry.producer_groups()
+    def _tell_clients(
+        self,
+        connection: Connection,
+        command: RemotingCommand,
+        told: ConsumerConnection | ProducerConnection,
+        clients: list[RegisteredClient[Connection]],
+    ) -> Iterator[None]:
+        """Answers with `told`, whose list of connections is empty, and these clients in it."""
+        rest = encode_body(told).removeprefix(b'{"connectionSet":[')
+
+        def write(some: Sequence[RegisteredClient[Connection]]) -> bytes:
+            return encode_body([_connection_info(client) for client in some])
+
+        return self._long_answers.tell(
+            connection, command, listed(b'{"connectionSet":[', clients, write, rest)
+        )
+
+    def all_producers(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
+        """Tells the live producers of every group, in steps."""
+
+        def body() -> Body:
+            told, separator = Pieces(b'{"data":{'), b""
+            for group in self._registry.producer_groups():
+                begin = b"%s%s:[" % (separator, encode_body(group))
+                producers = _each_once(self._registry.producers(group))
+                told.take((yield from listed(begin, producers, write, b"]")))
+                separator = b","
+            told.write(b"}}")
+            return told
+
+        def write(some: Sequence[RegisteredClient[Connection]]) -> bytes:
+            return encode_body([self._producer_info(client) for client in some])
+
+        return self._long_answers.tell(connection, command, body())
+
+    def _producer_info(self, client: RegisteredClient[Connection]) -> dict[str, object]:
+        return {
+            "clientId": client.client_id,
+            "language": client.language.name,
+            "lastUpdateTimestamp": self._time.wall_ms,
+            "remoteIP": _address(client.connection.host),
+            "version": client.version,
         }
-        self._reply(connection, command, encode_body({"data": data}))
 
     def groups_of_topic(self, connection: Connection, command: RemotingCommand) -> None:
         """Tells the groups that consume a topic: those that subscribe to it now or have an offset in it."""
         topic = command.decode_fields(TopicHeader).topic
         groups = dict.fromkeys(self._registry.consumer_groups_of(topic))
         groups |= dict.fromkeys(
-            group for group, consumed in self._replica.metadata.offsets if consumed == topic
+            group for group, topics in self._replica.metadata.offsets_by_group.items() if topic in topics
         )
         sight = self._requests.sight(connection, command)
         self._reply(connection, command, encode_body(GroupList([*filter(sight.group, groups)])))
 
-    def topics_of_group(self, connection: Connection, command: RemotingCommand) -> None:
-        """Tells the topics in which a group has offsets."""
+    def topics_of_group(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
+        """Tells the topics in which a group has offsets, in steps."""
         group = command.decode_fields(GroupHeader).group
-        topics = self._consumed_topics(group, self._requests.sight(connection, command))
-        self._reply(connection, command, encode_body(TopicList(topics=topics)))
+        sight = self._requests.sight(connection, command)
+
+        def write(some: Sequence[str]) -> bytes:
+            return encode_body(list(filter(sight.topic, some)))
+
+        topics = list(self._replica.metadata.offsets_by_group.get(group, ()))
+        return self._long_answers.tell(connection, command, listed(b'{"topicList":[', topics, write))
 
     def subscription(self, connection: Connection, command: RemotingCommand) -> None:
         """Tells what a group's live consumers subscribe to in a topic; null without any."""
@@ -201,11 +251,7 @@ class ConnectionsProcessor:
 
     # ------------------------------------------------------------------ inside
 
-    def _consumed_topics(self, group: str, sight: Sight) -> list[str]:
-        offsets = self._replica.metadata.offsets
-        return [topic for consumer, topic in offsets if consumer == group and sight.topic(topic)]
-
-    def _reply(self, connection: Connection, command: RemotingCommand, body: bytes) -> None:
+    def _reply(self, connection: Connection, command: RemotingCommand, body: bytes | Pieces) -> None:
         reply(connection, command, ResponseCode.SUCCESS, body=body)
 
 

@@ -14,8 +14,8 @@ from log.store import Store
 QUEUES_TOLD_MAX: Final = 100_000
 """One response tells the progress in at most so many queues; of more it would be no frame, after seconds of work."""
 
-QUEUES_AT_ONCE: Final = 4_000
-"""A step of such a response tells of so many queues: some 5 ms."""
+QUEUES_AT_ONCE: Final = 2_000
+"""A step of such a response tells of so many queues: some 4 ms."""
 
 
 def check_number_told(queues: int, instead: str) -> None:

@@ -5,13 +5,14 @@ last minute follows from its queues, whose messages are ordered by time, and the
 (broker/statistics/stored_bytes.py).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
 
 from broker.administration.queue_figures import QUEUES_AT_ONCE, QueueFigures, check_number_told, queue_ranges
 from broker.node.client_registry import ClientRegistry
+from broker.node.long_answers import LongAnswers
 from broker.node.ports import Requests, State
 from broker.reading.subscriptions import TAG, parse_tag_filter
 from broker.remoting.admin_bodies import QueueTimeSpan, consume_stats_body
@@ -25,9 +26,11 @@ from broker.remoting.admin_headers import (
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import ObjectKeyed, encode_body
+from broker.remoting.pieces import Pieces
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from broker.requests.errors import RequestError
+from broker.requests.long_bodies import listed
 from broker.requests.processing import Pace, Place, Route
 from broker.requests.responses import reply
 from broker.statistics.stats import Stats
@@ -35,6 +38,9 @@ from broker.statistics.windows import DAY, HOUR, MINUTE, Total, Windows
 
 UNITS_MAX: Final = 10_000
 """Units of a queue in one response to 321."""
+
+OFFSETS_AT_ONCE: Final = 20_000
+"""Offsets of consumer groups that are compared in a step of the response to 308."""
 
 _NO_LIMIT: Final = (1 << 63) - 1
 _SPANS: Final = (
@@ -54,6 +60,7 @@ class StatisticsProcessor:
         registry: ClientRegistry[Connection],
         stats: Stats,
         time: Time,
+        long_answers: LongAnswers,
         *,
         broker_name: str,
         cluster: str,
@@ -65,6 +72,7 @@ class StatisticsProcessor:
         self._stats = stats
         self._time = time
         self._figures = QueueFigures(replica, broker_name)
+        self._long_answers = long_answers
         self._cluster = cluster
         self._address = address
 
@@ -86,10 +94,8 @@ class StatisticsProcessor:
         header = command.decode_fields(ConsumeTimeSpanHeader)
         config = self._figures.topic(header.topic)
         stored = self._replica.metadata.offsets.get((header.group, header.topic), {})
-        spans, pace = [], Pace(QUEUES_AT_ONCE)
-        for queue_id in range(config.write_queue_nums):
-            if pace.spent(1):
-                yield
+
+        def span_of(queue_id: int) -> QueueTimeSpan:
             span = QueueTimeSpan(self._figures.name(header.topic, queue_id))
             queue = self._replica.store.queues.get(header.topic, queue_id)
             if queue is not None and queue.max_offset > queue.min_offset:
@@ -102,28 +108,44 @@ class StatisticsProcessor:
                 if consumed < queue.max_offset:
                     waits_since = self._figures.store_time(queue, max(consumed, queue.min_offset))
                     span.delay_time = max(0, self._time.wall_ms - waits_since)
-            spans.append(msgspec.Raw(encode_body(span)))
-        self._reply(connection, command, encode_body({"consumeTimeSpanSet": spans}))
+            return span
 
-    def correction_offsets(self, connection: Connection, command: RemotingCommand) -> None:
+        def write(some: Sequence[int]) -> bytes:
+            return encode_body([span_of(queue_id) for queue_id in some])
+
+        body = listed(b'{"consumeTimeSpanSet":[', range(config.write_queue_nums), write)
+        return self._long_answers.tell(connection, command, body)
+
+    def correction_offsets(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
         """Tells the lowest offset of any group in each queue of a topic; without limit where the compared group is
-        behind it.
+        behind it, in steps.
 
         `filter_groups` are groups that do not count, joined by commas.
         """
         header = command.decode_fields(CorrectionOffsetHeader)
         left_out = set((header.filter_groups or "").split(","))
         lowest: dict[int, int] = {}
-        offsets = self._replica.metadata.offsets
-        for (group, topic), stored in offsets.items():
-            if topic == header.topic and group not in left_out:
-                for queue_id, offset in stored.items():
-                    lowest[queue_id] = min(offset, lowest.get(queue_id, _NO_LIMIT))
-        for queue_id, offset in offsets.get((header.compare_group, header.topic), {}).items():
+        pace, metadata = Pace(OFFSETS_AT_ONCE), self._replica.metadata
+        groups = [
+            group
+            for group, topics in metadata.offsets_by_group.items()
+            if header.topic in topics and group not in left_out
+        ]
+        for group in groups:
+            stored = metadata.offsets.get((group, header.topic), {})
+            for queue_id, offset in stored.items():
+                lowest[queue_id] = min(offset, lowest.get(queue_id, _NO_LIMIT))
+            if pace.spent(len(stored)):
+                yield
+        for queue_id, offset in metadata.offsets.get((header.compare_group, header.topic), {}).items():
             if lowest.get(queue_id, _NO_LIMIT) > offset:
                 lowest[queue_id] = _NO_LIMIT
-        body = {"correctionOffsets": {str(queue_id): lowest[queue_id] for queue_id in sorted(lowest)}}
-        self._reply(connection, command, encode_body(body))
+
+        def write(some: Sequence[int]) -> bytes:
+            return encode_body({str(queue_id): lowest[queue_id] for queue_id in some})
+
+        body = listed(b'{"correctionOffsets":{', sorted(lowest), write, b"}}")
+        yield from self._long_answers.tell(connection, command, body)
 
     def broker_consume_stats(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
         """Tells the progress of every group in every topic that it consumes, as far as the client may see them;
@@ -133,44 +155,42 @@ class StatisticsProcessor:
         """
         only_ordered = command.decode_fields(BrokerConsumeStatsHeader).is_order
         metadata, sight = self._replica.metadata, self._requests.sight(connection, command)
-        consumed = [
-            (group, metadata.topics[topic])
-            for group, topic in metadata.offsets
-            if topic in metadata.topics
-            and self._registry.may_consume(group, topic)
-            and sight.group(group)
-            and sight.topic(topic)
-        ]
-        if only_ordered:
-            consumed = [(group, config) for group, config in consumed if config.order]
-        check_number_told(
-            sum(config.write_queue_nums for _, config in consumed),
-            "ask for one group at a time (consumerProgress)",
-        )
-        # By group, in the order of the groups' table; one without progress is left out at the end.
-        by_group: dict[str, list[dict[str, object]]] = {group: [] for group in metadata.groups}
-        behind, pace = 0, Pace(QUEUES_AT_ONCE)
-        for group, config in consumed:
-            offsets = ObjectKeyed()
-            for queue_ids in queue_ranges(config.write_queue_nums):
-                progress = self._figures.progress(group, config.topic_name, queue_ids)
-                offsets.add(progress)
-                behind += sum(offset.broker_offset - offset.consumer_offset for offset in progress.values())
-                if pace.spent(len(queue_ids)):
+        body = Pieces(b'{"brokerAddr":%s,"consumeStatsList":[' % encode_body(self._address))
+        told_before, behind, queues, pace = b"", 0, 0, Pace(QUEUES_AT_ONCE)
+        # By group, in the order of the groups' table; one without progress is left out.
+        for group in dict.fromkeys((*metadata.groups, *metadata.offsets_by_group)):
+            begin = b"%s{%s:[" % (told_before, encode_body(group))
+            for topic in list(metadata.offsets_by_group.get(group, ())):
+                if pace.spent(1):
                     yield
-            rate = self._stats.got_per_second(config.topic_name, group, self._time.now_ns)
-            by_group.setdefault(group, []).append(consume_stats_body(offsets.encoded(), rate))
-        body = {
-            "brokerAddr": self._address,
-            "consumeStatsList": [{group: found} for group, found in by_group.items() if found],
-            "totalDiff": behind,
-            "totalInflightDiff": 0,
-        }
-        self._reply(connection, command, encode_body(body))
+                config = metadata.topics.get(topic)
+                if (
+                    config is None
+                    or (only_ordered and not config.order)
+                    or not self._registry.may_consume(group, topic)
+                    or not (sight.group(group) and sight.topic(topic))
+                ):
+                    continue
+                queues += config.write_queue_nums
+                check_number_told(queues, "ask for one group at a time (consumerProgress)")
+                offsets = ObjectKeyed()
+                for queue_ids in queue_ranges(config.write_queue_nums):
+                    progress = self._figures.progress(group, topic, queue_ids)
+                    offsets.add(progress)
+                    behind += sum(one.broker_offset - one.consumer_offset for one in progress.values())
+                    if pace.spent(len(queue_ids)):
+                        yield
+                rate = self._stats.got_per_second(topic, group, self._time.now_ns)
+                body.write(begin, *consume_stats_body(offsets, rate).all())
+                begin, told_before = b",", b","
+            if begin == b",":
+                body.write(b"]}")
+        body.write(b'],"totalDiff":%d,"totalInflightDiff":0}' % behind)
+        reply(connection, command, ResponseCode.SUCCESS, body=body)
 
-    def consume_queue(self, connection: Connection, command: RemotingCommand) -> None:
+    def consume_queue(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
         """Tells units of a queue as they are stored (position, size, tags code), and whether a group's tags let them
-        by.
+        by, in steps.
 
         Raises `RequestError` for a queue that does not exist.
         """
@@ -188,27 +208,33 @@ class StatisticsProcessor:
             elif subscription.expression_type in {None, "", TAG}:
                 wanted = parse_tag_filter(subscription.sub_string)
         # What the client of such a subscription would get: of an SQL92 one all, as units hold tags alone.
-        units = [
-            {
-                "bitMap": None,
-                "eval": subscription is not None and (wanted is None or tags_code in wanted),
-                "extendDataJson": None,
-                "msg": None,
-                "physicOffset": position,
-                "physicSize": size,
-                "tagsCode": tags_code,
-            }
-            for position, size, tags_code in (queue.units(header.index, count) if begins and count else ())
-        ]
-        body: dict[str, object] = {
+        units = list(queue.units(header.index, count)) if begins and count else []
+        told: dict[str, object] = {
             "filterData": filter_data,
             "maxQueueIndex": queue.max_offset,
             "minQueueIndex": queue.min_offset,
-            "queueData": units,
             "subscriptionData": None if subscription is None else msgspec.to_builtins(subscription),
         }
+
+        def write(some: Sequence[tuple[int, int, int]]) -> bytes:
+            return encode_body(
+                [
+                    {
+                        "bitMap": None,
+                        "eval": subscription is not None and (wanted is None or tags_code in wanted),
+                        "extendDataJson": None,
+                        "msg": None,
+                        "physicOffset": position,
+                        "physicSize": size,
+                        "tagsCode": tags_code,
+                    }
+                    for position, size, tags_code in some
+                ]
+            )
+
         remark = None if begins else f"Index {header.index} of {header.queue_id}@{header.topic} is not exist!"
-        reply(connection, command, ResponseCode.SUCCESS, remark, body=encode_body(body))
+        body = listed(encode_body(told)[:-1] + b',"queueData":[', units, write)
+        return self._long_answers.tell(connection, command, body, remark)
 
     # ------------------------------------------------------------------ rates
 

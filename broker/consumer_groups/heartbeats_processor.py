@@ -15,6 +15,7 @@ and takes its queue only when it rebalances again, which is every 20 s unless it
 of several tells it several times.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
@@ -57,6 +58,9 @@ TOLD_AGAIN_NS: Final = 2_000_000_000
 """From when a group was made until its members are told again. 5.x Java clients rebalance once a second at most, and
 by then the name servers have heard of the retry topic."""
 
+NOTICES_AT_ONCE: Final = 500
+"""Members that are told of a change in one turn: each takes a system call."""
+
 COMMANDS_AT_ONCE: Final = 64
 """Topics and groups that one entry of the log creates for a heartbeat."""
 
@@ -87,6 +91,9 @@ class HeartbeatsProcessor:
         self._next_opaque = 0
         self._changed: dict[str, None] = {}
         """Groups whose members are to be told that there are others now."""
+        self._to_be_told: deque[Connection] = deque()
+        """Members of a changed group that are still to be told so, by `_notice`."""
+        self._notice = b""
         self._again: dict[str, int] = {}
         """Groups that are new -> when their members are told again (monotonic ns), earliest first."""
         self._next_expiry = time.add_deadline(self._expire)
@@ -258,7 +265,7 @@ class HeartbeatsProcessor:
     def _notify(self, groups: Iterable[str]) -> None:
         """Has the members of changed groups compute their shares anew; the leader's task.
 
-        They are told in the next turn, and once: when a node dies, thousands leave a group at a time, and each would
+        They are told in the next turns, and once: when a node dies, thousands leave a group at a time, and each would
         be told of each.
         """
         if self._settings.current.broker.notify_consumers:
@@ -267,24 +274,38 @@ class HeartbeatsProcessor:
                 self._notices.due_ns = self._time.now_ns
 
     def _send_notices(self) -> None:
-        self._notices.due_ns = NEVER
-        changed, self._changed = self._changed, {}
+        """Tells some of the members; a group that has changed once more meanwhile is told of that behind the others."""
         if not self._replica.serving:
+            self._changed.clear()
+            self._to_be_told.clear()
+        for _ in range(NOTICES_AT_ONCE):
+            if self._to_be_told:
+                connection = self._to_be_told.popleft()
+                if self._requests.is_connected(connection):
+                    connection.send(self._notice)
+            elif self._changed:
+                self._begin_notices()
+            else:
+                break
+        is_over = not self._to_be_told and not self._changed
+        self._notices.due_ns = NEVER if is_over else self._time.now_ns
+
+    def _begin_notices(self) -> None:
+        """Has the members of the next group that has changed be told."""
+        group = next(iter(self._changed))
+        del self._changed[group]
+        config = self._replica.metadata.groups.get(group)
+        if config is not None and not config.notify_consumer_ids_changed_enable:
             return
-        configs = self._replica.metadata.groups
-        for group in changed:
-            config = configs.get(group)
-            if config is not None and not config.notify_consumer_ids_changed_enable:
-                continue
-            for connection in self._registry.connections_to_notify(group):
-                self._next_opaque = (self._next_opaque + 1) & 0x7FFF_FFFF
-                notice = request(
-                    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
-                    NotifyConsumerIdsChangedHeader(group),
-                    opaque=self._next_opaque,
-                    one_way=True,
-                )
-                connection.send(encode(notice))
+        self._to_be_told.extend(self._registry.connections_to_notify(group))
+        self._next_opaque = (self._next_opaque + 1) & 0x7FFF_FFFF
+        notice = request(
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+            NotifyConsumerIdsChangedHeader(group),
+            opaque=self._next_opaque,
+            one_way=True,
+        )
+        self._notice = encode(notice)
 
     def _plan_again(self, groups: Iterable[str]) -> None:
         due_ns = self._time.now_ns + TOLD_AGAIN_NS

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, Generic, TypeVar
 
 from broker.node.consumer_group import (
@@ -45,6 +46,9 @@ from broker.state.topic_rules import RETRY_PREFIX
 
 EXPIRY_NS: Final = 120 * 1_000_000_000
 """An entry lives for so long without a heartbeat; clients send one every 30 s."""
+
+EXPIRED_AT_ONCE: Final = 1_000
+"""Entries that end in one turn: some 5 ms with what follows."""
 
 ConnectionType = TypeVar("ConnectionType", bound=Hashable)
 
@@ -150,9 +154,12 @@ class ClientRegistry(Generic[ConnectionType]):
         return self._remove(list(self._entries.get(connection, ())))
 
     def expire(self, now_ns: int) -> Expiry[ConnectionType]:
-        """End what has not been renewed; the caller closes the connections, whose clients then come anew."""
+        """End what has not been renewed, `EXPIRED_AT_ONCE` at most; what is left is due at once (`deadline_ns`).
+
+        The caller closes the connections, whose clients then come anew.
+        """
         expired: list[_Entry[ConnectionType]] = []
-        for entry, renewed_ns in self._renewed_ns.items():
+        for entry, renewed_ns in islice(self._renewed_ns.items(), EXPIRED_AT_ONCE):
             if renewed_ns + self._expiry_ns > now_ns:
                 break
             expired.append(entry)

@@ -190,15 +190,19 @@ class OffsetCommits:
 
     def check_room(self, group: str, queue_ids: Mapping[str, Collection[int]]) -> None:
         """Raises `RequestError` where a group cannot be given an offset in all these queues of topics."""
-        stored = self._replica.metadata.offsets
+        stored = self._replica.metadata.offsets_by_group.get(group, {})
         self._check_room(
-            sum(len(set(ids) - stored.get((group, topic), {}).keys()) for topic, ids in queue_ids.items())
+            sum(len(set(ids) - stored.get(topic, {}).keys()) for topic, ids in queue_ids.items())
         )
 
-    def _check_room(self, new: int) -> None:
+    def has_room(self, new: int) -> bool:
+        """Tells whether so many new offsets may be stored."""
         count, most = self._replica.metadata.offset_count, self._settings.current.limits.max_stored_offsets
-        if new and count + self._staged_new + self._under_way_new + new > most:
-            raise _too_many(most)
+        return not new or count + self._staged_new + self._under_way_new + new <= most
+
+    def _check_room(self, new: int) -> None:
+        if not self.has_room(new):
+            raise _too_many(self._settings.current.limits.max_stored_offsets)
 
     def commit_all(
         self,

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Final
 
 from broker.node.client_registry import ClientRegistry
+from broker.node.long_answers import LongAnswers
 from broker.node.ports import Proposals, Requests
 from broker.offsets.commits import OFFSETS_PER_COMMAND, NoRoom, OffsetCommits, StoredOffset
 from broker.offsets.resets import OffsetResets
@@ -23,15 +24,17 @@ from broker.remoting.headers import (
     SearchOffsetHeader,
     UpdateConsumerOffsetHeader,
 )
-from broker.remoting.json_body import encode_body, encode_integer_keyed
+from broker.remoting.json_body import encode_body
+from broker.remoting.pieces import Pieces
 from broker.requests.connection import Connection
 from broker.requests.errors import RequestError
+from broker.requests.long_bodies import Body
 from broker.requests.processing import Pace, Place, Route
 from broker.requests.responses import refuse, reply, reply_unknown
 from broker.state.topic_rules import InvalidNameError, check_group_name
 from log.consume_queue import Boundary, ConsumeQueue
 
-OFFSETS_AT_ONCE: Final = 10_000
+OFFSETS_AT_ONCE: Final = 5_000
 """A step of the response that tells all offsets has so many."""
 
 YOUNG_QUEUE_BYTES: Final = 1 << 30
@@ -51,12 +54,14 @@ class OffsetsProcessor:
         registry: ClientRegistry[Connection],
         offsets: OffsetCommits,
         resets: OffsetResets,
+        long_answers: LongAnswers,
     ) -> None:
         self._replica = replica
         self._requests = requests
         self._registry = registry
         self._offsets = offsets
         self._resets = resets
+        self._long_answers = long_answers
 
     def routes(self) -> Iterable[Route]:
         """Reads take the barrier; a commit is itself an entry of the log."""
@@ -151,15 +156,30 @@ class OffsetsProcessor:
         steps.
         """
         sight = self._requests.sight(connection, command)
-        offsets, pace = self._replica.metadata.offsets, Pace(OFFSETS_AT_ONCE)
-        table = {}
-        for group, topic in list(offsets):
-            queues = offsets.get((group, topic))
-            if queues is not None and sight.group(group) and sight.topic(topic):
-                table[f"{topic}@{group}"] = encode_integer_keyed(queues)
-            if pace.spent(1 + len(queues or ())):
-                yield
-        reply(connection, command, ResponseCode.SUCCESS, body=encode_body({"offsetTable": table}))
+        offsets = self._replica.metadata.offsets
+
+        def body() -> Body:
+            told, separator, pace = Pieces(b'{"offsetTable":{'), b"", Pace(OFFSETS_AT_ONCE)
+            for group, topic in list(offsets):
+                queues = offsets.get((group, topic))
+                if pace.spent(1):
+                    yield
+                if queues is None or not (sight.group(group) and sight.topic(topic)):
+                    continue
+                told.write(separator, encode_body(f"{topic}@{group}"), b":{")
+                stored, separator = sorted(queues.items()), b""
+                for begin in range(0, len(stored), OFFSETS_AT_ONCE):
+                    some = stored[begin : begin + OFFSETS_AT_ONCE]
+                    told.write(separator, b",".join([b"%d:%d" % item for item in some]))
+                    separator = b","
+                    if pace.spent(len(some)):
+                        yield
+                told.write(b"}")
+                separator = b","
+            told.write(b"}}")
+            return told
+
+        return self._long_answers.tell(connection, command, body())
 
     def clone(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
         """Sets a group's offsets to another's, in one topic or in all that the other consumes, in steps.
@@ -169,19 +189,16 @@ class OffsetsProcessor:
         header = command.decode_fields(CloneGroupOffsetHeader)
         _check_group(header.destination_group)
         source, target = header.source_group, header.destination_group
-        offsets = self._replica.metadata.offsets
-        topics = [
-            topic
-            for group, topic in offsets
-            if group == source
-            and header.topic in {None, "", topic}
-            and (header.offline or self._registry.may_consume(group, topic))
-        ]
+        offsets = self._replica.metadata.offsets_by_group.get(source, {})
+        named = {header.topic} & offsets.keys() if header.topic else list(offsets)
+
+        def topics() -> Iterator[str]:
+            return (topic for topic in named if header.offline or self._registry.may_consume(source, topic))
 
         def parts() -> Iterator[list[tuple[str, int]]]:
             queues = (
                 (topic, queue_id)
-                for topic in topics
+                for topic in topics()
                 for queue_id in list(self._replica.metadata.offsets.get((source, topic), ()))
             )
             while part := list(islice(queues, OFFSETS_PER_COMMAND)):
@@ -196,7 +213,8 @@ class OffsetsProcessor:
                 if (offset := stored.get((source, topic), {}).get(queue_id)) is not None
             ]
 
-        self._offsets.check_room(target, {topic: offsets[source, topic].keys() for topic in topics})
+        if not self._offsets.has_room(sum(map(len, offsets.values()))):
+            self._offsets.check_room(target, {topic: offsets[topic] for topic in topics()})
         yield from self._offsets.order_in_steps(
             parts(),
             offsets_of,

@@ -28,6 +28,9 @@ from broker.requests.responses import reply, reply_unknown
 _TOLD_AT_ONCE: Final = 4_000
 """Queues of which members and administrator are told in one step."""
 
+_MEMBERS_TOLD_AT_ONCE: Final = 500
+"""Members that are told in one step: each takes a system call."""
+
 
 class ResetsProcessor:
     """Request 222; sends 220."""
@@ -173,20 +176,26 @@ class ResetsProcessor:
                 yield
         body = encode_body({"offsetTable": for_all.encoded()})
         body_for_cpp = for_cpp.encode() if has_cpp else b""
-        for client in members:
+        head, head_for_cpp = _order(header, body), _order(header, body_for_cpp)
+        for number, client in enumerate(members, 1):
             if self._requests.is_connected(client.connection):
-                told = body_for_cpp if client.language == LanguageCode.CPP else body
-                self._tell(client.connection, header, told)
+                if client.language == LanguageCode.CPP:
+                    client.connection.send(head_for_cpp, body_for_cpp)
+                else:
+                    client.connection.send(head, body)
+            if number % _MEMBERS_TOLD_AT_ONCE == 0:
+                yield
         reply(connection, command, ResponseCode.SUCCESS, body=body)
 
-    def _tell(self, connection: Connection, header: ResetOffsetHeader, body: bytes) -> None:
-        """Sends 220 to a member, which may share the body with others."""
-        order = request(
-            RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
-            ResetOffsetHeader(header.topic, header.group, header.timestamp, header.is_force),
-            one_way=True,
-        )
-        connection.send(encode_head(order, len(body)), body)
+
+def _order(header: ResetOffsetHeader, body: bytes) -> bytes:
+    """The head of the 220 that members get, which share the body."""
+    order = request(
+        RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+        ResetOffsetHeader(header.topic, header.group, header.timestamp, header.is_force),
+        one_way=True,
+    )
+    return encode_head(order, len(body))
 
 
 def _follows_pulls(group: ConsumerGroup[Connection], client: RegisteredClient[Connection]) -> bool:

@@ -10,7 +10,14 @@ import msgspec
 
 from broker.remoting.bodies import ConsumeFromWhere, ConsumeType, MessageModel, MessageQueue, SubscriptionData
 from broker.remoting.command import Int32, Int64
-from broker.remoting.json_body import decode_body, decode_object_keyed, encode_body, encode_object_keyed
+from broker.remoting.json_body import (
+    ObjectKeyed,
+    decode_body,
+    decode_object_keyed,
+    encode_body,
+    encode_object_keyed,
+)
+from broker.remoting.pieces import Pieces
 
 decode_queue = msgspec.json.Decoder(MessageQueue, strict=False).decode
 
@@ -60,7 +67,7 @@ class ConsumeStats(msgspec.Struct):
 
     def as_body(self) -> dict[str, object]:
         """To stand in a larger body."""
-        return consume_stats_body(encode_object_keyed(self.offsets), self.consume_tps)
+        return {"consumeTps": self.consume_tps, "offsetTable": encode_object_keyed(self.offsets)}
 
     @classmethod
     def decode(cls, body: bytes | memoryview) -> ConsumeStats:
@@ -68,9 +75,12 @@ class ConsumeStats(msgspec.Struct):
         return cls(decode_object_keyed(raw.offset_table, decode_queue), raw.consume_tps)
 
 
-def consume_stats_body(offsets: msgspec.Raw, consume_tps: float) -> dict[str, object]:
+def consume_stats_body(offsets: ObjectKeyed, consume_tps: float) -> Pieces:
     """`ConsumeStats` whose offsets are encoded already."""
-    return {"consumeTps": consume_tps, "offsetTable": offsets}
+    body = Pieces(b'{"consumeTps":%s,"offsetTable":' % encode_body(consume_tps))
+    body.take(offsets.ended())
+    body.write(b"}")
+    return body
 
 
 class _ConsumeStats(msgspec.Struct, rename="camel"):

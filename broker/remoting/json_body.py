@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from broker.remoting.errors import BodyError
+from broker.remoting.pieces import Pieces
 
 BodyType = TypeVar("BodyType")
 KeyType = TypeVar("KeyType")
@@ -137,20 +138,27 @@ def encode_object_keyed(mapping: Mapping[KeyType, Any]) -> msgspec.Raw:
 class ObjectKeyed:
     """`encode_object_keyed` of a map that is too long to be encoded at a stroke."""
 
-    __slots__ = ("_items",)
+    __slots__ = ("_pieces", "_separator")
 
     def __init__(self) -> None:
-        self._items: list[bytes] = []
+        self._pieces = Pieces(b"{")
+        self._separator = b""
 
     def add(self, mapping: Mapping[Any, Any]) -> None:
         """Encodes some of it."""
-        self._items.append(
-            b",".join([_encode(key) + b":" + _encode(value) for key, value in mapping.items()])
-        )
+        if mapping:
+            text = b",".join([_encode(key) + b":" + _encode(value) for key, value in mapping.items()])
+            self._pieces.write(self._separator, text)
+            self._separator = b","
 
     def encoded(self) -> msgspec.Raw:
-        """All of it."""
-        return msgspec.Raw(b"{" + b",".join(filter(None, self._items)) + b"}")
+        """All of it, once."""
+        return msgspec.Raw(b"".join(self.ended().all()))
+
+    def ended(self) -> Pieces:
+        """All of it, once."""
+        self._pieces.write(b"}")
+        return self._pieces
 
 
 def decode_object_keyed(

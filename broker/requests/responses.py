@@ -4,6 +4,7 @@ from typing import Final
 
 from broker.remoting.codes import FLAG_ONE_WAY, ResponseCode
 from broker.remoting.command import RemotingCommand, encode_response_head
+from broker.remoting.pieces import Pieces
 from broker.requests.connection import Buffer, Connection
 from broker.requests.errors import OverloadedError
 from broker.requests.processing import OUTCOME_UNKNOWN
@@ -20,32 +21,29 @@ def reply(
     code: int,
     remark: str | None = None,
     fields: dict[str, str] | None = None,
-    body: Buffer = b"",
+    body: Buffer | Pieces = b"",
 ) -> None:
     """Answers a request, in the serialization that it came in; a one-way request gets no response.
+
+    A long body comes in pieces, which nobody puts together.
 
     A response that cannot be encoded (parts of it may be another client's words) becomes one that says so.
     """
     if command.flag & FLAG_ONE_WAY:
         return
-    if len(body) > LARGE_BODY_BYTES and connection.leaves_much_unread():
-        code, remark, fields, body = (
-            ResponseCode.SYSTEM_BUSY,
-            "[OVERLOAD]earlier answers are unread",
-            None,
-            b"",
-        )
+    pieces = body.all() if isinstance(body, Pieces) else [body] if body else []
+    size = sum(map(len, pieces))
+    if size > LARGE_BODY_BYTES and connection.leaves_much_unread():
+        code, remark, fields = ResponseCode.SYSTEM_BUSY, "[OVERLOAD]earlier answers are unread", None
+        pieces, size = [], 0
     # A remark or a field may make the head longer than a frame may be, or have no form in the binary header.
     try:
-        head = encode_response_head(command, int(code), remark, fields, len(body))
+        head = encode_response_head(command, int(code), remark, fields, size)
     except ValueError as error:
         refusal = f"the answer cannot be sent: {error}"
-        body = b""
+        pieces = []
         head = encode_response_head(command, int(ResponseCode.SYSTEM_ERROR), refusal)
-    if body:
-        connection.send(head, body)
-    else:
-        connection.send(head)
+    connection.send(head, *pieces)
 
 
 def reply_unknown(connection: Connection, command: RemotingCommand) -> None:

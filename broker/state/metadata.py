@@ -9,11 +9,11 @@ A snapshot of this state, taken at an applied index, lets the head of the log be
 was away for longer than the log reaches.
 """
 
-from collections import Counter
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any
+from itertools import islice, repeat
+from typing import Any, TypeVar
 
 import cbor2
 import msgspec
@@ -45,6 +45,9 @@ from broker.state.open_transactions import Transactions
 from broker.state.parked_offsets import ParkedFields, ParkedOffsets
 from broker.state.release import FIRST_FORMAT
 from broker.state.timer_progress import TimerProgress
+from broker.state.topic_rules import queues_of
+
+_Key = TypeVar("_Key")
 
 SNAPSHOT_VERSION = 2
 _VERSION_OF_CBOR_TABLES = 1
@@ -81,10 +84,12 @@ class Metadata:
     """By (consumer group, topic), queue id -> next offset to consume."""
     offset_count: int = field(default=0, compare=False)
     """The number of these offsets, kept along: `limits.max_stored_offsets` asks for it with every commit."""
-    offset_topics: dict[str, int] = field(default_factory=dict, compare=False)
-    """By consumer group, the number of topics in which it has offsets, kept along likewise."""
+    offsets_by_group: dict[str, dict[str, dict[int, int]]] = field(default_factory=dict, compare=False)
+    """The same inner dicts by consumer group, then by topic, kept along likewise: nobody goes through all groups'."""
     nameless_groups: int = field(default=0, compare=False)
-    """The number of groups in `offset_topics` that are not in `groups`: positions are all that is known of them."""
+    """The number of groups in `offsets_by_group` that are not in `groups`: offsets are all that is known of them."""
+    queue_count: int = field(default=0, compare=False)
+    """The number of all topics' queues, kept along: `limits.max_queues` asks for it with every topic."""
     parked: ParkedOffsets = field(default_factory=ParkedOffsets)
     """Consumer offsets that administrators have set and no consumer has followed yet."""
     locks: dict[tuple[str, str, int], OrderLock] = field(default_factory=dict)
@@ -106,7 +111,7 @@ class Metadata:
 
     def knows_group(self, name: str) -> bool:
         """Tells whether the group has settings or offsets."""
-        return name in self.groups or name in self.offset_topics
+        return name in self.groups or name in self.offsets_by_group
 
     def apply(self, command: Command) -> Any:
         """Carries out one committed command; the result is for the leader, which answers its client with it."""
@@ -114,30 +119,31 @@ class Metadata:
             case PutTopic(config, wall_ms, if_absent):
                 if if_absent and config.topic_name in self.topics:
                     return None  # and the version stays: nobody need be told
+                self._count_queues(config.topic_name, config)
                 self.topics[config.topic_name] = config
                 self.topics_version = _next_version(self.topics_version, wall_ms)
             case DeleteTopic(topic, wall_ms):
+                self._count_queues(topic, None)
                 self.topics.pop(topic, None)
-                self._forget_offsets([key for key in self.offsets if key[1] == topic])
+                for group in [group for group, topics in self.offsets_by_group.items() if topic in topics]:
+                    self._forget_offsets(group, [topic])
                 self.parked.forget(lambda _, of_topic: of_topic == topic)
-                for lock_key in [lock_key for lock_key in self.locks if lock_key[1] == topic]:
-                    del self.locks[lock_key]
+                _drop(self.locks, [lock_key for lock_key in self.locks if lock_key[1] == topic])
                 self.topics_version = _next_version(self.topics_version, wall_ms)
             case PutGroup(group_config, wall_ms, if_absent):
                 if if_absent and group_config.group_name in self.groups:
                     return None
                 name = group_config.group_name
-                self.nameless_groups -= name not in self.groups and name in self.offset_topics
+                self.nameless_groups -= name not in self.groups and name in self.offsets_by_group
                 self.groups[name] = group_config
                 self.groups_version = _next_version(self.groups_version, wall_ms)
             case DeleteGroup(group, clean_offsets, wall_ms):
                 if self.groups.pop(group, None) is not None:
-                    self.nameless_groups += group in self.offset_topics
+                    self.nameless_groups += group in self.offsets_by_group
                 if clean_offsets:
-                    self._forget_offsets([key for key in self.offsets if key[0] == group])
+                    self._forget_offsets(group, list(self.offsets_by_group.get(group, ())))
                 self.parked.forget(lambda of_group, _: of_group == group)
-                for lock_key in [lock_key for lock_key in self.locks if lock_key[0] == group]:
-                    del self.locks[lock_key]
+                _drop(self.locks, [lock_key for lock_key in self.locks if lock_key[0] == group])
                 self.groups_version = _next_version(self.groups_version, wall_ms)
             case CommitOffsets(offsets, is_order):
                 if not is_order:
@@ -181,6 +187,13 @@ class Metadata:
                 return tuple(self.apply(single) for single in commands)
         return None
 
+    def _count_queues(self, topic: str, config: TopicConfig | None) -> None:
+        """Counts the queues of a topic that will have these settings, or be gone."""
+        before = self.topics.get(topic)
+        self.queue_count += (0 if config is None else queues_of(config)) - (
+            0 if before is None else queues_of(before)
+        )
+
     def _take_reports(
         self, offsets: tuple[tuple[str, str, int, int], ...]
     ) -> dict[tuple[str, str, int], int] | None:
@@ -202,21 +215,20 @@ class Metadata:
             queues = self.offsets.get((group, topic))
             if queues is None:
                 queues = self.offsets[group, topic] = {}
-                self._count_offset_topics(group, 1)
+                if group not in self.offsets_by_group:
+                    self.offsets_by_group[group] = {}
+                    self.nameless_groups += group not in self.groups
+                self.offsets_by_group[group][topic] = queues
             self.offset_count += queue_id not in queues
             queues[queue_id] = offset
 
-    def _forget_offsets(self, keys: Iterable[tuple[str, str]]) -> None:
-        for key in keys:
-            self.offset_count -= len(self.offsets.pop(key))
-            self._count_offset_topics(key[0], -1)
-
-    def _count_offset_topics(self, group: str, change: int) -> None:
-        before = self.offset_topics.pop(group, 0)
-        if before + change:
-            self.offset_topics[group] = before + change
-        if group not in self.groups:
-            self.nameless_groups += bool(before + change) - bool(before)
+    def _forget_offsets(self, group: str, topics: Sequence[str]) -> None:
+        """Forgets a group's offsets in some topics, in each of which it has some."""
+        of_group = self.offsets_by_group.get(group, {})
+        self.offset_count -= sum(map(len, map(of_group.pop, topics)))
+        _drop(self.offsets, zip(repeat(group), topics))
+        if not of_group and self.offsets_by_group.pop(group, None) is not None:
+            self.nameless_groups -= group not in self.groups
 
     def _forget_unchanged(self, offsets: Iterable[tuple[str, str, int, int]]) -> None:
         for group, topic, queue_id, offset in offsets:
@@ -226,7 +238,7 @@ class Metadata:
                 del queues[queue_id]
                 self.offset_count -= 1
                 if not queues:
-                    self._forget_offsets([(group, topic)])
+                    self._forget_offsets(group, [topic])
 
     def _lock(self, asked: LockQueues) -> tuple[tuple[str, int], ...]:
         granted = []
@@ -252,7 +264,7 @@ class Metadata:
         It is taken on the owner's thread while clients wait, so it must be quick with a hundred thousand topics.
         """
         assert self.offset_count == sum(map(len, self.offsets.values())), "the count moves with the offsets"
-        assert self.nameless_groups == len(self.offset_topics.keys() - self.groups.keys()), (
+        assert self.nameless_groups == len(self.offsets_by_group.keys() - self.groups.keys()), (
             "so does that of groups"
         )
         tables = _Tables(
@@ -283,15 +295,18 @@ class Metadata:
             raise UnknownCommandError(
                 f"metadata snapshot of version {version}, this version reads those up to {SNAPSHOT_VERSION}"
             )
-        offset_topics = Counter(group for group, _, _ in tables.offsets)
+        by_group: dict[str, dict[str, dict[int, int]]] = {}
+        for group, topic, queues in tables.offsets:
+            by_group.setdefault(group, {})[topic] = queues
         groups = {config.group_name: config for config in tables.groups}
         return cls(
             topics={config.topic_name: config for config in tables.topics},
             groups=groups,
             offsets={(group, topic): queues for group, topic, queues in tables.offsets},
             offset_count=sum(len(queues) for _, _, queues in tables.offsets),
-            offset_topics=dict(offset_topics),
-            nameless_groups=len(offset_topics.keys() - groups.keys()),
+            offsets_by_group=by_group,
+            nameless_groups=len(by_group.keys() - groups.keys()),
+            queue_count=sum(map(queues_of, tables.topics)),
             parked=ParkedOffsets.from_fields(tables.parked or ()),
             locks={
                 (group, topic, queue_id): OrderLock(client, refreshed_ms)
@@ -325,6 +340,11 @@ class _Tables(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw
     groups_version: DataVersion
     format: int = FIRST_FORMAT
     """Since format 2."""
+
+
+def _drop(table: dict[_Key, Any], keys: Iterable[_Key]) -> None:
+    """Takes keys that are there out of a table, without a step of Python for each: there may be tens of thousands."""
+    deque(map(table.pop, keys), maxlen=0)
 
 
 def _next_version(version: DataVersion, wall_ms: int) -> DataVersion:

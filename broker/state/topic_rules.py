@@ -122,6 +122,11 @@ def topic_config(topic: str, queues: int, permission: int = _READ_WRITE, *, sys_
     )
 
 
+def queues_of(config: TopicConfig) -> int:
+    """The number of a topic's queues, those that may only be read or only be written counted."""
+    return max(config.read_queue_nums, config.write_queue_nums)
+
+
 def unit_sys_flag(topic: str, unit_mode: bool | None) -> int:
     """The flags of a topic that a client has created, by the client's `unit_mode`."""
     if not unit_mode:

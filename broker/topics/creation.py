@@ -16,7 +16,7 @@ from typing import Any
 
 from broker.node.group_room import GroupRoom
 from broker.node.ports import Proposals
-from broker.remoting.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
+from broker.remoting.bodies import SubscriptionGroupConfig
 from broker.remoting.codes import ResponseCode
 from broker.requests.errors import RequestError, TooManyError
 from broker.settings.live import LiveSettings
@@ -27,6 +27,7 @@ from broker.state.topic_rules import (
     InvalidNameError,
     check_group_name,
     is_system_group,
+    queues_of,
     system_groups,
     system_topics,
     topic_config,
@@ -45,8 +46,6 @@ class Creations:
         """By topic that is not there yet, the number of commands under way that create it."""
         self._queues = 0
         """The number of queues that all commands under way add."""
-        self._counted: tuple[DataVersion, int] | None = None
-        """Version of the topics whose queues were counted last, and their number."""
 
     def propose(
         self, commands: Sequence[SingleCommand], done: Callable[[Any], None], lost: Callable[[], None]
@@ -67,7 +66,7 @@ class Creations:
                     topics[command.config.topic_name] = None
                 elif command.if_absent:
                     continue
-                queues += _queues(command.config) - (0 if known is None else _queues(known))
+                queues += queues_of(command.config) - (0 if known is None else queues_of(known))
             elif isinstance(command, PutGroup):
                 groups[command.config.group_name] = None
         self._check(topics, queues)
@@ -132,22 +131,12 @@ class Creations:
                 f"there are {count} topics, at most {limits.max_topics} are allowed (limits.max_topics)"
             )
         if queues > 0:
-            count = self._count_queues() + self._queues
+            count = metadata.queue_count + self._queues
             if count + queues > limits.max_queues:
                 raise TooManyError(
                     f"the topics have {count} queues, {queues} more would be too many: at most {limits.max_queues} "
                     f"are allowed (limits.max_queues)"
                 )
-
-    def _count_queues(self) -> int:
-        metadata = self._replica.metadata
-        if self._counted is None or self._counted[0] != metadata.topics_version:
-            self._counted = (metadata.topics_version, sum(map(_queues, metadata.topics.values())))
-        return self._counted[1]
-
-
-def _queues(config: TopicConfig) -> int:
-    return max(config.read_queue_nums, config.write_queue_nums)
 
 
 def missing_for_consumers(

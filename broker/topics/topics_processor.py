@@ -4,11 +4,12 @@ Every change is a command in the log and answered when it is committed; the name
 registration version has risen. A leader that begins to serve creates what every broker has and this group lacks.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
 from broker.node.listeners import Listeners
+from broker.node.long_answers import LongAnswers
 from broker.node.ports import Proposals, Requests
 from broker.offsets.commits import OffsetCommits
 from broker.remoting.admin_headers import (
@@ -20,10 +21,8 @@ from broker.remoting.admin_headers import (
 from broker.remoting.bodies import (
     SubscriptionGroupConfig,
     SubscriptionGroupList,
-    SubscriptionGroupTable,
     TopicConfig,
     TopicConfigList,
-    TopicConfigTable,
     TopicList,
 )
 from broker.remoting.codes import Permission, RequestCode, ResponseCode
@@ -32,6 +31,7 @@ from broker.remoting.json_body import decode_request, encode_body
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from broker.requests.errors import ReplicaError, RequestError, TooManyError
+from broker.requests.long_bodies import table
 from broker.requests.processing import Place, Route
 from broker.requests.responses import reply, reply_unknown
 from broker.settings.live import LiveSettings
@@ -73,9 +73,11 @@ class TopicsProcessor:
         settings: LiveSettings,
         time: Time,
         listeners: Listeners,
+        long_answers: LongAnswers,
     ) -> None:
         self._replica = replica
         self._requests = requests
+        self._long_answers = long_answers
         self._settings = settings
         self._time = time
         self._offsets = offsets
@@ -186,13 +188,11 @@ class TopicsProcessor:
                 ResponseCode.SYSTEM_ERROR, f"The topic[{topic}] is conflict with system topic."
             )
 
-    def all_topics(self, connection: Connection, command: RemotingCommand) -> None:
-        """Tells every topic that the client may see, with the version of the table."""
+    def all_topics(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
+        """Tells every topic that the client may see, with the version of the table, in steps."""
         metadata, sight = self._replica.metadata, self._requests.sight(connection, command)
-        topics = metadata.topics
-        if not sight.is_everything:
-            topics = {name: config for name, config in topics.items() if sight.topic(name)}
-        self._answer(connection, command, TopicConfigTable(metadata.topics_version, topics))
+        begin = b'{"dataVersion":%s,"topicConfigTable":{' % encode_body(metadata.topics_version)
+        return self._long_answers.tell(connection, command, table(begin, metadata.topics, sight.topic))
 
     def topic(self, connection: Connection, command: RemotingCommand) -> None:
         """Tells one topic. Raises `RequestError` if it does not exist."""
@@ -250,14 +250,13 @@ class TopicsProcessor:
             connection, command, DeleteGroup(name, clean, self._time.wall_ms), lambda group, _: group == name
         )
 
-    def all_groups(self, connection: Connection, command: RemotingCommand) -> None:
-        """Tells every consumer group that the client may see, with the version of the table."""
+    def all_groups(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
+        """Tells every consumer group that the client may see, with the version of the table, in steps."""
         metadata, sight = self._replica.metadata, self._requests.sight(connection, command)
-        groups = metadata.groups
-        if not sight.is_everything:
-            groups = {name: config for name, config in groups.items() if sight.group(name)}
-        table = SubscriptionGroupTable(data_version=metadata.groups_version, subscription_group_table=groups)
-        self._answer(connection, command, table)
+        begin = b'{"dataVersion":%s,"forbiddenTable":{},"subscriptionGroupTable":{' % encode_body(
+            metadata.groups_version
+        )
+        return self._long_answers.tell(connection, command, table(begin, metadata.groups, sight.group))
 
     def group(self, connection: Connection, command: RemotingCommand) -> None:
         """Tells one consumer group. Raises `RequestError` if it does not exist."""

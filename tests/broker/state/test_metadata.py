@@ -1,5 +1,7 @@
 """The replicated state: a function of its commands, equal after a snapshot, the same from every encoding."""
 
+from random import Random
+
 import cbor2
 import msgspec
 import pytest
@@ -237,3 +239,39 @@ def test_locks_go_with_their_topic_and_their_group() -> None:
     assert list(metadata.locks) == [("g", "T", 0), ("h", "T", 0)]
     metadata.apply(DeleteGroup("g", False, 1))
     assert list(metadata.locks) == [("h", "T", 0)]
+
+
+def test_what_is_kept_along_follows_the_tables() -> None:
+    random = Random(7)
+    metadata = Metadata()
+    names, groups = [f"T{number}" for number in range(6)], [f"g{number}" for number in range(4)]
+    for _ in range(2000):
+        topic, group = random.choice(names), random.choice(groups)
+        offset = (group, topic, random.randrange(3), random.randrange(2))
+        commands: tuple[Command, ...] = (
+            PutTopic(topic_config(topic, random.randrange(1, 5)), 0, if_absent=random.random() < 0.5),
+            CommitOffsets((offset,)),
+            CommitOffsets((offset,), is_order=True),
+            ForgetOffsets((offset,)),
+            LockQueues(group, "client", ((topic, 0),), 0),
+            PutGroup(SubscriptionGroupConfig(group_name=group), 0),
+            DeleteTopic(topic, 0),
+            DeleteGroup(group, clean_offsets=random.random() < 0.5, wall_ms=0),
+        )
+        metadata.apply(random.choices(commands, (4, 8, 4, 4, 2, 2, 1, 1))[0])
+        flat = {
+            (group, topic): queues
+            for group, of in metadata.offsets_by_group.items()
+            for topic, queues in of.items()
+        }
+        assert flat == metadata.offsets
+        assert all(metadata.offsets_by_group.values()), "a group without offsets is not there"
+        assert metadata.queue_count == sum(config.read_queue_nums for config in metadata.topics.values())
+        metadata.snapshot()  # which asserts the other counts
+    restored = Metadata.restore(metadata.snapshot())
+    assert restored.offsets_by_group == metadata.offsets_by_group
+    assert restored.queue_count == metadata.queue_count
+    restored.apply(CommitOffsets((("g0", names[0], 0, 99),)))
+    restored.apply(PutTopic(topic_config(names[0], 1), 0))
+    restored.apply(CommitOffsets((("g0", names[0], 0, 77),)))
+    assert restored.offsets["g0", names[0]] is restored.offsets_by_group["g0"][names[0]]

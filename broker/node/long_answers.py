@@ -1,0 +1,66 @@
+"""Answers of megabytes, written one at a time (broker/requests/long_bodies.py says how).
+
+What is written is memory until its end, and whoever wants much of it need only ask on many connections. So a request
+that turns out to be long while another is answered waits for its end, and begins anew then.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+
+from broker.node.ports import Requests
+from broker.remoting.codes import ResponseCode
+from broker.remoting.command import RemotingCommand
+from broker.remoting.pieces import Pieces
+from broker.requests.budget import Budget
+from broker.requests.connection import Connection
+from broker.requests.long_bodies import Body
+from broker.requests.responses import reply
+
+
+class LongAnswers:
+    """Tells bodies that may take steps."""
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+        self._is_writing = False
+        self._waiting: deque[tuple[Connection, RemotingCommand]] = deque()
+        self._budget = Budget("another long answer")
+
+    def tell(
+        self, connection: Connection, command: RemotingCommand, body: Body, remark: str | None = None
+    ) -> Iterator[None]:
+        """Answers a request with a body: at once if that takes one step.
+
+        Raises `OverloadedError` where too many wait already, and what `body` raises.
+        """
+        is_long = False
+        try:
+            while True:
+                try:
+                    next(body)
+                except StopIteration as finished:
+                    written: Pieces = finished.value
+                    reply(connection, command, ResponseCode.SUCCESS, remark, body=written)
+                    break
+                if not is_long and self._is_writing:
+                    self._budget.take(command)
+                    self._waiting.append((connection, command))
+                    return
+                self._is_writing = is_long = True
+                yield
+                if not self._requests.is_connected(connection):
+                    break
+        except Exception:
+            self._ended(is_long)
+            raise
+        self._ended(is_long)
+
+    def _ended(self, was_long: bool) -> None:
+        if not was_long:
+            return
+        self._is_writing = False
+        while self._waiting and not self._is_writing:
+            connection, command = self._waiting.popleft()
+            self._budget.give_back(command)
+            if self._requests.is_connected(connection):
+                self._requests.resumed(connection, command)
