@@ -433,7 +433,6 @@ def registration(longest: Longest) -> None:
             120 * 10**9,
             bytes,
             NameServerControl(),
-            does_steps=True,
         )
         session = sessions.accept(Connection(desk.outgoing, "broker"))
         for counter, what in enumerate(("first", "changed"), 1):

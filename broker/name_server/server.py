@@ -91,11 +91,18 @@ def _last(steps: Generator[None, None, _Outcome]) -> _Outcome:
 class NameServer:
     """One name server; name servers know nothing of each other."""
 
-    def __init__(self, settings: NameServerSettings, storage: KeyValueStorage | None = None) -> None:
+    def __init__(
+        self,
+        settings: NameServerSettings,
+        storage: KeyValueStorage | None = None,
+        *,
+        long_registration_bytes: int = LONG_REGISTRATION_BYTES,
+    ) -> None:
         """``storage`` keeps the key-value configuration, None keeps it in memory; raises as `KeyValues` does."""
         self._settings = settings
         self.accounts: str | None = None
         """The digest of the accounts in force, which administrators are told; None without accounts."""
+        self._long_registration_bytes = long_registration_bytes
         self.requests: Counter[int] = Counter()
         """The requests that were handled, by code; those of unknown codes under -1."""
         self.refused = 0
@@ -138,15 +145,14 @@ class NameServer:
         """Counts the keys of the key-value configuration."""
         return self._key_values.count
 
-    @staticmethod
-    def is_long(command: RemotingCommand) -> bool:
+    def is_long(self, command: RemotingCommand) -> bool:
         """Tells whether a request may take more than some milliseconds: a registration with thousands of topics.
 
         What is compressed may be: a hundred bytes unfold to thousands of topics that are all the same.
         """
         if command.code != RequestCode.REGISTER_BROKER or command.is_response:
             return False
-        return len(command.body) > LONG_REGISTRATION_BYTES or _is_compressed(command)
+        return len(command.body) > self._long_registration_bytes or _is_compressed(command)
 
     def answer(
         self, connection_id: ConnectionId, command: RemotingCommand, now_ns: int, sight: Sight = SEES_ALL

@@ -26,12 +26,16 @@ BYTES_BEHIND_MAX: Final = 64 * 1024 * 1024
 """Registrations with thousands of topics that wait for another one's end, together; what is beyond is to come again."""
 
 
+Answering = Generator[None, None, bytes | None]
+"""A request that is carried out in steps; it returns the response's frame, or None for what wants none."""
+
+
 class NameServerSessions:
     """All of one name server. `Surroundings.wake` is to write what `Connection`s hold, at once or soon.
 
-    `nonce` returns the given number of random bytes. `control` decides what each client may do. `answer` stands in for
-    `NameServer.answer`, and has the same arguments: the connection is the id. It is asked what may be asked.
-    With `does_steps` the owner calls `step` as long as `has_more`, and lets others run between two calls.
+    `nonce` returns the given number of random bytes. `control` decides what each client may do. `answer_in_steps`
+    stands in for `NameServer.answer_in_steps`, and has the same arguments: the connection is the id. It is asked what
+    may be asked. The owner calls `step` as long as `has_more`, and lets others run between two calls.
     """
 
     def __init__(
@@ -42,15 +46,12 @@ class NameServerSessions:
         idle_ns: int,
         nonce: Callable[[int], bytes],
         control: NameServerControl,
-        answer: Callable[[Connection, RemotingCommand, int, Sight], bytes | None] | None = None,
-        *,
-        does_steps: bool = False,
+        answer_in_steps: Callable[[Connection, RemotingCommand, int, Sight], Answering] | None = None,
     ) -> None:
         self._core = core
         self._control = control
-        self._answer = answer
-        self._does_steps = does_steps
-        self._long: tuple[Connection, Generator[None, None, bytes | None]] | None = None
+        self._answer_in_steps = answer_in_steps or core.answer_in_steps
+        self._long: tuple[Connection, Answering] | None = None
         """The request that is carried out in steps, and whose. There is one at a time: each takes memory."""
         self._behind: deque[tuple[Connection, RemotingCommand, Sight]] = deque()
         """Long requests that wait for it, and what came on their connections and on its own behind them."""
@@ -161,10 +162,6 @@ class NameServerSessions:
             return _refusal(command, refused.code, refused.remark)
         except RemotingError as error:
             return _refusal(command, ResponseCode.SYSTEM_ERROR, str(error))
-        if self._answer is not None:
-            return self._answer(connection, command, now_ns, sight)
-        if not self._does_steps:
-            return self._core.answer(connection, command, now_ns, sight)
         if not self._is_to_wait(connection, command):
             return self._carried_out(connection, command, sight)
         try:
@@ -177,7 +174,7 @@ class NameServerSessions:
 
     def _carried_out(self, connection: Connection, command: RemotingCommand, sight: Sight) -> bytes | None:
         """Does the first step of a request; returns the response, or None where there is none yet, or none at all."""
-        steps = self._core.answer_in_steps(connection, command, self._time.now_ns, sight)
+        steps = self._answer_in_steps(connection, command, self._time.now_ns, sight)
         try:
             next(steps)
         except StopIteration as end:

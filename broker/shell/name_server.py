@@ -102,7 +102,6 @@ class NameServerProcess:
             settings.idle_seconds * 1_000_000_000,
             secrets.token_bytes,
             self._control,
-            does_steps=True,
         )
         self._has_more = trio.Event()
         self.operators = None

@@ -8,7 +8,8 @@ process, or the next change meets a full disk, a flush that fails, or a power fa
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final, Protocol
 
 from broker.access.control import Sight
@@ -21,16 +22,20 @@ from broker.requests.connection import Connection, Outgoing
 from broker.requests.deadline import Time
 from broker.settings.tables import NameServerSettings
 from log.errors import DiskError
-from simulation.journal import Journal
+from simulation.journal import Journal, Violation
 from simulation.machines.clock import HostClock
 from simulation.machines.disk import PowerFailure, SimulatedDisk
 from simulation.machines.network import Endpoint, Network
 from simulation.machines.wires import Wires
 from simulation.randomness import Random
-from simulation.scheduler import SECOND
+from simulation.scheduler import MILLISECOND, SECOND
 
 _DARK_NS = SECOND
 """A name server whose power failed in the middle of a change is down for so long."""
+_STEP_NS = 3 * MILLISECOND
+"""About what one step of a long registration takes; in between others are answered."""
+_LONG_REGISTRATION_BYTES = 0
+"""Every registration is carried out as a shipped name server does those of thousands of topics."""
 _FILE: Final = "kvConfig.json"
 _HAS_FILE: Final = 0.5
 _POWER, _NO_SPACE, _NO_FLUSH, _POWER_INSIDE = 0.3, 0.4, 0.5, 0.7
@@ -47,9 +52,9 @@ class NameServerWatcher(Protocol):
         """The process has ended."""
 
     def name_server_asked(
-        self, host: NameServerHost, number: int, command: RemotingCommand, answer: bytes | None
+        self, host: NameServerHost, number: int, command: RemotingCommand, now_ns: int, answer: bytes | None
     ) -> None:
-        """A request came on a connection, and its answer is about to leave."""
+        """A request that came on a connection has been carried out, begun at `now_ns`; its answer is about to leave."""
 
     def name_server_interrupted(self, host: NameServerHost, command: RemotingCommand) -> None:
         """Power failed while it carried out a request; it stops next."""
@@ -114,6 +119,7 @@ class NameServerHost:
         self._outgoing = Outgoing()
         self._wires: Wires
         """Of the process that runs, or ran last, as `_outgoing`."""
+        self._steps_planned = False
         self._time = Time(0, 0)
         self._numbers: dict[Connection, int] = {}
         """The numbers that watchers know connections by."""
@@ -141,7 +147,8 @@ class NameServerHost:
             settings = NameServerSettings(listen=self.address)
             self._outgoing = Outgoing()
             self._wires = Wires(self._outgoing, self._network.scheduler, self._guarded, UNREAD_BYTES_MAX)
-            self._core = NameServer(settings, self.storage)
+            self._core = NameServer(settings, self.storage, long_registration_bytes=_LONG_REGISTRATION_BYTES)
+            self._steps_planned = False
             self._sessions = NameServerSessions(
                 self._core,
                 self,
@@ -149,7 +156,7 @@ class NameServerHost:
                 settings.idle_seconds * SECOND,
                 self._random.randbytes,
                 NameServerControl(registration_secret=self._secret),
-                self._answer,
+                self._answer_in_steps,
             )
             for watcher in self._watchers:
                 watcher.name_server_started(self, self._core)
@@ -199,8 +206,16 @@ class NameServerHost:
         self._time.now_ns = self._clock.now_ns()
 
     def wake(self) -> None:
-        """Writes what is queued, at once as the shell does it."""
+        """Writes what is queued, at once as the shell does it, and goes on with what takes long."""
         self._wires.hand_out()
+        sessions = self._sessions
+        if sessions is not None and sessions.has_more and not self._steps_planned:
+            self._steps_planned = True
+            self._network.scheduler.after(_STEP_NS, self._guarded(self._step), sessions)
+
+    def _step(self, sessions: NameServerSessions) -> None:
+        self._steps_planned = False
+        sessions.step()
 
     def _guarded(self, callback: Callable[..., object]) -> Callable[..., None]:
         core = self._core
@@ -211,6 +226,10 @@ class NameServerHost:
                     callback(*arguments)
                 except PowerFailure:
                     self._goes_dark()
+                except Violation:
+                    raise
+                except Exception as error:  # whatever the code under test raises is a finding
+                    raise Violation("a name server fails", self.name, traceback.format_exc()) from error
 
         return call
 
@@ -228,21 +247,21 @@ class NameServerHost:
 
         self._wires.attach(connection, endpoint, session.received, lost)
 
-    def _answer(
+    def _answer_in_steps(
         self, connection: Connection, command: RemotingCommand, now_ns: int, sight: Sight
-    ) -> bytes | None:
+    ) -> Generator[None, None, bytes | None]:
         assert self._core is not None, "only a running process is asked"
         number = self._numbers[connection]
         if self.storage is not None:
             self.storage.failed = False
         try:
-            answer = self._core.answer(connection, command, now_ns, sight)
+            answer = yield from self._core.answer_in_steps(connection, command, now_ns, sight)
         except PowerFailure:
             for watcher in self._watchers:
                 watcher.name_server_interrupted(self, command)
             raise
         for watcher in self._watchers:
-            watcher.name_server_asked(self, number, command, answer)
+            watcher.name_server_asked(self, number, command, now_ns, answer)
         return answer
 
     def _goes_dark(self) -> None:

@@ -128,14 +128,14 @@ class Configurations(Invariant):
         server.note(self._now_ns())
 
     def name_server_asked(
-        self, host: NameServerHost, number: int, command: RemotingCommand, answer: bytes | None
+        self, host: NameServerHost, number: int, command: RemotingCommand, now_ns: int, answer: bytes | None
     ) -> None:
         """Checks that the answer is what the requests before it make it."""
         if command.is_response:
             return
         server = self._servers[host.address]
         failed = command.code in SAVING and host.storage is not None and host.storage.failed
-        expected = server.model.answer(number, command, host.now_ns(), failed=failed)
+        expected = server.model.answer(number, command, now_ns, failed=failed)
         server.note(self._now_ns())
         if expected is None or answer is None:
             return

@@ -54,7 +54,7 @@ class Keys(Invariant):
         self.context.journal.did("key moved behind a route without a group")
 
     def name_server_asked(
-        self, host: NameServerHost, number: int, command: RemotingCommand, answer: bytes | None
+        self, host: NameServerHost, number: int, command: RemotingCommand, now_ns: int, answer: bytes | None
     ) -> None:
         """Notes a route of the topic in which not all groups stand."""
         if command.code != RequestCode.GET_ROUTEINFO_BY_TOPIC or command.fields.get("topic") != TOPIC:

@@ -263,7 +263,6 @@ class NameServerRound:
             10**18,
             self._random.randbytes,
             NameServerControl(),
-            does_steps=True,
         )
         self._healthy, self._broker = self._connect(), self._connect()
         self._opaques = itertools.count(1)

@@ -49,10 +49,10 @@ def test_a_short_registration_that_unfolds_beside_a_long_one_is_found(
 ) -> None:
     """The name server took what is compressed for short by its bytes, and ended."""
 
-    def is_long(command: RemotingCommand) -> bool:
+    def is_long(_: NameServer, command: RemotingCommand) -> bool:
         return command.code == RequestCode.REGISTER_BROKER and len(command.body) > LONG_REGISTRATION_BYTES
 
-    monkeypatch.setattr(NameServer, "is_long", staticmethod(is_long))
+    monkeypatch.setattr(NameServer, "is_long", is_long)
     with pytest.raises(AssertionError, match="a long request is begun when there is no other"):
         fuzz.run("name server", 1, 600)
 

@@ -17,6 +17,7 @@ from broker.client.errors import NoRoute
 from broker.client.producing.sender import Sender
 from broker.client.transport.routes import TopicRoute
 from broker.name_server import KeyValues, RouteTable
+from broker.name_server.sessions import NameServerSessions
 from broker.remoting.bodies import TopicConfigTable
 from broker.remoting.codes import Permission, RequestCode
 from broker.remoting.command import RemotingCommand
@@ -29,6 +30,12 @@ from tests.simulation.planting import planted
 def strangers_are_let_in(patch: pytest.MonkeyPatch) -> None:
     """Whoever registers is taken for a broker."""
     patch.setattr(NameServerControl, "check", lambda self, connection, command: SEES_ALL)
+
+
+@planted("names: registrations at a time", "found here: it ended the process", actor="configurer")
+def registrations_at_a_time(patch: pytest.MonkeyPatch) -> None:
+    """A registration that is carried out in steps is begun while another one is under way."""
+    patch.setattr(NameServerSessions, "_is_to_wait", lambda self, connection, command: False)
 
 
 @planted("names: changed before it is saved", "what was refused is in force", actor="configurer")

@@ -29,7 +29,7 @@ from tests.broker.lines import Desk
 
 
 class Rig:
-    def __init__(self, *, does_steps: bool = False) -> None:
+    def __init__(self) -> None:
         self.desk = Desk()
         self.core = NameServer(NameServerSettings())
         self.sessions = NameServerSessions(
@@ -39,7 +39,6 @@ class Rig:
             120 * 10**9,
             bytes,
             NameServerControl(),
-            does_steps=does_steps,
         )
 
     def connect(self, name: str = "client") -> Connection:
@@ -150,7 +149,7 @@ def topic_count(rig: Rig) -> int:
 @pytest.mark.parametrize("compressed", [False, True])
 def test_a_long_registration_is_carried_out_in_steps(compressed: bool) -> None:
     """It took 90 ms for 80,000 topics; others are answered between two steps, the same connection behind the last."""
-    rig = Rig(does_steps=True)
+    rig = Rig()
     broker, other, client = rig.connect("broker"), rig.connect("other"), rig.connect("client")
     take_in = rig.sessions.clients.open[broker].received
     take_in(registration(30_000, compressed=compressed))
@@ -176,7 +175,7 @@ def test_a_long_registration_is_carried_out_in_steps(compressed: bool) -> None:
 
 
 def test_a_long_registration_ends_with_its_connection() -> None:
-    rig = Rig(does_steps=True)
+    rig = Rig()
     for steps in range(1, 12):
         broker, other = rig.connect("broker"), rig.connect("other")
         for connection in (broker, other):
@@ -215,7 +214,7 @@ def of_one_topic(count: int) -> bytes:
 
 def test_few_bytes_that_unfold_to_many_topics_wait_for_their_turn() -> None:
     """They were taken for short, and ended a name server that was in the middle of another registration."""
-    rig = Rig(does_steps=True)
+    rig = Rig()
     broker, other = rig.connect("broker"), rig.connect("other")
     frame = of_one_topic(2 * register_body.TOPICS_AT_ONCE)
     assert len(frame) < LONG_REGISTRATION_BYTES
@@ -230,7 +229,7 @@ def test_few_bytes_that_unfold_to_many_topics_wait_for_their_turn() -> None:
 
 
 def test_long_registrations_that_wait_are_bounded() -> None:
-    rig = Rig(does_steps=True)
+    rig = Rig()
     rig.sessions._budget = Budget("registrations of other brokers", 1)
     connections = [rig.connect(f"broker{number}") for number in range(3)]
     for number, connection in enumerate(connections):
