@@ -67,8 +67,8 @@ class ClientSession:
             for command in error.commands:
                 handle(connection, command)
             sessions.events.warn(
-                Event.DAMAGED_FRAME,
-                "its connection is closed",
+                Event.CONNECTION_CLOSED,
+                error.reason.value,  # by which bounds are told apart from what is no frame at all
                 sessions.time.now_ns,
                 source=connection.address,
                 client=connection.name,

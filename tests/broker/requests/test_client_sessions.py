@@ -72,7 +72,7 @@ def test_what_is_no_frame_closes_behind_the_requests_before_it(rig: Rig) -> None
         session.received(data(10) + b"\xff" * 8)
     assert rig.handled == [("a", 10)]
     assert (session.connection.close_requested, session.connection.aborted) == (True, False)
-    assert [entry["event"] for entry in logs] == ["damaged frame"]
+    assert [(entry["event"], entry["reason"]) for entry in logs] == [("connection closed", "oversized")]
 
 
 @pytest.mark.parametrize("end", ["what is no frame", "sweep", "too much held", "its user"])
@@ -205,4 +205,4 @@ def test_a_flood_of_garbage_fills_no_log(rig: Rig) -> None:
         rig.desk.time.now_ns += 20 * 10**9
         rig.sweep()
     assert (len(logs), logs[-1]["source"], logs[-1]["not_told"]) == (2, "10.0.0.9", 999)
-    assert rig.sessions.events.count(Event.DAMAGED_FRAME) == 1_000
+    assert rig.sessions.events.counts == {(Event.CONNECTION_CLOSED, "oversized"): 1_000}
