@@ -10,15 +10,21 @@ from dataclasses import replace
 from typing import Final
 
 from simulation.faults import disks, links, processes
-from simulation.faults.operations import hand_over_leadership
+from simulation.faults.operations import give_leadership_to, hand_over_leadership, rivals
 from simulation.faults.stage import Stage
 from simulation.machines.broker_host import BrokerHost
+from simulation.machines.frame_faults import FrameFaults
 from simulation.plans.plan import Fault
 from simulation.scheduler import MILLISECOND, SECOND
 
 _PAUSED_NS_MIN: Final = 1200 * MILLISECOND
 """Long enough for the others to elect one of them, and to lose it again."""
 _PARTED_NS_MIN: Final = 600 * MILLISECOND
+_CALLED_NS: Final = (30 * MILLISECOND, 400 * MILLISECOND)
+"""The bounds of the time from one call for an election to the next: less than a campaign's round to several rounds."""
+_HEARD_LATE_NS: Final = 300 * MILLISECOND
+_RETURN_LOOK_NS: Final = 20 * MILLISECOND
+_RETURN_LOOKS_MAX: Final = 200
 _LOOKS_MAX: Final = 4000
 _LOOK_NS: Final = MILLISECOND // 2
 """A change of members is looked for so often; its entry is uncommitted for a millisecond or two."""
@@ -102,3 +108,52 @@ def transfer_in_a_change(stage: Stage, host: BrokerHost, fault: Fault) -> None:
         stage.scheduler.after(_LOOK_NS, look)
 
     look()
+
+
+def overlapping_elections(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """Elections are called before the last one is over, and what nodes say in one is heard in another."""
+    if stage.members.leader() is None:
+        return
+    late = FrameFaults(
+        reordering=0.1 + 0.4 * fault.amount,
+        late_ns_max=_HEARD_LATE_NS,
+        told=stage.counted_once("messages"),
+    )
+    shortest_ns, longest_ns = _CALLED_NS
+    gap_ns = shortest_ns + fault.target * MILLISECOND % (longest_ns - shortest_ns)
+    until_ns = stage.scheduler.now_ns + max(fault.duration_ns, _PAUSED_NS_MIN)
+    for one in stage.members.machines:
+        one.frame_faults = one.frame_faults or late
+    stage.done(fault, "group", f"every {gap_ns / MILLISECOND:.0f} ms")
+
+    def call() -> None:
+        if stage.is_calm() or stage.scheduler.now_ns >= until_ns:
+            for one in stage.members.machines:
+                if one.frame_faults is late:
+                    one.frame_faults = None
+            return
+        rivals(stage, host, replace(fault, kind="rivals"))
+        stage.scheduler.after(gap_ns, call)
+
+    call()
+
+
+def leadership_returns(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """A leader is deposed with its work half done, in half of the cases while it hands over, and leads again."""
+    former = stage.members.leader()
+    if former is None:
+        return
+    if fault.amount < 0.5:
+        hand_over_leadership(stage)
+    stage.done(fault, former.name)
+    links.depose(stage, former, replace(fault, kind="depose", amount=0.5 + fault.amount / 2))
+    looks = 0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        if not stage.is_calm() and looks < _RETURN_LOOKS_MAX and stage.members.leader() is not former:
+            give_leadership_to(stage, former)
+            stage.scheduler.after(_RETURN_LOOK_NS, look)
+
+    stage.scheduler.after(max(fault.duration_ns, _PAUSED_NS_MIN), look)

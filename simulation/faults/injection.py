@@ -68,6 +68,8 @@ _INJECTORS: Final[dict[str, Callable[[Stage, BrokerHost, Fault], None]]] = {
     "power while cut off": choreographies.partition_and_power,
     "bit rot while recovering": choreographies.bit_rot_and_recovery,
     "transfer in a change": choreographies.transfer_in_a_change,
+    "overlapping elections": choreographies.overlapping_elections,
+    "leadership returns": choreographies.leadership_returns,
 }
 
 

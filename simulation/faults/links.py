@@ -16,6 +16,8 @@ from simulation.scheduler import MILLISECOND
 _DEPOSED_NS: Final = 1500 * MILLISECOND
 """Longer than a leader without a majority goes on."""
 _FAR_CLIENTS_NS: Final = 200 * MILLISECOND
+_LATE_NS_MAX: Final = (30 * MILLISECOND, 300 * MILLISECOND, 3000 * MILLISECOND)
+"""A third of the faults of messages each: what comes late comes in its round, after it, after several terms."""
 _PEERS_SHARE: Final = 0.6
 """The share of faults of one direction that hit one between two brokers."""
 _TOWARDS_HOST: Final = 1 << 8
@@ -222,6 +224,7 @@ def messages(stage: Stage, host: BrokerHost, fault: Fault) -> None:
         duplication=share / 2,
         reordering=share / 2,
         corruption=share / 4,
+        late_ns_max=_LATE_NS_MAX[(fault.target >> 9) % len(_LATE_NS_MAX)],
         told=stage.counted_once(fault.kind),
     )
     stage.armed(fault, host.name, f"{share:.0%}")

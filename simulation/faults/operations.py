@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.replica.operator_requests import hand_over
+from broker.replica.operator_requests import hand_over, transfer_leadership
 from broker.state.release import THIS_RELEASE, Release
+from raft.errors import RaftError
 from simulation.faults.stage import Stage
 from simulation.machines.broker_host import BrokerHost
 from simulation.plans.plan import Fault
@@ -22,6 +23,21 @@ def hand_over_leadership(stage: Stage) -> str | None:
     target = hand_over(process.node.replica)
     process.wake()
     return target
+
+
+def give_leadership_to(stage: Stage, target: BrokerHost) -> bool:
+    """The leader, if it runs, hands over to that voter. Returns False if it will not."""
+    leader = stage.members.leader()
+    if leader is None or leader.process is None or leader.paused or leader is target:
+        return False
+    process = leader.process
+    process.begin()
+    try:
+        transfer_leadership(process.node.replica, target.name)
+    except RaftError:
+        return False
+    process.wake()
+    return True
 
 
 def transfer(stage: Stage, host: BrokerHost, fault: Fault) -> None:

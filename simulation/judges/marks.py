@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from raft.core import Raft
+from raft.effects import Role
+from raft.messages import AppendResponse, Message, VoteResponse
 from simulation.journal import Journal
 from simulation.judges.group_model import GroupModel
 from simulation.scheduler import SECOND
@@ -16,7 +18,10 @@ MARKS: Final = (
     "two candidates of a term",
     "a leader elected while a change of members is uncommitted",
     "a recovering node elected",
-    "a leader that is no member any more",
+    "a leader removed",
+    "a former leader leads again",
+    "a vote that comes after its term",
+    "an acknowledgement that comes after its term",
     "several entries truncated",
     "a log that begins anew",
     "a log that begins anew while nobody leads",
@@ -42,6 +47,8 @@ class Marks:
         self._candidates: dict[int, str] = {}
         """Term -> its first candidate."""
         self._elected_ns = -SECOND
+        self._leaders: list[str] = []
+        """In the order of their last election."""
         self._snapshots: dict[str, int] = {}
         """Node -> the last entry that its snapshot covers."""
 
@@ -51,10 +58,27 @@ class Marks:
             self._reached("two candidates of a term")
         elif role == "leader":
             self._elected_ns = now_ns
+            if name in self._leaders[:-1]:
+                self._reached("a former leader leads again")
+            if name in self._leaders:
+                self._leaders.remove(name)
+            self._leaders.append(name)
             if raft.configuration_index > raft.commit_index:
                 self._reached("a leader elected while a change of members is uncommitted")
             if raft.recovering is not None:
                 self._reached("a recovering node elected")
+
+    def heard(self, message: Message, raft: Raft | None) -> None:
+        """A message comes to a node of that state."""
+        if raft is None:
+            return
+        match message:
+            case VoteResponse(granted=True, pre_vote=False, request_term=term) if term < raft.term:
+                if raft.role in (Role.CANDIDATE, Role.PRE_CANDIDATE):
+                    self._reached("a vote that comes after its term")
+            case AppendResponse(success=True, term=term) if term < raft.term:
+                if raft.role is Role.LEADER:
+                    self._reached("an acknowledgement that comes after its term")
 
     def started(self, name: str, raft: Raft, snapshot_index: int) -> None:
         """A node has started."""
@@ -74,12 +98,10 @@ class Marks:
         if not is_led:
             self._reached("a log that begins anew while nobody leads")
 
-    def committed(self, name: str, *, is_of_term: bool, leads: bool) -> None:
-        """A node has committed an entry, and knows the members that are in force by it."""
+    def committed(self, *, is_of_term: bool) -> None:
+        """A node has committed an entry that nobody had committed before."""
         if not is_of_term:
             self._reached("an earlier term's entry committed")
-        if leads and name not in self._model.voters:
-            self._reached("a leader that is no member any more")
 
     def members_changed(self, voters: tuple[str, ...], now_ns: int) -> None:
         """The committed members are others than `voters`, and those of the model."""
@@ -87,7 +109,9 @@ class Marks:
         promoted = [name for name in model.voters if name not in voters]
         if promoted and now_ns - self._elected_ns < SECOND:
             self._reached("a learner promoted in the first second of a term")
+        newest_leader = self._leaders[-1] if self._leaders else ""
         for reached, state in (
+            (newest_leader in voters and newest_leader not in model.voters, "a leader removed"),
             (len(model.voters) == 2, "two voters"),
             (len(model.voters) == 4, "four voters"),
             (len(model.learners) == 2, "two learners"),

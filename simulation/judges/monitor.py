@@ -17,7 +17,9 @@ from log.entry_log import EntryLog
 from log.hard_state import HardState, HardStateFile
 from raft.core import Raft
 from raft.effects import Role
+from raft.messages import Message
 from simulation.journal import TIME_MADE, Journal, Violation
+from simulation.judges.beliefs import Beliefs
 from simulation.judges.group_model import GroupModel
 from simulation.judges.marks import Marks
 from simulation.judges.power_losses import PowerLosses
@@ -119,6 +121,7 @@ class Monitor:
         self._sync_flush = sync_flush
         self._marks = Marks(journal, self.model)
         self.power_losses = PowerLosses(self.model, sync_flush=sync_flush)
+        self._beliefs = Beliefs(self.model)
         self._watched: dict[str, _Watched] = {}
         self.elections = 0
         self._votes: dict[tuple[str, int], str] = {}
@@ -158,6 +161,7 @@ class Monitor:
         self._check_snapshot(watched, log, replica.store.snapshot_index)
         self._marks.started(host.name, replica.raft, replica.store.snapshot_index)
         self.power_losses.started(host, log)
+        self._beliefs.started(host.name, replica.raft)
         self._note(
             host.name,
             f"starts: log {log.first_index}..{log.last_index}, term {replica.term}, commit {replica.raft.commit_index}",
@@ -184,6 +188,7 @@ class Monitor:
         watched = self._watched.get(host.name)
         if watched is not None:
             watched.log = None
+        self._beliefs.stopped(host.name)
 
     def wiped(self, host: BrokerHost) -> None:
         """Notes that a host got an empty disk, or a harmed one: what it knew need not be there, its votes neither.
@@ -194,6 +199,7 @@ class Monitor:
         if watched is not None:
             watched.committed_floor = -1
         self.power_losses.wiped(host.name)
+        self._beliefs.wiped(host.name)
         for vote in [vote for vote in self._votes if vote[0] == host.name]:
             del self._votes[vote]
 
@@ -210,6 +216,7 @@ class Monitor:
         if role == "leader" and watched is not None and watched.log is not None:
             self.elections += 1
             self.model.elected(host.name, term, watched.log, self._now_ns())
+            self._beliefs.elected(host.name, term)
 
     def appended(self, host: BrokerHost, first_index: int, last_index: int, term: int) -> None:
         """Checks entries that joined the log of a host. Raises Violation."""
@@ -277,9 +284,11 @@ class Monitor:
         if members != (self.model.voters, self.model.learners):
             self._marks.members_changed(members[0], self._now_ns())
         if new_first <= index:
-            self._marks.committed(host.name, is_of_term=log.term_of(new_first) == term, leads=leads)
+            self._marks.committed(is_of_term=log.term_of(new_first) == term)
         watched.checked_index = index
         watched.committed_floor = max(watched.committed_floor, index)
+        if new_first <= index and leads:
+            self._beliefs.committed(host.name, index)
         if new_first <= index and self._sync_flush and process is not None:
             self._is_durable(log, new_first, index, process.node.replica.raft)
 
@@ -312,6 +321,7 @@ class Monitor:
         raft = replica.raft
         if raft.recovering is None:
             self.power_losses.is_whole(host.name)
+        self._beliefs.turned(host.name, raft, host.limits.catch_up_lag_entries)
         if raft.role is Role.LEADER and raft.configuration_index > raft.commit_index:
             # A new leader may hold several that are committed without its knowing; its own must come one by one.
             under_way = [index for index, _ in raft.configurations if index > raft.commit_index]
@@ -352,6 +362,11 @@ class Monitor:
             raise Violation(
                 "votes are durable", name, f"voted for {candidate} in term {term}, saved is {saved}"
             )
+
+    def heard(self, message: Message) -> None:
+        """Notes what a node is told."""
+        self._beliefs.heard(message)
+        self._marks.heard(message, self._beliefs.rafts.get(message.target))
 
     def _arrived(self, watched: _Watched, arrivals: Any) -> None:
         """Checks that messages are dispatched exactly once, in order, and not before their commit. Raises Violation."""

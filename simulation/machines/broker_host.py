@@ -36,7 +36,7 @@ from simulation.journal import Journal, Violation
 from simulation.machines.clock import HostClock
 from simulation.machines.data_files import cached_files
 from simulation.machines.disk import PowerFailure, SimulatedDisk
-from simulation.machines.frame_faults import FrameFaults, PeerFrames
+from simulation.machines.frame_faults import FrameFaults, FrameWatcher, PeerFrames
 from simulation.machines.network import Endpoint, Network
 from simulation.machines.wires import Wires
 from simulation.randomness import Random, branch, draw_range
@@ -57,7 +57,7 @@ def _hour_of_day(wall_ms: int) -> int:
     return wall_ms // 3_600_000 % 24
 
 
-class BrokerWatcher(Protocol):
+class BrokerWatcher(FrameWatcher, Protocol):
     """Looks at brokers while they run. Each hook may raise `Violation`."""
 
     def started(self, host: BrokerHost, node: Node) -> None:
@@ -71,9 +71,6 @@ class BrokerWatcher(Protocol):
 
     def committed(self, host: BrokerHost, index: int, term: int) -> None:
         """A node's commit index rose."""
-
-    def voted(self, name: str, term: int, candidate: str) -> None:
-        """A node has granted its vote, and the vote has arrived."""
 
 
 class PowerWatcher(Protocol):
@@ -407,7 +404,7 @@ class BrokerProcess:
             host.name,
             surroundings.network,
             surroundings.journal,
-            surroundings.watcher.voted,
+            surroundings.watcher,
             lambda: host.frame_faults,
         )
         self.running = RunningNode(

@@ -1,7 +1,8 @@
 """Faults of single Raft messages, between a link and the node that it hands them to.
 
 TCP loses, repeats and reorders nothing, but Raft must bear all three; so messages can be dropped, doubled or held back
-here, and their bytes can change as TCP's own checksum lets one change in many through.
+here, for longer than the connection that they came on, and their bytes can change as TCP's own checksum lets one change
+in many through.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Protocol
 from broker.node.node import Node
 from broker.node.running import RunningNode
 from broker.peers.protocol import BrokenPeerError, Frame, RaftFrame
-from raft.messages import AppendRequest, TimeoutNow, VoteResponse
+from raft.messages import AppendRequest, Message, TimeoutNow, VoteResponse
 from simulation.journal import Journal
 from simulation.machines.network import Network
 from simulation.scheduler import MICROSECOND, MILLISECOND
@@ -32,6 +33,16 @@ class _Process(Protocol):
     def call_after(self, delay_ns: int, callback: Callable[..., object]) -> Any: ...
 
 
+class FrameWatcher(Protocol):
+    """Is told of what nodes say to each other. Each hook may raise `Violation`."""
+
+    def voted(self, name: str, term: int, candidate: str) -> None:
+        """A node has granted its vote, and the vote has arrived."""
+
+    def heard(self, message: Message) -> None:
+        """A Raft message is handed to its target now."""
+
+
 @dataclass(slots=True)
 class FrameFaults:
     """Probabilities, per Raft message, on the links of one node."""
@@ -41,6 +52,8 @@ class FrameFaults:
     reordering: float = 0.0
     corruption: float = 0.0
     """Of messages with entries: a bit of them flips."""
+    late_ns_max: int = 30 * MILLISECOND
+    """How late a message may come that is held back, or doubled."""
     told: Callable[[], object] = lambda: None
     """Called for each message to which one of these happens."""
 
@@ -54,16 +67,16 @@ class PeerFrames:
         name: str,
         network: Network,
         journal: Journal,
-        voted: Callable[[str, int, str], object],
+        watcher: FrameWatcher,
         faults: Callable[[], FrameFaults | None],
     ) -> None:
-        """`name` is the node's own. `voted` is told of each vote that arrives: from whom, its term, and for whom."""
+        """`name` is the node's own."""
         self._process = process
         self._node = process.node
         self._name = name
         self._random = network.random
         self._journal = journal
-        self._voted = voted
+        self._watcher = watcher
         self._faults = faults
 
     def deliver(self, source: str, frame: Frame) -> bool:
@@ -71,7 +84,7 @@ class PeerFrames:
         if isinstance(frame, RaftFrame):
             message = frame.message
             if isinstance(message, VoteResponse) and message.granted and not message.pre_vote:
-                self._voted(source, message.request_term, message.target)
+                self._watcher.voted(source, message.request_term, message.target)
             faults = self._faults()
             if faults is not None:
                 self._deliver_with_faults(source, frame, faults)
@@ -79,6 +92,8 @@ class PeerFrames:
         return self._received(source, frame)
 
     def _received(self, source: str, frame: Frame) -> bool:
+        if isinstance(frame, RaftFrame):
+            self._watcher.heard(frame.message)
         try:
             return self._node.peer_received(source, frame)
         except BrokenPeerError as error:
@@ -111,7 +126,7 @@ class PeerFrames:
                 self._journal.fired(fault)
                 faults.told()
                 if fault != "message loss":
-                    self._deliver_after(random.randrange(MICROSECOND, 30 * MILLISECOND), source, frame)
+                    self._deliver_after(random.randrange(MICROSECOND, faults.late_ns_max), source, frame)
                 if fault != "message duplication":
                     return
                 break
@@ -120,10 +135,9 @@ class PeerFrames:
 
     def _deliver_after(self, delay_ns: int, source: str, frame: RaftFrame) -> None:
         process, accepted = self._process, self._process.running.links.accepted
-        link = accepted[source]
 
         def deliver() -> None:
-            if accepted.get(source) is link:
+            if source in accepted:  # another connection will do: the network has kept the message for so long
                 process.begin()
                 self._received(source, frame)
                 process.wake()

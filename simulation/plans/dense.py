@@ -30,6 +30,10 @@ _FIVE_NODES_SHARE: Final = 0.5
 """Of the dense plans; of all seeds it is a fifth."""
 _SMALL_SHARE: Final = 0.6
 """The probability with which each limit is small."""
+_RESTLESS_SHARE: Final = 0.25
+"""The share of the dense plans in which members come and go all the time."""
+_PREFERRED_SHARE: Final = 0.4
+"""The share of the dense plans whose group prefers a leader."""
 _ACTORS_MAX: Final = 2
 _OWN_ACTOR: Final = "tenant"
 _OWN_ACTOR_SHARE: Final = 0.2
@@ -108,7 +112,7 @@ def draw_dense_plan(seed: int, number: int, *, seconds: int = 60, nodes: int | N
         queues=random.choice((1, 2, 4)),
         calm_ns=calm_ns,
         end_ns=end_ns,
-        faults=_draw_faults(random, kinds, calm_ns),
+        faults=_with_changes_of_members(seed, _draw_faults(random, kinds, calm_ns), calm_ns),
         limits=_draw_limits(stream(f"limits {seed}")),
         shape=_draw_shape(stream(f"shape {seed}"), group_size),
     )
@@ -132,6 +136,15 @@ def _draw_faults(random: Random, kinds: tuple[str, ...], calm_ns: int) -> tuple[
         faults.append(draw_fault(random, random.choice(kinds), at, _RHYTHM, calm_ns))
         at += int(random.expovariate(1 / mean_gap_ns)) + _GAP_NS_MIN
     return tuple(faults)
+
+
+def _with_changes_of_members(seed: int, faults: tuple[Fault, ...], calm_ns: int) -> tuple[Fault, ...]:
+    """Adds, in a share of the plans, operators who change the members all the time, whatever else befalls the group."""
+    random = stream(f"members {seed}")
+    if random.random() >= _RESTLESS_SHARE:
+        return faults
+    changes = _draw_faults(random, ("membership",), calm_ns)
+    return tuple(sorted((*faults, *changes), key=lambda fault: fault.time_ns))
 
 
 def _draw_limits(random: Random) -> Limits:
@@ -164,7 +177,8 @@ def _draw_limits(random: Random) -> Limits:
 def _draw_shape(random: Random, nodes: int) -> Shape:
     """Draws what operators do with the members: 3 to 2 to 3, two learners at once, two spare machines."""
     return Shape(
-        spares=random.choice((1, 2)),
+        spares=random.choice((1, 2, 2)),
         fewest_voters=random.choice((2, nodes - 1, nodes)),
-        most_learners=random.choice((1, 2)),
+        most_learners=random.choice((1, 2, 2)),
+        prefers_first=random.random() < _PREFERRED_SHARE,
     )

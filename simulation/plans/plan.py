@@ -27,6 +27,8 @@ CHOREOGRAPHIES: Final = (
     "power while cut off",
     "bit rot while recovering",
     "transfer in a change",
+    "overlapping elections",
+    "leadership returns",
 )
 """Kinds that are several faults in a certain order; only dense plans have them."""
 
@@ -87,6 +89,8 @@ class Shape:
     fewest_voters: int = 0
     """Operators remove voters down to so many; 0: down to as many as there were."""
     most_learners: int = 1
+    prefers_first: bool = False
+    """The first node of the group is preferred as its leader: it leads again and again."""
 
 
 @dataclass(frozen=True, slots=True)

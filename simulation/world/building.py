@@ -201,7 +201,7 @@ class World:
             raft=RaftSettings(
                 peers=peers,
                 peer_secret="a secret of the group",
-                preferred_leaders=(group.node_names(0),) if group.number else (),
+                preferred_leaders=(group.node_names(0),) if group.number or plan.shape.prefers_first else (),
                 peer_window_bytes=plan.limits.window_bytes,
             ),
             # A topic made by a send has as many queues as the administrator makes: fewer would hide messages.

@@ -47,15 +47,18 @@ def pre_vote_counted_as_a_vote(patch: pytest.MonkeyPatch) -> None:
     "an acknowledgement of an earlier term counted", "Raft 5.1: stale terms are rejected", part="consensus"
 )
 def acknowledgement_of_an_earlier_term_counted(patch: pytest.MonkeyPatch) -> None:
-    original = Raft._enter_term_of
+    original = Raft.step
 
-    def enter_term_of(self: Raft, message: Message, now: int) -> bool:
-        if isinstance(message, AppendResponse) and message.term < self.term and message.success:
-            last_index = self._state.log.last_index
-            return self._leader is not None and message.log_index <= last_index and message.round == 0
-        return original(self, message, now)
+    def step(self: Raft, message: Message, now: int) -> None:
+        """Heartbeat rounds are numbered anew in each term: that of an earlier one is taken for none."""
+        last_index = self._state.log.last_index if self._leader is not None else -1
+        if isinstance(message, AppendResponse) and message.success and message.term < self.term:
+            message = (
+                message._replace(term=self.term, round=0) if message.log_index <= last_index else message
+            )
+        original(self, message, now)
 
-    patch.setattr(Raft, "_enter_term_of", enter_term_of)
+    patch.setattr(Raft, "step", step)
 
 
 @planted("a re-added learner has its old progress", "dissertation 4.2.1; etcd tracker", part="consensus")

@@ -40,9 +40,10 @@ def test_two_in_five_seeds_are_dense_and_a_fifth_has_five_nodes() -> None:
     assert [plan.seed for plan in dense] == [dense_seed(number) for number in range(200)]
     assert 80 <= sum(plan.nodes == 5 for plan in plans) <= 120
     assert any(plan.flush == "async" for plan in dense)
+    assert 40 <= sum(any(fault.kind == "membership" for fault in plan.faults) for plan in dense) <= 90
     for plan in dense:
         kinds = {fault.kind for fault in plan.faults}
-        assert kinds <= set(kinds_of(dense.index(plan)))
+        assert kinds <= {*kinds_of(dense.index(plan)), "membership"}
         assert len(plan.actors) <= 6 + 2
         assert all(fault.time_ns + fault.duration_ns <= plan.calm_ns for fault in plan.faults)
         assert decode_plan(encode_plan(plan)) == plan
@@ -87,6 +88,8 @@ def test_a_choreography_happens(kind: str, amount: float) -> None:
         "power while cut off": "power",
         "bit rot while recovering": "bit rot",
         "transfer in a change": "membership",
+        "overlapping elections": "rivals",
+        "leadership returns": "depose",
     }
     assert result.fault_counts.get(parts[kind], 0) > 0 or any(
         f"FAULT {parts[kind]}" in line for line in result.transcript

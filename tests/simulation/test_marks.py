@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from broker.tools.cli import simulation_batch
 from broker.tools.cli.simulation_batch import Batch, _Outcome
-from simulation.judges.marks import MARKS
+from raft.effects import Role
+from raft.messages import AppendResponse, VoteResponse
+from simulation.judges.group_model import GroupModel
+from simulation.judges.marks import MARKS, Marks
 from simulation.plans.draw import draw_plan
 from simulation.plans.plan import Fault, Limits, Shape
 from simulation.scheduler import SECOND
 from simulation.world.running import run_plan
+from tests.simulation.journals import empty_journal
 
 
 def _outcome(seed: int, marks: dict[str, int]) -> _Outcome:
@@ -62,4 +68,65 @@ def test_a_run_says_what_it_reached() -> None:
         "a head deleted for its age",
         "a snapshot written while it runs",
         "two voters",
+    }
+
+
+class Watch:
+    """Marks of a group of three, and what they have noted."""
+
+    def __init__(self) -> None:
+        self.journal, self.model = empty_journal(), GroupModel()
+        self.marks = Marks(self.journal, self.model)
+        self.model.voters = ("n0", "n1", "n2")
+
+    def lead(self, name: str, term: int) -> None:
+        """A node is elected."""
+        raft: Any = SimpleNamespace(configuration_index=-1, commit_index=0, recovering=None)
+        self.marks.role(name, "leader", term, raft, 0)
+
+    def hear(self, message: VoteResponse | AppendResponse, role: Role, term: int) -> None:
+        """A message comes to a node of that role and term."""
+        raft: Any = SimpleNamespace(role=role, term=term)
+        self.marks.heard(message, raft)
+
+    def remove(self, name: str) -> None:
+        """The group has one voter less."""
+        before = self.model.voters
+        self.model.voters = tuple(voter for voter in before if voter != name)
+        self.marks.members_changed(before, 0)
+
+
+def test_who_leads_again_has_not_led_all_the_time() -> None:
+    watch = Watch()
+    watch.lead("n0", 1)
+    watch.lead("n0", 2)
+    watch.lead("n1", 3)
+    assert not watch.journal.marks
+    watch.lead("n0", 4)
+    assert watch.journal.marks == {"a former leader leads again": 1}
+
+
+def test_a_leader_is_removed_by_the_commit_of_its_removal() -> None:
+    watch = Watch()
+    watch.lead("n0", 1)
+    watch.remove("n1")
+    assert watch.journal.marks == {"two voters": 1}
+    watch.remove("n0")
+    assert watch.journal.marks["a leader removed"] == 1
+
+
+def test_what_comes_after_its_term_is_marked() -> None:
+    watch = Watch()
+    vote = VoteResponse("n1", "n0", 3, 3, True)
+    acknowledgement = AppendResponse("n1", "n0", 3, True, 7, 7, 1)
+    watch.hear(vote, Role.CANDIDATE, 3)
+    watch.hear(vote, Role.FOLLOWER, 4)
+    watch.hear(acknowledgement, Role.LEADER, 3)
+    watch.hear(acknowledgement, Role.FOLLOWER, 4)
+    assert not watch.journal.marks
+    watch.hear(vote, Role.PRE_CANDIDATE, 4)
+    watch.hear(acknowledgement, Role.LEADER, 4)
+    assert watch.journal.marks == {
+        "a vote that comes after its term": 1,
+        "an acknowledgement that comes after its term": 1,
     }

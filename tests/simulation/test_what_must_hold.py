@@ -12,17 +12,40 @@ from typing import Any
 
 import pytest
 
+from broker.replica.inner_limits import InnerLimits
 from log import cuts
 from log.dispatch import Arrival
 from log.entry_log import EntryLog
 from log.layout import HEADER_BYTES
 from log.options import StoreOptions
+from raft.configuration import Configuration
 from raft.effects import Role
+from raft.messages import VoteResponse
+from raft.terms import LogTerms
 from simulation.journal import Violation
 from simulation.judges.monitor import Monitor
 from simulation.machines.disk import SimulatedDisk
 from tests.log.messages import make_record
 from tests.simulation.journals import empty_journal
+
+
+class FollowerState:
+    """The Raft state of a follower with this log."""
+
+    role = Role.FOLLOWER
+    recovering = None
+    term = 1
+    configuration = Configuration(("n0", "n1"))
+    configuration_index = -1
+
+    def __init__(self, log: EntryLog, commit_index: int) -> None:
+        self._log = log
+        self.commit_index = commit_index
+
+    @property
+    def log_terms(self) -> LogTerms:
+        """The terms of what the log has now."""
+        return LogTerms(self._log.first_index, self._log.last_index, self._log.term_runs())
 
 
 class Machine:
@@ -32,7 +55,8 @@ class Machine:
         options = StoreOptions(data_file_bytes=1 << 16, index_file_units=256)
         self.log, _ = EntryLog.open(SimulatedDisk(Random(1)), options.dledger_directory, options)
         fired = SimpleNamespace(fired=lambda kind: None)
-        self.host: Any = SimpleNamespace(name=name, process=None, world=fired)
+        limits = InnerLimits()
+        self.host: Any = SimpleNamespace(name=name, process=None, world=fired, limits=limits)
         self.messages = 0
 
     def append(self, term: int, body: bytes = b"body") -> None:
@@ -44,7 +68,7 @@ class Machine:
 
     def node(self, *, applied: int, commit: int = -1) -> Any:
         """Its replica in that state, as a follower."""
-        raft = SimpleNamespace(role=Role.FOLLOWER, recovering=None, commit_index=commit)
+        raft = FollowerState(self.log, commit)
         store = SimpleNamespace(log=self.log, snapshot_index=-1)
         replica = SimpleNamespace(applied_index=applied, store=store, raft=raft, term=1)
         return SimpleNamespace(replica=replica, listeners=SimpleNamespace(arrivals=[], role_changes=[]))
@@ -58,11 +82,18 @@ class Group:
         self.first, self.second = Machine("n0"), Machine("n1")
         for machine in (self.first, self.second):
             self.monitor.started(machine.host, machine.node(applied=-1))
-        self.monitor.role(self.first.host, "leader", 1, "n0")
+        self.elect(self.first, 1)
         for machine in (self.first, self.second):
             machine.append(1)
             machine.append(1)
             self.monitor.appended(machine.host, 0, 1, 1)
+
+    def elect(self, machine: Machine, term: int) -> None:
+        """All vote for the machine in that term, which it leads."""
+        name = machine.host.name
+        for voter in ("n0", "n1"):
+            self.monitor.heard(VoteResponse(voter, name, term, term, granted=True))
+        self.monitor.role(machine.host, "leader", term, name)
 
     def commit(self, machine: Machine, index: int) -> None:
         """The machine says that it has committed up to there, in term 1."""
@@ -90,20 +121,20 @@ def test_what_is_right_breaks_nothing(group: Group) -> None:
     group.arrive(group.first, (0, 1), (1, 2))
     group.monitor.turned(group.first.host, group.first.node(applied=1))
     group.monitor.truncated(group.first.host, 1)
-    group.monitor.role(group.second.host, "leader", 2, "n1")
+    group.elect(group.second, 2)
     group.monitor.started(group.first.host, group.first.node(applied=1, commit=1))
 
 
 def test_two_leaders_of_a_term(group: Group) -> None:
     with broken("election safety"):
-        group.monitor.role(group.second.host, "leader", 1, "n1")
+        group.elect(group.second, 1)
 
 
 def test_a_leader_without_what_was_committed(group: Group) -> None:
     group.commit(group.first, 1)
     cuts.truncate(group.second.log, 0)
     with broken("leader completeness"):
-        group.monitor.role(group.second.host, "leader", 2, "n1")
+        group.elect(group.second, 2)
 
 
 def test_a_leader_with_other_bytes_than_those_committed(group: Group) -> None:
@@ -126,7 +157,7 @@ def test_an_entry_that_its_leader_did_not_write(group: Group, term: int, body: b
 
 
 def test_an_entry_that_follows_another_one_than_at_its_leader(group: Group) -> None:
-    group.monitor.role(group.first.host, "leader", 2, "n0")
+    group.elect(group.first, 2)
     group.first.append(2)
     group.monitor.appended(group.first.host, 2, 2, 2)
     other = Machine("n1")

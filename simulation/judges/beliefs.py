@@ -1,0 +1,265 @@
+"""What nodes believe of each other and of themselves, held to what is so: the judge sees all of them at once.
+
+A broken rule of consensus does its damage when two or three other things have gone wrong, in a certain order, and most
+runs end before that. The rule itself is broken much earlier, where nobody but a judge of all nodes can see it: a leader
+counts what its peer never said, and a node that lacks a committed entry could win the next election, whether or not
+somebody calls one. So these are looked at after every turn.
+
+`heard` is told of each message right before its node steps it. What was heard is all that a node may believe: nothing
+here is taken from a promise that was made and did not arrive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from log.layout import HEADER
+from raft.core import Raft
+from raft.effects import Role
+from raft.messages import AppendResponse, Message, RecoveryRequest, SnapshotResponse, VoteResponse
+from simulation.journal import Violation
+from simulation.judges.group_model import GroupModel
+
+VOTED_FOR: Final = "a leader has the votes of its term"
+ACKNOWLEDGED: Final = "a match index was acknowledged"
+PROMOTED: Final = "who is promoted can vote"
+ELECTABLE: Final = "who could be elected holds what is committed"
+COUNTED_ON: Final = "who votes holds what was counted on"
+
+
+@dataclass(slots=True)
+class _Leadership:
+    """What the leader of a term has heard in it."""
+
+    term: int
+    voters: tuple[str, ...]
+    members: tuple[str, ...]
+    acknowledged: dict[str, int] = field(default_factory=dict)
+    """Member -> the last entry that it has acknowledged as durable, since it was added and last came back with less."""
+    has_news: bool = True
+    """Something was heard, or the members have changed, since what it believes was looked at."""
+    round: int = 0
+    """The newest heartbeat round that an answer has named."""
+    trusted_rounds: dict[str, int] = field(default_factory=dict)
+    """Member that came back with less -> the first round of which an answer can be of its present life."""
+
+    def answered(self, message: AppendResponse | SnapshotResponse) -> None:
+        """A member has answered in this term."""
+        self.has_news = True
+        if isinstance(message, AppendResponse):
+            self.round = max(self.round, message.round)
+            if not message.success or message.round < self.trusted_rounds.get(message.source, 0):
+                return
+        known = self.acknowledged.get(message.source, -1)
+        self.acknowledged[message.source] = max(known, message.match_index)
+
+
+class Beliefs:
+    """Watches the Raft state of all nodes of a group."""
+
+    def __init__(self, model: GroupModel) -> None:
+        self._model = model
+        self.rafts: dict[str, Raft] = {}
+        """The Raft state of each process that runs, by its node."""
+        self._votes: dict[tuple[int, str], dict[str, bool]] = {}
+        """(term, candidate) -> the voters whose votes it has heard, and whether as votes that count only if all do."""
+        self._leaderships: dict[str, _Leadership] = {}
+        self._whole: dict[str, None] = {}
+        """Nodes that have, or once had, all that they promised with the disk that they have."""
+        self._counted_on: dict[str, int] = {}
+        """Node -> the last entry that was committed because this node, among others, had it on its disk."""
+        self._seen: dict[str, tuple[object, ...]] = {}
+        self._known_term = (-1, 0)
+        """The index of the committed entry that was looked at last, and its term."""
+
+    # ---- the life of a node --------------------------------------------------------------------------
+
+    def started(self, name: str, raft: Raft) -> None:
+        """A process has recovered. Raises Violation."""
+        self.rafts[name] = raft
+        self._leaderships.pop(name, None)
+        self._check_counted_on(name, raft)
+        self._check_electable()
+
+    def stopped(self, name: str) -> None:
+        """The process has ended."""
+        self.rafts.pop(name, None)
+
+    def wiped(self, name: str) -> None:
+        """Its disk is empty, or harmed."""
+        self._whole.pop(name, None)
+
+    # ---- what nodes hear -----------------------------------------------------------------------------
+
+    def heard(self, message: Message) -> None:
+        """Notes what its target is told by a message."""
+        match message:
+            case AppendResponse() | SnapshotResponse():
+                leadership = self._leaderships.get(message.target)
+                if leadership is not None and leadership.term == message.term:
+                    leadership.answered(message)
+            case VoteResponse(granted=True, pre_vote=False):
+                votes = self._votes.setdefault((message.request_term, message.target), {})
+                votes[message.source] = votes.get(message.source, True) and message.recovering
+            case RecoveryRequest():
+                leadership = self._leaderships.get(message.target)
+                if leadership is not None:
+                    leadership.acknowledged.pop(message.source, None)
+                    leadership.trusted_rounds[message.source] = leadership.round + 1
+                    leadership.has_news = True
+
+    def elected(self, name: str, term: int) -> None:
+        """Checks that a new leader has a majority's votes, each given to it in its term (5.2).
+
+        Votes of nodes that may lack what they promised count if all voters vote so (raft/recovery.py, Unanimity).
+        Raises Violation.
+        """
+        raft = self.rafts[name]
+        voters = raft.configuration.voters
+        votes = {**self._votes.get((term, name), {}), name: raft.recovering is not None}
+        granted = [voter for voter in voters if voter in votes]
+        plain = [voter for voter in granted if not votes[voter]]
+        if 2 * len(plain) <= len(voters) and len(granted) < len(voters):
+            raise Violation(
+                VOTED_FOR,
+                name,
+                f"leads term {term} of {' '.join(voters)}; {' '.join(granted)} voted for it, of these "
+                f"{' '.join(plain) or 'nobody'} with all that they had promised",
+            )
+        self._leaderships[name] = _Leadership(term, voters, raft.configuration.members)
+
+    def committed(self, name: str, index: int) -> None:
+        """Notes whom a leader has counted on that commits entries up to `index` first."""
+        leadership, raft = self._leaderships[name], self.rafts[name]
+        for voter in leadership.voters:
+            held = raft.persisted_index if voter == name else leadership.acknowledged.get(voter, -1)
+            if held >= index:
+                self._counted_on[voter] = index
+
+    # ---- after a turn --------------------------------------------------------------------------------
+
+    def turned(self, name: str, raft: Raft, catch_up_entries: int) -> None:
+        """Looks at a node after its turn. Raises Violation."""
+        if raft.recovering is None:
+            self._whole[name] = None
+        if raft.role is Role.LEADER:
+            leadership = self._leaderships[name]
+            if (
+                raft.configuration.members != leadership.members
+                or raft.configuration.voters != leadership.voters
+            ):
+                self._check_change(name, leadership, raft, catch_up_entries)
+            if leadership.has_news:
+                leadership.has_news = False
+                self._check_matches(name, leadership, raft)
+        log = raft.log_terms
+        seen = (
+            log.last_index,
+            log.last_term,
+            raft.recovering,
+            raft.configuration_index,
+            self._model.last_index,
+        )
+        if seen != self._seen.get(name):
+            self._seen[name] = seen
+            self._check_counted_on(name, raft)
+            self._check_electable()
+
+    def _check_change(self, name: str, leadership: _Leadership, raft: Raft, catch_up_entries: int) -> None:
+        """Checks that a learner is promoted only when it has caught up (dissertation 4.2.1) and can vote.
+
+        One that never had all that it promised has votes that count only if all vote so (raft/recovery.py, Members).
+        Raises Violation.
+        """
+        configuration, index = raft.configuration, raft.configuration_index
+        for voter in configuration.voters:
+            if voter in leadership.voters:
+                continue
+            raft_of_voter = self.rafts.get(voter)
+            is_whole = raft_of_voter is not None and raft_of_voter.recovering is None
+            lacks = index - 1 - leadership.acknowledged.get(voter, -1)
+            if not (is_whole or voter in self._whole) or lacks > catch_up_entries:
+                raise Violation(
+                    PROMOTED,
+                    name,
+                    f"entry {index} makes a voter of {voter}, which lacks {lacks} entries and has "
+                    f"{'all' if is_whole else 'not all'} that it promised",
+                )
+        for member in configuration.members:
+            if member not in leadership.members:
+                leadership.acknowledged.pop(member, None)  # one that left may come back with another log
+        leadership.has_news = True
+        leadership.voters, leadership.members = configuration.voters, configuration.members
+
+    def _check_matches(self, name: str, leadership: _Leadership, raft: Raft) -> None:
+        """Checks that a leader takes nothing for durable on a peer that the peer has not told it in its term (5.3).
+
+        Nor what it told before it left, or before it came back with less (raft/recovery.py). Raises Violation.
+        """
+        for peer in raft.status(0).peers:
+            acknowledged = leadership.acknowledged.get(peer.node, -1)
+            if peer.match_index > acknowledged:
+                raise Violation(
+                    ACKNOWLEDGED,
+                    name,
+                    f"takes entries up to {peer.match_index} for durable on {peer.node}, which in term {raft.term} "
+                    f"has acknowledged those up to {acknowledged}",
+                )
+
+    def _check_counted_on(self, name: str, raft: Raft) -> None:
+        """Checks that a node whose vote counts like any other holds what was committed by its acknowledgement.
+
+        Elections rest on that (5.4.3): who may have lost some of it recovers first (raft/recovery.py, Entries). Raises
+        Violation.
+        """
+        index = self._counted_on.get(name, -1)
+        if raft.recovering is None and not self._holds(raft, index):
+            raise Violation(
+                COUNTED_ON,
+                name,
+                f"entry {index} is committed, among others because it was on its disk; it votes, and its log ends at "
+                f"{raft.log_terms.last_index}",
+            )
+
+    def _check_electable(self) -> None:
+        """Checks that no node which lacks a committed entry has a majority that would elect it (5.4.1, 5.4.3).
+
+        Whoever may have lost what it promised is in no such majority: that is what the recovering mode is for.
+        Raises Violation.
+        """
+        last_index = self._model.last_index
+        for name, raft in self.rafts.items():
+            voters = raft.configuration.voters
+            if self._holds(raft, last_index) or name not in voters:
+                continue
+            log = raft.log_terms
+            standing = (log.last_term, log.last_index)
+            electors = [voter for voter in voters if self._would_elect(voter, standing)]
+            if 2 * len(electors) > len(voters):
+                raise Violation(
+                    ELECTABLE,
+                    name,
+                    f"its log ends at {log.last_index} in term {log.last_term}, committed is {last_index}; "
+                    f"{' '.join(electors)} of {' '.join(voters)} would elect it",
+                )
+
+    def _would_elect(self, voter: str, standing: tuple[int, int]) -> bool:
+        raft = self.rafts.get(voter)
+        if raft is None or raft.recovering is not None:
+            return False
+        log = raft.log_terms
+        return (log.last_term, log.last_index) <= standing
+
+    def _holds(self, raft: Raft, index: int) -> bool:
+        """True if the node's log has, or begins behind, the committed entry of that index, and so all before it."""
+        log = raft.log_terms
+        if index < log.first_index:
+            return True  # a log begins behind committed entries only
+        return log.last_index >= index and log.term_at(index) == self._committed_term(index)
+
+    def _committed_term(self, index: int) -> int:
+        if self._known_term[0] != index:
+            header = HEADER.unpack_from(self._model.image, self._model.positions[index])
+            self._known_term = (index, header[3])
+        return self._known_term[1]

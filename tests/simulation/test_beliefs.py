@@ -1,0 +1,253 @@
+"""What a node believes is held to what it has heard and to what is so: each breach is seen by its own check."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from log.layout import ENTRY_MAGIC, HEADER
+from raft.configuration import Configuration
+from raft.effects import Role
+from raft.messages import AppendResponse, RecoveryRequest, VoteResponse
+from raft.recovery_loss import Loss
+from raft.terms import LogTerms
+from simulation.journal import Violation
+from simulation.judges.beliefs import ACKNOWLEDGED, COUNTED_ON, ELECTABLE, PROMOTED, VOTED_FOR, Beliefs
+from simulation.judges.group_model import GroupModel
+
+_CATCH_UP = 2
+
+
+class Node:
+    """The Raft state of a node as far as it is looked at: a log of entries of one term, and its members."""
+
+    def __init__(self, name: str, voters: tuple[str, ...], entries: int) -> None:
+        self.name = name
+        self.role = Role.FOLLOWER
+        self.term = 1
+        self.recovering: Loss | None = None
+        self.configuration = Configuration(voters)
+        self.configuration_index = -1
+        self.peers: list[Any] = []
+        self.holds(entries)
+
+    def holds(self, entries: int) -> None:
+        """Its log has so many entries."""
+        self.log_terms = LogTerms(0, entries - 1, [(0, 1)] if entries else [])
+        self.persisted_index = entries - 1
+
+    def status(self, now: int) -> Any:
+        """What it believes as a leader."""
+        return SimpleNamespace(peers=self.peers)
+
+
+class Group:
+    """Nodes that are watched; the first, n0, leads term 1 by the votes of n0 and n1, and all have three entries."""
+
+    def __init__(self, size: int = 3) -> None:
+        self.model = GroupModel()
+        self.beliefs = Beliefs(self.model)
+        names = tuple(f"n{number}" for number in range(size))
+        self.nodes = [Node(name, names, 3) for name in names]
+        for node in self.nodes:
+            self.start(node)
+        self.leader = self.nodes[0]
+
+    def start(self, node: Node) -> None:
+        """A process begins with the log that the node has."""
+        raft: Any = node
+        self.beliefs.started(node.name, raft)
+
+    def look(self, node: Node) -> None:
+        """A turn of the node is over."""
+        raft: Any = node
+        self.beliefs.turned(node.name, raft, _CATCH_UP)
+
+    def vote(self, *voters: str, term: int = 1, recovering: bool = False, pre_vote: bool = False) -> None:
+        """Votes come to n0."""
+        for voter in voters:
+            self.beliefs.heard(VoteResponse(voter, "n0", term, term, True, pre_vote, recovering))
+
+    def elect(self) -> None:
+        """n0 leads."""
+        self.leader.role = Role.LEADER
+        self.beliefs.elected("n0", 1)
+
+    def lead(self) -> None:
+        """n0 leads by the votes of n1 and n2."""
+        self.vote("n1", "n2")
+        self.elect()
+
+    def answer(self, source: str, match_index: int, *, term: int = 1, round_number: int = 1) -> None:
+        """An acknowledgement comes to n0."""
+        self.beliefs.heard(AppendResponse(source, "n0", term, True, match_index, match_index, round_number))
+
+    def believe(self, node: str, match_index: int) -> None:
+        """n0 takes so much for durable there."""
+        self.leader.peers = [SimpleNamespace(node=node, match_index=match_index)]
+        self.answer("n1", -1)
+        self.look(self.leader)
+
+    def commit(self, index: int) -> None:
+        """n0 commits entries up to there."""
+        for at in range(self.model.last_index + 1, index + 1):
+            self.model.positions.append(len(self.model.image))
+            self.model.image += HEADER.pack(ENTRY_MAGIC, HEADER.size, at, 1, 0, 0, 0, 0, 0)
+        self.model.last_index = index
+        self.beliefs.committed("n0", index)
+
+
+@pytest.fixture
+def group() -> Group:
+    return Group()
+
+
+def test_a_majority_of_its_terms_votes_makes_a_leader(group: Group) -> None:
+    group.vote("n1")
+    group.elect()
+
+
+def test_a_vote_of_another_term_makes_no_leader(group: Group) -> None:
+    group.vote("n1", "n2", term=2)
+    with pytest.raises(Violation, match=VOTED_FOR):
+        group.elect()
+
+
+def test_a_promise_to_vote_makes_no_leader(group: Group) -> None:
+    group.vote("n1", "n2", pre_vote=True)
+    with pytest.raises(Violation, match=VOTED_FOR):
+        group.elect()
+
+
+def test_votes_of_recovering_nodes_make_a_leader_if_all_vote_for_it(group: Group) -> None:
+    group.vote("n1", recovering=True)
+    with pytest.raises(Violation, match=VOTED_FOR):
+        group.elect()
+    group.vote("n2")
+    group.elect()
+
+
+def test_what_was_acknowledged_in_the_term_is_a_match(group: Group) -> None:
+    group.lead()
+    group.answer("n1", 2)
+    group.believe("n1", 2)
+    with pytest.raises(Violation, match=ACKNOWLEDGED):
+        group.believe("n2", 0)
+
+
+def test_what_was_acknowledged_in_another_term_is_none(group: Group) -> None:
+    group.lead()
+    group.answer("n1", 2, term=0)
+    with pytest.raises(Violation, match=ACKNOWLEDGED):
+        group.believe("n1", 2)
+
+
+def test_what_was_acknowledged_before_a_loss_is_none(group: Group) -> None:
+    group.lead()
+    group.answer("n1", 2, round_number=4)
+    group.beliefs.heard(RecoveryRequest("n1", "n0", 1, 7))
+    group.answer("n1", 2, round_number=4)
+    with pytest.raises(Violation, match=ACKNOWLEDGED):
+        group.believe("n1", 2)
+    group.answer("n1", 2, round_number=5)
+    group.believe("n1", 2)
+
+
+def test_what_a_member_acknowledged_before_it_left_is_none(group: Group) -> None:
+    group.lead()
+    group.answer("n2", 2)
+    group.leader.configuration = Configuration(("n0", "n1"))
+    group.look(group.leader)
+    group.leader.configuration = Configuration(("n0", "n1"), ("n2",))
+    with pytest.raises(Violation, match=ACKNOWLEDGED):
+        group.believe("n2", 2)
+
+
+def _promote(group: Group, *, acknowledged: int, entry: int) -> None:
+    group.lead()
+    newcomer = Node("n3", (), 3)
+    group.start(newcomer)
+    group.nodes.append(newcomer)
+    group.leader.configuration = Configuration(("n0", "n1", "n2"), ("n3",))
+    group.look(group.leader)
+    group.answer("n3", acknowledged)
+    group.leader.configuration = Configuration(("n0", "n1", "n2", "n3"))
+    group.leader.configuration_index = entry
+
+
+def test_a_learner_that_has_caught_up_is_promoted(group: Group) -> None:
+    _promote(group, acknowledged=2, entry=3 + _CATCH_UP)
+    group.look(group.leader)
+
+
+def test_a_learner_that_lacks_more_is_not(group: Group) -> None:
+    _promote(group, acknowledged=2, entry=4 + _CATCH_UP)
+    with pytest.raises(Violation, match=PROMOTED):
+        group.look(group.leader)
+
+
+def test_a_learner_that_has_never_been_whole_is_not(group: Group) -> None:
+    _promote(group, acknowledged=2, entry=3)
+    group.nodes[3].recovering = Loss.VOTE
+    with pytest.raises(Violation, match=PROMOTED):
+        group.look(group.leader)
+
+
+def test_a_disk_that_is_new_begins_to_be_whole_anew(group: Group) -> None:
+    _promote(group, acknowledged=2, entry=3)
+    group.look(group.nodes[3])
+    group.beliefs.wiped("n3")
+    group.nodes[3].recovering = Loss.VOTE
+    with pytest.raises(Violation, match=PROMOTED):
+        group.look(group.leader)
+
+
+def test_who_lacks_what_is_committed_has_no_majority(group: Group) -> None:
+    group.lead()
+    group.answer("n1", 2)
+    group.nodes[2].holds(1)
+    group.commit(2)
+    group.look(group.nodes[2])  # n0 and n1 would not vote for it
+    group.nodes[1].holds(1)
+    group.beliefs._counted_on.clear()  # it is seen by more than one check
+    with pytest.raises(Violation, match=ELECTABLE):
+        group.look(group.nodes[1])
+
+
+def test_who_recovers_is_in_no_majority_and_who_is_down_neither(group: Group) -> None:
+    group.lead()
+    group.answer("n1", 2)
+    group.commit(2)
+    group.nodes[2].holds(1)
+    group.nodes[1].holds(1)
+    group.nodes[1].recovering = Loss.ENTRIES
+    group.look(group.nodes[1])
+    group.beliefs.stopped("n1")
+    group.nodes[1].recovering = None
+    group.look(group.nodes[2])
+
+
+def test_who_votes_holds_what_was_committed_by_its_acknowledgement(group: Group) -> None:
+    group.lead()
+    group.answer("n1", 2)
+    group.commit(2)
+    lost = group.nodes[1]
+    lost.holds(1)
+    lost.recovering = Loss.ENTRIES
+    group.start(lost)
+    lost.recovering = None
+    with pytest.raises(Violation, match=COUNTED_ON):
+        group.look(lost)
+    with pytest.raises(Violation, match=COUNTED_ON):
+        group.start(lost)
+
+
+def test_nobody_counted_on_who_had_acknowledged_less(group: Group) -> None:
+    group.lead()
+    group.answer("n1", 2)
+    group.answer("n2", 1)
+    group.commit(2)
+    group.nodes[2].holds(0)
+    group.look(group.nodes[2])
