@@ -142,6 +142,7 @@ class Console:
                 "account": None if seat is None else seat.account,
                 "writable": self._options.writable,
                 "has_reports": self._options.reports is not None,
+                "has_accounts": self._options.accounts is not None,
                 "name_servers": self._options.name_servers,
                 "release": THIS_RELEASE.name,
             }

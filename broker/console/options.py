@@ -46,6 +46,9 @@ class ConsoleOptions:
     reports: Path | None = field(default=None)
     """A directory with reports of the simulator and the analysis; None for none."""
 
+    accounts: Path | None = None
+    """The brokers' file of accounts, shown to administrators without its secrets; None shows none."""
+
     def __post_init__(self) -> None:
         try:
             host, _ = split_address(self.listen)
@@ -62,6 +65,8 @@ class ConsoleOptions:
             )
         if self.reports is not None and not self.reports.is_dir():
             raise ImpossibleOptionError("--reports", f"{self.reports}: no such directory")
+        if self.accounts is not None and not self.accounts.is_file():
+            raise ImpossibleOptionError("--accounts", f"{self.accounts}: no such file")
 
     @property
     def is_encrypted(self) -> bool:

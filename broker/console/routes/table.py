@@ -6,6 +6,7 @@ from typing import Final
 
 from broker.console.asking import Order, Question
 from broker.console.routes import (
+    accounts,
     clients,
     cluster,
     consumer_groups,
@@ -26,5 +27,6 @@ ROUTES: Final[tuple[Question | Order, ...]] = (
     *waiting.ROUTES,
     *clients.ROUTES,
     *settings.ROUTES,
+    *accounts.ROUTES,
     *reports.ROUTES,
 )

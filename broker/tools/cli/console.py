@@ -30,6 +30,9 @@ async def console(
     reports: Annotated[
         Path | None, Parameter(help="Show the reports of simulations and analyses in this directory.")
     ] = None,
+    accounts: Annotated[
+        Path | None, Parameter(help="Show the brokers' file of accounts to administrators, without secrets.")
+    ] = None,
     host: Annotated[
         list[str] | None,
         Parameter(help="A name under which browsers ask for it; may be repeated.", negative=""),
@@ -61,6 +64,7 @@ async def console(
         writable=writable,
         audit_file=audit,
         reports=reports,
+        accounts=accounts,
     )
     import trio
 

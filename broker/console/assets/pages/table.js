@@ -1,5 +1,6 @@
 // The pages, in the order of the list beside them. `key` goes there behind a g.
 
+import * as accounts from "./accounts.js";
 import * as charts from "./charts.js";
 import * as clients from "./clients.js";
 import * as cluster from "./cluster.js";
@@ -22,6 +23,7 @@ export const PAGES = [
   { name: "waiting", title: "Waiting", key: "w", show: waiting.show },
   { name: "clients", title: "Clients", key: "l", show: clients.show },
   { name: "settings", title: "Settings", key: "e", show: settings.show },
+  { name: "accounts", title: "Accounts", key: "a", show: accounts.show, hidden: (session) => !session?.has_accounts },
   { name: "charts", title: "Charts", key: "h", show: charts.show },
   { name: "reports", title: "Reports", key: "r", show: reports.show, hidden: (session) => !session?.has_reports },
 ];
