@@ -39,6 +39,7 @@ from broker.requests.deadline import Time
 from broker.requests.processing import Processor
 from broker.retention.cleaning_processor import CleaningProcessor
 from broker.retention.retention import Retention
+from broker.sending.portions_processor import PortionsProcessor
 from broker.sending.replies_processor import RepliesProcessor
 from broker.sending.send_back_processor import SendBackProcessor
 from broker.sending.send_processor import SendProcessor
@@ -225,6 +226,7 @@ def _processors(node: Node, address: str, store_host: bytes, random: RandomSourc
             store_host=store_host,
             random=random,
         ),
+        PortionsProcessor(replica, settings, time, listeners),
         PullProcessor(
             replica, requests, registry, offsets, resets, creations, stats, settings, time, listeners
         ),

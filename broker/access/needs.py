@@ -173,6 +173,8 @@ _FINDERS: Final[dict[int, Callable[[RemotingCommand], list[Need]]]] = {
     RequestCode.SEND_MESSAGE: _send,
     RequestCode.SEND_MESSAGE_V2: _send_short,
     RequestCode.SEND_BATCH_MESSAGE: _send_short,
+    RequestCode.TRIVET_BEGIN_PORTION: _send,
+    RequestCode.TRIVET_END_PORTION: _send,
     RequestCode.SEND_REPLY_MESSAGE: _send,
     RequestCode.SEND_REPLY_MESSAGE_V2: _send_short,
     RequestCode.CONSUMER_SEND_MSG_BACK: _fields(topic="originTopic", groups=("group",)),

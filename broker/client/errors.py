@@ -11,6 +11,8 @@
     ├── NotDelivered               all attempts within the time limit failed, and none took effect: safe to send again
     ├── SendOutcomeUnknown         all attempts failed and one of them may have taken effect: `Producer.resume` finds
     │                              out; a new send of the message may store it twice
+    ├── PortionUndecidable         a portion was begun so long ago that the log no longer tells what of it is stored:
+    │                              nothing more of it can be, and somebody must decide
     ├── SendsFailed                messages of an outbox were not stored, or it is unknown; `failures` has each
     ├── OutboxFull                 an outbox has no room now: wait for it with `send`
     ├── TransactionUndecided       no broker confirmed a commit or rollback in time: it will ask the producer's `check`
@@ -134,6 +136,18 @@ class SendOutcomeUnknown(ClientError):
         self.unique_keys = unique_keys
         self.unfinished: object = None
         self.attempts = attempts
+        self.last_error = last_error
+
+
+class PortionUndecidable(ClientError):
+    """Some of a writer's portion may be stored, and its broker group cannot tell any more what: its log was deleted so
+    far, or began anew. To send the rest could store messages twice."""
+
+    def __init__(self, writer: str, number: str, last_error: Exception) -> None:
+        super().__init__(
+            f"portion {number} of {writer!r} was begun before, and the log does not tell any more what of it is "
+            f"stored: {last_error}"
+        )
         self.last_error = last_error
 
 

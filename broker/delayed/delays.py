@@ -38,7 +38,7 @@ from broker.remoting.json_body import encode_body, encode_integer_keyed
 from broker.replica.proposals import NewMessage
 from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER, Time
-from broker.requests.errors import ReplicaError, RequestError
+from broker.requests.errors import OverloadedError, ReplicaError, RequestError
 from broker.requests.processing import Place, Route
 from broker.requests.responses import reply
 from broker.state.commands import DeliverDelayed, SettleDelayed
@@ -250,7 +250,7 @@ class DelayService:
     def _deliver(self, level: int, offset: int, deliveries: list[NewMessage]) -> None:
         """Announces the deliveries of the messages from `offset` on, and appends them right behind.
 
-        Raises as `Replica.check_may_append` with nothing appended, and `DiskFullError` with a part.
+        Raises as `Replica.check_may_append` with nothing appended, `OverloadedError` and `DiskFullError` with a part.
         """
         appends = self._appends
         appends.check_may_append(1 + len(deliveries))
@@ -262,13 +262,15 @@ class DelayService:
         done = 0
         try:
             for delivery in deliveries:
+                # The first entry of an idle group may announce more than the limit of what waits for a majority.
+                appends.check_may_append()
                 appends.append_message(delivery, None)
                 done += 1
         except EntryTooLargeError:
             # It can never be delivered: it is dropped.
             self._unsettled[level] = self._next[level] = offset + done + 1
             self._settle(level)
-        except DiskFullError:
+        except (OverloadedError, DiskFullError):
             self._unsettled[level] = self._next[level] = offset + done
             raise
         else:

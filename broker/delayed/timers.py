@@ -36,7 +36,7 @@ from broker.node.ports import Appends
 from broker.remoting.codes import ResponseCode
 from broker.replica.proposals import NewMessage
 from broker.requests.deadline import NEVER, Time
-from broker.requests.errors import ReplicaError, RequestError
+from broker.requests.errors import OverloadedError, ReplicaError, RequestError
 from broker.requests.processing import Route
 from broker.state.commands import DeliverTimed, SettleTimed
 from broker.state.topic_rules import TIMER_TOPIC
@@ -272,7 +272,7 @@ class TimerService:
         """Announces the deliveries that were found, each with what is done after it, and appends them right behind.
 
         `step` is what is done after all of them. Raises as `Replica.check_may_append` with nothing appended, and
-        `DiskFullError` with a part.
+        `OverloadedError` and `DiskFullError` with a part.
         """
         appends = self._appends
         appends.check_may_append(1 + len(found))
@@ -288,12 +288,14 @@ class TimerService:
         own = step
         try:
             for own, delivery in found:
+                # The first entry of an idle group may announce more than the limit of what waits for a majority.
+                appends.check_may_append()
                 appends.append_message(delivery, None)
                 delivered = own
         except EntryTooLargeError:
             self._settle_later(own)  # it can never be delivered: it is dropped
             self._settle()
-        except DiskFullError:
+        except (OverloadedError, DiskFullError):
             self._settle_later(delivered)
             raise
         else:

@@ -128,6 +128,10 @@ class RequestCode(enum.IntEnum):
     """Trivet's own: reads entries of the log for the backup that this connection has begun."""
     TRIVET_BACKUP_SNAPSHOT = 90007
     """Trivet's own: reads a piece of that backup's snapshot."""
+    TRIVET_BEGIN_PORTION = 90008
+    """Trivet's own: begins a writer's portion of messages, again perhaps (`broker.sending.portions_processor`)."""
+    TRIVET_END_PORTION = 90009
+    """Trivet's own: says that all messages of that portion are stored."""
 
 
 class ResponseCode(enum.IntEnum):

@@ -95,6 +95,21 @@ class SendMessageResponseHeader(msgspec.Struct, rename="camel", gc=False):
     once: str | None = None
 
 
+class PortionHeader(msgspec.Struct, rename="camel"):
+    """TRIVET_BEGIN_PORTION 90008 and TRIVET_END_PORTION 90009."""
+
+    topic: str
+    writer: str
+    number: Int64
+
+
+class PortionResponseHeader(msgspec.Struct, rename="camel"):
+    """Response to 90008; ``standing`` is a `broker.state.writers.Standing`, ``position`` the portion's floor."""
+
+    standing: str
+    position: Int64
+
+
 class PullMessageHeader(msgspec.Struct, rename="camel", gc=False):
     """PULL_MESSAGE 11 and LITE_PULL_MESSAGE 361; sys_flag has the bits of
     `codes.PullSysFlag`.

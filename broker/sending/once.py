@@ -49,6 +49,9 @@ Delayed, timed and half messages wait in topics of the broker's own, where they 
 where they are delivered): they are looked for there, by their REAL_TOPIC. The oldest record is the one that the send
 made.
 
+Who repeats not a send but all the work that led to it, and has forgotten what was sent, begins a portion first: so
+there is one first attempt of each message, and a floor that all attempts share (portions_processor.py).
+
 Not promised: to recognize keys after all replicas of a group were wiped, since positions begin anew then; and a user
 who calls `send` again after an unknown outcome makes a new message (`Producer.resume` asks for the old one).
 """

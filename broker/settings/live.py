@@ -53,6 +53,7 @@ CHANGEABLE: Final = frozenset(
         "limits.max_stored_offsets",
         "limits.max_open_transactions",
         "limits.max_order_locks",
+        "limits.max_writers",
         "retention.delete_hours",
         "retention.reserved_hours",
         "retention.interval_ms",

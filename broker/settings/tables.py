@@ -242,6 +242,9 @@ class LimitSettings(SettingsTable, frozen=True):
     """Offsets of consumer groups in queues; beyond it no consumer group is given one in another queue."""
     max_order_locks: Positive = 200_000
     """Order locks that live; beyond it requests for further ones get SYSTEM_ERROR."""
+    max_writers: Positive = 200_000
+    """Writers whose portions are stored once, each counted in every topic that it writes to; beyond it no further one
+    may begin."""
     max_open_transactions: Positive = 1_000_000
     """Undecided transactions; beyond it half messages get SYSTEM_BUSY."""
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from broker.client.message import MessageQueue
-from broker.spark_source.options import OptionError, Point, Points
+from broker.spark_source.common_options import OptionError
+from broker.spark_source.options import Point, Points
 
 Offsets = dict[MessageQueue, int]
 OffsetsJson = dict[str, dict[str, int]]

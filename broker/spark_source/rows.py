@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from broker.client.message import MessageView
-from broker.spark_source.options import OptionError
+from broker.spark_source.common_options import OptionError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -15,7 +15,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -24,6 +31,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from broker.client.message import MessageQueue
+from broker.spark_source.common_options import OptionError
 from broker.spark_source.offsets import (
     Loss,
     Offsets,
@@ -37,8 +45,10 @@ from broker.spark_source.offsets import (
     split,
     to_json,
 )
-from broker.spark_source.options import OptionError, SourceOptions, parse_options
+from broker.spark_source.options import SourceOptions, parse_options
 from broker.spark_source.rows import SCHEMA, check_columns, to_batch
+from broker.spark_source.sink import TopicBatchWriter, TopicStreamWriter
+from broker.spark_source.sink_options import parse_sink_options
 from broker.spark_source.topic_reader import Ends, Slice, TopicReader
 
 if TYPE_CHECKING:
@@ -82,6 +92,16 @@ class TrivetDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         return TopicStreamReader(parse_options(self.options, streaming=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return TopicBatchWriter(
+            parse_sink_options(self.options, streaming=False, overwrite=overwrite), schema
+        )
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        return TopicStreamWriter(
+            parse_sink_options(self.options, streaming=True, overwrite=overwrite), schema
+        )
 
 
 def register(spark: SparkSession) -> None:

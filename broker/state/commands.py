@@ -161,6 +161,35 @@ class SettleTimed(_Command, frozen=True, tag="settle_timed"):
     steps: tuple[tuple[int, int, int], ...]
 
 
+class BeginPortion(_Command, frozen=True, tag="begin_portion"):
+    """Begins a writer's portion, again perhaps (broker/state/writers.py); the result is a `Begun`.
+
+    `position` is the log's end before this command, `time_ms` the group's time.
+    """
+
+    topic: str
+    writer: str
+    number: int
+    position: int
+    time_ms: int
+
+
+class EndPortion(_Command, frozen=True, tag="end_portion"):
+    """Says that all messages of a writer's portion are stored."""
+
+    topic: str
+    writer: str
+    number: int
+    time_ms: int
+
+
+class ForgetWriters(_Command, frozen=True, tag="forget_writers"):
+    """Forgets those of the writers, each with its topic, that were not heard of since `before_ms`."""
+
+    writers: tuple[tuple[str, str], ...]
+    before_ms: int
+
+
 class RaiseFormat(_Command, frozen=True, tag="raise_format"):
     """Says that from here on the group writes `format`, which all members read (broker/state/release.py)."""
 
@@ -190,6 +219,9 @@ SingleCommand = (
     | SettleTimed
     | CheckTransactions
     | ResumeTransaction
+    | BeginPortion
+    | EndPortion
+    | ForgetWriters
     | RaiseFormat
 )
 Command = SingleCommand | Several
@@ -201,7 +233,12 @@ class _AnyCommand(msgspec.Struct, frozen=True, array_like=True):
     command: Command
 
 
-FORMAT_OF_COMMANDS: Final[dict[type[Command], int]] = {RaiseFormat: 2}
+FORMAT_OF_COMMANDS: Final[dict[type[Command], int]] = {
+    RaiseFormat: 2,
+    BeginPortion: 2,
+    EndPortion: 2,
+    ForgetWriters: 2,
+}
 """The format of a group since which a command is written; those that are not named are of the first one."""
 
 

@@ -20,6 +20,7 @@ import msgspec
 
 from broker.remoting.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
 from broker.state.commands import (
+    BeginPortion,
     CheckTransactions,
     Command,
     CommitOffsets,
@@ -27,8 +28,10 @@ from broker.state.commands import (
     DeleteTopic,
     DeliverDelayed,
     DeliverTimed,
+    EndPortion,
     EndResets,
     ForgetOffsets,
+    ForgetWriters,
     LockQueues,
     PutGroup,
     PutTopic,
@@ -46,6 +49,7 @@ from broker.state.parked_offsets import ParkedFields, ParkedOffsets
 from broker.state.release import FIRST_FORMAT
 from broker.state.timer_progress import TimerProgress
 from broker.state.topic_rules import queues_of
+from broker.state.writers import WriterFields, Writers
 
 _Key = TypeVar("_Key")
 
@@ -97,6 +101,7 @@ class Metadata:
     delays: dict[int, DelayProgress] = field(default_factory=dict)
     """By delay level."""
     timers: TimerProgress = field(default_factory=TimerProgress)
+    writers: Writers = field(default_factory=Writers)
     transactions: Transactions = field(default_factory=Transactions)
     """The open ones. Decisions are messages and no commands: the replica hands them over (`apply_record`)."""
     topics_version: DataVersion = field(default_factory=DataVersion)
@@ -129,6 +134,7 @@ class Metadata:
                     self._forget_offsets(group, [topic])
                 self.parked.forget(lambda _, of_topic: of_topic == topic)
                 _drop(self.locks, [lock_key for lock_key in self.locks if lock_key[1] == topic])
+                self.writers.forget_topic(topic)
                 self.topics_version = _next_version(self.topics_version, wall_ms)
             case PutGroup(group_config, wall_ms, if_absent):
                 if if_absent and group_config.group_name in self.groups:
@@ -181,6 +187,13 @@ class Metadata:
                 self.transactions.checked(half_offsets)
             case ResumeTransaction(half_offset):
                 self.transactions.resumed(half_offset)
+            case BeginPortion(topic, writer, number, position, time_ms):
+                if topic in self.topics:
+                    return self.writers.begin(topic, writer, number, position, time_ms)
+            case EndPortion(topic, writer, number, time_ms):
+                self.writers.end(topic, writer, number, time_ms)
+            case ForgetWriters(writers, before_ms):
+                self.writers.forget(writers, before_ms)
             case RaiseFormat(version):
                 self.format = max(self.format, version)  # two leaders may have said so, one behind the other
             case Several(commands):
@@ -275,6 +288,7 @@ class Metadata:
             locks=[(*key, lock.client, lock.refreshed_ms) for key, lock in self.locks.items()],
             delays=[(level, d.offset, d.count, d.index) for level, d in self.delays.items()],
             timers=self.timers.to_fields(),
+            writers=self.writers.to_fields(),
             transactions=self.transactions.to_fields(),
             topics_version=self.topics_version,
             groups_version=self.groups_version,
@@ -314,6 +328,7 @@ class Metadata:
             },
             delays={level: DelayProgress(*progress) for level, *progress in tables.delays},
             timers=TimerProgress.from_fields(tables.timers),
+            writers=Writers.from_fields(tables.writers),
             transactions=Transactions.from_fields(tables.transactions),
             topics_version=tables.topics_version,
             groups_version=tables.groups_version,
@@ -339,6 +354,8 @@ class _Tables(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw
     topics_version: DataVersion
     groups_version: DataVersion
     format: int = FIRST_FORMAT
+    """Since format 2."""
+    writers: WriterFields | None = None
     """Since format 2."""
 
 

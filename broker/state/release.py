@@ -39,7 +39,8 @@ THIS_RELEASE: Final = Release("0.2.0", oldest_protocol=7, newest_protocol=8, new
 
 Formats:
 
-2: the format itself is part of the state (`RaiseFormat`), and noted beside the store.
+2: the format itself is part of the state (`RaiseFormat`), and noted beside the store; writers and their portions are
+part of the state.
 
 1: the first one.
 """

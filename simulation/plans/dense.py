@@ -38,6 +38,9 @@ _ACTORS_MAX: Final = 2
 _OWN_ACTOR: Final = "tenant"
 _OWN_ACTOR_SHARE: Final = 0.2
 """The share of the dense plans with an actor that no other plan has."""
+_LATER_ACTORS: Final = {"writer": 0.25}
+"""Others that no other plan has, with their shares; each has a stream of its own, so that the seeds without it stay as
+they are."""
 _FIRST_FAULT_NS: Final = 4 * SECOND
 _GAPS_S: Final = (0.7, 3.0)
 _GAP_NS_MIN: Final = 20 * MILLISECOND
@@ -106,7 +109,7 @@ def draw_dense_plan(seed: int, number: int, *, seconds: int = 60, nodes: int | N
         nodes=group_size,
         flush="sync" if is_sync else "async",
         data_file_bytes=random.choice((16, 16, 32, 64)) * 1024,
-        actors=_draw_actors(random),
+        actors=_draw_actors(random, seed),
         producers=random.choice((1, 2, 3)),
         think_ms=random.choice((300, 600, 1200, 2400)),
         queues=random.choice((1, 2, 4)),
@@ -118,12 +121,15 @@ def draw_dense_plan(seed: int, number: int, *, seconds: int = 60, nodes: int | N
     )
 
 
-def _draw_actors(random: Random) -> tuple[str, ...]:
+def _draw_actors(random: Random, seed: int) -> tuple[str, ...]:
     """Draws up to two actors beside those that every run has."""
     others = [name for name, actor in ACTORS.items() if 0 < actor.share < 1]
     chosen = random.sample(others, random.randrange(_ACTORS_MAX + 1))
     if random.random() < _OWN_ACTOR_SHARE:
         chosen = [*chosen[: _ACTORS_MAX - 1], _OWN_ACTOR]
+    for name, share in _LATER_ACTORS.items():
+        if stream(f"dense {name} {seed}").random() < share:
+            chosen = [*chosen[: _ACTORS_MAX - 1], name]
     return tuple(name for name, actor in ACTORS.items() if actor.share >= 1 or name in chosen)
 
 

@@ -33,6 +33,7 @@ from simulation.workload.retry import Retries, deliver
 from simulation.workload.tenant import Tenancies, tenant
 from simulation.workload.timed import Timers, schedule
 from simulation.workload.transact import Transactions, transact
+from simulation.workload.write import Portions, write
 
 ACTORS: Final[dict[str, Actor]] = {
     "producer": Actor(
@@ -66,6 +67,7 @@ ACTORS: Final[dict[str, Actor]] = {
     "warden": Actor(restrict, share=0.3, processes=lambda producers: 2, invariant=Restrictions),
     "keeper": Actor(keep, share=0, processes=lambda producers: 2, at_most_once=True, invariant=Keys),
     "tenant": Actor(tenant, share=0.0, invariant=Tenancies),
+    "writer": Actor(write, share=0.0, processes=lambda producers: 2, at_most_once=True, invariant=Portions),
 }
 """By the name that its hosts bear, with a number. Those of a share of 1 make up the load that every run has, and one of
 0 is for plans with several groups."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import trio
 
@@ -19,6 +20,8 @@ from broker.operations.access import accounts_in_force, add_account
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.spark_source.offsets import ranges
 from broker.spark_source.options import parse_options
+from broker.spark_source.sink import write_portion
+from broker.spark_source.sink_options import parse_sink_options
 from broker.spark_source.topic_reader import TopicReader
 from broker.state.release import THIS_RELEASE
 from broker.tools.cluster.query import ask
@@ -31,15 +34,27 @@ pytestmark = pytest.mark.cluster
 SECRET = "a secret of the brokers"
 
 
-async def spark_reads(cluster: ConfiguredCluster, authority: str) -> list[bytes]:
-    """What the reader of Spark's source gets under the operator's account."""
-    given = {
+def _security_of_operator(cluster: ConfiguredCluster, authority: str) -> dict[str, str]:
+    """Options of Spark's source and sink."""
+    return {
         "nameServers": ",".join(cluster.name_servers),
-        "subscribePattern": "ord.*",
         "tlsCa": authority,
         "accessKey": OPERATOR.access_key,
         "secretKey": OPERATOR.secret_key,
     }
+
+
+async def spark_writes(cluster: ConfiguredCluster, authority: str, body: bytes) -> None:
+    """What a task of Spark's sink does, twice as after a failure."""
+    given = _security_of_operator(cluster, authority) | {"topic": "orders"}
+    options = parse_sink_options(given, streaming=False, overwrite=False)
+    for _ in range(2):
+        await write_portion(options, "query/0", 0, 0, iter([pa.record_batch({"body": [body]})]))
+
+
+async def spark_reads(cluster: ConfiguredCluster, authority: str) -> list[bytes]:
+    """What the reader of Spark's source gets under the operator's account."""
+    given = _security_of_operator(cluster, authority) | {"subscribePattern": "ord.*"}
     async with TopicReader(parse_options(given, streaming=False)) as reader:
         ends = await reader.ends(await reader.queues())
         found = [await reader.read_slice(one) for one in ranges(ends.earliest, ends.latest)]
@@ -127,7 +142,9 @@ async def test_a_stranger_over_tls_changes_nothing_and_is_told_of(tmp_path: Path
             assert refused.value.code == ResponseCode.NO_PERMISSION
         assert leader_of(cluster) == before
         cluster.trivet("produce", "orders", "still here")
-        assert sorted(await spark_reads(cluster, certificates.authority())) == [b"mine", b"still here"]
+        await spark_writes(cluster, certificates.authority(), b"from Spark")
+        read = sorted(await spark_reads(cluster, certificates.authority()))
+        assert read == [b"from Spark", b"mine", b"still here"]
         with pytest.raises(BrokerError) as refused:
             await ask(before, RequestCode.TRIVET_BACKUP_BEGIN, {}, tls=tls)
         assert refused.value.code == ResponseCode.NO_PERMISSION

@@ -308,6 +308,22 @@ AIMED: dict[str, Aim] = {
         "answers come once for each request",
         _SYNC | _with("correspondent"),
     ),
+    "portion: done is forgotten": Aim(
+        _often("retention", gap_s=0.4, seconds=(0, 1)),
+        "what is done stays done",
+        {
+            "data_file_bytes": 16 * 1024,
+            "think_ms": 100,
+            "producers": 3,
+            "actors": ("administrator", "producer", "writer"),
+        },
+    ),
+    "portion: sent behind a newer floor": Aim(
+        _often("delay", "slow disk", gap_s=1), "a portion is stored once", _with("writer")
+    ),
+    "portion: not in snapshots": Aim(
+        _often("kill", "stop", gap_s=1, seconds=(0, 1)), "a portion is stored once", _with("writer")
+    ),
     # Topics entered by hand and wiped permissions rarely meet; nothing needs to fail for it.
     "names: wiped only at registered topics": Aim(
         lambda random: [],

@@ -44,6 +44,7 @@ from simulation.world.running import run_plan, run_world
                 "message of a restricted topic read": 10,
             },
         ),
+        ("writer", {"portion done": 100, "message of a portion skipped": 100}),
         ("poster", {"note sent one way": 20, "note stored": 40, "outbox message stored": 10}),
     ],
 )

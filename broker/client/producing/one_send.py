@@ -12,6 +12,9 @@ of an attempt decides what follows:
 | refused for good | raised at once | over: `SendOutcomeUnknown` |
 | undecidable for its floor | again under a newer floor, at first without a pause | over: `SendOutcomeUnknown` |
 
+A message of a portion has the floor of the portion in all attempts (`OneSend.behind`). Where a first attempt is
+undecidable for that, the next one is a repeated one.
+
 An attempt may be stored when the connection broke, or the time limit passed, after its request had left, and when the
 broker reports an error that does not say. Only the group that it went to knows, so from then on the send stays with its
 queue's group and with the floor of that attempt. When the time is over the send raises `SendOutcomeUnknown` if any
@@ -103,6 +106,7 @@ class OneSend(Call):
         "_ended",
         "_event",
         "_floor",
+        "_has_own_floor",
         "_limit_ns",
         "_maybe_stored",
         "_operation",
@@ -158,6 +162,7 @@ class OneSend(Call):
         self._maybe_stored = False
         self._target: MessageQueue | None = None
         self._floor = 0
+        self._has_own_floor = False
 
     def start(self) -> bool:
         """Make the first attempt now. False if something must be waited for first, as only `run` does.
@@ -209,6 +214,15 @@ class OneSend(Call):
         if self._attempts == 0 and last_error is not None:
             raise last_error
         raise NotDelivered(self._outgoing.topic, self._attempts, last_error) from last_error
+
+    def behind(self, floor: int, *, again: bool) -> OneSend:
+        """Fix the floor of all attempts, before the first one, and return this send; ``again`` if it may be stored
+        already: others know the message by its key, too (portion.py)."""
+        assert self._attempts == 0, "the floor is that of all attempts"
+        assert isinstance(self._choice, MessageQueue), "a floor is of one group's log"
+        self._has_own_floor, self._floor = True, floor
+        self._maybe_stored = again
+        return self
 
     def resumed(self, timeout_s: float | None) -> OneSend:
         """Return a send that goes on asking about the same message, after this one has ended in
@@ -321,7 +335,7 @@ class OneSend(Call):
         self._attempts += 1
         if not self._over_ns:
             self._over_ns = now_ns + self._limit_ns
-        if not self._maybe_stored:
+        if not self._maybe_stored and not self._has_own_floor:
             self._floor = sender.floors.get(target.broker_name, 0)
         self._connection = connection
         self._address = connection.address
@@ -430,6 +444,8 @@ class OneSend(Call):
             self.sender.reached(self._target.broker_name, response.fields.get("once", "0"), 10)
             if self._maybe_stored:
                 return _Next.OVER
+            # A first attempt is not looked for far back, a repeated one is; and before a newer floor others may be.
+            self._maybe_stored = self._has_own_floor
             return _Next.AT_ONCE if self._attempts == 1 else _Next.AGAIN
         if response.code in NOT_STORED_RETRY:
             return _Next.AGAIN

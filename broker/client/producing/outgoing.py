@@ -61,8 +61,8 @@ class Preparer:
         self._compress_above = compress_above
         self._checked_topics: dict[str, None] = {}
 
-    def message(self, message: Message) -> Outgoing:
-        """Return one message, ready to be sent. Raises MessageRejected."""
+    def message(self, message: Message, unique_key: str | None = None) -> Outgoing:
+        """Return one message, ready to be sent, with a new unique key or the one given. Raises MessageRejected."""
         topic = message.topic
         if topic not in self._checked_topics:
             self._check_topic(topic)
@@ -70,7 +70,8 @@ class Preparer:
         if type(body) is not bytes or not body:
             body = _body(message)
         born_ms = self._wall_ms()
-        unique_key = self._unique_keys.next(born_ms)
+        if unique_key is None:
+            unique_key = self._unique_keys.next(born_ms)
         is_delivered_later = message.is_delivered_later
         if is_delivered_later or message.tags is not None or message.keys or message.properties:
             properties = _properties(message, unique_key)

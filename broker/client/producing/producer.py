@@ -21,6 +21,7 @@ from broker.client.producing.latency import LatencyClasses
 from broker.client.producing.one_send import OneSend
 from broker.client.producing.outbox import Outbox, open_outbox, send_many
 from broker.client.producing.outgoing import Preparer, check_name
+from broker.client.producing.portion import Portion
 from broker.client.producing.requests import REPLY_TIMEOUT_S, Replies, Requests
 from broker.client.producing.sender import QueueChoice, Sender
 from broker.client.transport.core import CLOSE_TIMEOUT_S, ClientCore
@@ -203,6 +204,20 @@ class Producer:
         """
         self.core.check_open()
         return await send_many(self.sender, self.preparer, messages, queue, in_flight, timeout_s)
+
+    def portion(
+        self, writer: str, number: int, *, in_flight: int = 256, timeout_s: float | None = None
+    ) -> Portion:
+        """Return an attempt at a portion of messages that may be written again, and are stored once (portion.py).
+
+        ``writer`` names who writes it, in 1 to 255 characters, ``number`` the portion: a writer's numbers grow, and
+        none begins before the one before it has ended. ``in_flight`` messages at most are under way at the same time.
+        ``timeout_s`` bounds each call. Trivet brokers only; topics must exist. Raises UsageError for a negative number.
+        """
+        if number < 0:
+            raise UsageError(f"portion {number}: numbers begin at 0")
+        limit_s = self.sender.timeout_ns / 1e9 if timeout_s is None else timeout_s
+        return Portion(self.sender, self.preparer, writer, number, in_flight=in_flight, timeout_s=limit_s)
 
     async def request(
         self, message: Message, *, queue: QueueChoice = None, timeout_s: float = REPLY_TIMEOUT_S

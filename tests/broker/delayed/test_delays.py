@@ -44,6 +44,22 @@ def bodies(client: Client, queue_id: int = 0, topic: str = "T") -> list[bytes]:
         found += pulled.bodies
 
 
+@pytest.mark.parametrize("properties", [{"DELAY": "1"}, {"TIMER_DELAY_MS": "1000"}], ids=["level", "timer"])
+def test_more_falls_due_at_once_than_may_wait_for_a_majority(properties: dict[str, str]) -> None:
+    group = Group.elected(3, limits={"max_pending_proposals": 4})
+    client = group.connect()
+    client.create_topic("T", 2)
+    client.heartbeat("g")
+    expected = [b"%d" % number for number in range(10)]
+    for body in expected:
+        client.send("T", body, 0, properties)
+    group.advance(0.5)
+    assert bodies(client) == []
+    group.skip(5_000)
+    group.advance(3)
+    assert sorted(bodies(client)) == expected
+
+
 @pytest.mark.parametrize("place", ["leader", "follower"])
 def test_message_comes_when_it_is_due_and_not_before(group: Group, place: str) -> None:
     client = group.connect(getattr(group, place))

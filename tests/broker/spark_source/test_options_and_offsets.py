@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from broker.client.message import MessageQueue
 from broker.client.transport.credentials import Credentials
+from broker.spark_source.common_options import OptionError, Security
 from broker.spark_source.offsets import (
     QueueRange,
     from_json,
@@ -18,7 +19,7 @@ from broker.spark_source.offsets import (
     split,
     to_json,
 )
-from broker.spark_source.options import EARLIEST, LATEST, OptionError, Point, Security, parse_options
+from broker.spark_source.options import EARLIEST, LATEST, Point, parse_options
 
 BASE = {"nameServers": "127.0.0.1:9876", "subscribe": "t"}
 A0, A1, B0 = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1), MessageQueue("t", "b", 0)
