@@ -37,11 +37,12 @@ def send_fields(
     return fields
 
 
-class PendingSend(msgspec.Struct, gc=False):
+class PendingSend(msgspec.Struct):
     """A send, or a batch, whose entries are in the log: it waits for their commit, and answers then.
 
     `queue_id` is the queue that the producer knows of. `queue_offset` and `physical_offset` are set when the entry is
-    written. A struct of msgspec, because one is made for every send.
+    written. A struct of msgspec, because one is made for every send. The garbage collector has to know it, unlike
+    the others of the send path: a node that ends with sends under way is a circle through them.
     """
 
     stats: Stats
