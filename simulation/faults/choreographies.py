@@ -20,7 +20,7 @@ from simulation.scheduler import MILLISECOND, SECOND
 _PAUSED_NS_MIN: Final = 1200 * MILLISECOND
 """Long enough for the others to elect one of them, and to lose it again."""
 _PARTED_NS_MIN: Final = 600 * MILLISECOND
-_CALLED_NS: Final = (30 * MILLISECOND, 400 * MILLISECOND)
+_CALLED_NS: Final = (20 * MILLISECOND, 200 * MILLISECOND)
 """The bounds of the time from one call for an election to the next: less than a campaign's round to several rounds."""
 _HEARD_LATE_NS: Final = 300 * MILLISECOND
 _RETURN_LOOK_NS: Final = 20 * MILLISECOND
@@ -115,7 +115,7 @@ def overlapping_elections(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     if stage.members.leader() is None:
         return
     late = FrameFaults(
-        reordering=0.1 + 0.4 * fault.amount,
+        reordering=0.3 + 0.5 * fault.amount,
         late_ns_max=_HEARD_LATE_NS,
         told=stage.counted_once("messages"),
     )
