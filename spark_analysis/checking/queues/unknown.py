@@ -6,7 +6,8 @@ deadlines never decrease with the offset. An attempt can stand at an offset if i
 the sets of fitting attempts are nested, counting decides (Hall's theorem); docs/checker.md has the argument.
 
 Exact while attempts have one value each. An attempt of several values may have had effect for any number of its first
-ones; filling holes with those is a bin packing, so the answer there may be "unsure".
+ones; filling holes with those is a bin covering. Bounds from both sides decide most of it, a search that is bounded the
+rest (:mod:`spark_analysis.checking.queues.covering`), and what it does not is "unsure".
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from spark_analysis.checking.queues.covering import can_cover
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +65,27 @@ class Finding:
 
 
 def settle(
-    attempts: Iterable[Attempt], seen: Iterable[Seen], holes: Iterable[Hole], shared: Sequence[int] = ()
+    attempts: Sequence[Attempt], seen: Sequence[Seen], holes: Sequence[Hole], shared: Sequence[int] = ()
 ) -> tuple[list[Finding], list[Finding]]:
     """Explain the values and holes of one queue by its appends of unknown outcome; returns the findings, and the places
     that cannot be decided.
 
     ``shared``: invocation times of unseen attempts whose queue is not known; they may stand in any queue of the topic.
     """
+    findings, unsure = _bounded(attempts, seen, holes, shared)
+    if unsure and not findings:
+        is_covered = can_cover(attempts, seen, holes)
+        if is_covered:
+            return [], []
+        if is_covered is False and not shared:
+            return unsure[:1], []
+    return findings, unsure
+
+
+def _bounded(
+    attempts: Iterable[Attempt], seen: Iterable[Seen], holes: Iterable[Hole], shared: Sequence[int]
+) -> tuple[list[Finding], list[Finding]]:
+    """The same by bounds from both sides, which decide whatever has no batches."""
     single: dict[Hashable, list[int]] = defaultdict(list)
     batches: dict[int, list[Attempt]] = defaultdict(list)
     for attempt in attempts:

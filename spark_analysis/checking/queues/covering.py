@@ -1,0 +1,112 @@
+"""Can prefixes of batches of unknown outcome fill what they must? Searched, as it is a bin covering.
+
+The offsets that need an attempt are filled from the first to the last, each by the beginning of an attempt that had
+been invoked by its deadline. Deadlines do not decrease, so an attempt that fits once fits ever after: attempts with the
+same values are as good as each other. Of a value that nobody saw it does not matter which it is. So a state is how far
+the offsets are filled, and how many attempts of each kind were used; states are few as long as kinds are. Where nothing
+of a run of neighbours was seen, the longest prefix is the best: what comes behind it begins later, and is shorter by
+that.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from spark_analysis.checking.queues.unknown import Attempt, Hole, Seen
+
+MOST_STATES: Final = 20_000
+
+
+class _Need(NamedTuple):
+    position: int
+    deadline_ns: float
+    value: Hashable | None
+
+
+Kind = tuple[Hashable | None, ...]  # an attempt's values, None for those that nobody saw
+
+
+def can_cover(
+    attempts: Iterable[Attempt],
+    seen: Sequence[Seen],
+    holes: Iterable[Hole],
+    *,
+    most_states: int = MOST_STATES,
+) -> bool | None:
+    """True if the appends of unknown outcome explain every value seen and every hole of one queue, None if that was not
+    found out with ``most_states`` states."""
+    needs = sorted(
+        [_Need(one.position, one.deadline_ns, one.value) for one in seen]
+        + [_Need(at, hole.deadline_ns, None) for hole in holes for at in range(hole.first, hole.last + 1)],
+        key=lambda need: need.position,
+    )
+    times = _times_by_kind(attempts, {one.value for one in seen})
+    kinds = sorted(times, key=lambda kind: (sum(value is not None for value in kind), -len(kind)))
+    only_holes = _only_holes(needs)
+    start = (0, (0,) * len(kinds))
+    known = {start}
+    stack = [start]
+    while stack:
+        filled, used = stack.pop()
+        if filled == len(needs):
+            return True
+        steps = []
+        for number, kind in enumerate(kinds):
+            if bisect_right(times[kind], needs[filled].deadline_ns) > used[number]:
+                after = (*used[:number], used[number] + 1, *used[number + 1 :])
+                ends = list(_ends(kind, needs, filled))
+                steps += [(end, after) for end in (ends[:1] if only_holes[filled] else ends)]
+        # What comes last is tried first: attempts of which nothing was seen, and of them the longest prefixes.
+        for step in (
+            sorted(steps, key=lambda one: one[0]) if needs[filled].value is not None else reversed(steps)
+        ):
+            if step not in known:
+                known.add(step)
+                stack.append(step)
+        if len(known) > most_states:
+            return None
+    return False
+
+
+def _only_holes(needs: Sequence[_Need]) -> list[bool]:
+    """For each need: that nothing was seen there, nor behind it up to the end of its run of neighbours."""
+    pure: list[bool] = []
+    for place in reversed(range(len(needs))):
+        ends_here = place + 1 == len(needs) or needs[place + 1].position > needs[place].position + 1
+        pure.append(needs[place].value is None and (ends_here or pure[-1]))
+    return pure[::-1]
+
+
+def _times_by_kind(attempts: Iterable[Attempt], shown: set[Hashable]) -> dict[Kind, list[int]]:
+    """When the attempts of each kind were invoked, in order."""
+    values: dict[int, dict[int, Hashable | None]] = defaultdict(dict)
+    invoked: dict[int, int] = {}
+    for one in attempts:
+        values[one.op][one.index] = one.value if one.value in shown else None
+        invoked[one.op] = one.invoke_ns
+    times: dict[Kind, list[int]] = defaultdict(list)
+    for op, by_index in values.items():
+        times[tuple(by_index[index] for index in sorted(by_index))].append(invoked[op])
+    for listed in times.values():
+        listed.sort()
+    return times
+
+
+def _ends(kind: Kind, needs: Sequence[_Need], first: int) -> Iterator[int]:
+    """How many needs are filled when a prefix of an attempt of this kind begins at the first of them, for each prefix
+    that fits; the longest first."""
+    end = first
+    for index, value in enumerate(kind):
+        place = first + index
+        if (
+            place == len(needs)
+            or needs[place].position != needs[first].position + index
+            or (needs[place].value is not None and needs[place].value != value)
+        ):
+            break
+        end = place + 1
+    yield from range(end, first, -1)
