@@ -13,12 +13,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-if TYPE_CHECKING:
-    from spark_analysis.checking.queues.unknown import Attempt, Hole, Seen
+from spark_analysis.checking.queues.attempts import Attempt, Hole, Seen
 
 MOST_STATES: Final = 20_000
+_MOST_COUNTS: Final = 4_000_000  # a state has one for each kind
 
 
 class _Need(NamedTuple):
@@ -28,6 +28,7 @@ class _Need(NamedTuple):
 
 
 Kind = tuple[Hashable | None, ...]  # an attempt's values, None for those that nobody saw
+Used = tuple[int, ...]  # how many attempts of each kind
 
 
 def can_cover(
@@ -38,7 +39,7 @@ def can_cover(
     most_states: int = MOST_STATES,
 ) -> bool | None:
     """True if the appends of unknown outcome explain every value seen and every hole of one queue, None if that was not
-    found out with ``most_states`` states."""
+    found out with ``most_states`` states, or so many as memory is spent on."""
     needs = sorted(
         [_Need(one.position, one.deadline_ns, one.value) for one in seen]
         + [_Need(at, hole.deadline_ns, None) for hole in holes for at in range(hole.first, hole.last + 1)],
@@ -46,29 +47,41 @@ def can_cover(
     )
     times = _times_by_kind(attempts, {one.value for one in seen})
     kinds = sorted(times, key=lambda kind: (sum(value is not None for value in kind), -len(kind)))
+    most_states = min(most_states, _MOST_COUNTS // max(1, len(kinds)))
     only_holes = _only_holes(needs)
-    start = (0, (0,) * len(kinds))
-    known = {start}
-    stack = [start]
-    while stack:
-        filled, used = stack.pop()
-        if filled == len(needs):
-            return True
-        steps = []
-        for number, kind in enumerate(kinds):
-            if bisect_right(times[kind], needs[filled].deadline_ns) > used[number]:
+    if len(needs) > most_states * max(map(len, kinds), default=0):
+        return None
+    starts: dict[Hashable | None, list[int]] = defaultdict(list)
+    for number, kind in enumerate(kinds):
+        starts[kind[0]].append(number)
+
+    def steps(filled: int, used: Used) -> Iterator[tuple[int, Used]]:
+        """The states that one more attempt leads to. Attempts of which nothing was seen come first, and of each the
+        longest prefix that fits."""
+        need = needs[filled]
+        for number in range(len(kinds)) if need.value is None else starts[need.value]:
+            if bisect_right(times[kinds[number]], need.deadline_ns) > used[number]:
                 after = (*used[:number], used[number] + 1, *used[number + 1 :])
-                ends = list(_ends(kind, needs, filled))
-                steps += [(end, after) for end in (ends[:1] if only_holes[filled] else ends)]
-        # What comes last is tried first: attempts of which nothing was seen, and of them the longest prefixes.
-        for step in (
-            sorted(steps, key=lambda one: one[0]) if needs[filled].value is not None else reversed(steps)
-        ):
-            if step not in known:
-                known.add(step)
-                stack.append(step)
-        if len(known) > most_states:
-            return None
+                for end in _ends(kinds[number], needs, filled):
+                    yield end, after
+                    if only_holes[filled]:
+                        break
+
+    if not needs:
+        return True
+    known: set[tuple[int, Used]] = set()
+    stack = [steps(0, (0,) * len(kinds))]
+    while stack:
+        state = next(stack[-1], None)
+        if state is None:
+            stack.pop()
+        elif state[0] == len(needs):
+            return True
+        elif state not in known:
+            if len(known) == most_states:
+                return None
+            known.add(state)
+            stack.append(steps(*state))
     return False
 
 

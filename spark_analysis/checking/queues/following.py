@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
+from spark_analysis.checking.queues.attempts import Attempt, Hole, Seen
 from spark_analysis.checking.queues.knowledge import (
     FUNCTIONS,
     Axis,
@@ -26,7 +27,7 @@ from spark_analysis.checking.queues.knowledge import (
 )
 from spark_analysis.checking.queues.reference import Swept, attempts_of, explain, without_gaps
 from spark_analysis.checking.queues.settled import SettledWords
-from spark_analysis.checking.queues.unknown import Attempt, Finding, Hole, Seen
+from spark_analysis.checking.queues.unknown import Finding
 from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
 
 _KNOWN: Final = 1

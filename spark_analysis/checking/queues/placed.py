@@ -15,7 +15,8 @@ import pyarrow as pa
 from pyspark.sql import functions as sf
 
 from spark_analysis.checking.kept import kept
-from spark_analysis.checking.queues.unknown import Attempt, Hole, Seen, contested
+from spark_analysis.checking.queues.attempts import Attempt, Hole, Seen
+from spark_analysis.checking.queues.unknown import contested
 from spark_analysis.importing.arrow import arrow_table
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from spark_analysis.checking.queues.attempts import Attempt, Hole, Seen
 from spark_analysis.checking.queues.knowledge import (
     Axis,
     Operation,
@@ -29,7 +30,7 @@ from spark_analysis.checking.queues.knowledge import (
     torn_reads,
     wrong_at,
 )
-from spark_analysis.checking.queues.unknown import Attempt, Finding, Hole, Seen, contested, settle
+from spark_analysis.checking.queues.unknown import Finding, contested, settle
 from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
 
 

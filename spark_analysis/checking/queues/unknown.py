@@ -18,36 +18,8 @@ from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from spark_analysis.checking.queues.attempts import Attempt, Hole, Seen
 from spark_analysis.checking.queues.covering import can_cover
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """Value ``index`` of the ``size`` values of an append of unknown outcome, invoked at ``invoke_ns``."""
-
-    op: int
-    index: int
-    size: int
-    value: Hashable
-    invoke_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """``value`` was read at ``position`` and no append was acknowledged there."""
-
-    position: int
-    value: Hashable
-    deadline_ns: float
-
-
-@dataclass(frozen=True, slots=True)
-class Hole:
-    """Offsets ``first..last`` must hold something, and nobody acknowledged or saw what."""
-
-    first: int
-    last: int
-    deadline_ns: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,6 +183,27 @@ def test_a_completion_that_comes_after_all_takes_no_false_alarm_with_it() -> Non
         assert [one.kind for _, one in log.settle(230)] == ["stale-tail"]
 
 
+def test_an_answer_that_comes_after_all_explains_what_was_seen() -> None:
+    with closing(FollowedLog()) as log:
+        log.take("t/0", Operation(0, "append", "info", 0, None, values=("a",)), is_given_up=True)
+        log.take("t/0", Operation(1, "read", "ok", 5, 8, 0, 0, ("a",), next_offset=1))
+        log.settle(100)
+        log.take("t/0", Operation(0, "append", "ok", 0, 120, first_offset=0, values=("a",)))
+        assert log.finish() == LINEARIZABLE
+
+
+def test_once_something_came_late_only_what_is_proved_is_told() -> None:
+    """A read comes late, so the append of what it saw may, too."""
+    with closing(FollowedLog()) as log:
+        log.settle(100)
+        log.take("t/0", Operation(1, "read", "ok", 50, 60, 0, 0, ("a",), next_offset=1))
+        assert log.settle(110) == []
+        log.take("t/0", Operation(0, "append", "ok", 40, 70, first_offset=0, values=("a",)))
+        assert log.settle(120) == []
+        log.take("t/0", Operation(2, "read", "ok", 130, 131, 0, 0, ("b",), next_offset=1))
+        assert [one.kind for _, one in log.settle(140)] == ["inconsistent-offset"]
+
+
 def test_memory_is_what_is_not_settled() -> None:
     history = log_mutations.good_history(random.Random(7), 20_000)
     most = 0

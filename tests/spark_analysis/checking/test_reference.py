@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_analysis.checking.queues.attempts import Attempt, Hole
 from spark_analysis.checking.queues.covering import can_cover
 from spark_analysis.checking.queues.knowledge import Operation
 from spark_analysis.checking.queues.reference import check_queue, check_queues
-from spark_analysis.checking.queues.unknown import Attempt, Hole
 from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
 from tests.spark_analysis.brute_force import is_linearizable
 from tests.spark_analysis.histories import random_history
