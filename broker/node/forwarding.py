@@ -89,14 +89,10 @@ class Forwarding:
     def __contains__(self, connection: Connection) -> bool:
         return connection in self._by_connection
 
-    @property
-    def owes_answers(self) -> bool:
-        """A client waits for the answer to something that is done once; this looks at all that wait."""
-        return any(
-            request.command.code in ONCE
-            for client in self._by_number.values()
-            for request in client.waiting.values()
-        )
+    def owes_answer(self, connection: Connection) -> bool:
+        """The client waits for the answer to something that is done once."""
+        client = self._by_connection.get(connection)
+        return client is not None and any(request.command.code in ONCE for request in client.waiting.values())
 
     # ------------------------------------------------------------------ clients come and go
 

@@ -169,12 +169,13 @@ class Node:
         """Requests that wait for a leader."""
         return len(self._held)
 
-    @property
-    def owes_answers(self) -> bool:
-        """A client waits for the leader's answer to what is done once, such as a send; this looks at all that wait."""
-        return self._forwarding.owes_answers or any(
-            request.command.code in ONCE and not request.command.is_one_way for request in self._held.waiting
-        )
+    def owed_answers(self, connections: Iterable[Connection]) -> "set[Connection]":
+        """Returns those who wait for the leader's answer to what is done once, such as a send."""
+        owed = {connection for connection in connections if self._forwarding.owes_answer(connection)}
+        for request in self._held.waiting:
+            if request.command.code in ONCE and not request.command.is_one_way:
+                owed.add(request.connection)
+        return owed
 
     # ------------------------------------------------------------------ clients
 

@@ -5,13 +5,17 @@
     AWAITS_HEIR     it forwards what still comes to it as the master   name servers know another, or after two seconds
     LINGERS         it forwards what clients send by older routes      `node.linger_s` is over, or no client is there
     SAYS_GOODBYE    name servers are told                              that is written, or after a second
-    AWAITS_JOBS     no new work for threads; what is out comes back,   nothing is out, and nobody waits (or after
-                    and the heir's answers to what was forwarded       a second, who does)
+    LEAVES_CLIENTS  it closes each client's connection as soon as      all are closed, or after a second
+                    nothing is under way on it, and takes in no other
+    AWAITS_JOBS     no new work for threads; what is out comes back    nothing is out
     STOPPED         its owner closes connections and the replica
 
-What a client has sent while leadership went over waits for the heir, so that just in this moment it is likely that one
-waits; a client whose connection ends first waits for an answer until its time is over, and fails then (RocketMQ's Java
-client of 4.x). So answers are awaited at the end, those to what changes something: pulls may be held for long.
+A client whose connection ends behind a request waits for the answer until its time is over, and then fails or begins
+anew (RocketMQ's Java client of 4.x, its C++ client); one that has no request under way goes elsewhere at once. What was
+sent while leadership went over waits for the heir, so that just in this moment it is likely that there is one. So each
+connection ends by itself, right behind its last answer, when nothing has come on it that was not read. Answers to what
+changes something count: pulls may be held for long. And who lost its connection cannot connect again, and send into it
+what nobody would read.
 
 A node that does not lead begins with LINGERS, one that has nobody to lead in its place with SAYS_GOODBYE. Until the end
 everything else goes on as before. A node whose disk fails on the way stops at once, whatever state it is in.
@@ -35,7 +39,7 @@ from broker.requests.line import Surroundings
 
 HAND_OVER_NS: Final = 1_000_000_000
 GOODBYE_NS: Final = 1_000_000_000
-ANSWERS_NS: Final = 1_000_000_000
+LEAVE_NS: Final = 1_000_000_000
 
 
 class StopState(Enum):
@@ -43,6 +47,7 @@ class StopState(Enum):
     AWAITS_HEIR = "awaits heir"
     LINGERS = "lingers"
     SAYS_GOODBYE = "says goodbye"
+    LEAVES_CLIENTS = "leaves clients"
     AWAITS_JOBS = "awaits jobs"
     STOPPED = "stopped"
 
@@ -51,7 +56,8 @@ _NEXT: Final[Mapping[StopState, tuple[StopState, ...]]] = {
     StopState.HANDS_OVER: (StopState.AWAITS_HEIR, StopState.LINGERS, StopState.SAYS_GOODBYE),
     StopState.AWAITS_HEIR: (StopState.LINGERS,),
     StopState.LINGERS: (StopState.HANDS_OVER, StopState.SAYS_GOODBYE),
-    StopState.SAYS_GOODBYE: (StopState.AWAITS_JOBS,),
+    StopState.SAYS_GOODBYE: (StopState.LEAVES_CLIENTS,),
+    StopState.LEAVES_CLIENTS: (StopState.AWAITS_JOBS,),
     StopState.AWAITS_JOBS: (StopState.STOPPED,),
     StopState.STOPPED: (),
 }
@@ -60,8 +66,8 @@ _NEXT: Final[Mapping[StopState, tuple[StopState, ...]]] = {
 class OrderlyStop:
     """The stop of one node, which begins at once. `stopped` is called once, at the end of a turn.
 
-    It lingers until `linger_ns` from now at most, while `has_clients`. `owes_answers` tells whether clients wait for
-    what this node has forwarded, or would.
+    It lingers until `linger_ns` from now at most, while `has_clients`. `refuse_clients` lets no other client connect,
+    `part_with_clients` closes the connections on which nothing is under way, and tells whether none is left.
     """
 
     def __init__(
@@ -75,7 +81,8 @@ class OrderlyStop:
         *,
         linger_ns: int,
         has_clients: Callable[[], bool],
-        owes_answers: Callable[[], bool],
+        refuse_clients: Callable[[], None],
+        part_with_clients: Callable[[], bool],
     ) -> None:
         self.state = StopState.HANDS_OVER
         self._replica = replica
@@ -84,8 +91,8 @@ class OrderlyStop:
         self._wake = surroundings.wake
         self._stopped = stopped
         self._has_clients = has_clients
-        self._owes_answers = owes_answers
-        self._answers_until_ns = NEVER
+        self._refuse_clients = refuse_clients
+        self._part_with_clients = part_with_clients
         surroundings.begin()
         self._time = time
         self._linger_until_ns = time.now_ns + linger_ns
@@ -110,10 +117,10 @@ class OrderlyStop:
             elif not self._has_clients():
                 self._say_goodbye()
         if self.state is StopState.SAYS_GOODBYE and all(one.line.is_closed for one in self._registrars):
+            self._leave_clients()
+        if self.state is StopState.LEAVES_CLIENTS and self._part_with_clients():
             self._await_jobs()
         if self.state is StopState.AWAITS_JOBS and not self._jobs.out:
-            if self._time.now_ns < self._answers_until_ns and self._owes_answers():
-                return
             self._become(StopState.STOPPED)
             self._stopped()
 
@@ -141,14 +148,19 @@ class OrderlyStop:
         elif self.state in (StopState.HANDS_OVER, StopState.LINGERS):
             self._say_goodbye()
         elif self.state is StopState.SAYS_GOODBYE:
+            self._leave_clients()
+        elif self.state is StopState.LEAVES_CLIENTS:
             self._await_jobs()
-        elif self.state is StopState.AWAITS_JOBS:
-            self._wake()
+
+    def _leave_clients(self) -> None:
+        self._become(StopState.LEAVES_CLIENTS)
+        self._deadline.due_ns = self._time.now_ns + LEAVE_NS
+        self._refuse_clients()
 
     def _await_jobs(self) -> None:
         self._become(StopState.AWAITS_JOBS)
+        self._deadline.due_ns = NEVER
         self._jobs.is_closed = True
-        self._deadline.due_ns = self._answers_until_ns = self._time.now_ns + ANSWERS_NS
 
     def _become(self, state: StopState) -> None:
         assert state in _NEXT[self.state], f"{self.state.value} to {state.value}"

@@ -20,6 +20,7 @@ from broker.node.registration import registration, unregistration
 from broker.peers.protocol import Frame
 from broker.replica.jobs import Job, Jobs
 from broker.requests.client_sessions import SWEEP_NS, ClientSession, ClientSessions
+from broker.requests.connection import Connection
 from broker.requests.line import Line, Surroundings
 
 _SECOND = 1_000_000_000
@@ -36,6 +37,12 @@ class NodeSurroundings(Surroundings, Protocol):
 
     def dial_name_server(self, line: Line) -> None:
         """Does the same for a name server."""
+
+    def refuse_clients(self) -> None:
+        """Lets nobody connect any more; who has connected already is taken in."""
+
+    def has_unread(self, connection: Connection) -> bool:
+        """Tells whether something has come from a client that was not received yet."""
 
 
 class RunningNode:
@@ -177,8 +184,23 @@ class RunningNode:
                 stopped,
                 linger_ns=settings.node.linger_s * _SECOND if lingers else 0,
                 has_clients=lambda: bool(self.clients.open),
-                owes_answers=lambda: self.node.owes_answers,
+                refuse_clients=self._surroundings.refuse_clients,
+                part_with_clients=self._part_with_clients,
             )
+
+    def _part_with_clients(self) -> bool:
+        """Closes the connections on which nothing is under way, behind their last answers; tells whether it was all."""
+        if self.node.replica.owes_answers:
+            return False  # of a node that nobody has taken over from
+        unread = self._surroundings.has_unread
+        left = [connection for connection in self.clients.open if not connection.close_requested]
+        owed = self.node.owed_answers(left)
+        for connection in left:
+            if connection in owed or unread(connection):
+                owed.add(connection)
+            else:
+                connection.close()
+        return not owed
 
     def _sweep_clients(self) -> None:
         self.clients.sweep()

@@ -269,6 +269,11 @@ class Replica:
         """The queue offset that the leader gives to the next message, uncommitted ones counted."""
         return self._uncommitted.queue_ends.get((topic, queue_id), 0)
 
+    @property
+    def owes_answers(self) -> bool:
+        """Tells whether somebody waits for what this node has appended as the leader."""
+        return self._uncommitted.has_waiting
+
     def check_may_append(self, count: int = 1, *, despite_full_disk: bool = False) -> None:
         """Raises `NotServingError`, `OverloadedError` or `DiskFullError` when `count` entries cannot be appended now.
 

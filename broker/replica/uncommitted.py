@@ -27,6 +27,11 @@ class Uncommitted:
         self._commands: dict[int, CallbackWaiter] = {}
         """The waiters that are told what the application of a command returned; each is in `_wait_for_apply`, too."""
 
+    @property
+    def has_waiting(self) -> bool:
+        """Tells whether anybody waits."""
+        return bool(self._wait_for_commit or self._wait_for_apply)
+
     def add(self, index: int, size: int) -> None:
         """Counts `size` bytes of an entry that belongs to no queue."""
         self._sizes.append((index, size))

@@ -31,7 +31,7 @@ from broker.shell.certificate_expiry import told_expiry
 from broker.shell.descriptors import FILES_OF_A_STORE, connections_allowed, open_files
 from broker.shell.machine import local_hour, machine_clock, machine_memory_bytes
 from broker.shell.reading import Reading
-from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
+from broker.shell.sockets import SocketConnection, accept_forever, accept_rest, listen, packed_host
 from broker.shell.stopping import Stopping
 from broker.shell.tls import Entrance, RefusedError
 from broker.shell.tls_contexts import name_server_context, peer_contexts, reload_certificates, server_context
@@ -198,8 +198,7 @@ class BrokerServer:
             start(self._entrance.run)
             if self._access is not None:
                 start(self._access.watch)
-            for listener in filter(None, (self._client_listener, self._vip_listener)):
-                start(accept_forever, listener, self._accept_client(nursery), self._accepting_delayed)
+            start(self._accept_clients, self._accept_client(nursery))
             if self._peer_listener is not None:
                 start(
                     accept_forever, self._peer_listener, self._accept_peer(nursery), self._accepting_delayed
@@ -237,6 +236,19 @@ class BrokerServer:
         return deadline_ns
 
     # ------------------------------------------------------------------ clients
+
+    async def _accept_clients(self, accepted: Callable[[socket.socket, tuple[str, int]], None]) -> None:
+        listeners = [one for one in (self._client_listener, self._vip_listener) if one is not None]
+        async with trio.open_nursery() as nursery:
+            for listener in listeners:
+                nursery.start_soon(accept_forever, listener, accepted, self._accepting_delayed)
+
+            def refuse_others() -> None:
+                nursery.cancel_scope.cancel()
+                for listener in listeners:
+                    accept_rest(listener, accepted)
+
+            self._wires.refuse_clients = refuse_others
 
     def _accept_client(self, nursery: trio.Nursery) -> Callable[[socket.socket, tuple[str, int]], None]:
         def accepted(sock: socket.socket, address: tuple[str, int]) -> None:

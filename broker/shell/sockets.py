@@ -224,6 +224,13 @@ class SocketConnection:
 
         return received_encrypted
 
+    def has_unread(self) -> bool:
+        """Tells whether bytes have come that were not received yet."""
+        try:
+            return not self.closed and bool(self.socket.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
+
     def flush(self) -> None:
         """Writes what the connection has queued, as far as the socket takes it now, or closes if that was asked for."""
         buffers = self.connection.take()
@@ -401,6 +408,15 @@ def listen(address: str, backlog: int = 1024) -> socket.socket:
 
 
 _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+def accept_rest(listener: socket.socket, accepted: Callable[[socket.socket, tuple[str, int]], None]) -> None:
+    """Accepts those who have connected, and closes the listener: others are refused from then on."""
+    with contextlib.suppress(OSError):  # that nobody is there is one, too
+        while True:
+            sock, address = listener.accept()
+            accepted(sock, (address[0], address[1]))
+    listener.close()
 
 
 async def accept_forever(

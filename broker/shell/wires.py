@@ -28,6 +28,10 @@ _RECEIVE_BYTES: Final = 256 * 1024
 _CLOSED: Final = "it closed the connection: its log says why"
 
 
+def _nobody_comes() -> None:
+    """There is no port for clients yet."""
+
+
 class Wire(Protocol):
     """Bytes for a connection go through it."""
 
@@ -67,6 +71,8 @@ class Wires:
         """By what the core knows of them. The owner puts the connections of clients here, too."""
         self.tasks: trio.Nursery | None = None
         """The owner sets it before anything is dialled. The tasks of dialled connections run in it."""
+        self.refuse_clients: Callable[[], None] = _nobody_comes
+        """See `broker.node.running.NodeSurroundings`. The owner sets it as soon as it accepts clients."""
         self._outgoing = outgoing
         self._reading = reading
         self._peers = peers
@@ -83,6 +89,11 @@ class Wires:
                 connection.take()
             else:
                 wire.flush()
+
+    def has_unread(self, connection: Connection) -> bool:
+        """See `broker.node.running.NodeSurroundings`."""
+        wire = self.open.get(connection)
+        return isinstance(wire, SocketConnection) and wire.has_unread()
 
     # ------------------------------------------------------------------ dialled
 

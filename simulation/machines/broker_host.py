@@ -556,6 +556,14 @@ class BrokerProcess:
         """See `broker.node.running.NodeSurroundings`."""
         self._dial(line, None)
 
+    def refuse_clients(self) -> None:
+        """See `broker.node.running.NodeSurroundings`."""
+        self.host.surroundings.network.stop_listening(self.host.address)
+
+    def has_unread(self, connection: Connection) -> bool:
+        """See `broker.node.running.NodeSurroundings`: what arrives is received at once."""
+        return False
+
     def _dial(self, line: Line, user_timeout_ns: int | None) -> None:
         host, connection = self.host, line.connection
 

@@ -110,6 +110,10 @@ class Member:
     jobs: list[Job] = field(default_factory=list)
     """Begun, and to be run behind the turn."""
     due_ns: int = 0
+    refuses_clients: bool = False
+    """It stops, and lets nobody connect any more."""
+    unread: set[Connection] = field(default_factory=set)
+    """Those of whom something has come that is not received yet."""
     release: Release = THIS_RELEASE
     """The release that the next start runs."""
 
@@ -142,6 +146,12 @@ class _Surroundings:
 
     def dial_name_server(self, line: Line) -> None:
         self._group.dial_name_server(self._member, line)
+
+    def refuse_clients(self) -> None:
+        self._member.refuses_clients = True
+
+    def has_unread(self, connection: Connection) -> bool:
+        return connection in self._member.unread
 
     def hand_out(self) -> None:
         self._group.hand_out(self._member)

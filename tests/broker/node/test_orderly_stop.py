@@ -13,7 +13,7 @@ from broker.replica.jobs import Jobs
 from broker.replica.operator_requests import transfer_leadership
 from broker.replica.upkeep import Upkeep
 from log.tail import PrepareJob
-from tests.broker.harness import Group
+from tests.broker.harness import Client, Group
 from tests.broker.lines import Desk
 
 REGISTER, UNREGISTER = 103, 104
@@ -28,7 +28,8 @@ class Rig:
         self.jobs = Jobs(self.replica)
         self.ended = 0
         self.clients = 1
-        self.owes_answers = False
+        self.clients_are_left = False
+        self.refused = 0
         self.registrar = Registrar(
             "ns:9876",
             lambda: request(REGISTER),
@@ -57,8 +58,12 @@ class Rig:
             stopped,
             linger_ns=linger_s * 10**9,
             has_clients=lambda: self.clients > 0,
-            owes_answers=lambda: self.owes_answers,
+            refuse_clients=self.refuse_clients,
+            part_with_clients=lambda: not self.clients_are_left,
         )
+
+    def refuse_clients(self) -> None:
+        self.refused += 1
 
     def said(self) -> list[int]:
         return [command.code for command in FrameDecoder().feed(self.desk.take())]
@@ -218,15 +223,16 @@ def test_clients_that_wait_have_their_answers_first(group: Group) -> None:
     """For a second at most: the heir may be gone, too."""
     for answered in (True, False):
         rig = Rig(group, group.follower)
-        rig.owes_answers = True
+        rig.clients_are_left = True
         stop = rig.stop()
+        assert rig.refused == 0
         rig.written()
         stop.turned()
         rig.desk.advance(0.9)
         stop.turned()
-        assert (state_of(stop), rig.ended) == (StopState.AWAITS_JOBS, 0)
+        assert (state_of(stop), rig.ended, rig.refused) == (StopState.LEAVES_CLIENTS, 0, 1)
         if answered:
-            rig.owes_answers = False
+            rig.clients_are_left = False
         else:
             rig.desk.advance(0.2)
         stop.turned()
@@ -248,6 +254,35 @@ def test_a_node_does_not_end_before_its_client_has_the_leaders_answer() -> None:
     group.go_on(leader)
     group.run_until(lambda: bool(ends), "the stop ends")
     assert client.answers[opaque].code == 0
+
+
+def is_closing(client: Client) -> bool:
+    return client.connection.close_requested
+
+
+def test_each_connection_is_closed_when_nothing_is_under_way_on_it() -> None:
+    """Right behind the last answer: a client whose connection ends behind a request waits for its whole time."""
+    group = Group.elected(3)
+    group.converge()
+    group.connect().create_topic("t")
+    follower, leader = group.follower, group.leader
+    idle, waits, sends = (group.connect(follower) for _ in range(3))
+    member = group.members[follower]
+    ends: list[int] = []
+    group.stop(leader)
+    opaque = waits.start_send("t", b"x")
+    member.unread.add(sends.connection)
+    member.process.stop(lambda: ends.append(group.now_ns))
+    group.run_until(lambda: is_closing(idle), "the stop begins")
+    assert member.refuses_clients
+    assert not is_closing(waits)
+    group.go_on(leader)
+    group.run_until(lambda: opaque in waits.answers, "the answer")
+    assert is_closing(waits), "in the turn that has brought the answer"
+    assert (ends, is_closing(sends)) == ([], False)
+    member.unread.clear()
+    group.run_until(lambda: bool(ends), "the stop ends")
+    assert is_closing(sends)
 
 
 @pytest.mark.parametrize(("preferred", "seconds"), [((), 25), (("n0", "n1", "n2"), 0)])

@@ -131,6 +131,12 @@ class Rig:
             begin_flush=self.flush,
         )
 
+    def refuse_clients(self) -> None:
+        self.happened.append("clients refused")
+
+    def has_unread(self, connection: Connection) -> bool:
+        return False
+
     def begin(self) -> None:
         self.node.begin(self.group.now_ns, self.group.wall_ms)
 

@@ -18,6 +18,7 @@ from broker.settings.tables import LimitSettings, NameServerSettings, Settings
 from broker.shell.sockets import (
     UNSENT_BYTES_HIGH,
     SocketConnection,
+    accept_rest,
     listen,
     packed_host,
 )
@@ -175,6 +176,33 @@ async def test_a_remote_end_that_resets_ends_both_tasks() -> None:
             await trio.testing.wait_all_tasks_blocked()
             remote.close()
     assert connection.closed
+
+
+async def test_what_has_come_and_was_not_received_is_known() -> None:
+    """A request that arrives while its connection is closed would never be answered."""
+    ours, theirs = _pair()
+    assert not ours.has_unread()
+    theirs.send(b"request")
+    await trio.lowlevel.wait_readable(ours.socket)
+    assert ours.has_unread()
+    assert ours.socket.recv(100) == b"request", "it is left where it is"
+    theirs.close()
+    assert not ours.has_unread()
+    ours.close()
+    assert not ours.has_unread()
+
+
+def test_who_has_connected_is_accepted_before_others_are_refused() -> None:
+    listener = listen("127.0.0.1:0")
+    address = listener.getsockname()
+    early = [socket.create_connection(address) for _ in range(3)]
+    accepted: list[socket.socket] = []
+    accept_rest(listener, lambda sock, _: accepted.append(sock))
+    assert sorted(sock.getpeername() for sock in accepted) == sorted(one.getsockname() for one in early)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address)
+    for one in (*early, *accepted):
+        one.close()
 
 
 def test_an_address_in_use_is_named() -> None:
