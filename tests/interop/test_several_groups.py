@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,19 +21,14 @@ from tests.interop.cluster import READY_LIMIT_S
 from tests.interop.configured import COMMAND_LIMIT_S, ROOT, STOP_LIMIT_S, TRIVET
 from tests.interop.conftest import ClientOf
 from tests.interop.processes import Child, wait_until
-from tests.interop.test_groups_and_failover import FAILOVER_LIMIT_S, SETTLE_LIMIT_S
-from tests.interop.test_rolling import NO_ANSWER, failures, told
-from tests.interop.test_send_and_receive import bodies
+from tests.interop.traffic import NO_ANSWER, Traffic, failures, traffic
 
 pytestmark = [pytest.mark.trivet_only, pytest.mark.extended, pytest.mark.slow]
 
 OLD_JAVA = "java-4.9.8"
 GROUPS = 3
 MACHINES = 3
-PAUSE_MS = 10
 ROUND = 300
-TIMEOUT_MS = 10_000
-"""Of a send. By default it is three seconds with both clients, which a busy machine takes, too."""
 ROUTE_LIFE_S = 32
 """Beyond the 30 s for which clients keep a route: what they do with an old one has been seen, and with a new one."""
 
@@ -104,63 +98,12 @@ class Groups:
         return Child(argv, log=settings.with_suffix(".log"), cwd=ROOT)
 
 
-class Traffic:
-    """A producer and a push consumer of the client under test, and a producer of Trivet's, on one topic."""
-
-    def __init__(self, client: Client, topic: str) -> None:
-        self.client = client
-        self.consumer = client.start("push", topic=topic, group="several-consumers")
-        self.consumer.wait_for("started", SETTLE_LIMIT_S)
-        options: dict[str, str | int] = {"count": 0, "pause_ms": PAUSE_MS, "timeout_ms": TIMEOUT_MS}
-        self.producer = client.start("send", topic=topic, group="several", prefix="theirs-", **options)
-        argv = [sys.executable, "-m", "tests.interop.trivet_sender", "--namesrv", client.name_server]
-        argv += [
-            "--topic",
-            topic,
-            "--group",
-            "several-trivet",
-            "--pause-ms",
-            str(PAUSE_MS),
-            "--prefix",
-            "own-",
-        ]
-        self.own = Child(argv, log=client.folder / "trivet-sender.log", cwd=ROOT)
-        self.go_on()
-
-    def go_on(self, for_s: float = 0) -> None:
-        """Returns when both have sent another round of messages, and the time is over."""
-        end_s = time.monotonic() + for_s
-        while True:
-            for sender in (self.producer, self.own):
-                sender.wait_for("sent", FAILOVER_LIMIT_S, count=len(sender.of("sent")) + ROUND)
-            if time.monotonic() >= end_s:
-                return
-
-    def wait_for_everything(self) -> None:
-        """Ends the producers; returns when the consumer has all that was acknowledged."""
-        self.producer.stop()
-        self.own.stop()
-        acknowledged = {f"theirs-{event['index']}" for event in self.producer.of("sent")}
-        acknowledged |= {f"own-{event['index']}" for event in self.own.of("sent")}
-        self.consumer.wait_until(
-            lambda: acknowledged <= set(bodies(self.consumer.of("message"))), SETTLE_LIMIT_S, "everything"
-        )
-
-
 @contextmanager
-def traffic(client: Client, groups: Groups) -> Iterator[Traffic]:
-    """Runs while the block does; no send of Trivet's may fail meanwhile, and nothing be lost."""
+def traffic_on(groups: Groups, client: Client) -> Iterator[Traffic]:
+    """Runs traffic on a topic of all groups while the block does (`traffic`)."""
     groups.make_topic("several")
-    running = Traffic(client, "several")
-    yield running
-    running.wait_for_everything()
-    for name, sender in ((client.name, running.producer), ("trivet", running.own)):
-        slowest = sorted((round(event.get("ms", 0)) for event in sender.of("sent")), reverse=True)[:3]
-        print(told(name, sender), f"slowest sends {slowest} ms")
-    repeated = len(running.consumer.of("message")) - len(set(bodies(running.consumer.of("message"))))
-    print(f"{repeated} messages came again")
-    assert failures(running.own) == []
-    client.stop_all()
+    with traffic(client, "several", name="several", messages=ROUND) as running:
+        yield running
 
 
 @pytest.fixture
@@ -171,7 +114,7 @@ def groups(tmp_path: Path) -> Iterator[Groups]:
 
 
 def test_a_machine_dies(client_of: ClientOf, groups: Groups) -> None:
-    with traffic(client_of(groups.name_server), groups) as running:
+    with traffic_on(groups, client_of(groups.name_server)) as running:
         groups.kill(1)
         running.go_on(ROUTE_LIFE_S)
         groups.start(1)
@@ -181,7 +124,7 @@ def test_a_machine_dies(client_of: ClientOf, groups: Groups) -> None:
 
 
 def test_each_machine_is_stopped_in_order_and_started_again(client_of: ClientOf, groups: Groups) -> None:
-    with traffic(client_of(groups.name_server), groups) as running:
+    with traffic_on(groups, client_of(groups.name_server)) as running:
         for machine in range(MACHINES):
             groups.stop_in_order(machine)
             running.go_on()
