@@ -63,6 +63,8 @@ class SourceOptions:
     min_partitions: int | None
     fail_on_data_loss: bool
     group: str
+    commit_offsets: bool
+    """The group's offsets are stored as micro-batches end, for tools that tell lags."""
     timeout_s: float
     security: Security = field(default_factory=Security)
 
@@ -71,10 +73,10 @@ _NAMES: Final = (
     *("nameServers", "subscribe", "subscribePattern"),
     *("startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp"),
     *("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"),
-    *("maxOffsetsPerTrigger", "minPartitions", "failOnDataLoss", "group", "timeoutMs"),
+    *("maxOffsetsPerTrigger", "minPartitions", "failOnDataLoss", "group", "commitOffsets", "timeoutMs"),
     *SECURITY_NAMES,
 )
-_STREAM_ONLY: Final = ("maxOffsetsPerTrigger",)
+_STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "commitOffsets")
 _BATCH_ONLY: Final = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
 
 
@@ -91,9 +93,9 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
         _forbid(starting, "latest", "a batch would read nothing")
     ending = _points(options, "ending", LATEST)
     _forbid(ending, "earliest", "a batch would read nothing")
-    loss = options.get("failOnDataLoss", "true").strip().lower()
-    if loss not in ("true", "false"):
-        raise OptionError(f"option failOnDataLoss is {loss!r}: true or false")
+    commit_offsets = _is_true(options, "commitOffsets", "false")
+    if commit_offsets and "group" not in options:
+        raise OptionError("option commitOffsets stores the offsets of a group: name it by the option group")
     return SourceOptions(
         name_servers,
         topics,
@@ -102,11 +104,19 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
         ending,
         positive(options, "maxOffsetsPerTrigger"),
         positive(options, "minPartitions"),
-        loss == "true",
+        _is_true(options, "failOnDataLoss", "true"),
         options.get("group", DEFAULT_GROUP),
+        commit_offsets,
         timeout_s_of(options),
         security_of(options),
     )
+
+
+def _is_true(options: Mapping[str, str], name: str, default: str) -> bool:
+    value = options.get(name, default).strip().lower()
+    if value not in ("true", "false"):
+        raise OptionError(f"option {name} is {value!r}: true or false")
+    return value == "true"
 
 
 def _known(given: Mapping[str, str], streaming: bool) -> dict[str, str]:

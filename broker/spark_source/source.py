@@ -183,6 +183,8 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         self._target: Offsets | None = None
+        self._stored: OffsetsJson | None = None
+        """The offsets that the group has, where this reader has stored them."""
 
     def initialOffset(self) -> OffsetsJson:  # noqa: N802
         """Return the offsets at which a new query begins. Raises OptionError, DataLossError, ReadError."""
@@ -199,6 +201,7 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
 
     def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:  # noqa: N802
         """Return the offsets at which the next micro-batch ends. Raises DataLossError, ReadError."""
+        self._store(start)
         starts, ends = from_json(start), self._ends()
         _report(new_losses(starts, ends.earliest, ends.latest), self._options)
         latest = ends.latest
@@ -216,6 +219,23 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
         """Return the ranges of a micro-batch: the same ones for the same offsets, also after a restart."""
         parts = split(ranges(from_json(start), from_json(end)), self._options.min_partitions)
         return [TopicPartition(part) for part in parts]
+
+    def _store(self, offsets: OffsetsJson) -> None:
+        """Store where the stream is as the group's offsets, if the option commitOffsets says so.
+
+        Spark asks for what comes next when it has committed what came before, also if nothing does; its call of
+        `commit` is later by a micro-batch. Only tools that tell lags look at these offsets: a failure is a warning.
+        """
+        if not self._options.commit_offsets or offsets == self._stored:
+            return
+
+        async def store(reader: TopicReader) -> list[str]:
+            return await reader.commit(from_json(offsets))
+
+        failures = _with_reader(self._options, store)
+        for failure in failures:
+            logger.warning("offset of group %s not stored: %s", self._options.group, failure)
+        self._stored = None if failures else offsets
 
     def _ends(self) -> Ends:
         async def ask(reader: TopicReader) -> Ends:

@@ -31,7 +31,7 @@ from broker.client.transport.pauses import Pauses
 from broker.client.transport.runtime import Runtime
 from broker.remoting.codes import ResponseCode
 from broker.remoting.route import MASTER_ID
-from broker.spark_source.offsets import Loss, Offsets, QueueRange
+from broker.spark_source.offsets import Loss, Offsets, QueueRange, queue_name
 from broker.spark_source.options import Point, SourceOptions
 from broker.state.topic_rules import SYSTEM_TOPICS
 
@@ -128,6 +128,11 @@ class TopicReader:
             queue: known[point.kind][queue] if point.kind in known else point.value
             for queue, point in points.items()
         }
+
+    async def commit(self, offsets: Offsets) -> list[str]:
+        """Store the group's offsets; returns why some are not stored, a line each."""
+        failures = await self._calls.commit_all(list(offsets.items()))
+        return [f"{queue.topic}/{queue_name(queue)}: {error}" for queue, error in failures]
 
     async def _ask_all(self, points: Mapping[MessageQueue, Point]) -> Offsets:
         found = dict.fromkeys(points, 0)  # in the order of the question, whichever response comes first

@@ -62,6 +62,8 @@ def test_names_have_no_case_and_topics_are_joined_by_commas() -> None:
         ({"maxOffsetsPerTrigger": "0"}, True, "at least 1"),
         ({"minPartitions": "-1"}, False, "a whole number"),
         ({"failOnDataLoss": "maybe"}, False, "true or false"),
+        ({"commitOffsets": "true"}, True, "name it by the option group"),
+        ({"commitOffsets": "true", "group": "g"}, False, "no meaning in a batch"),
     ],
 )
 def test_what_cannot_be_is_refused(given: dict[str, str], streaming: bool, complaint: str) -> None:

@@ -183,6 +183,34 @@ async def test_a_stream_goes_on_from_its_checkpoint_after_the_leader_was_killed(
         assert await in_thread(again) == 1
 
 
+async def test_a_stream_stores_the_offsets_of_its_group_if_it_is_told_to(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    async with ready_cluster(tmp_path) as cluster:
+        await send(cluster, 0, 100)
+
+        def stream(**changes: str) -> None:
+            chosen = options(cluster, startingOffsets="earliest", maxOffsetsPerTrigger="50", **changes)
+            frame = spark.readStream.format("trivet").options(**chosen).load()
+            query = (
+                frame.writeStream.format("noop")
+                .option("checkpointLocation", str(tmp_path / f"checkpoint-{changes['group']}"))
+                .trigger(availableNow=True)
+                .start()
+            )
+            assert query.awaitTermination(int(LIMIT_S)), "the query does not end"
+
+        await in_thread(partial(stream, group="seen", commitOffsets="true"))
+        await in_thread(partial(stream, group="unseen"))
+        for group, is_stored in (("seen", True), ("unseen", False)):
+            async with PullConsumer(cluster.name_server_address, group=group) as consumer:
+                queues = await consumer.queues(TOPIC)
+                ends = [await consumer.max_offset(queue) for queue in queues]
+                assert sum(ends) == 100
+                stored = [await consumer.committed(queue) or 0 for queue in queues]
+                assert stored == (ends if is_stored else [0] * QUEUES)
+
+
 def _deletes_soon(settings: Settings) -> Settings:
     retention = msgspec.structs.replace(
         settings.retention,
