@@ -51,10 +51,12 @@ class MappingPool:
     Keys are (queue, start of file); a queue is told when the mapping of its last file goes.
     """
 
-    __slots__ = ("_limit", "_mapped", "opened")
+    __slots__ = ("_limit", "_mapped", "is_building_again", "opened")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
+        self.is_building_again = False
+        """A start goes through the log without its commands: a queue may come to messages of a later life."""
         self.opened = 0
         """The number of files that were mapped since the start."""
         self._mapped: dict[tuple[ConsumeQueue, int], MappedFile] = {}
@@ -423,7 +425,8 @@ class ConsumeQueue:
 
         Units are added in the order of the log. So a record behind that of the last unit which claims an offset that is
         taken begins a new life of the queue: its topic was deleted and made again in between, and this queue is built
-        again from the log. And what a start has built comes again without a use, in whatever life.
+        again from the log (`MappingPool.is_building_again`). In a node that runs the deletion has taken the queue away
+        before. And what a start has built comes again without a use, in whatever life.
 
         Raises QueueOrderError, DiskFullError, DiskError.
         """
@@ -435,6 +438,10 @@ class ConsumeQueue:
             if offset < self.max_offset:
                 if not self._is_behind(physical_offset):
                     return False
+                assert self._pool.is_building_again, (
+                    f"{self.topic}/{self.queue_id}: the record at {physical_offset} claims offset {offset}, "
+                    "which is taken"
+                )
                 self.remove()
         elif offset != self.max_offset and self._starts:
             self.remove()  # units of records that are all gone

@@ -29,7 +29,7 @@ from log.disk import Disk, MappedFile
 from log.entry_index import EntryIndex
 from log.entry_range import EntryRange, check_range
 from log.entry_recovery import LogRecovery, RecoveryKind, recover
-from log.errors import DamagedRangeError, EntryTooLargeError, OutOfRangeError
+from log.errors import DamagedLogError, DamagedRangeError, EntryTooLargeError, OutOfRangeError
 from log.layout import (
     END_MAGIC,
     END_MARKER,
@@ -588,6 +588,19 @@ class EntryLog:
             self.first_index, self.last_index, lambda index: self._unit(index)[2]
         )
         self._last_term = self._runs[-1][1] if self._runs else self.base_term
+        if self._runs and self._runs[0][1] < max(self.base_term, 1):
+            self._refuse_first_term()
+
+    def _refuse_first_term(self) -> None:
+        index, term = self._runs[0]
+        position = self.position_of(index)
+        start = self._data.start_of(position)
+        raise DamagedLogError(
+            self._data.path(start),
+            position - start,
+            f"entry {index} has term {term}, where no term is below {max(self.base_term, 1)}. If RocketMQ wrote this "
+            "store, take it over with `trivet migrate`; else give the node an empty one, and its group fills it",
+        )
 
     def _start_writing(self) -> None:
         """Begins to write at the log's end: nothing lies behind it, and recovery has flushed all before it."""

@@ -57,6 +57,9 @@ _LONG_REMEMBERED: Final = 16
 _TOKENS_AT_ONCE: Final = 300
 """Words and signs of an expression that are read in one step: some 5 ms."""
 
+SEARCHES_MAX: Final = 128
+"""CONTAINS in one expression: each may look through 32 KB of a message, which takes 0.1 ms."""
+
 Predicate = Callable[[bytes], bool]
 """Tells whether a message with these properties, as a record holds them, is wanted."""
 
@@ -471,8 +474,12 @@ def _compiling(expression: str) -> Generator[None, None, Predicate]:
         # With an end every comment has one; else the lexer would look for it again at each of many hyphens.
         parser = _PARSER.parse_interactive(expression + "\n")
         last = None
+        searches = 0
         for number, token in enumerate(parser.iter_parse(), 1):
             last = token
+            searches += token.type == "PART" and token.lower() == "contains"
+            if searches > SEARCHES_MAX:
+                raise _RefusalError(token.start_pos, f"at most {SEARCHES_MAX} CONTAINS are allowed")
             if number % _TOKENS_AT_ONCE == 0:
                 yield
         evaluate = _truth(parser.feed_eof(last)).evaluate  # type: ignore[no-untyped-call]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from log.consume_queue import Boundary, ConsumeQueue
+from log.consume_queue import Boundary, ConsumeQueue, MappingPool
 from log.consume_queues import ConsumeQueues, is_storable_topic
 from log.errors import DiskFullError, QueueOrderError
 from log.options import StoreOptions
@@ -62,6 +62,19 @@ def test_a_replay_is_ignored_and_a_hole_is_an_error() -> None:
     assert (error.value.topic, error.value.queue_id, error.value.expected) == ("T", 2, 10)
     assert queue.append(10, 1048, 50, 70)
     assert all_units(queue) == [(100 * number + 48, 50, number * 7) for number in range(11)]
+
+
+def test_an_offset_that_is_taken_wipes_no_queue_but_where_a_start_builds_again() -> None:
+    pool = MappingPool(8)
+    queue = ConsumeQueue(MemoryDisk(), "consumequeue", "T", 2, OPTIONS, pool)
+    for number in range(10):
+        queue.append(number, 100 * number + 48, 50, 1)
+    with pytest.raises(AssertionError, match="T/2: the record at 2048 claims offset 4, which is taken"):
+        queue.append(4, 2048, 50, 1)
+    assert queue.max_offset == 10
+    pool.is_building_again = True
+    assert queue.append(0, 2048, 50, 1), "the deletion of its topic comes to be known later"
+    assert (queue.min_offset, queue.max_offset) == (0, 1)
 
 
 def test_a_queue_that_begins_late_is_filled_up(disk: MemoryDisk) -> None:

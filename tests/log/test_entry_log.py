@@ -13,7 +13,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from log import cuts
 from log.entry_log import EntryLog, FlushJob
 from log.entry_recovery import RecoveryKind
-from log.errors import DamagedRangeError, DiskFullError, EntryTooLargeError, FlushError, OutOfRangeError
+from log.errors import (
+    DamagedLogError,
+    DamagedRangeError,
+    DiskFullError,
+    EntryTooLargeError,
+    FlushError,
+    OutOfRangeError,
+)
 from log.options import StoreOptions
 from log.tail import PrepareJob
 from tests.log.memory_disk import MemoryDisk
@@ -95,6 +102,16 @@ def test_records_are_found_by_offset() -> None:
             log.record_at(bad)
     with pytest.raises(OutOfRangeError):
         log.record_at(log.position_of(58) + 48, 60)
+
+
+def test_a_log_of_term_0_is_refused_by_name(disk: MemoryDisk) -> None:
+    """Other replication protocols begin with it; Raft has none below 1."""
+    log = filled(disk, [b"a" * 100, b"b" * 100], term=0)
+    log.close()
+    with pytest.raises(
+        DamagedLogError, match=r"data/0+ is damaged at byte 0: entry 0 has term 0, .*trivet migrate"
+    ):
+        open_log(disk)
 
 
 def test_clip_takes_as_much_as_fits() -> None:
@@ -274,7 +291,7 @@ class LogModel(RuleBasedStateMachine):
         self.log = open_log(self.disk, self.options)
         self.first = 0
         self.base_term = 0
-        self.term = 0
+        self.term = 1
         self.entries: list[tuple[int, bytes]] = []
         self.durable = -1
         self.written = -1

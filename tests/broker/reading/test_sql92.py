@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.reading import sql92
-from broker.reading.sql92 import DEPTH_MAX, EXPRESSION_LENGTH_MAX, SqlError, compile_sql
+from broker.reading.sql92 import DEPTH_MAX, EXPRESSION_LENGTH_MAX, SEARCHES_MAX, SqlError, compile_sql
 from log.properties import encode_properties
 
 
@@ -270,6 +270,15 @@ def test_the_compiled_condition_agrees_with_a_plain_evaluator(tree: Tree, values
     except MismatchError:
         expected = False
     assert matches(written(tree), **values) is expected
+
+
+def test_searches_in_one_condition_are_bounded() -> None:
+    """Hundreds of them in one long value take longer than a turn may."""
+    term = "a contains 'xyx'"
+    compile_sql(" OR ".join([term] * SEARCHES_MAX + ["a = 1"]))
+    with pytest.raises(SqlError, match=f"at most {SEARCHES_MAX} CONTAINS are allowed") as refused:
+        compile_sql(" OR ".join([term] * (SEARCHES_MAX + 1)))
+    assert refused.value.position == SEARCHES_MAX * len(term + " OR ") + len("a ")
 
 
 def test_long_expressions_are_not_remembered_for_long() -> None:
