@@ -3,6 +3,7 @@
 These are answered by the node that is asked, in whatever role it is: an operator wants to see this one.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, cast
 
@@ -11,7 +12,7 @@ from broker.remoting.bodies import KeyValueTable
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import OWN_VERSION, RemotingCommand
 from broker.remoting.json_body import encode_body
-from broker.remoting.node_status import NodeStatus, PeerStatus, ProcessFacts, Role
+from broker.remoting.node_status import KnownLeader, NodeStatus, PeerStatus, ProcessFacts, Role
 from broker.replica.replica import Replica
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
@@ -30,6 +31,9 @@ from log.timer_index import Step, add_step
 from raft.status import Status
 
 _MS: Final = 1_000_000
+
+LEADERS_MAX: Final = 16
+"""A node remembers so many leaders, the latest: each is in every status."""
 
 
 class StatusProcessor:
@@ -65,13 +69,17 @@ class StatusProcessor:
         self._process_id = process_id
         self._process_facts = process_facts
         self._hour_of_day = hour_of_day
+        self._leaders: deque[KnownLeader] = deque(maxlen=LEADERS_MAX)
         self._next_sample = time.add_deadline(self._sample, stats.next_sample_ns)
         listeners.arrivals.append(stats.stored.arrived)
         listeners.role_changes.append(self._role_changed)
         listeners.commands.append(self._command_applied)
 
     def _role_changed(self) -> None:
-        self._stats.leader_known(self._replica.leader)
+        leader, term = self._replica.leader, self._replica.raft.term
+        self._stats.leader_known(leader)
+        if leader is not None and (not self._leaders or self._leaders[-1].term != term):
+            self._leaders.append(KnownLeader(node=leader, term=term, at_ms=self._time.wall_ms))
         now_s = self._time.now_ns // 1_000_000_000
         self._stats.stored.role_changed(self._replica.serving, self._replica.store.queues, now_s)
 
@@ -143,6 +151,7 @@ class StatusProcessor:
             disk_free_bytes=usage.free_bytes,
             disk_total_bytes=usage.total_bytes,
             process=self._process_facts(),
+            leaders=tuple(self._leaders),
             recovered=self._recovered,
         )
 

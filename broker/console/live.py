@@ -149,10 +149,24 @@ class Live:
                 lost = None if before is None else before.leader
                 self._tell(at_ms, now.name, "no leader", lost, term=now.term)
             return
+        if before is None:
+            self._tell_of_leaders_before(now)
         since_ms = self._leaderless_since.pop(now.name, None)
         if before is None or (before.leader, before.term) != (now.leader, now.term) or since_ms is not None:
             without_ms = None if since_ms is None else at_ms - since_ms
-            self._tell(at_ms, now.name, "leader", now.leader, term=now.term, without_ms=without_ms)
+            begun_ms = at_ms if before is not None else self._leads_since(now) or at_ms
+            self._tell(begun_ms, now.name, "leader", now.leader, term=now.term, without_ms=without_ms)
+
+    def _tell_of_leaders_before(self, now: GroupView) -> None:
+        """What was before this console looked the nodes remember: who led since when."""
+        for leader in self._observer.leaders.get(now.name, ()):
+            if now.term is None or leader.term < now.term:
+                self._tell(leader.at_ms, now.name, "leader", leader.node, term=leader.term)
+
+    def _leads_since(self, now: GroupView) -> int | None:
+        """Return since when the nodes know the leader that they have."""
+        known = (leader for leader in self._observer.leaders.get(now.name, ()) if leader.term == now.term)
+        return next((leader.at_ms for leader in known), None)
 
     def _compare_nodes(self, before: GroupView, now: GroupView, at_ms: int) -> None:
         old = {node.node: node for node in before.nodes}

@@ -7,7 +7,7 @@ first.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 import trio
@@ -20,7 +20,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import RemotingError
 from broker.remoting.json_body import decode_body
-from broker.remoting.node_status import NodeStatus, decode_node_status
+from broker.remoting.node_status import KnownLeader, NodeStatus, decode_node_status
 
 PATIENCE_S = 1.5
 """A node that does not answer within this time counts as silent: the others must not look old for its sake."""
@@ -105,6 +105,8 @@ class Observer:
         self._admin = admin
         self._addresses: dict[tuple[str, str], tuple[str, str]] = {}
         """Cluster and address of each node that has answered, by group and node."""
+        self.leaders: dict[str, tuple[KnownLeader, ...]] = {}
+        """By group the leaders that its nodes remember, one for each term, the newest last."""
 
     async def look(self, at_ms: int) -> Snapshot:
         """Ask every node; returns within 2 s once the name server has answered. Raises nothing for what fails."""
@@ -171,6 +173,7 @@ class Observer:
 
     def _group(self, cluster: str, name: str, answers: list[_Answer]) -> GroupView:
         known = [answer.status for answer in answers if answer.status is not None]
+        self.leaders[name] = _merged(known)
         leader = max((status for status in known if status.serving), key=lambda one: one.term, default=None)
         newest = leader or max(known, key=lambda one: one.configuration_index, default=None)
         members = () if newest is None else (*newest.voters, *newest.learners)
@@ -213,6 +216,15 @@ class Observer:
             lag=None if leader is None or peer is None else max(0, leader.commit_index - peer.match_index),
             last_contact_ms=None if peer is None else peer.last_contact_ms,
         )
+
+
+def _merged(known: Iterable[NodeStatus]) -> tuple[KnownLeader, ...]:
+    """Return what nodes remember, each leader since the first of them heard of it."""
+    first: dict[int, KnownLeader] = {}
+    for leader in (leader for status in known for leader in status.leaders):
+        if leader.term not in first or leader.at_ms < first[leader.term].at_ms:
+            first[leader.term] = leader
+    return tuple(first[term] for term in sorted(first))
 
 
 def _answering(status: NodeStatus, answer: _Answer, leader: NodeStatus | None) -> NodeView:

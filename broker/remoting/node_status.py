@@ -38,6 +38,14 @@ class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The digest of the accounts in force (`broker.access.accounts`); None where everyone may do everything."""
 
 
+class KnownLeader(msgspec.Struct, frozen=True, kw_only=True):
+    """A leader that a node heard of, and when: by the node's wall clock, in milliseconds since 1970."""
+
+    node: str
+    term: int
+    at_ms: int
+
+
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One replica at one moment. Indices count entries from 0; -1 means none."""
 
@@ -85,6 +93,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     disk_total_bytes: int | None = None
     """Of the file system that holds the store."""
     process: ProcessFacts = ProcessFacts()
+    leaders: tuple[KnownLeader, ...] = ()
+    """The latest leaders that this process has heard of, the newest last."""
     recovered: tuple[str, ...] = ()
     """Damage that was found in the files at start and what was done about it, one sentence each."""
 

@@ -189,6 +189,29 @@ async def test_an_account_that_may_not_see_the_nodes_is_told_so_and_not_that_the
     assert [change.kind for change in moment.changes] == ["leader"]
 
 
+async def test_a_console_that_comes_later_is_told_of_the_leaders_before(
+    world: World, runtime: ClientRuntime
+) -> None:
+    first, *_ = one_group(world, members=3)
+    await trio.sleep(20)
+    first.kill()
+    await trio.sleep(15)
+    async with AdminClient(NAME_SERVER, runtime=runtime) as admin:
+        live = Live(admin, runtime.wall_ms)
+        await live.refresh()
+        await live.refresh()
+        moment = await live.moment(None, 0)
+    (group,) = moment.snapshot.groups
+    assert moment.changes[0].node == first.node_id
+    assert moment.changes[-1].node == group.leader != first.node_id
+    assert {change.kind for change in moment.changes} == {"leader"}
+    terms = [change.term for change in moment.changes]
+    assert terms == sorted(set(terms), key=lambda term: term or 0)
+    times = [change.at_ms for change in moment.changes]
+    assert times == sorted(times)
+    assert times[-1] - times[0] >= 20_000, "each since it led, and not since somebody looked"
+
+
 async def test_an_open_page_keeps_its_session_and_a_closed_one_loses_it(
     open_console: Open, broker: Broker, nursery: trio.Nursery
 ) -> None:

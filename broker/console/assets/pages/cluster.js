@@ -51,7 +51,7 @@ export function show({ root, signal }) {
         views.delete(name);
       }
     }
-    since.textContent = `seen since ${moment(sinceMs)}`;
+    since.textContent = `seen since ${moment(sinceMs)}, leaders before that as the nodes remember them`;
     if (history.dataset.last !== String(changes.at(-1)?.number)) {
       history.dataset.last = String(changes.at(-1)?.number);
       fill(history, changes.slice().reverse().map((change) => changeView(change, snapshot.groups.length > 1)));
