@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Callable, Mapping
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any, TypeVar
@@ -51,6 +52,9 @@ _ENUM_ORDINALS: dict[str, tuple[str, ...]] = {
 }
 
 _decoders: dict[Any, Any] = {}
+_makes_a_decoder = threading.Lock()
+"""msgspec looks up a struct's fields when a decoder of it is made first; a second thread that does so at the same time
+ends the process."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -67,7 +71,8 @@ def decode_body(body: bytes | memoryview, body_type: type[BodyType]) -> BodyType
     """
     decoder = _decoders.get(body_type)
     if decoder is None:
-        decoder = _decoders[body_type] = msgspec.json.Decoder(body_type, strict=False)
+        with _makes_a_decoder:
+            decoder = _decoders[body_type] = msgspec.json.Decoder(body_type, strict=False)
     try:
         return decoder.decode(body)  # type: ignore[no-any-return]
     except (msgspec.MsgspecError, ValueError, RecursionError):

@@ -105,4 +105,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 def decode_node_status(body: bytes | memoryview) -> NodeStatus:
     """Reads a response's body. Raises `msgspec.DecodeError` if it is not one."""
-    return msgspec.json.decode(body, type=NodeStatus)
+    return _decode(body)
+
+
+# Made here and not at its first use, which may be in several threads at once: see `json_body`.
+_decode = msgspec.json.Decoder(NodeStatus).decode
