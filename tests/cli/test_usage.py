@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.client.errors import ClientClosed
+from broker.tools.cli.failures import Failure, describe
 from tests.cli.conftest import RUN_LIMIT_S, CommandLine, run_process
 
 COMMANDS = [
@@ -278,6 +280,13 @@ def test_a_peer_address_needs_a_port(trivet: CommandLine) -> None:
     assert "--peer 10.0.0.4: needs the form host:port" in outcome.err
 
 
+def test_an_interruption_goes_before_what_comes_of_it() -> None:
+    """A send that is under way may end with another failure once Ctrl-C has closed its client."""
+    group = BaseExceptionGroup("", [ClientClosed("the client was closed"), KeyboardInterrupt()])
+    assert describe(group) == Failure("interrupted", 130)
+    assert describe(BaseExceptionGroup("", [KeyboardInterrupt(), AssertionError()])) is None
+
+
 def test_interrupted_while_it_waits_for_lines() -> None:
     """Ctrl-C ends it in order, though a thread still waits for the terminal."""
     with socket.create_server(("127.0.0.1", 0)) as name_server:
@@ -294,8 +303,9 @@ def test_interrupted_while_it_waits_for_lines() -> None:
         with connection:
             producing.send_signal(signal.SIGINT)
             return_code = producing.wait(timeout=RUN_LIMIT_S)  # its standard input stays open
-        assert return_code == 130
         assert producing.stderr is not None
-        assert producing.stderr.read() in (b"", b"trivet: interrupted\n")
+        told = producing.stderr.read()
+        assert return_code == 130, told.decode()
+        assert told in (b"", b"trivet: interrupted\n")
         producing.stdin.close()
         producing.stderr.close()

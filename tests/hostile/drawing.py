@@ -43,6 +43,8 @@ HEADERS: Final[Mapping[int, type[msgspec.Struct]]] = {
     _C.CONSUMER_SEND_MSG_BACK: headers.ConsumerSendMessageBackHeader,
     _C.PULL_MESSAGE: headers.PullMessageHeader,
     _C.LITE_PULL_MESSAGE: headers.PullMessageHeader,
+    _C.TRIVET_BEGIN_PORTION: headers.PortionHeader,
+    _C.TRIVET_END_PORTION: headers.PortionHeader,
     _C.QUERY_MESSAGE: headers.QueryMessageHeader,
     _C.VIEW_MESSAGE_BY_ID: headers.ViewMessageHeader,
     _C.QUERY_CONSUMER_OFFSET: headers.QueryConsumerOffsetHeader,

@@ -49,7 +49,7 @@ from simulation.world.running import run_plan, run_world
     ],
 )
 def test_actors_get_somewhere(actor: str, work: dict[str, int]) -> None:
-    plan = replace(draw_plan(1, seconds=40), faults=(), actors=("administrator", "operator", actor))
+    plan = replace(draw_plan(1, seconds=45), faults=(), actors=("administrator", "operator", actor))
     result = run_plan(plan)
     assert result.violation is None
     for kind, at_least in work.items():

@@ -27,6 +27,7 @@ from broker.trace import (
     read_trace,
 )
 from simulation.journal import Journal, Violation
+from simulation.judges.beliefs import Beliefs
 from simulation.judges.client_judge import ClientJudge
 from simulation.judges.group_model import GroupModel
 from simulation.judges.monitor import Monitor
@@ -120,7 +121,7 @@ def _plan(case: Case, seed: int) -> Plan:
 
 def _run_unjudged(mistake: str, plan: Plan) -> Result:
     with pytest.MonkeyPatch.context() as patch:
-        for judge in (Monitor, GroupModel, ClientJudge):
+        for judge in (Monitor, GroupModel, ClientJudge, Beliefs):
             for method, function in list(vars(judge).items()):
                 if callable(function) and not method.startswith("__"):
                     patch.setattr(judge, method, _silenced(function))

@@ -62,12 +62,12 @@ def _loaded(names: tuple[str, ...]) -> tuple[type[BaseException], ...]:
 
 
 def _describe_group(group: BaseExceptionGroup[BaseException]) -> Failure | None:
-    """The first failure that is not an interruption, if all leaves are expected; else None."""
+    """The first failure if all are expected, else None. Beside an interruption the others are what came of it."""
     failures = [describe(error) for error in group.exceptions]
     expected = [failure for failure in failures if failure is not None]
     if len(expected) < len(failures):
         return None
-    return next((failure for failure in expected if failure.exit_code != INTERRUPTED), expected[0])
+    return next((failure for failure in expected if failure.exit_code == INTERRUPTED), expected[0])
 
 
 def _os_error(error: OSError) -> str:
