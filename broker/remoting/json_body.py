@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Callable, Mapping
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any, TypeVar
@@ -52,15 +51,22 @@ _ENUM_ORDINALS: dict[str, tuple[str, ...]] = {
 }
 
 _decoders: dict[Any, Any] = {}
-_makes_a_decoder = threading.Lock()
-"""msgspec looks up a struct's fields when a decoder of it is made first; a second thread that does so at the same time
-ends the process."""
 _encode = msgspec.json.Encoder().encode
 
 
 def encode_body(body: Any) -> bytes:
     """Standard JSON of a body struct, list or dict."""
     return _encode(body)
+
+
+def make_decoder(body_type: type[BodyType]) -> Any:
+    """Makes the decoder that `decode_body` uses from now on, and returns it.
+
+    Bodies that several threads read are prepared by this: msgspec looks up a struct's fields when its first decoder is
+    made, and a second thread that needs them meanwhile ends the process.
+    """
+    decoder = _decoders[body_type] = msgspec.json.Decoder(body_type, strict=False)
+    return decoder
 
 
 def decode_body(body: bytes | memoryview, body_type: type[BodyType]) -> BodyType:
@@ -71,8 +77,7 @@ def decode_body(body: bytes | memoryview, body_type: type[BodyType]) -> BodyType
     """
     decoder = _decoders.get(body_type)
     if decoder is None:
-        with _makes_a_decoder:
-            decoder = _decoders[body_type] = msgspec.json.Decoder(body_type, strict=False)
+        decoder = make_decoder(body_type)
     try:
         return decoder.decode(body)  # type: ignore[no-any-return]
     except (msgspec.MsgspecError, ValueError, RecursionError):

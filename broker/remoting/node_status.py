@@ -108,5 +108,5 @@ def decode_node_status(body: bytes | memoryview) -> NodeStatus:
     return _decode(body)
 
 
-# Made here and not at its first use, which may be in several threads at once: see `json_body`.
+# Made here and not at its first use, which may be in several threads at once: see `json_body.make_decoder`.
 _decode = msgspec.json.Decoder(NodeStatus).decode

@@ -29,6 +29,7 @@ from broker.remoting.codes import FLAG_RESPONSE, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode_head, request
 from broker.remoting.errors import FrameError, RemotingError
 from broker.remoting.frame import FrameDecoder
+from broker.remoting.json_body import make_decoder
 from broker.remoting.node_status import NodeStatus, decode_node_status
 from broker.remoting.route import ClusterInfo
 
@@ -41,6 +42,7 @@ ASK_TIMEOUT_S = 3.0
 _GREETING_PATIENCE_S = 0.5
 """As `broker.client.transport.connection` has it."""
 _RECEIVE_BYTES = 64 * 1024
+make_decoder(ClusterInfo)  # answers are read by threads
 
 
 class Identity(TypedDict, total=False):
