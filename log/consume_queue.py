@@ -425,8 +425,8 @@ class ConsumeQueue:
 
         Units are added in the order of the log. So a record behind that of the last unit which claims an offset that is
         taken begins a new life of the queue: its topic was deleted and made again in between, and this queue is built
-        again from the log (`MappingPool.is_building_again`). In a node that runs the deletion has taken the queue away
-        before. And what a start has built comes again without a use, in whatever life.
+        again from the log (`MappingPool.is_building_again`). In a node that runs the deletion should have taken the
+        queue away before. And what a start has built comes again without a use, in whatever life.
 
         Raises QueueOrderError, DiskFullError, DiskError.
         """
@@ -438,10 +438,6 @@ class ConsumeQueue:
             if offset < self.max_offset:
                 if not self._is_behind(physical_offset):
                     return False
-                assert self._pool.is_building_again, (
-                    f"{self.topic}/{self.queue_id}: the record at {physical_offset} claims offset {offset}, "
-                    "which is taken"
-                )
                 self.remove()
         elif offset != self.max_offset and self._starts:
             self.remove()  # units of records that are all gone
