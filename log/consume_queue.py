@@ -51,12 +51,10 @@ class MappingPool:
     Keys are (queue, start of file); a queue is told when the mapping of its last file goes.
     """
 
-    __slots__ = ("_limit", "_mapped", "is_building_again", "opened")
+    __slots__ = ("_limit", "_mapped", "opened")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self.is_building_again = False
-        """A start goes through the log without its commands: a queue may come to messages of a later life."""
         self.opened = 0
         """The number of files that were mapped since the start."""
         self._mapped: dict[tuple[ConsumeQueue, int], MappedFile] = {}
@@ -425,8 +423,9 @@ class ConsumeQueue:
 
         Units are added in the order of the log. So a record behind that of the last unit which claims an offset that is
         taken begins a new life of the queue: its topic was deleted and made again in between, and this queue is built
-        again from the log (`MappingPool.is_building_again`). In a node that runs the deletion should have taken the
-        queue away before. And what a start has built comes again without a use, in whatever life.
+        again from the log. So it is, too, in a node that runs and whose log was cut behind the state that it keeps: it
+        gets the entries in between anew, but the deletion is not applied twice. And what a start has built comes again
+        without a use, in whatever life.
 
         Raises QueueOrderError, DiskFullError, DiskError.
         """

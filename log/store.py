@@ -493,9 +493,7 @@ class Store:
             begin = log.first_index
             if not queues and index_from is not None and index_from > log.first_position:
                 begin = log.index_at(index_from - HEADER_BYTES)
-            self.queues.pool.is_building_again = True
             self._dispatcher.run(begin, dispatched, wall_ms)
-            self.queues.pool.is_building_again = False
             known = set() if notes is None else {(note.topic, note.queue_id) for note in notes.queues}
             for queue in [queue for queue in self.queues if (queue.topic, queue.queue_id) not in known]:
                 self.queues.discard(queue)  # of a topic deleted since

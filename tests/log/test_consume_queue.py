@@ -64,17 +64,6 @@ def test_a_replay_is_ignored_and_a_hole_is_an_error() -> None:
     assert all_units(queue) == [(100 * number + 48, 50, number * 7) for number in range(11)]
 
 
-def test_an_offset_that_is_taken_begins_a_new_life_of_the_queue() -> None:
-    pool = MappingPool(8)
-    queue = ConsumeQueue(MemoryDisk(), "consumequeue", "T", 2, OPTIONS, pool)
-    for number in range(10):
-        queue.append(number, 100 * number + 48, 50, 1)
-    assert queue.max_offset == 10
-    pool.is_building_again = True
-    assert queue.append(0, 2048, 50, 1), "the deletion of its topic comes to be known later"
-    assert (queue.min_offset, queue.max_offset) == (0, 1)
-
-
 def test_a_queue_that_begins_late_is_filled_up(disk: MemoryDisk) -> None:
     queue = make_queue(disk)
     queue.append(11, 5048, 50, 1)
@@ -209,3 +198,12 @@ def test_checksums_are_continued_and_found_wrong_after_any_flip(disk: MemoryDisk
 )
 def test_only_names_of_directories_become_queues(topic: str, storable: bool) -> None:
     assert is_storable_topic(topic) is storable
+
+
+def test_an_offset_that_is_taken_begins_a_new_life_of_the_queue() -> None:
+    """The topic was deleted and made again in between, and the deletion itself does not come again."""
+    queue = ConsumeQueue(MemoryDisk(), "consumequeue", "T", 2, OPTIONS, MappingPool(8))
+    for number in range(10):
+        queue.append(number, 100 * number + 48, 50, 1)
+    assert queue.append(0, 2048, 50, 1)
+    assert (queue.min_offset, queue.max_offset) == (0, 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -25,27 +25,67 @@ AccountsFile = Annotated[
     Path, Parameter(name="--file", help="The file of accounts, as a server's acl.file names it.")
 ]
 AccessKey = Annotated[str, Parameter(help="The account's access key.")]
+_PERMISSIONS: Final = ("PUB", "SUB", "PUB|SUB", "SUB|PUB", "DENY")
 Granted = Literal["DENY", "PUB", "SUB", "PUB|SUB"]
-Admin = Annotated[bool | None, Parameter(help="Whether it may change topics, groups and members.")]
-DefaultTopic = Annotated[Granted | None, Parameter(help="What it may do with topics that are not named.")]
-DefaultGroup = Annotated[Granted | None, Parameter(help="Likewise with consumer groups.")]
-TopicRights = Annotated[
-    list[str] | None,
-    Parameter(name="--topic", negative="", help="TOPIC=PUB, SUB, PUB|SUB, DENY or default; repeatable."),
-]
-GroupRights = Annotated[
-    list[str] | None, Parameter(name="--group", negative="", help="GROUP=SUB and so on; repeatable.")
-]
-Address = Annotated[
-    str | None,
-    Parameter(help="Addresses from which the access key alone is enough, such as 10.1.0.*; empty for none."),
-]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Rights:
+    """What an account is given. What is None stays as it is."""
+
+    admin: Annotated[bool | None, Parameter(help="Whether it may change topics, groups and members.")] = None
+    default_topic: Annotated[
+        Granted | None, Parameter(help="What it may do with topics that are not named.")
+    ] = None
+    default_group: Annotated[Granted | None, Parameter(help="Likewise with consumer groups.")] = None
+    topic: Annotated[
+        list[str] | None,
+        Parameter(negative="", help="TOPIC=PUB, SUB, PUB|SUB, DENY or default; repeatable."),
+    ] = None
+    group: Annotated[list[str] | None, Parameter(negative="", help="GROUP=SUB and so on; repeatable.")] = None
+    white_remote_address: Annotated[
+        str | None,
+        Parameter(
+            help="Addresses from which the access key alone is enough, such as 10.1.0.*; empty for none."
+        ),
+    ] = None
+
+    def given_to(self, fields: dict[str, object]) -> dict[str, object]:
+        """The fields of an account with these rights. Raises CommandError."""
+        given = {
+            "admin": self.admin,
+            "default_topic_permission": self.default_topic,
+            "default_group_permission": self.default_group,
+            "white_remote_address": self.white_remote_address,
+        }
+        changed = fields | {name: value for name, value in given.items() if value is not None}
+        for name, option, rights in (
+            ("topic_permissions", "--topic", self.topic),
+            ("group_permissions", "--group", self.group),
+        ):
+            written = fields.get(name)
+            named = dict(written) if isinstance(written, dict) else {}
+            for right in rights or ():
+                of, separator, granted = right.rpartition("=")
+                if not separator or not of or granted not in (*_PERMISSIONS, "default"):
+                    raise CommandError(
+                        f"{option} {right}: needs the form NAME=PUB, SUB, PUB|SUB, DENY or default", USAGE
+                    )
+                if granted == "default":
+                    named.pop(of, None)
+                else:
+                    named[of] = granted
+            changed[name] = named
+        return changed
+
+
+_NO_RIGHTS: Final = Rights()
 SecretFile = Annotated[
     Path | None, Parameter(help="A file whose only line is the secret key, such as /dev/stdin.")
 ]
 
 SECRET_VARIABLE: Final = "TRIVET_NEW_SECRET_KEY"
-_PERMISSIONS: Final = ("PUB", "SUB", "PUB|SUB", "SUB|PUB", "DENY")
 
 
 def add(
@@ -54,12 +94,7 @@ def add(
     *,
     file: AccountsFile,
     secret_file: SecretFile = None,
-    admin: Admin = None,
-    default_topic: DefaultTopic = None,
-    default_group: DefaultGroup = None,
-    topic: TopicRights = None,
-    group: GroupRights = None,
-    white_remote_address: Address = None,
+    rights: Rights = _NO_RIGHTS,
     yes: Yes = False,
 ) -> int:
     """Add an account to a file, which is made if there is none. It may do only what is given.
@@ -70,9 +105,7 @@ def add(
     """
     from broker.operations.access import add_account
 
-    entry = _changed(
-        {"access_key": access_key}, admin, default_topic, default_group, topic, group, white_remote_address
-    )
+    entry = rights.given_to({"access_key": access_key})
     confirm(f"Add account {access_key} to {file}?", yes=yes)
     add_account(file, _with_secret(entry, _secret(access_key, secret_file)))
     print(f"account {access_key} is in {file}")
@@ -88,12 +121,7 @@ def update(
         bool, Parameter(negative="", help="Give it another secret key, asked for as by `acl add`.")
     ] = False,
     secret_file: SecretFile = None,
-    admin: Admin = None,
-    default_topic: DefaultTopic = None,
-    default_group: DefaultGroup = None,
-    topic: TopicRights = None,
-    group: GroupRights = None,
-    white_remote_address: Address = None,
+    rights: Rights = _NO_RIGHTS,
     yes: Yes = False,
 ) -> int:
     """Change what is given of an account in a file; the rest stays as it is.
@@ -103,19 +131,19 @@ def update(
     """
     from broker.operations.access import show_account, update_account
 
-    given = (admin, default_topic, default_group, topic, group, white_remote_address)
-    if all(one is None for one in given) and secret_file is None and not new_secret:
+    if rights == _NO_RIGHTS and secret_file is None and not new_secret:
         raise CommandError("give what is to change", USAGE)
     show_account(file, access_key)  # one that is not there is nothing to ask about
-    _changed({"access_key": access_key}, *given)
+    rights.given_to({"access_key": access_key})
     confirm(f"Change account {access_key} in {file}?", yes=yes)
     secret = _secret(access_key, secret_file) if new_secret or secret_file is not None else None
 
     def change(entry: AccountEntry) -> AccountEntry:
         import msgspec
 
-        changed = _changed(msgspec.to_builtins(entry), *given)
-        return _with_secret(changed, entry.secret_key if secret is None else secret)
+        return _with_secret(
+            rights.given_to(msgspec.to_builtins(entry)), entry.secret_key if secret is None else secret
+        )
 
     update_account(file, access_key, change)
     print(f"account {access_key} is changed in {file}")
@@ -151,43 +179,6 @@ async def status(*, file: AccountsFile, servers: Servers = DEFAULT_SERVERS, json
             [[one.server, one.address, one.state, one.why] for one in found],
         )
     return 0 if all(one.state == "in force" for one in found) else FAILED
-
-
-def _changed(
-    fields: dict[str, object],
-    admin: bool | None,
-    default_topic: str | None,
-    default_group: str | None,
-    topics: Sequence[str] | None,
-    groups: Sequence[str] | None,
-    white_remote_address: str | None,
-) -> dict[str, object]:
-    """The fields of an account with what is given; what is None stays. Raises CommandError."""
-    given = {
-        "admin": admin,
-        "default_topic_permission": default_topic,
-        "default_group_permission": default_group,
-        "white_remote_address": white_remote_address,
-    }
-    changed = fields | {name: value for name, value in given.items() if value is not None}
-    for name, option, rights in (
-        ("topic_permissions", "--topic", topics),
-        ("group_permissions", "--group", groups),
-    ):
-        written = fields.get(name)
-        named = dict(written) if isinstance(written, dict) else {}
-        for right in rights or ():
-            of, separator, granted = right.rpartition("=")
-            if not separator or not of or granted not in (*_PERMISSIONS, "default"):
-                raise CommandError(
-                    f"{option} {right}: needs the form NAME=PUB, SUB, PUB|SUB, DENY or default", USAGE
-                )
-            if granted == "default":
-                named.pop(of, None)
-            else:
-                named[of] = granted
-        changed[name] = named
-    return changed
 
 
 def _with_secret(fields: dict[str, object], secret: str) -> AccountEntry:
