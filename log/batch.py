@@ -131,11 +131,32 @@ def batch_items(body: Buffer, offset: int = 0, number: int = 0) -> Iterator[Batc
 
 
 def encode_batch(items: Iterable[BatchItem]) -> bytes:
-    """Returns the body of a batch send. Raises RecordError if the properties of an item are too long."""
-    parts: list[bytes] = []
-    for flag, body, properties in items:
-        if len(properties) > MAX_PROPERTIES_BYTES:
-            raise RecordError(f"properties of {len(properties)} bytes exceed {MAX_PROPERTIES_BYTES}")
-        size = ITEM_OVERHEAD + len(body) + len(properties)
-        parts += (_ITEM.pack(size, 0, 0, flag, len(body)), body, _SHORT.pack(len(properties)), properties)
+    """Returns the body of a batch send. Raises as `encode_columns`."""
+    return encode_columns(BatchColumns.of(items))
+
+
+def encode_columns(columns: BatchColumns) -> bytes:
+    """Returns the body of a batch send. Raises RecordError for properties that are too long, and a flag that is no
+    int32.
+
+    Items of one shape (flag, length of the body, length of the properties) have the same bytes around body and
+    properties: they are made once for all of them.
+    """
+    flags, bodies, properties = columns
+    shapes = list(zip(flags, map(len, bodies), map(len, properties), strict=True))
+    around = {shape: _around(*shape) for shape in set(shapes)}
+    parts = [b""] * (4 * len(shapes))
+    parts[0::4] = [around[shape][0] for shape in shapes]
+    parts[1::4] = bodies
+    parts[2::4] = [around[shape][1] for shape in shapes]
+    parts[3::4] = properties
     return b"".join(parts)
+
+
+def _around(flag: int, body: int, properties: int) -> tuple[bytes, bytes]:
+    """Returns what stands before the body of an item with these lengths, and what between body and properties."""
+    if properties > MAX_PROPERTIES_BYTES:
+        raise RecordError(f"properties of {properties} bytes exceed {MAX_PROPERTIES_BYTES}")
+    if not -(1 << 31) <= flag < 1 << 31:
+        raise RecordError(f"flag {flag}: at most 31 bits and a sign can be stored")
+    return _ITEM.pack(ITEM_OVERHEAD + body + properties, 0, 0, flag, body), _SHORT.pack(properties)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 from broker.client.message import MessageQueue, SendResult, SendStatus
 from broker.client.producing.outgoing import Outgoing
 from broker.client.transport.core import BUSY_CODES
@@ -37,8 +39,8 @@ def read_results(response: RemotingCommand, target: MessageQueue, unique_keys: l
     if len(ids) != len(unique_keys):
         ids = [message_id] * len(unique_keys)
     return [
-        SendResult(unique_key, ids[index], target, offset + index, status)
-        for index, unique_key in enumerate(unique_keys)
+        SendResult(unique_key, one_id, target, queue_offset, status)
+        for unique_key, one_id, queue_offset in zip(unique_keys, ids, count(offset))
     ]
 
 

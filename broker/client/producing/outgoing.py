@@ -19,13 +19,15 @@ from broker.client.transport.runtime import Buffer, Runtime
 from broker.remoting.codes import RequestCode
 from broker.remoting.property_room import SENT_BYTES_MAX
 from broker.state.topic_rules import RETRY_PREFIX
-from log.batch import BatchItem, encode_batch
+from log.batch import BatchColumns, encode_columns
 from log.errors import RecordError
 from log.record import SYS_FLAG_COMPRESSED
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 """Size of the largest body, after compression; brokers have the same limit by default."""
 PROPERTIES_BYTES_MAX = SENT_BYTES_MAX
+_DESCRIBED_BYTES_MAX = PROPERTIES_BYTES_MAX - len("UNIQ_KEY\x01\x02") - 32
+"""What is left of that beside the unique key, which has 32 characters."""
 _BODY_TYPES = (bytes, bytearray, memoryview)
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 _OWN_PROPERTIES = ("TAGS", "KEYS", "DELAY", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "UNIQ_KEY")
@@ -72,13 +74,12 @@ class Preparer:
         born_ms = self._wall_ms()
         if unique_key is None:
             unique_key = self._unique_keys.next(born_ms)
+        properties = f"UNIQ_KEY\x01{unique_key}\x02"
+        waits = False
         is_delivered_later = message.is_delivered_later
         if is_delivered_later or message.tags is not None or message.keys or message.properties:
-            properties = _properties(message, unique_key)
+            properties += _described(message)
             waits = is_delivered_later or _TIMER_SECONDS in message.properties
-        else:
-            properties = f"UNIQ_KEY\x01{unique_key}\x02"
-            waits = False
         sys_flag = 0
         if self._compress_above is not None and len(body) > self._compress_above:
             packed = zlib.compress(body, 5)
@@ -86,10 +87,9 @@ class Preparer:
                 body, sys_flag = packed, SYS_FLAG_COMPRESSED
         if len(body) > BODY_BYTES_MAX:
             raise MessageRejected(f"a body of {len(body)} bytes, at most {BODY_BYTES_MAX} can be stored")
-        flag = message.flag
-        if not isinstance(flag, int):
-            raise MessageRejected(f"a flag is a whole number, not {flag!r}")
-        return Outgoing(topic, SINGLE_CODE, body, properties, sys_flag, flag, [unique_key], born_ms, waits)
+        return Outgoing(
+            topic, SINGLE_CODE, body, properties, sys_flag, _flag(message), [unique_key], born_ms, waits
+        )
 
     def batch(self, messages: Sequence[Message]) -> Outgoing:
         """Return messages of one topic, ready to be sent as one append.
@@ -103,21 +103,30 @@ class Preparer:
             self._check_topic(topic)
         if topic.startswith(RETRY_PREFIX):
             raise MessageRejected("retry topics take no batches")
-        items = []
-        unique_keys = []
         born_ms = self._wall_ms()
-        for message in messages:
+        unique_keys = self._unique_keys.take(len(messages), born_ms)
+        columns = BatchColumns([], [], [])
+        alike = messages[0]
+        described = _described(alike)
+        for message, unique_key in zip(messages, unique_keys, strict=True):
             if message.topic != topic:
                 raise MessageRejected(f"a batch goes to one topic: {topic!r} and {message.topic!r}")
             if message.is_delivered_later:
                 raise MessageRejected("a batch cannot be delayed")
-            body = _body(message)
-            unique_key = self._unique_keys.next(born_ms)
-            unique_keys.append(unique_key)
-            item_properties = _properties(message, unique_key).encode()
-            items.append(BatchItem(message.flag, body, item_properties))  # type: ignore[arg-type]
+            if (
+                message.tags != alike.tags
+                or message.keys != alike.keys
+                or message.properties != alike.properties
+            ):
+                alike, described = message, _described(message)
+            body = message.body
+            if type(body) is not bytes or not body:
+                body = _body(message)
+            columns.flags.append(_flag(message))
+            columns.bodies.append(body)  # type: ignore[arg-type]
+            columns.properties.append(f"UNIQ_KEY\x01{unique_key}\x02{described}".encode())
         try:
-            packed = encode_batch(items)
+            packed = encode_columns(columns)
         except RecordError as error:
             raise MessageRejected(str(error)) from error
         if len(packed) > BODY_BYTES_MAX:
@@ -151,6 +160,14 @@ def _body(message: Message) -> Buffer:
     return body
 
 
+def _flag(message: Message) -> int:
+    """Return the application's flag. Raises MessageRejected."""
+    flag = message.flag
+    if not isinstance(flag, int):
+        raise MessageRejected(f"a flag is a whole number, not {flag!r}")
+    return flag
+
+
 def check_name(kind: str, name: str) -> None:
     """Check the name of a topic or group. Raises MessageRejected for one that no broker takes."""
     if not isinstance(name, str) or not _TOPIC.fullmatch(name):
@@ -169,10 +186,13 @@ def _keys(keys: str | Sequence[str]) -> str:
     return " ".join(keys)
 
 
-def _properties(message: Message, unique_key: str) -> str:
-    """Return the properties as a record has them: name, character 1, value, character 2. Raises MessageRejected."""
-    text = f"UNIQ_KEY\x01{unique_key}\x02"
-    count = 1
+def _described(message: Message) -> str:
+    """Return the properties beside the unique key as a record has them: name, character 1, value, character 2.
+
+    Raises MessageRejected.
+    """
+    text = ""
+    count = 0
     if message.tags is not None:
         text = f"{text}TAGS\x01{message.tags}\x02"
         count += 1
@@ -201,7 +221,7 @@ def _properties(message: Message, unique_key: str) -> str:
     # A separator inside a name or value would begin another property. Counting all of them finds that fastest.
     if text.count("\x01") + text.count("\x02") != 2 * count:
         raise MessageRejected("tags, keys and properties must not contain the characters 1 and 2")
-    if len(text) > PROPERTIES_BYTES_MAX // 3 and len(text.encode()) > PROPERTIES_BYTES_MAX:
+    if len(text) > _DESCRIBED_BYTES_MAX // 3 and len(text.encode()) > _DESCRIBED_BYTES_MAX:
         raise MessageRejected(f"tags, keys and properties take more than {PROPERTIES_BYTES_MAX} bytes")
     return text
 

@@ -30,12 +30,23 @@ class UniqueKeys:
     def next(self, now_ms: int) -> str:
         """Return the next key, of this wall time."""
         if now_ms != self._now_ms:
-            if not self._month_start_ms <= now_ms < self._month_end_ms:
-                self._enter_month(now_ms)
-            self._now_ms = now_ms
-            self._begin = unique_key(self._prefix, now_ms - self._month_start_ms, 0)[:-4]
+            self._enter(now_ms)
         self._counter = counter = (self._counter + 1) & 0xFFFF
         return f"{self._begin}{counter:04X}"
+
+    def take(self, count: int, now_ms: int) -> list[str]:
+        """Return the next keys, as many calls of `next` would."""
+        if now_ms != self._now_ms:
+            self._enter(now_ms)
+        begin, first = self._begin, self._counter + 1
+        self._counter = (self._counter + count) & 0xFFFF
+        return [f"{begin}{number & 0xFFFF:04X}" for number in range(first, first + count)]
+
+    def _enter(self, now_ms: int) -> None:
+        if not self._month_start_ms <= now_ms < self._month_end_ms:
+            self._enter_month(now_ms)
+        self._now_ms = now_ms
+        self._begin = unique_key(self._prefix, now_ms - self._month_start_ms, 0)[:-4]
 
     def _enter_month(self, now_ms: int) -> None:
         # The reference counts from the start of the local month; UTC serves as well, and a seed then fixes the key.

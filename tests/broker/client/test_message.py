@@ -115,6 +115,16 @@ def test_a_returned_message_shows_its_first_topic() -> None:
 def test_unique_keys_differ_within_and_between_makers() -> None:
     runtime = TrioRuntime()
     makers = [UniqueKeys(runtime) for _ in range(3)]
-    keys = [maker.next(runtime.wall_ms()) for maker in makers for _ in range(1000)]
+    keys = [maker.next(runtime.wall_ms()) for maker in makers for _ in range(500)]
+    keys += [key for maker in makers for key in maker.take(500, runtime.wall_ms())]
     assert len(set(keys)) == 3000
     assert {len(key) for key in keys} == {32}
+
+
+def test_keys_taken_together_are_those_taken_one_by_one() -> None:
+    one, many = UniqueKeys(TrioRuntime()), UniqueKeys(TrioRuntime())
+    many._prefix = one._prefix
+    now_ms = 1_700_000_000_000
+    ours = [one.next(now_ms + n // 40_000) for n in range(80_000)]
+    assert many.take(40_000, now_ms) + many.take(40_000, now_ms + 1) == ours
+    assert one.next(now_ms) == many.next(now_ms)

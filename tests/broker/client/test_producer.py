@@ -112,6 +112,36 @@ async def test_a_batch_is_one_append(broker: Broker, runtime: ClientRuntime) -> 
     assert len(broker.received(RequestCode.SEND_BATCH_MESSAGE)) == 1
 
 
+async def test_each_message_of_a_batch_has_what_is_its_own(broker: Broker, runtime: ClientRuntime) -> None:
+    shared = {"k": "v"}
+    messages = [
+        Message("t", b"0", tags="a", properties=shared),
+        Message("t", b"longer", tags="a", properties=shared, flag=-7),
+        Message("t", b"2", tags="b", properties=shared),
+        Message("t", b"3", tags="b", properties={"k": "ü"}, keys=["x", "y"]),
+        Message("t", b"4", tags="b", properties={"k": "ü"}, keys="x"),
+        Message("t", b"5"),
+    ]
+    async with producing(runtime) as producer:
+        await producer.send_batch(messages)
+    stored = [decode_record(record) for record in broker.records()]
+    assert [record.body for record in stored] == [message.body for message in messages]
+    assert [record.flag for record in stored] == [0, -7, 0, 0, 0, 0]
+    described = []
+    for record, key in zip(stored, unique_keys(broker), strict=True):
+        properties = parse_properties(record.properties)
+        assert properties.pop("UNIQ_KEY").encode() == key
+        described.append({name: properties.get(name) for name in ("TAGS", "KEYS", "k")})
+    assert described == [
+        {"TAGS": "a", "KEYS": None, "k": "v"},
+        {"TAGS": "a", "KEYS": None, "k": "v"},
+        {"TAGS": "b", "KEYS": None, "k": "v"},
+        {"TAGS": "b", "KEYS": "x y", "k": "ü"},
+        {"TAGS": "b", "KEYS": "x", "k": "ü"},
+        {"TAGS": None, "KEYS": None, "k": None},
+    ]
+
+
 async def test_one_way_arrives_and_waits_for_nothing(broker: Broker, runtime: ClientRuntime) -> None:
     async with producing(runtime) as producer:
         await producer.send_one_way(Message("t", b"x"))
@@ -181,6 +211,10 @@ async def test_illegal_batches_are_refused_here(world: World, runtime: ClientRun
             [Message("t", bytes(3_000_000)), Message("t", bytes(3_000_000))],
             [Message("t", b"")],
             [Message("t", "text")],  # type: ignore[arg-type]
+            [Message("t", b"x"), Message("t", b"x", tags="a\x02b")],
+            [Message("t", b"x"), Message("t", b"x", properties={"k": "v" * 31 * 1024})],
+            [Message("t", b"x", flag=1 << 31)],
+            [Message("t", b"x", flag="1")],  # type: ignore[arg-type]
         ):
             with pytest.raises(MessageRejected):
                 await producer.send_batch(messages)
