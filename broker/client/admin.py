@@ -172,6 +172,10 @@ class AdminClient:
         for name in sorted(info.broker_table):
             code = RequestCode.DELETE_TOPIC_IN_BROKER
             await self._ask_members(info, name, code, {"topic": topic}, _cannot_be_repeated)
+        await self.forget_topic(topic)
+
+    async def forget_topic(self, topic: str) -> None:
+        """Have all name servers forget the topic, until a broker registers it again."""
         for address in self.core.name_servers.addresses:
             response = await self.core.pool.call(
                 address, RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Final
+
 import msgspec
 from starlette.responses import Response
 
@@ -15,12 +18,15 @@ from broker.client.errors import (
     NotDelivered,
     UsageError,
 )
+from broker.console.asking import InPart
 from broker.console.audit import AuditError
 from broker.console.parameters import ParametersError
 from broker.console.seats import SignInRefusedError
 from broker.console.sessions import TooManyError
 from broker.operations.errors import InUse, NotThere
 from broker.remoting.codes import ResponseCode
+
+MISSING_HEADER: Final = "x-trivet-missing"
 
 
 class RefusedError(Exception):
@@ -43,8 +49,13 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def json_response(content: object, status: int = 200) -> Response:
-    """Return an answer in JSON."""
-    return Response(msgspec.json.encode(content), status, media_type="application/json")
+    """Return an answer in JSON; broker groups that are missing from it are named in a header of their own."""
+    headers = {}
+    if isinstance(content, InPart):
+        if content.missing:
+            headers[MISSING_HEADER] = json.dumps(msgspec.to_builtins(content.missing))  # in ASCII
+        content = content.content
+    return Response(msgspec.json.encode(content), status, headers, "application/json")
 
 
 def failure_response(error: Exception) -> Response | None:

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from broker.client.transport.credentials import Credentials
 from broker.console.answers import Failure, RefusedError, failure_response, is_unknown, json_response
-from broker.console.asking import Order, Question
+from broker.console.asking import InPart, Order, Question
 from broker.console.audit import AuditLog
 from broker.console.events import LiveStream
 from broker.console.guard import TOKEN_HEADER, Guard
@@ -230,7 +230,9 @@ class Console:
         except BaseException as error:
             self._audit.end(change, "unknown" if is_unknown(error) else "failed", str(error))
             raise
-        self._audit.end(change, "done")
+        missing = content.missing if isinstance(content, InPart) else ()
+        told = "; ".join(f"not in {one.group}: {one.why}" for one in missing)
+        self._audit.end(change, "in part" if missing else "done", told)
         return content
 
 

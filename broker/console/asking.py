@@ -3,18 +3,38 @@
     Question("/api/topics/{topic}", TopicQuestion, describe_topic)
     Order("/api/messages", TestMessage, send_message, "send a test message")
 
-A function gets the seat of whoever asks and the checked parameters, and returns what is told in JSON. It knows neither
-HTTP nor who may change things: that stands in `answer.py`, once for all of them.
+A function gets the seat of whoever asks and the checked parameters, and returns what is told in JSON; as `InPart` where
+broker groups may be missing from it. It knows neither HTTP nor who may change things: that stands in `app.py`, once for
+all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from broker.console.parameters import Parameters
 from broker.console.seats import Seat
+from broker.operations.asking import Groups, Missing
+
+Content = TypeVar("Content")
+
+
+@dataclass(frozen=True, slots=True)
+class InPart(Generic[Content]):
+    """What is told, or was done, as far as broker groups answer. Pages name those that are ``missing``."""
+
+    content: Content
+    missing: tuple[Missing, ...]
+
+
+async def in_part(seat: Seat, ask: Callable[[Groups], Awaitable[Content]]) -> InPart[Content]:
+    """Do something in all broker groups that answer. Raises ClientError."""
+    groups = await Groups.registered(seat.admin)
+    content = await ask(groups)
+    return InPart(content, groups.missing)
+
 
 Function = Callable[[Seat, Any], Awaitable[object]]
 

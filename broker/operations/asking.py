@@ -1,14 +1,15 @@
 """Questions to broker groups: any member takes them, and several may be under way at once.
 
-A member forwards what only its leader can do, so the next one is asked when one fails. A group without a leader answers
-nothing: `each` fails with it, `answers` tells what the others say and which group is missing.
+A member forwards what only its leader can do, so the next one is asked when one fails. A group that has no leader now
+answers nothing. It keeps the others from nothing: `Groups.ask` goes on without it, and `Groups.missing` names it when
+an operation is over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -36,21 +37,18 @@ class Missing:
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answers(Generic[Result]):
-    """What broker groups answered, by name, and those that did not."""
-
-    by_group: Mapping[str, Result]
-    missing: tuple[Missing, ...]
-
-
 class Groups:
-    """The broker groups of a cluster as the name server knows them at one moment; `read` and `order` ask them."""
+    """The broker groups of a cluster for one operation, as the name server knew them when it began.
+
+    ``names`` are the groups that have answered everything so far; what fails in one of them makes it `missing` for the
+    rest of the operation.
+    """
 
     def __init__(self, admin: AdminClient, info: ClusterInfo) -> None:
         self.admin = admin
         self.names: tuple[str, ...] = tuple(sorted(info.broker_table))
         self._info = info
+        self._failures: dict[str, ClientError] = {}
 
     @classmethod
     async def registered(cls, admin: AdminClient) -> Groups:
@@ -60,11 +58,54 @@ class Groups:
             raise NoRoute("", "no broker is registered")
         return groups
 
+    @property
+    def missing(self) -> tuple[Missing, ...]:
+        """The groups that could not be asked, or have not done it, sorted by name."""
+        return tuple(Missing(group=name, why=str(self._failures[name])) for name in sorted(self._failures))
+
+    def in_doubt(self) -> str:
+        """Return what is to be said behind "there is no such thing": that the groups that are missing may have it."""
+        return "".join(f"; {one.group} may have it, and has not answered: {one.why}" for one in self.missing)
+
+    def in_cluster(self, cluster: str | None) -> list[str]:
+        """Return the names of a cluster's groups, sorted; those of all clusters for None."""
+        table = self._info.cluster_table
+        return sorted({name for key, found in table.items() if cluster in (None, key) for name in found})
+
+    async def ask(
+        self, ask: Callable[[str], Awaitable[Result]], names: Iterable[str] | None = None
+    ) -> dict[str, Result]:
+        """Ask each of these groups, or all; returns what those say that answer, by name in their order.
+
+        A group that fails, or is missing already, is left out. Where none answers this raises the error of the first:
+        a refusal, if there is one, and those that refuse are not missing then.
+        """
+        asked = self.names if names is None else tuple(names)
+        failed = {name: self._failures[name] for name in asked if name in self._failures}
+
+        async def attempt(name: str) -> list[Result]:
+            try:
+                return [] if name in failed else [await ask(name)]
+            except ClientError as error:
+                failed[name] = error
+                return []
+
+        found = await each(self.admin, asked, attempt)
+        answers = {name: answer for name, got in zip(asked, found, strict=True) for answer in got}
+        refusals = {name: error for name, error in failed.items() if not error.retry_may_help}
+        lost = failed if answers else {name: failed[name] for name in failed.keys() - refusals.keys()}
+        self._failures |= lost
+        self.names = tuple(name for name in self.names if name not in self._failures)
+        if failed and not answers:
+            raise next(error for name in asked if (error := (refusals or failed).get(name)))
+        return answers
+
     def addresses(self, name: str) -> list[str]:
         """Return the addresses of a group's members, the leader's first. Raises NoRoute for an unknown group."""
         data = self._info.broker_table.get(name)
         if data is None:
-            raise NoRoute(name, f"no such group is registered; there are: {', '.join(self.names)}")
+            known = ", ".join(sorted(self._info.broker_table))
+            raise NoRoute(name, f"no such group is registered; there are: {known}")
         return [address for _, address in sorted(data.broker_addresses.items())]
 
     async def read(
@@ -146,29 +187,3 @@ async def each(
     if failures:
         raise failures[0]
     return [found[place] for place in range(count)]
-
-
-async def answers(
-    admin: AdminClient, names: Iterable[str], ask: Callable[[str], Awaitable[Result]]
-) -> Answers[Result]:
-    """Ask every one of these broker groups, and take what some say though others fail.
-
-    Raises the first group's error if none answers.
-    """
-    asked = tuple(names)
-    failures: dict[str, ClientError] = {}
-
-    async def attempt(name: str) -> list[Result]:
-        try:
-            return [await ask(name)]
-        except ClientError as error:
-            failures[name] = error
-            return []
-
-    found = await each(admin, asked, attempt)
-    if failures and len(failures) == len(asked):
-        raise failures[asked[0]]
-    return Answers(
-        by_group={name: answer for name, got in zip(asked, found, strict=True) for answer in got},
-        missing=tuple(Missing(group=name, why=str(failures[name])) for name in asked if name in failures),
-    )

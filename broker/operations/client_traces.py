@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from broker.client.admin import AdminClient
+from broker.operations.asking import Groups
 from broker.operations.reading import StoredMessage, copies_of, stored_message
 from broker.state.topic_rules import TRACE_TOPIC
 
@@ -40,12 +40,12 @@ class Traced:
     """Of a consumption: how often the message had been retried before."""
 
 
-async def client_traces(admin: AdminClient, message_id: str) -> list[Traced]:
+async def client_traces(groups: Groups, message_id: str) -> list[Traced]:
     """Return what clients have traced of a message, the earliest first; nothing where none does, or none may be read.
 
     Raises ClientError.
     """
-    views = await copies_of(admin, TRACE_TOPIC, message_id, unique=False)
+    views = await copies_of(groups, TRACE_TOPIC, message_id, unique=False)
     return traced((stored_message(view) for view in views), message_id)
 
 

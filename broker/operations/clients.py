@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from broker.client.admin import AdminClient
 from broker.operations.asking import Groups, each, read_body
 from broker.operations.members import connection_of
 from broker.remoting.admin_bodies import AllProducers
@@ -30,13 +29,12 @@ class ConnectedClient:
     brokers: tuple[str, ...]
 
 
-async def connected_clients(admin: AdminClient) -> list[ConnectedClient]:
+async def connected_clients(groups: Groups) -> list[ConnectedClient]:
     """Return all clients that announce a group, sorted by role, group and id. Raises ClientError."""
-    groups = await Groups.registered(admin)
     found: dict[tuple[str, str, str], list[ConnectedClient]] = {}
-    consumers = await each(admin, groups.names, lambda name: _consumers(groups, name))
-    producers = await each(admin, groups.names, lambda name: _producers(groups, name))
-    for clients in (*consumers, *producers):
+    consumers = await groups.ask(lambda name: _consumers(groups, name))
+    producers = await groups.ask(lambda name: _producers(groups, name))
+    for clients in (*consumers.values(), *producers.values()):
         for client in clients:
             found.setdefault((client.role, client.group, client.client_id), []).append(client)
     merged = []

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
-from broker.client.admin import AdminClient
 from broker.operations.asking import Groups, each, read_body
 from broker.operations.errors import InUse, NotThere
 from broker.operations.members import config_of, connection_of, consumed_topics, running_infos
 from broker.operations.own_groups import is_made_by_tools
 from broker.operations.progress import Place, Range, lags, ranges_of
+from broker.operations.topics import delete_topic
 from broker.remoting.admin_bodies import (
     BrokerConsumeStats,
     ConsumerConnection,
@@ -123,12 +123,11 @@ class GroupDetail:
     retry_queues: int
 
 
-async def list_groups(admin: AdminClient, *, system: bool = False) -> list[GroupSummary]:
+async def list_groups(groups: Groups, *, system: bool = False) -> list[GroupSummary]:
     """Return the consumer groups of the cluster, sorted; those that every broker has by itself only if ``system``.
 
-    Raises ClientError.
+    Figures are without the broker groups that are missing afterwards. Raises ClientError.
     """
-    groups = await Groups.registered(admin)
 
     async def tables(name: str) -> tuple[SubscriptionGroupTable, BrokerConsumeStats]:
         known = await groups.read(name, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {})
@@ -138,7 +137,7 @@ async def list_groups(admin: AdminClient, *, system: bool = False) -> list[Group
             read_body(progress, name, BrokerConsumeStats.decode),
         )
 
-    found = dict(zip(groups.names, await each(admin, groups.names, tables), strict=True))
+    found = await groups.ask(tables)
     names = sorted(
         {
             group
@@ -147,10 +146,15 @@ async def list_groups(admin: AdminClient, *, system: bool = False) -> list[Group
             if system or not (is_system_group(group) or is_made_by_tools(group))
         }
     )
-    places = [(group, name) for group in names for name in groups.names]
-    connections = dict(
-        zip(places, await each(admin, places, lambda place: connection_of(groups, *place)), strict=True)
-    )
+
+    async def members(name: str) -> list[ConsumerConnection | None]:
+        return await each(groups.admin, names, lambda group: connection_of(groups, group, name))
+
+    connections = {
+        (group, name): connection
+        for name, of_groups in (await groups.ask(members)).items()
+        for group, connection in zip(names, of_groups, strict=True)
+    }
     rates = {
         group: [one for name in groups.names for one in found[name][1].groups.get(group, ())]
         for group in names
@@ -193,21 +197,14 @@ async def _lags_in_all(
     A group that is broadcast to has none here: each of its members keeps positions of its own.
     """
     counted = [group for group, found in connections.items() if _kind(found) != "broadcasting"]
-    places = [
-        (broker, topic)
-        for broker in groups.names
-        for topic in sorted({topic for group in counted for topic in read[group]})
-    ]
-    kept = dict(
-        zip(places, await each(groups.admin, places, lambda place: ranges_of(groups, *place)), strict=True)
-    )
+    topics = sorted({topic for group in counted for topic in read[group]})
     first = {group: next(iter(found), None) for group, found in connections.items()}
-    total = dict.fromkeys(connections, 0)
-    for broker in groups.names:
+
+    async def count(broker: str) -> dict[Place, int]:
+        kept = await each(groups.admin, topics, lambda topic: ranges_of(groups, broker, topic))
         ranges = {
             (topic, queue): at
-            for (name, topic), queues in kept.items()
-            if name == broker
+            for topic, queues in zip(topics, kept, strict=True)
             for queue, at in queues.items()
         }
         positions = {
@@ -222,23 +219,27 @@ async def _lags_in_all(
                     place = Place(group, queue.topic, queue.queue_id)
                     if place in positions:  # topics with more queues than are read tell of these, too
                         positions[place] = at.consumer_offset
-        for place, lag in (await lags(groups, broker, positions, ranges, first)).items():
+        return await lags(groups, broker, positions, ranges, first)
+
+    total = dict.fromkeys(connections, 0)
+    for behind in (await groups.ask(count)).values():
+        for place, lag in behind.items():
             total[place.group] += lag
     return total
 
 
-async def describe_group(admin: AdminClient, name: str) -> GroupDetail:
+async def describe_group(groups: Groups, name: str) -> GroupDetail:
     """Return a consumer group with its members, what these subscribe to, and its progress in every queue.
 
-    Raises NotThere for a group that no broker knows, ClientError.
+    Queues of broker groups that are missing afterwards are not told of. Raises NotThere for a consumer group that no
+    broker knows, ClientError.
     """
-    groups = await Groups.registered(admin)
-    configs = await each(admin, groups.names, lambda broker: config_of(groups, name, broker))
-    connections = await each(admin, groups.names, lambda broker: connection_of(groups, name, broker))
-    here = [connection for connection in connections if connection is not None]
-    known = [config for config in configs if config is not None]
+    configs = await groups.ask(lambda broker: config_of(groups, name, broker))
+    connections = await groups.ask(lambda broker: connection_of(groups, name, broker))
+    here = [connection for connection in connections.values() if connection is not None]
+    known = [config for config in configs.values() if config is not None]
     if not known and not here:
-        raise NotThere(f"no broker knows the consumer group {name!r}")
+        raise NotThere(f"no broker knows the consumer group {name!r}{groups.in_doubt()}")
     told = await running_infos(groups, name, connections)
     members = _members(here, told)
     owners = {
@@ -248,19 +249,17 @@ async def describe_group(admin: AdminClient, name: str) -> GroupDetail:
     }
     kind = _kind(here)
     subscribed = {topic for one in here for topic in one.subscription_table}
-    consumed = await each(admin, groups.names, lambda broker: consumed_topics(groups, name, broker))
+    consumed = await groups.ask(lambda broker: consumed_topics(groups, name, broker))
     # Whoever reads a topic in one broker group reads it in all: where no position is noted, nothing was read yet.
-    read = subscribed.union(*consumed)
+    read = subscribed.union(*consumed.values())
     progress = (
-        []  # each member keeps its own positions
+        {}  # each member keeps its own positions
         if kind == "broadcasting"
-        else await each(
-            admin, groups.names, lambda broker: _progress(groups, broker, name, read, owners, here)
-        )
+        else await groups.ask(lambda broker: _progress(groups, broker, name, read, owners, here))
     )
     queues = tuple(
         sorted(
-            (queue for found, _ in progress for queue in found),
+            (queue for found, _ in progress.values() for queue in found),
             key=lambda at: (at.topic, at.broker, at.queue),
         )
     )
@@ -275,7 +274,7 @@ async def describe_group(admin: AdminClient, name: str) -> GroupDetail:
         queues=queues,
         lag=sum(queue.lag for queue in queues),
         lag_s=max((queue.lag_s for queue in queues), default=0.0),
-        consumed_per_s=sum(rate for _, rate in progress),
+        consumed_per_s=sum(rate for _, rate in progress.values()),
         may_consume=config.consume_enable,
         retries_max=config.retry_max_times,
         retry_queues=config.retry_queue_nums,
@@ -283,29 +282,28 @@ async def describe_group(admin: AdminClient, name: str) -> GroupDetail:
 
 
 async def delete_group(
-    admin: AdminClient, name: str, *, while_in_use: bool = False, dead_letters: bool = False
-) -> None:
+    groups: Groups, name: str, *, while_in_use: bool = False, dead_letters: bool = False
+) -> list[str]:
     """Delete a consumer group with its positions and its retry topic, with ``dead_letters`` these, too.
 
-    Raises InUse for a group with members unless ``while_in_use``, as each of them would make it anew, NotThere,
-    ClientError.
+    Returns the broker groups that have; those that are missing keep all of it until the same is ordered again. Raises
+    InUse for a group with members unless ``while_in_use``, as each of them would make it anew, NotThere, ClientError.
     """
-    groups = await Groups.registered(admin)
-    connections = await each(admin, groups.names, lambda broker: connection_of(groups, name, broker))
-    members = {client.client_id for one in connections if one for client in one.connection_set}
+    connections = await groups.ask(lambda broker: connection_of(groups, name, broker))
+    members = {client.client_id for one in connections.values() if one for client in one.connection_set}
     if members and not while_in_use:
         raise InUse(f"consumer group {name!r} has {len(members)} members, among them {min(members)}")
-    configs = await each(admin, groups.names, lambda broker: config_of(groups, name, broker))
-    if not members and not any(configs):
-        raise NotThere(f"no broker knows the consumer group {name!r}")
+    configs = await groups.ask(lambda broker: config_of(groups, name, broker))
+    if not members and not any(configs.values()):
+        raise NotThere(f"no broker knows the consumer group {name!r}{groups.in_doubt()}")
     fields = {"groupName": name, "cleanOffset": "true", "removeOffset": "true"}
-    for broker in groups.names:
-        await groups.order(broker, RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
+    await groups.ask(lambda broker: groups.order(broker, RequestCode.DELETE_SUBSCRIPTIONGROUP, fields))
     own = [RETRY_PREFIX + name, *([DEAD_LETTER_PREFIX + name] if dead_letters else [])]
-    there = set(await admin.topics())
+    there = set(await groups.admin.topics())
     for topic in own:
         if topic in there:
-            await admin.delete_topic(topic)
+            await delete_topic(groups, topic)
+    return list(groups.names)
 
 
 async def _progress(

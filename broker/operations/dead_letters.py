@@ -15,14 +15,15 @@ from dataclasses import dataclass
 
 from broker.client.admin import AdminClient
 from broker.client.consuming.queue_calls import QueueCalls
-from broker.client.errors import DamagedMessage, MessageRejected, NoRoute, UsageError
+from broker.client.errors import ClientError, DamagedMessage, MessageRejected, NoRoute, UsageError
 from broker.client.message import Message, MessageQueue, MessageView
 from broker.client.producing.producer import Producer
 from broker.client.transport.patient_calls import PatientCalls
-from broker.operations.asking import each
+from broker.operations.asking import Groups, each
 from broker.operations.errors import NotThere
 from broker.operations.own_groups import REDRIVER_PREFIX
 from broker.operations.reading import queue_calls, read_queue
+from broker.operations.topics import delete_topic, topic_queues
 from broker.state.topic_rules import DEAD_LETTER_PREFIX, GROUP_LENGTH_MAX, RETRY_PREFIX
 
 RATE_PER_S = 100.0
@@ -74,26 +75,33 @@ def redriver_of(group: str) -> str:
     return name
 
 
-async def list_dead_letters(admin: AdminClient) -> list[DeadLetters]:
+async def list_dead_letters(groups: Groups) -> list[DeadLetters]:
     """Return the consumer groups that have dead letters, sorted. Raises ClientError."""
-    topics = [topic for topic in await admin.topics() if topic.startswith(DEAD_LETTER_PREFIX)]
+    topics = [topic for topic in await groups.admin.topics() if topic.startswith(DEAD_LETTER_PREFIX)]
 
-    async def count(topic: str) -> DeadLetters:
-        return await _dead_letters(admin, topic.removeprefix(DEAD_LETTER_PREFIX))
+    async def count(topic: str) -> DeadLetters | None:
+        try:
+            return await count_dead_letters(groups, topic.removeprefix(DEAD_LETTER_PREFIX))
+        except ClientError:
+            if not groups.names or not groups.missing:
+                raise
+            return None  # only groups that are missing have it
 
-    return [found for found in await each(admin, topics, count) if found.kept]
+    return [found for found in await each(groups.admin, topics, count) if found is not None and found.kept]
 
 
-async def count_dead_letters(admin: AdminClient, group: str) -> DeadLetters:
+async def count_dead_letters(groups: Groups, group: str) -> DeadLetters:
     """Return how many dead letters a consumer group has; none if it never had one. Raises ClientError."""
     try:
-        return await _dead_letters(admin, group)
+        return await _dead_letters(groups, group)
     except NoRoute:
+        if groups.missing:
+            raise
         return DeadLetters(group=group, kept=0, waiting=0, newest_ms=None)
 
 
 async def redrive(
-    admin: AdminClient,
+    groups: Groups,
     group: str,
     *,
     rate_per_s: float = RATE_PER_S,
@@ -103,6 +111,7 @@ async def redrive(
 ) -> Redriven:
     """Send a consumer group's dead letters to it again, those that were not yet; with ``again`` all that are kept.
 
+    Those of broker groups that are missing stay where they are, and are not counted.
     At most ``limit`` are sent, and none that came after the call. ``done`` is called with their number now and then.
     When this raises, what was sent is stored, and the next call goes on behind it. Raises NotThere for a group without
     dead letters, UsageError, ClientError.
@@ -111,13 +120,14 @@ async def redrive(
         raise UsageError(f"a rate of {rate_per_s:g} messages a second sends nothing")
     if limit is not None and limit < 1:
         raise UsageError(f"limit {limit}: at least 1")
-    before = await count_dead_letters(admin, group)
+    before = await count_dead_letters(groups, group)
     if not before.kept:
-        raise NotThere(f"consumer group {group!r} has no dead letters")
+        raise NotThere(f"consumer group {group!r} has no dead letters{groups.in_doubt()}")
+    admin = groups.admin
     topic, runtime = DEAD_LETTER_PREFIX + group, admin.core.runtime
     reading = queue_calls(admin)
     marks = QueueCalls(PatientCalls(admin.core), redriver_of(group))
-    queues = (await admin.route(topic)).readable
+    queues = [queue for queue in (await admin.route(topic)).readable if queue.broker_name in groups.names]
     sent, left, passed_over = 0, 0, 0
     begun_ns = runtime.now_ns()
     async with producer_of(admin, redriver_of(group)) as producer:
@@ -155,15 +165,15 @@ async def redrive(
     return Redriven(sent=sent, left=left, passed_over=passed_over)
 
 
-async def purge(admin: AdminClient, group: str) -> int:
+async def purge(groups: Groups, group: str) -> int:
     """Delete all dead letters of a consumer group; returns how many there were. The next one makes the topic anew.
 
-    Raises NotThere for a group without dead letters, ClientError.
+    Broker groups that are missing keep theirs. Raises NotThere for a group without dead letters, ClientError.
     """
-    found = await count_dead_letters(admin, group)
+    found = await count_dead_letters(groups, group)
     if not found.kept:
-        raise NotThere(f"consumer group {group!r} has no dead letters")
-    await admin.delete_topic(DEAD_LETTER_PREFIX + group)
+        raise NotThere(f"consumer group {group!r} has no dead letters{groups.in_doubt()}")
+    await delete_topic(groups, DEAD_LETTER_PREFIX + group)
     return found.kept
 
 
@@ -179,15 +189,15 @@ def producer_of(admin: AdminClient, group: str) -> Producer:
     )
 
 
-async def _dead_letters(admin: AdminClient, group: str) -> DeadLetters:
-    found = await admin.describe_topic(DEAD_LETTER_PREFIX + group)
-    kept = [status for status in found if status.max_offset > status.min_offset]
-    marks = QueueCalls(PatientCalls(admin.core), redriver_of(group))
+async def _dead_letters(groups: Groups, group: str) -> DeadLetters:
+    found = await topic_queues(groups, DEAD_LETTER_PREFIX + group)
+    kept = [status for status in found.queues if status.max_offset > status.min_offset]
+    marks = QueueCalls(PatientCalls(groups.admin.core), redriver_of(group))
 
     async def mark(queue: MessageQueue) -> int:
         return await marks.committed_offset(queue) or 0
 
-    sent = await each(admin, [status.queue for status in kept], mark)
+    sent = await each(groups.admin, [status.queue for status in kept], mark)
     return DeadLetters(
         group=group,
         kept=sum(status.max_offset - status.min_offset for status in kept),

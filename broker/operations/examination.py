@@ -11,7 +11,7 @@ import msgspec
 
 from broker.client.admin import AdminClient
 from broker.client.errors import BrokerError, ClientError, ConnectionFailed
-from broker.operations.asking import each, read_body
+from broker.operations.asking import Groups, each, read_body
 from broker.operations.clients import ConnectedClient, connected_clients
 from broker.operations.consumer_groups import GroupDetail, describe_group
 from broker.operations.errors import NotThere
@@ -73,16 +73,18 @@ async def examine(admin: AdminClient) -> Examination:
     groups: list[GroupDetail] = []
     failure = None
     try:
-        clients = tuple(await connected_clients(admin))
+        asked = await Groups.registered(admin)  # a group without a leader is a finding of its own
+        clients = tuple(await connected_clients(asked))
         members: dict[str, set[str]] = {}
         for client in clients:
             if client.role == "consumer":
                 members.setdefault(client.group, set()).add(client.client_id)
         for group in sorted(group for group, ids in members.items() if len(ids) > 1):
             try:
-                groups.append(await describe_group(admin, group))
+                groups.append(await describe_group(asked, group))
             except NotThere:
                 pass  # it has gone meanwhile
+        failure = "; ".join(f"{one.group}: {one.why}" for one in asked.missing) or None
     except ClientError as error:
         failure = str(error)
     return Examination(

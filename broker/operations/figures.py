@@ -14,7 +14,7 @@ import msgspec
 
 from broker.client.admin import AdminClient, BrokerStatus
 from broker.client.errors import BrokerError, ConnectionFailed
-from broker.operations.asking import Groups, each, read_body
+from broker.operations.asking import Groups, Missing, each, read_body
 from broker.operations.own_groups import is_made_by_tools
 from broker.remoting.admin_bodies import BrokerConsumeStats
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -39,13 +39,15 @@ class NodeFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Counts at one moment: messages ever stored by topic; by consumer group those passed and those yet to come."""
+    """Counts at one moment: messages ever stored, by topic and broker group; those that consumer groups have passed,
+    likewise, and have yet to. Broker groups that are ``missing`` did not answer."""
 
     at_ns: int
     nodes: tuple[NodeFigures, ...]
-    stored: Mapping[str, int]
-    passed: Mapping[str, int]
+    stored: Mapping[tuple[str, str], int]
+    passed: Mapping[tuple[str, str], int]
     lag: Mapping[str, int]
+    missing: tuple[Missing, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,16 +69,20 @@ class GroupRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The cluster between two samples, topics by their rates and groups by their lag, the largest first."""
+    """The cluster between two samples, topics by their rates and groups by their lag, the largest first.
+
+    What broker groups do that were ``missing`` in one of them is not in the rates.
+    """
 
     nodes: tuple[NodeFigures, ...]
     topics: tuple[TopicRate, ...]
     groups: tuple[GroupRate, ...]
+    missing: tuple[Missing, ...]
 
 
-async def sample(admin: AdminClient) -> Sample:
+async def sample(groups: Groups) -> Sample:
     """Count once. A node that does not answer is in the sample; raises ClientError where no group does."""
-    groups = await Groups.registered(admin)
+    admin = groups.admin
     statuses = await admin.status()
 
     async def consumed(name: str) -> BrokerConsumeStats:
@@ -85,23 +91,28 @@ async def sample(admin: AdminClient) -> Sample:
 
     nodes = await each(admin, statuses, lambda status: _node(admin, status))
     ends: dict[tuple[str, str, int], int] = {}
-    passed: dict[str, int] = {}
+    passed: dict[tuple[str, str], int] = {}
     lag: dict[str, int] = {}
-    for found in await each(admin, groups.names, consumed):
+    for broker, found in (await groups.ask(consumed)).items():
         for group, progress in found.groups.items():
             if is_system_group(group) or is_made_by_tools(group):
                 continue
             for stats in progress:
                 for queue, at in stats.offsets.items():
                     ends[queue.topic, queue.broker_name, queue.queue_id] = at.broker_offset
-                    passed[group] = passed.get(group, 0) + at.consumer_offset
+                    passed[group, broker] = passed.get((group, broker), 0) + at.consumer_offset
                     behind = max(0, at.broker_offset - at.consumer_offset)
                     lag[group] = lag.get(group, 0) + behind
-    stored: dict[str, int] = {}
-    for (topic, _, _), end in ends.items():
-        stored[topic] = stored.get(topic, 0) + end
+    stored: dict[tuple[str, str], int] = {}
+    for (topic, broker, _), end in ends.items():
+        stored[topic, broker] = stored.get((topic, broker), 0) + end
     return Sample(
-        at_ns=admin.core.runtime.now_ns(), nodes=tuple(nodes), stored=stored, passed=passed, lag=lag
+        at_ns=admin.core.runtime.now_ns(),
+        nodes=tuple(nodes),
+        stored=stored,
+        passed=passed,
+        lag=lag,
+        missing=groups.missing,
     )
 
 
@@ -109,21 +120,26 @@ def between(before: Sample, after: Sample) -> Figures:
     """Return what happened between two samples. What is new in the second has no rate yet."""
     seconds = max((after.at_ns - before.at_ns) / 1e9, 1e-3)
 
-    def rate(now: int, name: str, earlier: Mapping[str, int]) -> float:
-        return max(0, now - earlier.get(name, now)) / seconds
+    def rates(earlier: Mapping[tuple[str, str], int], now: Mapping[tuple[str, str], int]) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for (name, broker), count in now.items():
+            grown = max(0, count - earlier.get((name, broker), count))
+            found[name] = found.get(name, 0.0) + grown / seconds
+        return found
 
     topics = [
-        TopicRate(topic=topic, stored_per_s=rate(count, topic, before.stored))
-        for topic, count in after.stored.items()
+        TopicRate(topic=topic, stored_per_s=rate)
+        for topic, rate in rates(before.stored, after.stored).items()
     ]
     groups = [
-        GroupRate(group=group, consumed_per_s=rate(count, group, before.passed), lag=after.lag[group])
-        for group, count in after.passed.items()
+        GroupRate(group=group, consumed_per_s=rate, lag=after.lag[group])
+        for group, rate in rates(before.passed, after.passed).items()
     ]
     return Figures(
         nodes=after.nodes,
         topics=tuple(sorted(topics, key=lambda topic: (-topic.stored_per_s, topic.topic))),
         groups=tuple(sorted(groups, key=lambda group: (-group.lag, group.group))),
+        missing=after.missing,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from broker.client.errors import BrokerError, ConnectionFailed
 from broker.operations.asking import Groups, each, read_body
@@ -36,11 +36,14 @@ async def config_of(groups: Groups, group: str, broker: str) -> SubscriptionGrou
 
 
 async def running_infos(
-    groups: Groups, group: str, connections: Iterable[ConsumerConnection | None]
+    groups: Groups, group: str, connections: Mapping[str, ConsumerConnection | None]
 ) -> dict[str, ConsumerRunningInfo]:
-    """Return what each member says of itself, by client id; members that say nothing are left out."""
+    """Return what each member says of itself, by client id; ``connections`` are by broker group.
+
+    Members that say nothing are left out.
+    """
     asked: dict[str, str] = {}
-    for broker, connection in zip(groups.names, connections, strict=True):
+    for broker, connection in connections.items():
         for client in connection.connection_set if connection else ():
             asked.setdefault(client.client_id, broker)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from broker.client.admin import AdminClient
 from broker.client.consuming.lookups import FOREVER_MS, FOUND_MAX, UNIQUE_KEY_COUNT
 from broker.client.errors import UsageError
 from broker.client.message import MessageQueue, MessageView
@@ -25,6 +24,7 @@ from broker.operations.reading import (
     queue_calls,
     read_queue,
     stored_message,
+    with_key,
 )
 from broker.operations.topics import consumers_of
 from broker.remoting.admin_bodies import ConsumeStats
@@ -94,7 +94,7 @@ class MessageWay:
 
 
 async def find_messages(
-    admin: AdminClient,
+    groups: Groups,
     topic: str,
     *,
     key: str | None = None,
@@ -113,8 +113,9 @@ async def find_messages(
     - With ``since_ms`` or ``offset``: from there on, of all queues, or of the one named by ``queue`` (and ``broker``).
     - Else the newest, those before ``until_ms`` if that is given.
 
-    Times are in ms since 1970, and compared by when a message was stored; ``until_ms`` is not contained. Raises
-    UsageError for choices that do not fit together, NoRoute for an unknown topic, ClientError.
+    Times are in ms since 1970, and compared by when a message was stored; ``until_ms`` is not contained. Messages of
+    broker groups that are missing afterwards are not found. Raises UsageError for choices that do not fit together,
+    NoRoute for an unknown topic, ClientError.
     """
     if not 1 <= limit <= LIMIT_MAX:
         raise UsageError(f"limit {limit}: from 1 to {LIMIT_MAX}")
@@ -123,34 +124,33 @@ async def find_messages(
     if offset is not None and since_ms is not None:
         raise UsageError("an offset and a time each say where to begin: give one of them")
     if message_id is not None:
-        return (await _with_id(admin, topic, message_id))[:limit]
+        return (await _with_id(groups, topic, message_id))[:limit]
     if key is not None:
         begin, end = since_ms or 0, FOREVER_MS if until_ms is None else until_ms
-        views = await lookups(admin).query(topic, key, begin, end, min(limit, FOUND_MAX))
+        views = await with_key(groups, topic, key, begin, end, min(limit, FOUND_MAX))
         found = sorted((stored_message(view) for view in views), key=_by_time)
         chosen = [message for message in found if begin <= message.stored_ms < end]
         return [message for message in chosen if queue in (None, message.queue)][-limit:]
-    return await _in_queues(admin, topic, broker, queue, offset, since_ms, until_ms, limit)
+    return await _in_queues(groups, topic, broker, queue, offset, since_ms, until_ms, limit)
 
 
-async def way_of(admin: AdminClient, topic: str, message_id: str) -> MessageWay:
+async def way_of(groups: Groups, topic: str, message_id: str) -> MessageWay:
     """Return the way of the message with this id, the sender's or the broker's, that was sent to ``topic``.
 
     An account that may not read where messages wait is not told of that. Raises NotThere if neither the message nor a
     copy of it is kept, NoRoute for an unknown topic, ClientError.
     """
-    groups = await Groups.registered(admin)
-    own = await _with_id(admin, topic, message_id)
+    own = await _with_id(groups, topic, message_id)
     unique = own[0].message_id if own else message_id
-    consumers = await consumers_of(groups, groups.names, topic)
-    there = set(await admin.topics())
+    consumers = await consumers_of(groups, topic)
+    there = set(await groups.admin.topics())
     places = [SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, CHECK_EXHAUSTED_TOPIC]
     places += [prefix + group for group in consumers for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX)]
 
     async def copies(place: str) -> list[MessageView]:
-        return await copies_of(admin, place, unique, unique=True) if place in there else []
+        return await copies_of(groups, place, unique) if place in there else []
 
-    found = await each(admin, places, copies)
+    found = await each(groups.admin, places, copies)
     steps = [_own_step(message) for message in own]
     waits = [view for views in found for view in views if _belongs_to(view, topic)]
     steps += [_step(stored_message(view)) for view in waits]
@@ -167,22 +167,22 @@ async def way_of(admin: AdminClient, topic: str, message_id: str) -> MessageWay:
         message=message,
         steps=tuple(sorted(steps, key=lambda step: (step.at_ms, step.offset))),
         groups=tuple(consumed),
-        traces=tuple(await client_traces(admin, unique)),
+        traces=tuple(await client_traces(groups, unique)),
     )
 
 
 # Finding -----------------------------------------------------------------------------------------------------------
 
 
-async def _with_id(admin: AdminClient, topic: str, message_id: str) -> list[StoredMessage]:
+async def _with_id(groups: Groups, topic: str, message_id: str) -> list[StoredMessage]:
     """Return the message with an id of either kind; both may look alike."""
-    found = await lookups(admin).query(topic, message_id, 0, FOREVER_MS, UNIQUE_KEY_COUNT, unique=True)
+    found = await with_key(groups, topic, message_id, 0, FOREVER_MS, UNIQUE_KEY_COUNT, unique=True)
     if not found:
         try:
             parse_offset_message_id(message_id)
         except RecordError:
             return []
-        view = await lookups(admin).view(topic, message_id)
+        view = await lookups(groups.admin).view(topic, message_id)
         if view is not None:
             view.queue = view.queue._replace(queue_id=view.head.queue_id)
             found = [view]
@@ -190,7 +190,7 @@ async def _with_id(admin: AdminClient, topic: str, message_id: str) -> list[Stor
 
 
 async def _in_queues(
-    admin: AdminClient,
+    groups: Groups,
     topic: str,
     broker: str | None,
     queue_id: int | None,
@@ -199,6 +199,7 @@ async def _in_queues(
     until_ms: int | None,
     limit: int,
 ) -> list[StoredMessage]:
+    admin = groups.admin
     route = await admin.route(topic)
     queues = [
         queue
@@ -227,8 +228,12 @@ async def _in_queues(
             found += [stored_message(view) for view in views]
         return found
 
-    by_queue = await each(admin, queues, read)
-    found = sorted((message for messages in by_queue for message in messages), key=_by_time)
+    by_group = await groups.ask(
+        lambda name: each(admin, [queue for queue in queues if queue.broker_name == name], read),
+        sorted({queue.broker_name for queue in queues}),
+    )
+    messages = (message for queues in by_group.values() for messages in queues for message in messages)
+    found = sorted(messages, key=_by_time)
     return found[-limit:] if from_the_end else found[:limit]
 
 

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from broker.client.admin import AdminClient
-from broker.client.errors import BrokerError, UsageError
+from broker.client.errors import BrokerError, NoRoute, UsageError
 from broker.operations.asking import Groups, each, read_body
 from broker.operations.errors import NotThere
 from broker.operations.members import config_of
@@ -57,27 +56,34 @@ class QueueReset:
     repeated: int
 
 
-async def preview_reset(admin: AdminClient, group: str, topic: str, target: Target) -> list[QueueReset]:
-    """Return where each queue would go, sorted; nothing is changed.
+async def preview_reset(groups: Groups, group: str, topic: str, target: Target) -> list[QueueReset]:
+    """Return where each queue would go, sorted; nothing is changed. Queues of broker groups that are missing stay.
 
-    Raises NotThere for a topic or queue that does not exist, and for a group that no broker knows; ClientError.
+    Raises NotThere for a topic or queue that does not exist, and for a consumer group that no broker knows; NoRoute for
+    a shift by messages while a broker group is missing; ClientError.
     """
-    groups = await Groups.registered(admin)
     names = [name for name in groups.names if target.broker in (None, name)]
-    found = await each(admin, names, lambda name: _ranges(groups, name, group, topic))
+    found = await groups.ask(lambda name: _ranges(groups, name, group, topic), names)
+    if target.kind == "by" and groups.missing:
+        one = groups.missing[0]
+        raise NoRoute(
+            topic,
+            f"{one.group} does not answer ({one.why}), and a shift by messages is not done in part, as its repetition"
+            " would shift the others again: name one broker group at a time, or a place to go to",
+        )
     places = [
         (name, queue, position, begin, end)
-        for name, queues in zip(names, found, strict=True)
+        for name, queues in found.items()
         for queue, position, begin, end in queues
         if target.queue in (None, queue)
     ]
     if not places:
         wanted = f" with a queue {target.queue}" if target.queue is not None else ""
-        raise NotThere(f"there is no topic {topic!r}{wanted}")
+        raise NotThere(f"there is no topic {topic!r}{wanted}{groups.in_doubt()}")
     if not any(position for _, _, position, _, _ in places) and not any(
-        await each(admin, groups.names, lambda name: config_of(groups, group, name))
+        (await groups.ask(lambda name: config_of(groups, group, name))).values()
     ):
-        raise NotThere(f"no broker knows the consumer group {group!r}")
+        raise NotThere(f"no broker knows the consumer group {group!r}{groups.in_doubt()}")
 
     async def planned(place: tuple[str, int, int, int, int]) -> QueueReset:
         name, queue, position, begin, end = place
@@ -94,7 +100,12 @@ async def preview_reset(admin: AdminClient, group: str, topic: str, target: Targ
                 to = await _at_time(groups, name, topic, queue, target.value)
         return planned_reset(name, topic, queue, position, begin, end, to)
 
-    return sorted(await each(admin, places, planned), key=lambda reset: (reset.broker, reset.queue))
+    by_broker = await groups.ask(
+        lambda name: each(groups.admin, [place for place in places if place[0] == name], planned),
+        sorted({place[0] for place in places}),
+    )
+    resets = [reset for found in by_broker.values() for reset in found]
+    return sorted(resets, key=lambda reset: (reset.broker, reset.queue))
 
 
 def planned_reset(
@@ -114,14 +125,13 @@ def planned_reset(
     )
 
 
-async def reset(admin: AdminClient, group: str, resets: Sequence[QueueReset]) -> None:
+async def reset(groups: Groups, group: str, resets: Sequence[QueueReset]) -> list[QueueReset]:
     """Have the consumer group go where a preview said, in all queues; those that stay where they are, too, as their
     members may have read ahead.
 
-    Raises BrokerError for an offset that is not kept any more, ClientError. The orders that were given before stand
-    then.
+    Returns the resets of the broker groups that have done all of theirs. In those that are missing afterwards some
+    queues may have been sent there. Raises BrokerError for an offset that is not kept any more, ClientError.
     """
-    groups = await Groups.registered(admin)
 
     async def order(one: QueueReset) -> None:
         fields = {
@@ -144,7 +154,11 @@ async def reset(admin: AdminClient, group: str, resets: Sequence[QueueReset]) ->
             }
             await groups.order(one.broker, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
 
-    await each(admin, resets, order)
+    done = await groups.ask(
+        lambda name: each(groups.admin, [one for one in resets if one.broker == name], order),
+        sorted({one.broker for one in resets}),
+    )
+    return [one for one in resets if one.broker in done]
 
 
 async def _ranges(groups: Groups, name: str, group: str, topic: str) -> list[tuple[int, int, int, int]]:

@@ -13,6 +13,7 @@ from broker.client.errors import BrokerError, ConnectionFailed, DamagedMessage, 
 from broker.client.message import MessageQueue, MessageView
 from broker.client.transport.patient_calls import PatientCalls
 from broker.client.transport.pauses import Pauses
+from broker.operations.asking import Groups
 from broker.operations.own_groups import READER_GROUP
 from broker.remoting.codes import ResponseCode
 from log.record import Host
@@ -91,13 +92,28 @@ def lookups(admin: AdminClient) -> MessageLookups:
     return MessageLookups(PatientCalls(admin.core))
 
 
-async def copies_of(admin: AdminClient, topic: str, key: str, *, unique: bool) -> list[MessageView]:
+async def with_key(
+    groups: Groups, topic: str, key: str, begin_ms: int, end_ms: int, limit: int, *, unique: bool = False
+) -> list[MessageView]:
     """Return the messages of a topic with a key, or with ``unique`` with an id, that their sender gave.
+
+    Each broker group gives its newest ones, at most ``limit``. Raises ClientError.
+    """
+    route = await groups.admin.route(topic)
+    find = lookups(groups.admin).query_group
+    found = await groups.ask(
+        lambda name: find(topic, name, key, begin_ms, end_ms, limit, unique=unique), sorted(route.brokers)
+    )
+    return [view for views in found.values() for view in views]
+
+
+async def copies_of(groups: Groups, topic: str, key: str, *, unique: bool = True) -> list[MessageView]:
+    """Return the messages of a topic with an id that their sender gave, or without ``unique`` with a key.
 
     There are none in a topic that does not exist, nor in one that the account may not read. Raises ClientError.
     """
     try:
-        return await lookups(admin).query(topic, key, 0, FOREVER_MS, FOUND_MAX, unique=unique)
+        return await with_key(groups, topic, key, 0, FOREVER_MS, FOUND_MAX, unique=unique)
     except NoRoute:
         return []
     except BrokerError as error:

@@ -1,6 +1,7 @@
 """Topics: their settings and figures by broker group, created, changed one by one, deleted with what depends on them.
 
-What is asked of several broker groups is told as far as they answer: a group that has no leader now is named.
+All of it is done as far as broker groups answer; those that do not are `Groups.missing` afterwards. What is changed in
+some groups only is changed in the others by the same call when these answer again: each call says how a topic is to be.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from broker.client.admin import AdminClient, QueueStatus
+from broker.client.admin import QueueStatus
 from broker.client.errors import NoRoute, UsageError
 from broker.client.message import MessageQueue
-from broker.operations.asking import Answers, Groups, Missing, answers, each, read_body
+from broker.operations.asking import Groups, read_body
 from broker.operations.errors import InUse, NotThere
 from broker.remoting.admin_bodies import GroupList
 from broker.remoting.admin_bodies import TopicStats as Ranges
@@ -70,8 +71,7 @@ class TopicAtBroker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicStats:
-    """A topic at all broker groups that have it. ``messages`` counts those that are kept; ``groups`` consume it;
-    broker groups that are ``missing`` did not answer, and figures are without them."""
+    """A topic at all broker groups that have it. ``messages`` counts those that are kept; ``groups`` consume it."""
 
     topic: str
     brokers: tuple[TopicAtBroker, ...]
@@ -79,7 +79,6 @@ class TopicStats:
     messages: int
     messages_per_s: float
     bytes_per_s: float
-    missing: tuple[Missing, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +87,6 @@ class TopicQueues:
 
     leaders: dict[str, str | None]
     queues: tuple[QueueStatus, ...]
-    missing: tuple[Missing, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +100,8 @@ class NewTopic:
     groups: tuple[str, ...]
 
 
-async def plan_topic(
-    admin: AdminClient,
+def plan_topic(
+    groups: Groups,
     topic: str,
     *,
     queues: int,
@@ -114,46 +112,39 @@ async def plan_topic(
 ) -> NewTopic:
     """Say where a topic would be created: in these broker groups, or in all of the cluster, or of all clusters.
 
-    Raises NoRoute for unknown ones and where there is none, NameServerUnavailable.
+    Raises NoRoute for unknown ones and where there is none.
     """
-    info = await admin.cluster_info()
-    groups = Groups(admin, info)
-    for name in brokers or ():
-        groups.addresses(name)  # an unknown group is refused
-    in_cluster = {
-        name for key, found in info.cluster_table.items() if cluster in (None, key) for name in found
-    }
-    names = [name for name in groups.names if (name in in_cluster if brokers is None else name in brokers)]
+    wanted = groups.in_cluster(cluster) if brokers is None else _known(groups, brokers)
+    names = [name for name in groups.names if name in wanted]
     if not names:
         raise NoRoute(topic, f"no broker is registered{f' for cluster {cluster!r}' if cluster else ''}")
     return NewTopic(topic=topic, queues=queues, perm=perm, ordered=ordered, groups=tuple(names))
 
 
-async def what_it_changes(admin: AdminClient, wanted: NewTopic) -> list[str]:
+async def what_it_changes(groups: Groups, wanted: NewTopic) -> list[str]:
     """Return the broker groups that have the topic already, and otherwise than it is to be. Raises ClientError."""
-    groups = await Groups.registered(admin)
-    found = await answers(admin, wanted.groups, lambda name: _config(groups, name, wanted.topic))
+    found = await groups.ask(lambda name: _config(groups, name, wanted.topic), wanted.groups)
     as_wanted = (wanted.queues, wanted.queues, wanted.perm, wanted.ordered)
     return [
         name
-        for name, config in found.by_group.items()
+        for name, config in found.items()
         if config is not None
         and (config.read_queue_nums, config.write_queue_nums, config.perm, config.order) != as_wanted
     ]
 
 
-async def create_topic(admin: AdminClient, wanted: NewTopic) -> Answers[None]:
-    """Create a topic, or change it, in each of its broker groups that can; a group without a leader keeps none back.
+async def create_topic(groups: Groups, wanted: NewTopic) -> list[str]:
+    """Create a topic, or change it; returns its broker groups that have done so, when name servers route it there.
 
-    Returns when name servers route it there. Raises ClientError if no group created it.
+    Raises ClientError if none has.
     """
 
     async def create(name: str) -> None:
-        await admin.create_topic(
+        await groups.admin.create_topic(
             wanted.topic, queues=wanted.queues, perm=wanted.perm, groups=[name], ordered=wanted.ordered
         )
 
-    return await answers(admin, wanted.groups, create)
+    return list(await groups.ask(create, wanted.groups))
 
 
 async def topic_queues(groups: Groups, topic: str) -> TopicQueues:
@@ -172,28 +163,25 @@ async def topic_queues(groups: Groups, topic: str) -> TopicQueues:
             for queue, at in read_body(response, name, Ranges.decode).offsets.items()
         ]
 
-    found = await answers(groups.admin, sorted(route.brokers), ask)
+    found = await groups.ask(ask, sorted(route.brokers))
     return TopicQueues(
         leaders={name: route.brokers[name].get(MASTER_ID) for name in sorted(route.brokers)},
         queues=tuple(
             sorted(
-                (status for queues in found.by_group.values() for status in queues),
+                (status for queues in found.values() for status in queues),
                 key=lambda status: status.queue,
             )
         ),
-        missing=found.missing,
     )
 
 
-async def topic_stats(admin: AdminClient, topic: str) -> TopicStats:
+async def topic_stats(groups: Groups, topic: str) -> TopicStats:
     """Return settings, queues, rates and consumers of a topic. Raises NotThere, ClientError."""
-    groups = await Groups.registered(admin)
-    found = await answers(admin, groups.names, lambda name: _at_broker(groups, name, topic))
-    brokers = tuple(at for at in found.by_group.values() if at is not None)
+    found = await groups.ask(lambda name: _at_broker(groups, name, topic))
+    brokers = tuple(at for at in found.values() if at is not None)
     if not brokers:
-        unknown = f"; {', '.join(one.group for one in found.missing)} may have it" if found.missing else ""
-        raise NotThere(f"there is no topic {topic!r}{unknown}")
-    consumers = await consumers_of(groups, found.by_group, topic)
+        raise NotThere(f"there is no topic {topic!r}{groups.in_doubt()}")
+    consumers = await consumers_of(groups, topic)
     return TopicStats(
         topic=topic,
         brokers=brokers,
@@ -201,12 +189,11 @@ async def topic_stats(admin: AdminClient, topic: str) -> TopicStats:
         messages=sum(queue.end - queue.begin for at in brokers for queue in at.queues),
         messages_per_s=sum(at.messages_per_s for at in brokers),
         bytes_per_s=sum(at.bytes_per_s for at in brokers),
-        missing=found.missing,
     )
 
 
 async def alter_topic(
-    admin: AdminClient,
+    groups: Groups,
     topic: str,
     *,
     queues: int | None = None,
@@ -224,15 +211,15 @@ async def alter_topic(
         raise UsageError(f"{queues} queues: at least 1")
     if queues is None and may_read is None and may_write is None and ordered is None:
         raise UsageError("nothing to change: give queues, permissions or the order")
-    groups = await Groups.registered(admin)
-    for name in brokers or ():
-        groups.addresses(name)  # an unknown group is refused
-    names = [name for name in groups.names if brokers is None or name in brokers]
-    configs = await each(admin, names, lambda name: _config(groups, name, topic))
-    known = [(name, config) for name, config in zip(names, configs, strict=True) if config is not None]
+    names = groups.names if brokers is None else _known(groups, brokers)
+    configs = await groups.ask(lambda name: _config(groups, name, topic), names)
+    known = {name: config for name, config in configs.items() if config is not None}
     if not known:
-        raise NotThere(f"there is no topic {topic!r}" + (f" at {', '.join(brokers)}" if brokers else ""))
-    for name, config in known:
+        where = f" at {', '.join(brokers)}" if brokers else ""
+        raise NotThere(f"there is no topic {topic!r}{where}{groups.in_doubt()}")
+
+    async def alter(name: str) -> None:
+        config = known[name]
         perm = _with(_with(config.perm, Permission.READ, may_read), Permission.WRITE, may_write)
         fields = {
             "topic": topic,
@@ -245,29 +232,35 @@ async def alter_topic(
             "order": str(config.order if ordered is None else ordered).lower(),
         }
         await groups.order(name, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
-    return [name for name, _ in known]
+
+    return list(await groups.ask(alter, known))
 
 
-async def delete_topic(admin: AdminClient, topic: str, *, while_in_use: bool = False) -> None:
-    """Delete a topic everywhere, with its messages and the positions in it.
+async def delete_topic(groups: Groups, topic: str, *, while_in_use: bool = False) -> list[str]:
+    """Delete a topic everywhere, with its messages and the positions in it; returns the broker groups that have.
 
-    Raises InUse if consumers subscribe to it now, unless ``while_in_use``: a broker that creates topics by itself
-    would make it anew for them. Raises NotThere, ClientError.
+    Name servers forget it when no group is missing. Raises InUse if consumers subscribe to it now, unless
+    ``while_in_use``: a broker that creates topics by itself would make it anew for them. Raises NotThere, ClientError.
     """
-    groups = await Groups.registered(admin)
+    admin = groups.admin
     if topic not in await admin.topics():
         raise NotThere(f"there is no topic {topic!r}")
     if not while_in_use and not topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
-        for group in await consumers_of(groups, groups.names, topic):
-            for name in groups.names:
-                if await _has_members(groups, name, group, topic):
-                    raise InUse(f"consumer group {group!r} subscribes to topic {topic!r} now")
-    await admin.delete_topic(topic)
+
+        async def check(name: str) -> list[str]:
+            return [group for group in consumers if await _has_members(groups, name, group, topic)]
+
+        consumers = await consumers_of(groups, topic)
+        for group in (group for found in (await groups.ask(check)).values() for group in found):
+            raise InUse(f"consumer group {group!r} subscribes to topic {topic!r} now")
+    done = await groups.ask(lambda name: admin.delete_topic_in_group(topic, name))
+    if not groups.missing:
+        await admin.forget_topic(topic)
+    return list(done)
 
 
-async def consumers_of(groups: Groups, names: Iterable[str], topic: str) -> list[str]:
-    """Return the consumer groups that subscribe to a topic now or have a position in it, at the broker groups of these
-    names. Raises ClientError."""
+async def consumers_of(groups: Groups, topic: str) -> list[str]:
+    """Return the consumer groups that subscribe to a topic now or have a position in it. Raises ClientError."""
     accepted = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
 
     async def ask(name: str) -> list[str]:
@@ -277,7 +270,14 @@ async def consumers_of(groups: Groups, names: Iterable[str], topic: str) -> list
             return []
         return read_body(response, name, lambda body: decode_body(body, GroupList)).group_list
 
-    return sorted({group for found in await each(groups.admin, names, ask) for group in found})
+    return sorted({group for found in (await groups.ask(ask)).values() for group in found})
+
+
+def _known(groups: Groups, names: Iterable[str]) -> list[str]:
+    """Return names of broker groups, sorted. Raises NoRoute for an unknown one."""
+    for name in names:
+        groups.addresses(name)
+    return sorted(names)
 
 
 async def _has_members(groups: Groups, name: str, group: str, topic: str) -> bool:

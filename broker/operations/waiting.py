@@ -14,7 +14,7 @@ from broker.client.consuming.queue_calls import QueueCalls
 from broker.client.errors import NoRoute
 from broker.client.message import MessageQueue, MessageView
 from broker.client.transport.patient_calls import PatientCalls
-from broker.operations.asking import Groups, each, read_body
+from broker.operations.asking import Groups, read_body
 from broker.operations.messages import due_ms_of
 from broker.operations.reading import StoredMessage, read_queue, stored_message
 from broker.remoting.bodies import KeyValueTable
@@ -61,36 +61,43 @@ class Waiting:
     half_messages: tuple[WaitingMessage, ...]
 
 
-async def waiting_messages(admin: AdminClient, *, limit: int = LIMIT) -> Waiting:
-    """Return what waits in all broker groups, at most ``limit`` messages of each kind. Raises ClientError."""
-    groups = await Groups.registered(admin)
-    by_level: dict[int, int] = {}
-    timed = 0
-    delayed: list[WaitingMessage] = []
-    half: list[WaitingMessage] = []
-    half_count = 0
-    tables = await each(admin, groups.names, lambda name: _runtime_table(groups, name))
-    delays = await each(admin, groups.names, lambda name: _delay_levels(groups, name))
-    for name, table, delays_ms in zip(groups.names, tables, delays, strict=True):
-        for level, (begin, end) in _levels(table).items():
-            if end > begin:
-                by_level[level] = by_level.get(level, 0) + end - begin
-                queue = MessageQueue(SCHEDULE_TOPIC, name, level - 1)
-                async for views in read_queue(admin, queue, begin, min(end, begin + limit)):
-                    delayed += [_of_level(view, level, delays_ms) for view in views]
-        timed += int(table.get("timerCongestNum", "0"))
-        delayed += await _timed(admin, name, limit)
-        count, found = await _half(admin, name, limit)
-        half_count += count
-        half += found
+async def waiting_messages(groups: Groups, *, limit: int = LIMIT) -> Waiting:
+    """Return what waits in the broker groups that answer, at most ``limit`` messages of each kind. Raises
+    ClientError."""
+    found = await groups.ask(lambda name: _at_group(groups, name, limit))
+    levels = sorted({level for one in found.values() for level in one.by_level})
+    delayed = [message for one in found.values() for message in one.delayed_messages]
+    half = [message for one in found.values() for message in one.half_messages]
     delayed.sort(key=lambda waiting: (waiting.due_ms or waiting.message.stored_ms, waiting.message.offset))
     half.sort(key=lambda waiting: waiting.message.stored_ms)
     return Waiting(
-        by_level=dict(sorted(by_level.items())),
-        timed=timed,
-        half=half_count,
+        by_level={level: sum(one.by_level.get(level, 0) for one in found.values()) for level in levels},
+        timed=sum(one.timed for one in found.values()),
+        half=sum(one.half for one in found.values()),
         delayed_messages=tuple(delayed[:limit]),
         half_messages=tuple(half[:limit]),
+    )
+
+
+async def _at_group(groups: Groups, name: str, limit: int) -> Waiting:
+    """Return what waits in one broker group, its messages in no order."""
+    table, delays_ms = await _runtime_table(groups, name), await _delay_levels(groups, name)
+    by_level: dict[int, int] = {}
+    delayed: list[WaitingMessage] = []
+    for level, (begin, end) in _levels(table).items():
+        if end > begin:
+            by_level[level] = end - begin
+            queue = MessageQueue(SCHEDULE_TOPIC, name, level - 1)
+            async for views in read_queue(groups.admin, queue, begin, min(end, begin + limit)):
+                delayed += [_of_level(view, level, delays_ms) for view in views]
+    delayed += await _timed(groups.admin, name, limit)
+    half_count, half = await _half(groups.admin, name, limit)
+    return Waiting(
+        by_level=by_level,
+        timed=int(table.get("timerCongestNum", "0")),
+        half=half_count,
+        delayed_messages=tuple(delayed),
+        half_messages=tuple(half),
     )
 
 

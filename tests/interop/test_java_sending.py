@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from broker.client.admin import AdminClient
+from broker.operations.asking import Groups
 from broker.operations.messages import MessageWay, way_of
 from tests.interop.clients import Client
 from tests.interop.cluster import make_topic
@@ -107,7 +108,7 @@ def test_message_trace(client: Client, topic: str, group: str, mqadmin: Mqadmin)
 
     async def way() -> MessageWay:
         async with AdminClient(client.name_server) as admin:
-            return await way_of(admin, topic, sent["msg_id"])
+            return await way_of(await Groups.registered(admin), topic, sent["msg_id"])
 
     told = trio.run(way).traces
     assert [(one.what, one.group, one.result) for one in told] == [

@@ -69,6 +69,24 @@ class MessageLookups:
         Times are in milliseconds since 1970 and compared to the second. ``max_messages`` is for each broker, which
         gives 64 at most. With ``unique`` the key is the id that the sender gave.
         """
+        route = await self._core.routes.get(topic)
+        found: list[MessageView] = []
+        for name in sorted(route.brokers):
+            found += await self.query_group(topic, name, key, begin_ms, end_ms, max_messages, unique=unique)
+        return found
+
+    async def query_group(
+        self,
+        topic: str,
+        name: str,
+        key: str,
+        begin_ms: int,
+        end_ms: int,
+        max_messages: int,
+        *,
+        unique: bool = False,
+    ) -> list[MessageView]:
+        """Return what `query` does, of one broker group."""
         fields = {
             "topic": topic,
             "key": key,
@@ -79,13 +97,10 @@ class MessageLookups:
         if unique:
             fields["_UNIQUE_KEY_QUERY"] = "true"
         accepted = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
-        found: list[MessageView] = []
-        for name in sorted((await self._core.routes.get(topic)).brokers):
-            queue = MessageQueue(topic, name, 0)
-            response = await self._calls.ask(queue, RequestCode.QUERY_MESSAGE, fields, accepted)
-            if response.code == ResponseCode.SUCCESS:
-                found += _messages(response, topic, name)
-        return found
+        response = await self._calls.ask(
+            MessageQueue(topic, name, 0), RequestCode.QUERY_MESSAGE, fields, accepted
+        )
+        return _messages(response, topic, name) if response.code == ResponseCode.SUCCESS else []
 
 
 def _the_one(

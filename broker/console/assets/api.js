@@ -1,5 +1,7 @@
 // Questions and orders to the console's own server, and the session under which they are made.
 
+import { notify } from "./dialog.js";
+
 /** What the server answered instead; `kind` is what it calls it (broker/console/answers.py). */
 export class Refused extends Error {
   constructor(text, kind, retryMayHelp) {
@@ -21,6 +23,25 @@ function keep(told) {
   session = told;
   for (const listener of listeners) listener(session);
   return session;
+}
+
+/** Broker groups that were missing from an answer, by the path that was asked for, since the page was opened. */
+const missing = new Map();
+const watchers = new Set();
+
+/** Call `watcher` with what is missing, each time that an answer says so or says so no more. */
+export function onMissing(watcher) {
+  watchers.add(watcher);
+}
+
+export function forgetMissing() {
+  missing.clear();
+  tellMissing();
+}
+
+function tellMissing() {
+  const found = new Map([...missing.values()].flat().map((one) => [one.group, one]));
+  for (const watcher of watchers) watcher([...found.values()]);
 }
 
 async function request(method, path, { query, body, signal } = {}) {
@@ -46,6 +67,15 @@ async function request(method, path, { query, body, signal } = {}) {
   }
   if (!response.ok) {
     throw new Refused(answer?.error ?? `HTTP ${response.status}`, answer?.kind ?? "failed", answer?.retry_may_help ?? false);
+  }
+  const without = JSON.parse(response.headers.get("x-trivet-missing") ?? "[]");
+  if (method !== "GET" && without.length) {
+    const why = without.map((one) => `${one.group}: ${one.why}`).join("; ");
+    notify(`Done, but not in ${why}. Order it again when that answers.`, "bad");
+  } else if (without.length || missing.has(path)) {
+    if (without.length) missing.set(path, without);
+    else missing.delete(path);
+    tellMissing();
   }
   return answer;
 }

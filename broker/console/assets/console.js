@@ -1,7 +1,7 @@
 // The page's frame: which page is shown, the bar above, the keys.
 
 import { accountView, askAccount } from "./account.js";
-import { loadSession, onSession, session } from "./api.js";
+import { forgetMissing, loadSession, onMissing, onSession, session } from "./api.js";
 import { dialog, notify } from "./dialog.js";
 import { fill, h, href } from "./dom.js";
 import { live, restart, watch } from "./live.js";
@@ -26,6 +26,7 @@ async function show() {
   leaving?.abort();
   leaving = new AbortController();
   const { signal } = leaving;
+  forgetMissing();
   const { parts, query } = place();
   const page = visible().find((one) => one.name === (parts[0] ?? "cluster"));
   for (const link of document.querySelectorAll("#pages a")) {
@@ -183,6 +184,11 @@ document.querySelector(".skip").addEventListener("click", (event) => {
 });
 addEventListener("hashchange", show);
 watch(drawBar);
+onMissing((groups) => {
+  content.querySelector(":scope > .problem")?.remove();
+  const told = groups.map((one) => h("span", { title: one.why }, `Without ${one.group}, which does not answer. `));
+  if (groups.length) content.prepend(h("p", { class: "problem", role: "status" }, told));
+});
 onSession(() => {
   fill(document.getElementById("account"), accountView());
   fill(document.getElementById("mode"), session.writable ? "" : "read only");

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from broker.console.asking import Question
+from broker.console.asking import InPart, Question, in_part
 from broker.console.parameters import Nothing
 from broker.console.seats import Seat
 from broker.operations.clients import ConnectedClient, connected_clients
 
 
-async def list_clients(seat: Seat, parameters: Nothing) -> list[ConnectedClient]:
+async def list_clients(seat: Seat, parameters: Nothing) -> InPart[list[ConnectedClient]]:
     """All of them, a line for each group that a client is in."""
-    return await connected_clients(seat.admin)
+    return await in_part(seat, connected_clients)
 
 
 ROUTES = (Question("/api/clients", Nothing, list_clients),)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from broker.console.asking import Order, Question
+from broker.console.asking import InPart, Order, Question, in_part
 from broker.console.parameters import BrokerName, GroupName, Offset, Parameters, QueueId, TopicName
 from broker.console.seats import Seat
 from broker.operations.consumer_groups import (
@@ -64,25 +64,27 @@ class DeletedGroup(OneGroup, frozen=True):
     dead_letters: bool = False
 
 
-async def list_all(seat: Seat, parameters: GroupList) -> list[GroupSummary]:
+async def list_all(seat: Seat, parameters: GroupList) -> InPart[list[GroupSummary]]:
     """All groups."""
-    return await list_groups(seat.admin, system=parameters.system)
+    return await in_part(seat, lambda groups: list_groups(groups, system=parameters.system))
 
 
-async def describe(seat: Seat, parameters: OneGroup) -> GroupDetail:
+async def describe(seat: Seat, parameters: OneGroup) -> InPart[GroupDetail]:
     """One group with its queues, members and conflicts."""
-    return await describe_group(seat.admin, parameters.group)
+    return await in_part(seat, lambda groups: describe_group(groups, parameters.group))
 
 
-async def preview(seat: Seat, parameters: Elsewhere) -> list[QueueReset]:
+async def preview(seat: Seat, parameters: Elsewhere) -> InPart[list[QueueReset]]:
     """What a reset would skip and repeat."""
     target = Target(
         kind=parameters.kind, value=parameters.value, broker=parameters.broker, queue=parameters.queue
     )
-    return await preview_reset(seat.admin, parameters.group, parameters.topic, target)
+    return await in_part(
+        seat, lambda groups: preview_reset(groups, parameters.group, parameters.topic, target)
+    )
 
 
-async def order_reset(seat: Seat, parameters: Ordered) -> None:
+async def order_reset(seat: Seat, parameters: Ordered) -> InPart[list[QueueReset]]:
     """Do what a preview said, whatever the group has consumed since."""
     resets = [
         QueueReset(
@@ -96,16 +98,19 @@ async def order_reset(seat: Seat, parameters: Ordered) -> None:
         )
         for one in parameters.queues
     ]
-    await reset(seat.admin, parameters.group, resets)
+    return await in_part(seat, lambda groups: reset(groups, parameters.group, resets))
 
 
-async def delete(seat: Seat, parameters: DeletedGroup) -> None:
-    """Delete a group with its positions."""
-    await delete_group(
-        seat.admin,
-        parameters.group,
-        while_in_use=parameters.while_in_use,
-        dead_letters=parameters.dead_letters,
+async def delete(seat: Seat, parameters: DeletedGroup) -> InPart[list[str]]:
+    """Delete a group with its positions; returns the broker groups that have."""
+    return await in_part(
+        seat,
+        lambda groups: delete_group(
+            groups,
+            parameters.group,
+            while_in_use=parameters.while_in_use,
+            dead_letters=parameters.dead_letters,
+        ),
     )
 
 

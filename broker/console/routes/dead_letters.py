@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import msgspec
 
 from broker.client.errors import UsageError
-from broker.console.asking import Order, Question
+from broker.console.asking import InPart, Order, Question, in_part
 from broker.console.parameters import GroupName, Nothing, Parameters
 from broker.console.seats import Seat
 from broker.operations.dead_letters import (
@@ -37,34 +37,37 @@ class Again(OneGroup, frozen=True):
     again: bool = False
 
 
-async def list_all(seat: Seat, parameters: Nothing) -> list[DeadLetters]:
+async def list_all(seat: Seat, parameters: Nothing) -> InPart[list[DeadLetters]]:
     """The groups that have dead letters."""
-    return await list_dead_letters(seat.admin)
+    return await in_part(seat, list_dead_letters)
 
 
-async def count(seat: Seat, parameters: OneGroup) -> DeadLetters:
+async def count(seat: Seat, parameters: OneGroup) -> InPart[DeadLetters]:
     """How many one group has."""
-    return await count_dead_letters(seat.admin, parameters.group)
+    return await in_part(seat, lambda groups: count_dead_letters(groups, parameters.group))
 
 
-async def send_again(seat: Seat, parameters: Again) -> Redriven:
+async def send_again(seat: Seat, parameters: Again) -> InPart[Redriven]:
     """Send dead letters again."""
     if parameters.limit > parameters.rate_per_s * REDRIVE_S_MAX:
         raise UsageError(
             f"{parameters.limit} at {parameters.rate_per_s:g} a second take more than {REDRIVE_S_MAX:g} s"
         )
-    return await redrive(
-        seat.admin,
-        parameters.group,
-        rate_per_s=parameters.rate_per_s,
-        limit=parameters.limit,
-        again=parameters.again,
+    return await in_part(
+        seat,
+        lambda groups: redrive(
+            groups,
+            parameters.group,
+            rate_per_s=parameters.rate_per_s,
+            limit=parameters.limit,
+            again=parameters.again,
+        ),
     )
 
 
-async def delete(seat: Seat, parameters: OneGroup) -> int:
+async def delete(seat: Seat, parameters: OneGroup) -> InPart[int]:
     """Delete all of one group; returns how many there were."""
-    return await purge(seat.admin, parameters.group)
+    return await in_part(seat, lambda groups: purge(groups, parameters.group))
 
 
 ROUTES = (

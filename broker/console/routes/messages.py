@@ -8,9 +8,10 @@ from typing import Annotated, Final
 import msgspec
 
 from broker.client.message import Message
-from broker.console.asking import Order, Question
+from broker.console.asking import InPart, Order, Question, in_part
 from broker.console.parameters import BrokerName, Limit, Offset, Parameters, QueueId, Text, TimeMs, TopicName
 from broker.console.seats import Seat
+from broker.operations.asking import Groups
 from broker.operations.dead_letters import producer_of
 from broker.operations.errors import NotThere
 from broker.operations.messages import MessageWay, find_messages, way_of
@@ -83,27 +84,31 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
     message_id: str
 
 
-async def find(seat: Seat, wanted: Wanted) -> list[MessageShown]:
+async def find(seat: Seat, wanted: Wanted) -> InPart[list[MessageShown]]:
     """Messages with the beginning of their bodies."""
-    found = await find_messages(
-        seat.admin,
-        wanted.topic,
-        key=wanted.key,
-        message_id=wanted.message_id,
-        since_ms=wanted.since_ms,
-        until_ms=wanted.until_ms,
-        broker=wanted.broker,
-        queue=wanted.queue,
-        offset=wanted.offset,
-        limit=wanted.limit,
+    found = await in_part(
+        seat,
+        lambda groups: find_messages(
+            groups,
+            wanted.topic,
+            key=wanted.key,
+            message_id=wanted.message_id,
+            since_ms=wanted.since_ms,
+            until_ms=wanted.until_ms,
+            broker=wanted.broker,
+            queue=wanted.queue,
+            offset=wanted.offset,
+            limit=wanted.limit,
+        ),
     )
-    return [shown(message, PREVIEW_BYTES) for message in found]
+    return InPart([shown(message, PREVIEW_BYTES) for message in found.content], found.missing)
 
 
 async def look(seat: Seat, place: Place) -> MessageShown:
     """One message."""
+    groups = await Groups.registered(seat.admin)
     found = await find_messages(
-        seat.admin, place.topic, broker=place.broker, queue=place.queue, offset=place.offset, limit=1
+        groups, place.topic, broker=place.broker, queue=place.queue, offset=place.offset, limit=1
     )
     if not found or found[0].offset != place.offset:
         raise NotThere(
@@ -112,12 +117,14 @@ async def look(seat: Seat, place: Place) -> MessageShown:
     return shown(found[0], BODY_BYTES_MAX)
 
 
-async def way(seat: Seat, traced: Traced) -> MessageWay:
+async def way(seat: Seat, traced: Traced) -> InPart[MessageWay]:
     """The way of one message; of its body nothing."""
-    found = await way_of(seat.admin, traced.topic, traced.message_id)
+    part = await in_part(seat, lambda groups: way_of(groups, traced.topic, traced.message_id))
+    found = part.content
     if found.message is None:
-        return found
-    return dataclasses.replace(found, message=dataclasses.replace(found.message, body=None))
+        return part
+    without_body = dataclasses.replace(found.message, body=None)
+    return InPart(dataclasses.replace(found, message=without_body), part.missing)
 
 
 async def send(seat: Seat, wanted: TestMessage) -> Sent:

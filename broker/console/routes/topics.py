@@ -7,8 +7,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from broker.client.errors import BrokerError, NoRoute
-from broker.console.asking import Order, Question
+from broker.client.errors import BrokerError, ClientError, NoRoute
+from broker.console.asking import InPart, Order, Question, in_part
 from broker.console.parameters import BrokerName, Nothing, Parameters, TopicName
 from broker.console.seats import Seat
 from broker.operations.asking import Groups, each
@@ -71,7 +71,7 @@ class DeletedTopic(OneTopic, frozen=True):
     while_in_use: bool = False
 
 
-async def list_topics(seat: Seat, parameters: Nothing) -> list[TopicLine]:
+async def list_topics(seat: Seat, parameters: Nothing) -> InPart[list[TopicLine]]:
     """All topics that the account may see, the users' own first."""
     info = await seat.admin.cluster_info()
     groups = Groups(seat.admin, info)
@@ -92,9 +92,15 @@ async def list_topics(seat: Seat, parameters: Nothing) -> list[TopicLine]:
             return TopicLine(name=name, kind=kinds[name])
         except BrokerError as error:
             if error.code != ResponseCode.NO_PERMISSION:
+                if error.retry_may_help and groups.names:
+                    return TopicLine(name=name, kind=kinds[name])
                 raise
             refusals.append(error)  # a name server without accounts names it to everybody
             return None
+        except ClientError:
+            if not groups.names:
+                raise
+            return TopicLine(name=name, kind=kinds[name])  # only broker groups that are missing have it
         return TopicLine(
             name=name,
             kind=kinds[name],
@@ -108,38 +114,47 @@ async def list_topics(seat: Seat, parameters: Nothing) -> list[TopicLine]:
     counted = [one for one in found if one is not None]
     if refusals and not counted:
         raise refusals[0]
-    return counted + [TopicLine(name=name, kind=kinds[name]) for name in names[COUNTED_MAX:]]
+    uncounted = [TopicLine(name=name, kind=kinds[name]) for name in names[COUNTED_MAX:]]
+    return InPart(counted + uncounted, groups.missing)
 
 
-async def describe_topic(seat: Seat, parameters: OneTopic) -> TopicStats:
+async def describe_topic(seat: Seat, parameters: OneTopic) -> InPart[TopicStats]:
     """One topic with its queues and consumers."""
-    return await topic_stats(seat.admin, parameters.topic)
+    return await in_part(seat, lambda groups: topic_stats(groups, parameters.topic))
 
 
-async def create(seat: Seat, parameters: NewTopic) -> TopicStats:
+async def create(seat: Seat, parameters: NewTopic) -> InPart[TopicStats]:
     """Create a topic."""
-    wanted = await plan_topic(
-        seat.admin, parameters.topic, queues=parameters.queues, ordered=parameters.ordered
-    )
-    await create_topic(seat.admin, wanted)
-    return await topic_stats(seat.admin, parameters.topic)
+
+    async def in_all(groups: Groups) -> TopicStats:
+        wanted = plan_topic(groups, parameters.topic, queues=parameters.queues, ordered=parameters.ordered)
+        await create_topic(groups, wanted)
+        return await topic_stats(groups, parameters.topic)
+
+    return await in_part(seat, in_all)
 
 
-async def alter(seat: Seat, parameters: AlteredTopic) -> list[str]:
+async def alter(seat: Seat, parameters: AlteredTopic) -> InPart[list[str]]:
     """Change a topic; returns the broker groups that did."""
-    return await alter_topic(
-        seat.admin,
-        parameters.topic,
-        queues=parameters.queues,
-        may_read=parameters.may_read,
-        may_write=parameters.may_write,
-        brokers=None if parameters.broker is None else [parameters.broker],
+    return await in_part(
+        seat,
+        lambda groups: alter_topic(
+            groups,
+            parameters.topic,
+            queues=parameters.queues,
+            may_read=parameters.may_read,
+            may_write=parameters.may_write,
+            brokers=None if parameters.broker is None else [parameters.broker],
+        ),
     )
 
 
-async def delete(seat: Seat, parameters: DeletedTopic) -> None:
-    """Delete a topic with its messages."""
-    await delete_topic(seat.admin, parameters.topic, while_in_use=parameters.while_in_use)
+async def delete(seat: Seat, parameters: DeletedTopic) -> InPart[list[str]]:
+    """Delete a topic with its messages; returns the broker groups that have."""
+    return await in_part(
+        seat,
+        lambda groups: delete_topic(groups, parameters.topic, while_in_use=parameters.while_in_use),
+    )
 
 
 def _kind(name: str, own: Set[str]) -> str:

@@ -6,7 +6,7 @@ import dataclasses
 
 import msgspec
 
-from broker.console.asking import Question
+from broker.console.asking import InPart, Question, in_part
 from broker.console.parameters import Limit, Parameters
 from broker.console.routes.messages import PREVIEW_BYTES, MessageShown, shown
 from broker.console.seats import Seat
@@ -40,16 +40,18 @@ class WaitingList(msgspec.Struct, frozen=True, kw_only=True):
     half_messages: list[WaitingShown]
 
 
-async def list_waiting(seat: Seat, wanted: Wanted) -> WaitingList:
+async def list_waiting(seat: Seat, wanted: Wanted) -> InPart[WaitingList]:
     """What waits."""
-    found = await waiting_messages(seat.admin, limit=wanted.limit)
-    return WaitingList(
+    part = await in_part(seat, lambda groups: waiting_messages(groups, limit=wanted.limit))
+    found = part.content
+    told = WaitingList(
         by_level=found.by_level,
         timed=found.timed,
         half=found.half,
         delayed_messages=[_shown(waiting) for waiting in found.delayed_messages],
         half_messages=[_shown(waiting) for waiting in found.half_messages],
     )
+    return InPart(told, part.missing)
 
 
 def _shown(waiting: WaitingMessage) -> WaitingShown:

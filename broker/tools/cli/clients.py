@@ -23,16 +23,19 @@ async def list_clients(
 ) -> int:
     """List the connected clients by group, with their addresses, languages and versions.
 
-    Shown are those that announce a group: all but programs that only look.
+    Shown are those that announce a group: all but programs that only look. Broker groups that do not answer are named,
+    and the exit code is 1.
     """
+    from broker.operations.asking import Groups
     from broker.operations.clients import connected_clients
-    from broker.tools.cli.output import print_json, print_table
+    from broker.tools.cli.output import print_json, print_table, tell_missing
 
     async with servers.admin() as admin:
-        found = await connected_clients(admin)
+        groups = await Groups.registered(admin)
+        found = await connected_clients(groups)
     shown = [client for client in found if role in (None, client.role) and group in (None, client.group)]
     if json:
-        print_json({"clients": shown})
+        print_json({"clients": shown}, groups.missing)
     else:
         print_table(
             ["role", "group", "client", "address", "language", "version"],
@@ -41,4 +44,4 @@ async def list_clients(
                 for one in shown
             ],
         )
-    return 0
+    return tell_missing(groups.missing)

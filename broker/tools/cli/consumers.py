@@ -35,15 +35,18 @@ async def list_groups(
 ) -> int:
     """List the consumer groups with their members, topics and lag: the messages that each has yet to consume.
 
-    A queue in which a group has no position yet counts from where its first pull would begin.
+    A queue in which a group has no position yet counts from where its first pull would begin. Broker groups that do not
+    answer, for want of a leader, are named, and the exit code is 1.
     """
+    from broker.operations.asking import Groups
     from broker.operations.consumer_groups import list_groups
-    from broker.tools.cli.output import print_json, print_table
+    from broker.tools.cli.output import print_json, print_table, tell_missing
 
     async with servers.admin() as admin:
-        groups = await list_groups(admin, system=everything)
+        brokers = await Groups.registered(admin)
+        groups = await list_groups(brokers, system=everything)
     if json:
-        print_json({"groups": groups})
+        print_json({"groups": groups}, brokers.missing)
     else:
         print_table(
             ["group", "kind", "members", "lag", "per second", "topics"],
@@ -59,7 +62,7 @@ async def list_groups(
                 for group in groups
             ],
         )
-    return 0
+    return tell_missing(brokers.missing)
 
 
 @app.command
@@ -75,14 +78,16 @@ async def describe(
     Members that disagree about a subscription are named, and the exit code is 1: some of them get messages that others
     were to have. A member that does not tell of itself within 3 s is shown without its subscriptions.
     """
+    from broker.operations.asking import Groups
     from broker.operations.consumer_groups import describe_group
-    from broker.tools.cli.output import print_json, print_table
+    from broker.tools.cli.output import print_json, print_table, tell_missing
 
     async with servers.admin() as admin:
-        found = await describe_group(admin, group)
+        brokers = await Groups.registered(admin)
+        found = await describe_group(brokers, group)
     if json:
-        print_json(found)
-        return 1 if found.conflicts else 0
+        print_json(found, brokers.missing)
+        return tell_missing(brokers.missing) or (1 if found.conflicts else 0)
     print(f"{found.name}: {found.kind or 'no members'}, lag {found.lag:,}, {span_text(found.lag_s)} behind")
     if not found.may_consume:
         print("its settings forbid it to consume (consume_enable)")
@@ -107,7 +112,7 @@ async def describe(
         print(f"conflict: members subscribe to different things of topic {conflict.topic}")
         for expression, clients in conflict.wanted:
             print(f"    {expression or 'nothing of it'}: {', '.join(clients)}")
-    return 1 if found.conflicts else 0
+    return tell_missing(brokers.missing) or (1 if found.conflicts else 0)
 
 
 @app.command
@@ -124,19 +129,25 @@ async def lag(
     servers: Servers = DEFAULT_SERVERS,
     json: AsJson = False,
 ) -> int:
-    """Show how far a group lags, by queue and in all: messages, and how long the oldest of them has waited."""
+    """Show how far a group lags, by queue and in all: messages, and how long the oldest of them has waited.
+
+    Broker groups that do not answer, for want of a leader, are named, and the exit code is 1.
+    """
+    from broker.operations.asking import Groups
     from broker.operations.consumer_groups import describe_group
-    from broker.tools.cli.output import print_json
+    from broker.tools.cli.output import print_json, tell_missing
 
     async with servers.admin() as admin:
-        found = await describe_group(admin, group)
+        brokers = await Groups.registered(admin)
+        found = await describe_group(brokers, group)
     if json:
-        print_json({"group": found.name, "lag": found.lag, "lag_s": found.lag_s, "queues": found.queues})
+        lag = {"group": found.name, "lag": found.lag, "lag_s": found.lag_s, "queues": found.queues}
+        print_json(lag, brokers.missing)
     else:
         _print_queues(found)
         print(f"{found.lag:,} messages, {span_text(found.lag_s)}")
     is_over = (over is not None and found.lag > over) or (over_s is not None and found.lag_s > over_s)
-    return 1 if is_over else 0
+    return tell_missing(brokers.missing) or (1 if is_over else 0)
 
 
 @app.command
@@ -168,15 +179,19 @@ async def reset(
     """Send a consumer group elsewhere in a topic, after showing what that skips or repeats.
 
     Give one of --to, --at, --offset and --by. Members that run follow at their next pull; a group without members goes
-    on there when it comes. Offsets outside of what a queue keeps mean its first or its end.
+    on there when it comes. Offsets outside of what a queue keeps mean its first or its end. Broker groups that do not
+    answer, for want of a leader, keep the others from nothing; they are named, and the exit code is 1: the same command
+    goes on with them, but for --by, which is refused then.
     """
+    from broker.operations.asking import Groups
     from broker.operations.positions import preview_reset
     from broker.operations.positions import reset as order
-    from broker.tools.cli.output import print_json, print_table
+    from broker.tools.cli.output import print_json, print_table, tell_missing
 
     target = _target(to, at, offset, by, broker, queue)
     async with servers.admin() as admin:
-        resets = await preview_reset(admin, group, topic, target)
+        brokers = await Groups.registered(admin)
+        resets = await preview_reset(brokers, group, topic, target)
         skipped = sum(one.skipped for one in resets)
         repeated = sum(one.repeated for one in resets)
         if not json:
@@ -191,12 +206,13 @@ async def reset(
                 f"{group} will skip {skipped:,} messages of {topic} and repeat {repeated:,}. Reset it?",
                 yes=yes,
             )
-            await order(admin, group, resets)
+            resets = await order(brokers, group, resets)
     if json:
-        print_json({"group": group, "topic": topic, "done": not dry_run, "queues": resets})
+        told = {"group": group, "topic": topic, "done": not dry_run, "queues": resets}
+        print_json(told, brokers.missing)
     elif not dry_run:
         print(f"{group} goes on there in {len(resets)} queue{'s' if len(resets) != 1 else ''}")
-    return 0
+    return tell_missing(brokers.missing)
 
 
 @app.command
@@ -208,18 +224,26 @@ async def delete(
     force: Annotated[bool, Parameter(negative="", help="Also while it has members.")] = False,
     yes: Yes = False,
     servers: Servers = DEFAULT_SERVERS,
+    json: AsJson = False,
 ) -> int:
     """Delete a consumer group: its settings, its positions, its retry topic.
 
-    A group with members is refused, as each of them would make it anew at its next heartbeat.
+    A group with members is refused, as each of them would make it anew at its next heartbeat. Broker groups that do not
+    answer, for want of a leader, keep it; they are named, and the exit code is 1: the same command goes on with them.
     """
+    from broker.operations.asking import Groups
     from broker.operations.consumer_groups import delete_group
+    from broker.tools.cli.output import print_json, tell_missing
 
     confirm(f"Delete consumer group {group} with its positions?", yes=yes)
     async with servers.admin() as admin:
-        await delete_group(admin, group, while_in_use=force, dead_letters=dead_letters)
-    print(f"consumer group {group} is deleted")
-    return 0
+        brokers = await Groups.registered(admin)
+        deleted = await delete_group(brokers, group, while_in_use=force, dead_letters=dead_letters)
+    if json:
+        print_json({"group": group, "groups": deleted}, brokers.missing)
+    else:
+        print(f"consumer group {group} is deleted" + (f" in {', '.join(deleted)}" if brokers.missing else ""))
+    return tell_missing(brokers.missing)
 
 
 def _target(

@@ -19,19 +19,21 @@ Group = Annotated[str, Parameter(help="Name of the consumer group.")]
 @app.command(name="list")
 async def list_groups(*, servers: Servers = DEFAULT_SERVERS, json: AsJson = False) -> int:
     """List the consumer groups that have dead letters: how many are kept, how many were not sent again."""
+    from broker.operations.asking import Groups
     from broker.operations.dead_letters import list_dead_letters
-    from broker.tools.cli.output import print_json, print_table
+    from broker.tools.cli.output import print_json, print_table, tell_missing
 
     async with servers.admin() as admin:
-        found = await list_dead_letters(admin)
+        brokers = await Groups.registered(admin)
+        found = await list_dead_letters(brokers)
     if json:
-        print_json({"groups": found})
+        print_json({"groups": found}, brokers.missing)
     else:
         print_table(
             ["group", "kept", "waiting", "newest"],
             [[one.group, one.kept, one.waiting, moment_text(one.newest_ms)] for one in found],
         )
-    return 0
+    return tell_missing(brokers.missing)
 
 
 @app.command
@@ -44,15 +46,18 @@ async def show(
     json: AsJsonLines = False,
 ) -> int:
     """Show a group's dead letters, the oldest first. With --json a line is what `trivet message find` prints."""
+    from broker.operations.asking import Groups
     from broker.operations.messages import find_messages
     from broker.state.topic_rules import DEAD_LETTER_PREFIX
     from broker.tools.cli.message_output import print_message, print_message_json
+    from broker.tools.cli.output import tell_missing
 
     async with servers.admin() as admin:
-        found = await find_messages(admin, DEAD_LETTER_PREFIX + group, limit=limit)
+        brokers = await Groups.registered(admin)
+        found = await find_messages(brokers, DEAD_LETTER_PREFIX + group, limit=limit)
     for message in found:
         (print_message_json if json else print_message)(message)
-    return 0
+    return tell_missing(brokers.missing)
 
 
 @app.command
@@ -70,13 +75,14 @@ async def redrive(
     """Send a group's dead letters to it again, with no retries behind them; no other group gets them.
 
     They stay where they are until `trivet dlq purge`, or until they are too old. What was sent is noted at the brokers,
-    so that the next call goes on behind it.
+    so that the next call goes on behind it. Those of broker groups that do not answer are left, and the exit code is 1.
     """
     import trio
 
+    from broker.operations.asking import Groups
     from broker.operations.dead_letters import count_dead_letters
     from broker.operations.dead_letters import redrive as send_again
-    from broker.tools.cli.output import print_json
+    from broker.tools.cli.output import print_json, tell_missing
     from broker.tools.cli.progress import Progress
 
     if not 0 < rate < 1e6:
@@ -88,21 +94,22 @@ async def redrive(
         sent = count
 
     async with servers.admin() as admin:
-        before = await count_dead_letters(admin, group)
+        brokers = await Groups.registered(admin)
+        before = await count_dead_letters(brokers, group)
         wanted = before.kept if again else before.waiting
         wanted = wanted if limit is None else min(wanted, limit)
         confirm(f"Send {wanted:,} dead letters to consumer group {group} again?", yes=yes)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(progress.keep_showing, lambda: f"{sent:,} of {wanted:,} sent")
-            found = await send_again(admin, group, rate_per_s=rate, limit=limit, again=again, done=done)
+            found = await send_again(brokers, group, rate_per_s=rate, limit=limit, again=again, done=done)
             nursery.cancel_scope.cancel()
     if json:
-        print_json(found)
+        print_json(found, brokers.missing)
     else:
         print(f"{found.sent:,} sent again, {found.left:,} left")
         if found.passed_over:
             print(f"{found.passed_over:,} could not be sent: their bodies are damaged or empty")
-    return 1 if found.passed_over else 0
+    return tell_missing(brokers.missing) or (1 if found.passed_over else 0)
 
 
 @app.command
@@ -114,18 +121,20 @@ async def purge(
     servers: Servers = DEFAULT_SERVERS,
     json: AsJson = False,
 ) -> int:
-    """Delete all dead letters of a group."""
+    """Delete all dead letters of a group. Broker groups that do not answer keep theirs, and the exit code is 1."""
+    from broker.operations.asking import Groups
     from broker.operations.dead_letters import count_dead_letters
     from broker.operations.dead_letters import purge as delete
-    from broker.tools.cli.output import print_json
+    from broker.tools.cli.output import print_json, tell_missing
 
     async with servers.admin() as admin:
-        before = await count_dead_letters(admin, group)
+        brokers = await Groups.registered(admin)
+        before = await count_dead_letters(brokers, group)
         again = f", {before.waiting:,} of which were never sent again" if before.waiting else ""
         confirm(f"Delete {before.kept:,} dead letters of consumer group {group}{again}?", yes=yes)
-        deleted = await delete(admin, group)
+        deleted = await delete(brokers, group)
     if json:
-        print_json({"group": group, "deleted": deleted})
+        print_json({"group": group, "deleted": deleted}, brokers.missing)
     else:
         print(f"{deleted:,} dead letters of {group} are deleted")
-    return 0
+    return tell_missing(brokers.missing)

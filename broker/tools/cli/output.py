@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from broker.operations.asking import Missing
 
 
-def print_json(value: object) -> None:
-    """One JSON document on stdout."""
+def print_json(value: object, missing: Iterable[Missing] | None = None) -> None:
+    """One JSON document on stdout; an object may have the broker groups beside its own fields that are ``missing``."""
     import msgspec
 
-    json.dump(
-        msgspec.to_builtins(value), sys.stdout, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False
-    )
+    document = msgspec.to_builtins(value)
+    if missing is not None:
+        document["missing"] = msgspec.to_builtins(tuple(missing))
+    json.dump(document, sys.stdout, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False)
     sys.stdout.write("\n")
 
 

@@ -41,21 +41,25 @@ async def find(
 
     With --json each message is one line: its place, ids, tags, keys, times in ms, hosts, properties, and the body as
     "body", or as "body_base64" if it is not UTF-8, or "damaged" with the reason if it cannot be read. The exit code is
-    1 if none is found.
+    1 if none is found, and if broker groups do not answer, which are named.
     """
+    from broker.operations.asking import Groups
     from broker.operations.messages import find_messages
     from broker.tools.cli.message_output import print_message, print_message_json
+    from broker.tools.cli.output import tell_missing
 
     if limit < 1:
         raise CommandError(f"--limit {limit}: at least 1", USAGE)
+    since_ms, until_ms = moment_ms(since, "--since"), moment_ms(until, "--until")
     async with servers.admin() as admin:
+        groups = await Groups.registered(admin)
         found = await find_messages(
-            admin,
+            groups,
             topic,
             key=key,
             message_id=message_id,
-            since_ms=moment_ms(since, "--since"),
-            until_ms=moment_ms(until, "--until"),
+            since_ms=since_ms,
+            until_ms=until_ms,
             queue=queue,
             broker=broker,
             offset=offset,
@@ -63,9 +67,10 @@ async def find(
         )
     for message in found:
         (print_message_json if json else print_message)(message)
+    exit_code = tell_missing(groups.missing)
     if not found:
         raise CommandError(f"no such message is kept in topic {topic}")
-    return 0
+    return exit_code
 
 
 @app.command
@@ -77,14 +82,20 @@ async def show(
     servers: Servers = DEFAULT_SERVERS,
     json: AsJsonLines = False,
 ) -> int:
-    """Show all of a message: its place, ids, times, hosts, properties and whole body."""
+    """Show all of a message: its place, ids, times, hosts, properties and whole body.
+
+    Broker groups that do not answer are named if nothing is found.
+    """
+    from broker.operations.asking import Groups
     from broker.operations.messages import find_messages
     from broker.tools.cli.message_output import body_text, message_fields, print_message_json
-    from broker.tools.cli.output import print_facts
+    from broker.tools.cli.output import print_facts, tell_missing
 
     async with servers.admin() as admin:
-        found = await find_messages(admin, topic, message_id=message_id)
+        groups = await Groups.registered(admin)
+        found = await find_messages(groups, topic, message_id=message_id)
     if not found:
+        tell_missing(groups.missing)
         raise CommandError(f"no message with the id {message_id} is kept in topic {topic}")
     for message in found:
         if json:
@@ -119,14 +130,17 @@ async def trace(
     """Show the way of a message: delayed until when, stored where, retried, a dead letter; and who has consumed it.
 
     TOPIC is the one that it was sent to. Who has consumed it follows from the positions of the consumer groups. What
-    clients have traced themselves is shown, too, where they do (Java's `enableMsgTrace`).
+    clients have traced themselves is shown, too, where they do (Java's `enableMsgTrace`). Broker groups that do not
+    answer are named, and the exit code is 1: a part of the way may lie there.
     """
+    from broker.operations.asking import Groups
     from broker.operations.messages import way_of
     from broker.tools.cli.message_output import message_fields
-    from broker.tools.cli.output import print_json, print_table
+    from broker.tools.cli.output import print_json, print_table, tell_missing
 
     async with servers.admin() as admin:
-        way = await way_of(admin, topic, message_id)
+        groups = await Groups.registered(admin)
+        way = await way_of(groups, topic, message_id)
     if json:
         message = None if way.message is None else message_fields(way.message)
         print_json(
@@ -137,9 +151,10 @@ async def trace(
                 "steps": way.steps,
                 "groups": way.groups,
                 "traces": way.traces,
-            }
+            },
+            groups.missing,
         )
-        return 0
+        return tell_missing(groups.missing)
     print_table(
         ["when", "what", "where"],
         [
@@ -167,7 +182,7 @@ async def trace(
                 for one in way.traces
             ],
         )
-    return 0
+    return tell_missing(groups.missing)
 
 
 @app.command
@@ -181,16 +196,19 @@ async def waiting(
 ) -> int:
     """Show what waits at the brokers: delayed messages, and half messages whose producers have not decided.
 
-    Half messages may be shown for some seconds after their producers have decided.
+    Half messages may be shown for some seconds after their producers have decided. Broker groups that do not answer are
+    named, and the exit code is 1.
     """
+    from broker.operations.asking import Groups
     from broker.operations.waiting import waiting_messages
     from broker.tools.cli.message_output import message_fields
-    from broker.tools.cli.output import print_json, print_table
+    from broker.tools.cli.output import print_json, print_table, tell_missing
 
     if limit < 1:
         raise CommandError(f"--limit {limit}: at least 1", USAGE)
     async with servers.admin() as admin:
-        found = await waiting_messages(admin, limit=limit)
+        groups = await Groups.registered(admin)
+        found = await waiting_messages(groups, limit=limit)
     both = (*found.delayed_messages, *found.half_messages)
     if json:
         told = [
@@ -205,8 +223,8 @@ async def waiting(
             for one in both
         ]
         delayed = sum(found.by_level.values()) + found.timed
-        print_json({"delayed": delayed, "half": found.half, "messages": told})
-        return 0
+        print_json({"delayed": delayed, "half": found.half, "messages": told}, groups.missing)
+        return tell_missing(groups.missing)
     print_table(
         ["topic", "waits for", "since", "id"],
         [
@@ -223,7 +241,7 @@ async def waiting(
     print(
         f"{found.timed:,} for a time of their own{f', {levels}' if levels else ''}; {found.half:,} half messages"
     )
-    return 0
+    return tell_missing(groups.missing)
 
 
 def _words(step: Step) -> str:

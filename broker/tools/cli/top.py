@@ -31,6 +31,7 @@ async def top(
     import trio
 
     from broker.client.errors import ClientError
+    from broker.operations.asking import Groups
     from broker.operations.figures import between, sample
     from broker.tools.cli.output import console, print_json
     from broker.tools.cli.signals import stop_signals
@@ -48,12 +49,12 @@ async def top(
 
     async def look(cancel: trio.CancelScope) -> None:
         async with servers.admin() as admin:
-            before = await sample(admin)
+            before = await sample(await Groups.registered(admin))
             looks = 0
             while looks != count:
                 await trio.sleep(interval_s)
                 try:
-                    after = await sample(admin)
+                    after = await sample(await Groups.registered(admin))
                 except ClientError as error:
                     if live is None:
                         raise
@@ -106,4 +107,5 @@ def _tables(figures: Figures) -> Any:
     groups.add_column("lag", justify="right")
     for group in figures.groups[:_ROWS_MAX]:
         groups.add_row(group.group, f"{group.consumed_per_s:,.1f}", f"{group.lag:,}")
-    return Group(nodes, topics, groups)
+    missing = [f"group {one.group} is missing: {one.why}" for one in figures.missing]
+    return Group(nodes, topics, groups, *missing)

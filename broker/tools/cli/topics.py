@@ -51,6 +51,7 @@ async def create(
     and otherwise than it is to be, is changed only if you say so. Groups that cannot create it now, for want of a
     leader, keep the others from nothing; they are named, and the exit code is 1: the same command goes on with them.
     """
+    from broker.operations.asking import Groups
     from broker.operations.topics import create_topic, plan_topic, what_it_changes
     from broker.tools.cli.output import print_json, tell_missing
 
@@ -63,20 +64,20 @@ async def create(
         raise CommandError("--groups and --cluster: one of them", USAGE)
     bits = {"read": 4, "write": 2, "read-write": 6}[permission]
     async with servers.admin() as admin:
-        wanted = await plan_topic(
-            admin, topic, queues=queues, perm=bits, ordered=ordered, cluster=cluster, brokers=named
+        there = await Groups.registered(admin)
+        wanted = plan_topic(
+            there, topic, queues=queues, perm=bits, ordered=ordered, cluster=cluster, brokers=named
         )
-        if not yes and (changed := await what_it_changes(admin, wanted)):
+        if not yes and (changed := await what_it_changes(there, wanted)):
             confirm(f"Topic {topic} is there, and otherwise, in {', '.join(changed)}. Change it?", yes=yes)
-        created = await create_topic(admin, wanted)
-    groups_with_it = sorted(created.by_group)
+        created = await create_topic(there, wanted)
     if json:
         made = {"topic": topic, "queues": queues, "permission": permission, "ordered": ordered}
-        print_json({**made, "groups": groups_with_it, "missing": created.missing})
+        print_json({**made, "groups": created, "missing": there.missing})
     else:
-        where = "" if named is None and not created.missing else f" in {', '.join(groups_with_it)}"
+        where = "" if named is None and not there.missing else f" in {', '.join(created)}"
         print(f"topic {topic} with {queues} queues{where}")
-    return tell_missing(created.missing)
+    return tell_missing(there.missing)
 
 
 @app.command(name="list")
@@ -121,7 +122,8 @@ async def describe(
     from broker.tools.cli.output import print_json, print_table, tell_missing
 
     async with servers.admin() as admin:
-        found = await topic_queues(await Groups.registered(admin), topic)
+        groups = await Groups.registered(admin)
+        found = await topic_queues(groups, topic)
     rows = [
         {
             "broker": status.queue.broker_name,
@@ -134,11 +136,11 @@ async def describe(
         for status in found.queues
     ]
     if json:
-        print_json({"topic": topic, "leaders": found.leaders, "queues": rows, "missing": found.missing})
+        print_json({"topic": topic, "leaders": found.leaders, "queues": rows, "missing": groups.missing})
     else:
         columns = ["broker", "queue", "min_offset", "max_offset", "messages"]
         print_table(columns, [[row[column] for column in columns] for row in rows], title=topic)
-    return tell_missing(found.missing)
+    return tell_missing(groups.missing)
 
 
 @app.command
@@ -154,14 +156,16 @@ async def stats(
     Rates are those of the last minute. Groups that do not answer, for want of a leader, are named, and the exit code
     is 1.
     """
+    from broker.operations.asking import Groups
     from broker.operations.topics import topic_stats
     from broker.tools.cli.output import print_json, print_table, tell_missing
 
     async with servers.admin() as admin:
-        found = await topic_stats(admin, topic)
+        groups = await Groups.registered(admin)
+        found = await topic_stats(groups, topic)
     if json:
-        print_json(found)
-        return tell_missing(found.missing)
+        print_json(found, groups.missing)
+        return tell_missing(groups.missing)
     print_table(
         ["group", "queues", "permission", "ordered", "messages", "per second", "bytes per second"],
         [
@@ -182,7 +186,7 @@ async def stats(
         title=topic,
     )
     print(f"consumer groups: {', '.join(found.groups) or 'none'}")
-    return tell_missing(found.missing)
+    return tell_missing(groups.missing)
 
 
 @app.command
@@ -205,10 +209,13 @@ async def alter(
 ) -> int:
     """Change what is given of a topic; the rest stays as it is.
 
-    With fewer queues than before, what the last ones keep is not read any more.
+    With fewer queues than before, what the last ones keep is not read any more. Groups that cannot change it now, for
+    want of a leader, keep the others from nothing; they are named, and the exit code is 1: the same command goes on
+    with them.
     """
+    from broker.operations.asking import Groups
     from broker.operations.topics import alter_topic
-    from broker.tools.cli.output import print_json
+    from broker.tools.cli.output import print_json, tell_missing
 
     if queues is not None and not 1 <= queues <= 1024:
         raise CommandError(f"--queues {queues}: from 1 to 1024", USAGE)
@@ -221,8 +228,9 @@ async def alter(
     change = ", ".join(f"{name} {value}" for name, value in wanted.items() if value is not None)
     confirm(f"Change topic {topic} to {change}?", yes=yes)
     async with servers.admin() as admin:
+        there = await Groups.registered(admin)
         changed = await alter_topic(
-            admin,
+            there,
             topic,
             queues=queues,
             may_read=None if permission is None else "read" in permission,
@@ -231,10 +239,10 @@ async def alter(
             brokers=named,
         )
     if json:
-        print_json({"topic": topic, "groups": changed})
+        print_json({"topic": topic, "groups": changed, "missing": there.missing})
     else:
         print(f"topic {topic} is changed in {', '.join(changed)}")
-    return 0
+    return tell_missing(there.missing)
 
 
 @app.command
@@ -245,18 +253,27 @@ async def delete(
     force: Annotated[bool, Parameter(negative="", help="Also while consumers subscribe to it.")] = False,
     yes: Yes = False,
     servers: Servers = DEFAULT_SERVERS,
+    json: AsJson = False,
 ) -> int:
     """Delete a topic everywhere, with its messages and the positions of consumer groups in it.
 
     A topic that consumers subscribe to now is refused: a broker that creates topics by itself would make it anew.
+    Groups that cannot delete it now, for want of a leader, keep it; they are named, and the exit code is 1: the same
+    command goes on with them.
     """
+    from broker.operations.asking import Groups
     from broker.operations.topics import delete_topic
+    from broker.tools.cli.output import print_json, tell_missing
 
     confirm(f"Delete topic {topic} with all its messages?", yes=yes)
     async with servers.admin() as admin:
-        await delete_topic(admin, topic, while_in_use=force)
-    print(f"topic {topic} is deleted")
-    return 0
+        groups = await Groups.registered(admin)
+        deleted = await delete_topic(groups, topic, while_in_use=force)
+    if json:
+        print_json({"topic": topic, "groups": deleted, "missing": groups.missing})
+    else:
+        print(f"topic {topic} is deleted" + (f" in {', '.join(deleted)}" if groups.missing else ""))
+    return tell_missing(groups.missing)
 
 
 def _is_system(topic: str) -> bool:

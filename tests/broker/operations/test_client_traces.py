@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.client.admin import AdminClient
+from broker.operations.asking import Groups
 from broker.operations.client_traces import Traced, client_traces, traced
 from broker.operations.messages import way_of
 from broker.operations.reading import StoredMessage
@@ -93,12 +94,12 @@ async def test_traces_are_found_by_the_message_they_tell_of(
 ) -> None:
     a, _ = leaders
     a.append("t", 0, b"x", f"UNIQ_KEY\x01{ID}\x02".encode())
-    assert await client_traces(admin, ID) == []
+    assert await client_traces(await Groups.registered(admin), ID) == []
     with a.client() as client:
         body = trace([*PUB, "true"], BEFORE, AFTER).body
         assert body is not None
         client.send("RMQ_SYS_TRACE_TOPIC", body, 0, {"KEYS": f"{ID} key"}, defaultTopic="TBW102")
-    way = await way_of(admin, "t", ID)
+    way = await way_of(await Groups.registered(admin), "t", ID)
     assert [(one.what, one.group, one.result) for one in way.traces] == [
         ("sent", "makers", "success"),
         ("consumed", "readers", "success"),

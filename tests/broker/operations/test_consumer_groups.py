@@ -9,6 +9,7 @@ import trio
 
 from broker.client.admin import AdminClient
 from broker.client.consuming.consumer import Consumer
+from broker.operations.asking import Groups
 from broker.operations.consumer_groups import Conflict, delete_group, describe_group, list_groups
 from broker.operations.errors import InUse, NotThere
 from broker.remoting.bodies import ConsumeFromWhere
@@ -26,8 +27,8 @@ async def test_a_group_far_behind(leaders: list[Broker], admin: AdminClient) -> 
     await trio.sleep(7)
     with a.client() as client:
         client.heartbeat("late", ["t"])
-        (summary,) = await list_groups(admin)
-        found = await describe_group(admin, "late")
+        (summary,) = await list_groups(await Groups.registered(admin))
+        found = await describe_group(await Groups.registered(admin), "late")
     assert (summary.name, summary.kind, summary.members) == ("late", "clustering", 1)
     assert summary.topics == ("t",)
     assert summary.lag == found.lag == 3
@@ -56,8 +57,8 @@ async def test_a_group_that_has_read_at_one_broker_group_only(
     a.commit("away", "t", 0, 1)
     with a.client() as client:
         client.heartbeat("away", ["t"])
-    found = await describe_group(admin, "away")
-    (summary,) = await list_groups(admin)
+    found = await describe_group(await Groups.registered(admin), "away")
+    (summary,) = await list_groups(await Groups.registered(admin))
     assert summary.lag == found.lag == 1
     assert [(at.broker, at.queue, at.lag) for at in found.queues if at.topic == "t" and at.lag] == [
         ("b", 0, 1)
@@ -95,8 +96,8 @@ async def test_a_queue_without_a_position_counts_from_where_a_first_pull_would_b
             a.commit("new", "t", 1, 0)
             client.close()
             other.close()
-        found = await describe_group(admin, "new")
-        (summary,) = await list_groups(admin)
+        found = await describe_group(await Groups.registered(admin), "new")
+        (summary,) = await list_groups(await Groups.registered(admin))
     assert [at.begin for at in found.queues if at.topic == "t"] == [1, 0, 0, 0]
     assert (found.lag, summary.lag) == (lag, lag)
 
@@ -111,7 +112,7 @@ async def test_members_that_disagree_and_what_each_holds(
         consumer(topics={"t": "c"}) as third,
     ):
         await trio.sleep(30)
-        found = await describe_group(admin, "torn")
+        found = await describe_group(await Groups.registered(admin), "torn")
         ids = [one.core.client_id for one in (first, second, third)]
         (conflict,) = found.conflicts
         assert conflict == Conflict(topic="t", wanted=(("a || b", tuple(sorted(ids[:2]))), ("c", (ids[2],))))
@@ -130,12 +131,12 @@ async def test_a_group_is_deleted_when_nobody_is_in_it(leaders: list[Broker], ad
     with a.client() as client:
         client.heartbeat("g", ["t"])
         with pytest.raises(InUse, match="has 1 members"):
-            await delete_group(admin, "g")
+            await delete_group(await Groups.registered(admin), "g")
     a.commit("g", "t", 0, 0)
-    await delete_group(admin, "g")
-    assert await list_groups(admin) == []
+    await delete_group(await Groups.registered(admin), "g")
+    assert await list_groups(await Groups.registered(admin)) == []
     assert a.offset("g") is None
     with pytest.raises(NotThere):
-        await describe_group(admin, "g")
+        await describe_group(await Groups.registered(admin), "g")
     with pytest.raises(NotThere):
-        await delete_group(admin, "g")
+        await delete_group(await Groups.registered(admin), "g")

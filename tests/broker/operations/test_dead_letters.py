@@ -7,6 +7,7 @@ import trio
 
 from broker.client.admin import AdminClient
 from broker.client.consuming.consumer import Consumer
+from broker.operations.asking import Groups
 from broker.operations.consumer_groups import list_groups
 from broker.operations.dead_letters import (
     DeadLetters,
@@ -36,17 +37,19 @@ async def test_dead_letters_come_again_once_and_at_a_rate(
     leaders: list[Broker], admin: AdminClient, runtime: ClientRuntime
 ) -> None:
     with pytest.raises(NotThere):
-        await redrive(admin, "g")
+        await redrive(await Groups.registered(admin), "g")
     await bury(leaders[0], runtime, 20)
-    (found,) = await list_dead_letters(admin)
+    (found,) = await list_dead_letters(await Groups.registered(admin))
     assert (found.group, found.kept, found.waiting) == ("g", 20, 20)
 
     begun_s = trio.current_time()
-    assert await redrive(admin, "g", rate_per_s=2, limit=11) == Redriven(sent=11, left=9, passed_over=0)
+    assert await redrive(await Groups.registered(admin), "g", rate_per_s=2, limit=11) == Redriven(
+        sent=11, left=9, passed_over=0
+    )
     assert 5 <= trio.current_time() - begun_s < 6
-    assert (await count_dead_letters(admin, "g")).waiting == 9
-    assert await redrive(admin, "g") == Redriven(sent=9, left=0, passed_over=0)
-    assert await redrive(admin, "g") == Redriven(sent=0, left=0, passed_over=0)
+    assert (await count_dead_letters(await Groups.registered(admin), "g")).waiting == 9
+    assert await redrive(await Groups.registered(admin), "g") == Redriven(sent=9, left=0, passed_over=0)
+    assert await redrive(await Groups.registered(admin), "g") == Redriven(sent=0, left=0, passed_over=0)
 
     async with Consumer(NAME_SERVER, group="g", topics="t", runtime=runtime) as consumer:
         again = [await anext(consumer) for _ in range(20)]
@@ -55,7 +58,9 @@ async def test_dead_letters_come_again_once_and_at_a_rate(
         assert (message.topic, message.tags, message.keys) == ("t", "red", ["k"])
         assert message.properties["color"] == "blue"
         assert message.reconsume_times == 0
-    assert [group.name for group in await list_groups(admin)] == ["g"], "the redriver is nobody's group"
+    assert [group.name for group in await list_groups(await Groups.registered(admin))] == ["g"], (
+        "the redriver is nobody's group"
+    )
 
 
 async def test_all_are_sent_though_the_leader_dies(
@@ -69,9 +74,9 @@ async def test_all_are_sent_though_the_leader_dies(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(kill)
-        found = await redrive(admin, "g", rate_per_s=10)
+        found = await redrive(await Groups.registered(admin), "g", rate_per_s=10)
     assert found == Redriven(sent=40, left=0, passed_over=0)
-    again = await find_messages(admin, "%RETRY%g", limit=100)
+    again = await find_messages(await Groups.registered(admin), "%RETRY%g", limit=100)
     assert sorted(int(message.body or b"") for message in again) == list(range(40))
 
 
@@ -79,11 +84,13 @@ async def test_purged_dead_letters_are_gone_and_the_next_one_is_counted_anew(
     leaders: list[Broker], admin: AdminClient, runtime: ClientRuntime
 ) -> None:
     await bury(leaders[0], runtime, 3)
-    await redrive(admin, "g")
-    assert await purge(admin, "g") == 3
+    await redrive(await Groups.registered(admin), "g")
+    assert await purge(await Groups.registered(admin), "g") == 3
     with pytest.raises(NotThere):
-        await purge(admin, "g")
-    assert await count_dead_letters(admin, "g") == DeadLetters(group="g", kept=0, waiting=0, newest_ms=None)
+        await purge(await Groups.registered(admin), "g")
+    assert await count_dead_letters(await Groups.registered(admin), "g") == DeadLetters(
+        group="g", kept=0, waiting=0, newest_ms=None
+    )
     await bury(leaders[0], runtime, 1)
-    found = await count_dead_letters(admin, "g")
+    found = await count_dead_letters(await Groups.registered(admin), "g")
     assert (found.kept, found.waiting) == (1, 1)

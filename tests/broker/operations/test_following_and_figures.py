@@ -8,6 +8,7 @@ import trio
 from broker.client.admin import AdminClient
 from broker.client.consuming.subscription import SqlFilter
 from broker.client.errors import NoRoute
+from broker.operations.asking import Groups
 from broker.operations.figures import between, sample
 from broker.operations.following import Follower
 from tests.broker.client.cluster import Broker
@@ -65,13 +66,13 @@ async def test_rates_are_what_lies_between_two_samples(leaders: list[Broker], ad
         a.append("t", 0, b"x")
     a.commit("g", "t", 0, 1)
     b.commit("other", "t", 0, 0)
-    before = await sample(admin)
+    before = await sample(await Groups.registered(admin))
     for _ in range(20):
         a.append("t", 0, b"x")
         b.append("t", 1, b"x")
     a.commit("g", "t", 0, 11)
     await trio.sleep(2)
-    after = await sample(admin)
+    after = await sample(await Groups.registered(admin))
     seconds = (after.at_ns - before.at_ns) / 1e9
     found = between(before, after)
     (topic,) = found.topics

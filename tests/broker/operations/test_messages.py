@@ -10,6 +10,7 @@ from broker.client.consuming.consumer import Consumer
 from broker.client.errors import NoRoute, UsageError
 from broker.client.message import Message
 from broker.client.producing.producer import Producer
+from broker.operations.asking import Groups
 from broker.operations.errors import NotThere
 from broker.operations.messages import MessageWay, find_messages, way_of
 from tests.broker.client.cluster import NAME_SERVER, Broker
@@ -35,11 +36,11 @@ async def test_messages_are_found_by_time_offset_key_and_id(
             message = Message("t", b"%d" % number, keys=[f"k{number % 2}"])
             sent.append(await producer.send(message))
             await trio.sleep(1)
-    times_stored = [found.stored_ms for found in await find_messages(admin, "t")]
+    times_stored = [found.stored_ms for found in await find_messages(await Groups.registered(admin), "t")]
     assert times_stored == sorted(times_stored)
 
     async def found(**choices: object) -> list[object]:
-        return bodies(list(await find_messages(admin, "t", **choices)))  # type: ignore[arg-type]
+        return bodies(list(await find_messages(await Groups.registered(admin), "t", **choices)))  # type: ignore[arg-type]
 
     everything = [b"%d" % number for number in range(8)]
     assert await found() == everything
@@ -62,7 +63,7 @@ async def test_messages_are_found_by_time_offset_key_and_id(
     with pytest.raises(NotThere):
         await found(queue=9)
     with pytest.raises(NoRoute):
-        await find_messages(admin, "nowhere")
+        await find_messages(await Groups.registered(admin), "nowhere")
 
 
 async def test_the_way_of_a_delayed_message_to_the_dead_letters(
@@ -77,7 +78,7 @@ async def test_the_way_of_a_delayed_message_to_the_dead_letters(
     ):
         await other.wait_assigned()
         sent = await producer.send(Message("t", b"x", tags="a", delay_ms=30_000))
-        waiting = await way_of(admin, "t", sent.message_id)
+        waiting = await way_of(await Groups.registered(admin), "t", sent.message_id)
         assert ways(waiting) == [("waits", None)]
         (step,) = waiting.steps
         assert step.until_ms is not None
@@ -92,7 +93,7 @@ async def test_the_way_of_a_delayed_message_to_the_dead_letters(
         await consumer.commit()
         with trio.move_on_after(30):
             await anext(other)  # which gets nothing, and so passes it over
-        way = await way_of(admin, "t", sent.message_id)
+        way = await way_of(await Groups.registered(admin), "t", sent.message_id)
     assert ways(way) == [
         ("waits", None),
         ("delivered", None),
@@ -104,4 +105,4 @@ async def test_the_way_of_a_delayed_message_to_the_dead_letters(
     assert way.message.body == b"x"
     assert {(one.group, one.state) for one in way.groups} == {("g", "consumed"), ("other", "filtered")}
     with pytest.raises(NotThere):
-        await way_of(admin, "t", "0A0000071FDF00000000000000000000")
+        await way_of(await Groups.registered(admin), "t", "0A0000071FDF00000000000000000000")

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.client.admin import AdminClient
+from broker.operations.asking import Groups
 from broker.operations.errors import NotThere
 from broker.operations.positions import QueueReset, Target, planned_reset, preview_reset, reset
 from tests.broker.client.cluster import Broker
@@ -29,7 +30,7 @@ async def test_every_target_in_every_queue(leaders: list[Broker], admin: AdminCl
     b.commit("g", "t", 1, 1)
 
     async def to(target: Target) -> list[tuple[int, int, int]]:
-        found = await preview_reset(admin, "g", "t", target)
+        found = await preview_reset(await Groups.registered(admin), "g", "t", target)
         return [(one.to_offset, one.skipped, one.repeated) for one in found]
 
     assert await to(Target(kind="earliest")) == [(0, 0, 4), (0, 0, 0), (0, 0, 0), (0, 0, 1)]
@@ -38,22 +39,22 @@ async def test_every_target_in_every_queue(leaders: list[Broker], admin: AdminCl
     assert await to(Target(kind="by", value=-2)) == [(2, 0, 2), (0, 0, 0), (0, 0, 0), (0, 0, 1)]
     assert await to(Target(kind="offset", value=5, broker="a", queue=0)) == [(5, 1, 0)]
 
-    chosen = await preview_reset(admin, "g", "t", Target(kind="by", value=-2))
+    chosen = await preview_reset(await Groups.registered(admin), "g", "t", Target(kind="by", value=-2))
     with a.client() as client:
         client.heartbeat("g", ["t"])  # it was never at b, and has positions there
-    await reset(admin, "g", chosen)
+    await reset(await Groups.registered(admin), "g", chosen)
     assert (a.offset("g"), b.offset("g", queue_id=1)) == (2, 0)
-    after = await preview_reset(admin, "g", "t", Target(kind="by", value=-2))
+    after = await preview_reset(await Groups.registered(admin), "g", "t", Target(kind="by", value=-2))
     assert ends(after) == [("a", 0, 2, 0), ("a", 1, 0, 0), ("b", 0, 0, 0), ("b", 1, 0, 0)]
 
 
 async def test_what_is_not_there(leaders: list[Broker], admin: AdminClient) -> None:
     with pytest.raises(NotThere, match="no broker knows the consumer group 'typo'"):
-        await preview_reset(admin, "typo", "t", Target(kind="latest"))
+        await preview_reset(await Groups.registered(admin), "typo", "t", Target(kind="latest"))
     with pytest.raises(NotThere, match="no topic 'x'"):
-        await preview_reset(admin, "g", "x", Target(kind="latest"))
+        await preview_reset(await Groups.registered(admin), "g", "x", Target(kind="latest"))
     with pytest.raises(NotThere, match="with a queue 7"):
-        await preview_reset(admin, "g", "t", Target(kind="latest", queue=7))
+        await preview_reset(await Groups.registered(admin), "g", "t", Target(kind="latest", queue=7))
 
 
 @given(

@@ -9,7 +9,7 @@ import trio
 
 from broker.access.accounts import AccountsError
 from broker.client.admin import AdminClient
-from broker.client.errors import BrokerError, ClientError, NoRoute, UsageError
+from broker.client.errors import BrokerError, NoRoute, UsageError
 from broker.client.message import Message
 from broker.client.producing.producer import Producer
 from broker.client.producing.transactions import Decision, TransactionalProducer
@@ -20,16 +20,12 @@ from broker.operations.errors import InUse, NotThere
 from broker.operations.settings import change_settings, settings_in_force
 from broker.operations.topics import (
     alter_topic,
-    create_topic,
     delete_topic,
-    plan_topic,
-    topic_queues,
     topic_stats,
-    what_it_changes,
 )
 from broker.operations.waiting import waiting_messages
-from tests.broker.client.cluster import NAME_SERVER, Broker, Cluster
-from tests.broker.client.links import ClientRuntime, World
+from tests.broker.client.cluster import NAME_SERVER, Broker
+from tests.broker.client.links import ClientRuntime
 
 
 async def test_a_topic_is_shown_altered_and_deleted(leaders: list[Broker], admin: AdminClient) -> None:
@@ -38,72 +34,35 @@ async def test_a_topic_is_shown_altered_and_deleted(leaders: list[Broker], admin
         a.append("t", 0, bytes(100))
     b.append("t", 1, b"x")
     b.commit("g", "t", 1, 1)
-    found = await topic_stats(admin, "t")
+    found = await topic_stats(await Groups.registered(admin), "t")
     assert (found.messages, found.groups) == (31, ("g",))
     assert found.messages_per_s == pytest.approx(31 / 60)
     assert [(at.broker, at.write_queues, [queue.end for queue in at.queues]) for at in found.brokers] == [
         ("a", 2, [30, 0]),
         ("b", 2, [0, 1]),
     ]
-    assert await alter_topic(admin, "t", may_write=False, brokers=["a"]) == ["a"]
-    assert await alter_topic(admin, "t", queues=3) == ["a", "b"]
-    found = await topic_stats(admin, "t")
+    assert await alter_topic(await Groups.registered(admin), "t", may_write=False, brokers=["a"]) == ["a"]
+    assert await alter_topic(await Groups.registered(admin), "t", queues=3) == ["a", "b"]
+    found = await topic_stats(await Groups.registered(admin), "t")
     assert [(at.read_queues, at.may_read, at.may_write) for at in found.brokers] == [
         (3, True, False),
         (3, True, True),
     ]
     with pytest.raises(UsageError, match="nothing to change"):
-        await alter_topic(admin, "t")
+        await alter_topic(await Groups.registered(admin), "t")
     with pytest.raises(NotThere):
-        await alter_topic(admin, "x", queues=1)
+        await alter_topic(await Groups.registered(admin), "x", queues=1)
     with pytest.raises(NoRoute, match="no such group"):
-        await alter_topic(admin, "t", queues=1, brokers=["z"])
+        await alter_topic(await Groups.registered(admin), "t", queues=1, brokers=["z"])
     with a.client() as client:
         client.heartbeat("g", ["t"])
         with pytest.raises(InUse, match="'g' subscribes"):
-            await delete_topic(admin, "t")
-    await delete_topic(admin, "t")
+            await delete_topic(await Groups.registered(admin), "t")
+    await delete_topic(await Groups.registered(admin), "t")
     with pytest.raises(NotThere):
-        await topic_stats(admin, "t")
+        await topic_stats(await Groups.registered(admin), "t")
     with pytest.raises(NotThere):
-        await delete_topic(admin, "t")
-
-
-async def test_a_group_without_a_leader_is_named_and_keeps_the_others_from_nothing(
-    world: World, runtime: ClientRuntime
-) -> None:
-    cluster = Cluster(world)
-    of_a, (b,) = cluster.add_group("a", 3), cluster.add_group("b")
-    for leader in (of_a[0], b):
-        leader.create_topic("t", 2)
-    b.append("t", 1, b"x")
-    async with AdminClient(NAME_SERVER, runtime=runtime) as admin:
-        wanted = await plan_topic(admin, "u", queues=3)
-        assert wanted.groups == ("a", "b")
-        for broker in of_a[:2]:
-            broker.kill()
-        created = await create_topic(admin, wanted)
-        assert set(created.by_group) == {"b"}
-        assert [one.group for one in created.missing] == ["a"]
-        assert await what_it_changes(admin, wanted) == []
-        assert await what_it_changes(admin, await plan_topic(admin, "u", queues=3, ordered=True)) == ["b"]
-        groups = await Groups.registered(admin)
-        queues = await topic_queues(groups, "t")
-        assert [(at.queue.broker_name, at.max_offset) for at in queues.queues] == [("b", 0), ("b", 1)]
-        assert (queues.leaders, [one.group for one in queues.missing]) == ({"a": None, "b": b.address}, ["a"])
-        stats = await topic_stats(admin, "t")
-        assert (stats.messages, [one.group for one in stats.missing]) == (1, ["a"])
-        with pytest.raises(NotThere, match="a may have it"):
-            await topic_stats(admin, "v")
-        of_a[1].restart()
-        await trio.sleep(30)
-        assert (await create_topic(admin, wanted)).missing == ()
-        assert len((await topic_queues(groups, "u")).queues) == 6
-        for broker in of_a:
-            broker.kill()
-        b.kill()
-        with pytest.raises(ClientError):
-            await create_topic(admin, wanted)
+        await delete_topic(await Groups.registered(admin), "t")
 
 
 async def test_clients_are_told_once_for_each_group(leaders: list[Broker], admin: AdminClient) -> None:
@@ -112,7 +71,7 @@ async def test_clients_are_told_once_for_each_group(leaders: list[Broker], admin
         client.heartbeat("readers", ["t"], producer_group="writers")
         same.heartbeat("readers", ["t"])
         other.heartbeat(producer_group="writers")
-        found = await connected_clients(admin)
+        found = await connected_clients(await Groups.registered(admin))
     assert [(one.role, one.group, one.client_id, one.brokers) for one in found] == [
         ("consumer", "readers", "me@1", ("a", "b")),
         ("producer", "writers", "me@1", ("a",)),
@@ -135,7 +94,7 @@ async def test_what_waits(leaders: list[Broker], admin: AdminClient, runtime: Cl
         decided = await transactions.begin(Message("t", b"decided"))
         await decided.commit()
         await trio.sleep(20)
-        found = await waiting_messages(admin)
+        found = await waiting_messages(await Groups.registered(admin))
         assert (found.by_level, found.timed, found.half) == ({5: 1}, 1, 1)
         delayed = found.delayed_messages
         assert [(one.kind, one.home, one.message.body) for one in delayed] == [
@@ -149,7 +108,7 @@ async def test_what_waits(leaders: list[Broker], admin: AdminClient, runtime: Cl
         assert (half.home, half.producer_group, half.message.body) == ("t", "tp", b"half")
         await opened.rollback()
         await trio.sleep(120)
-        found = await waiting_messages(admin)
+        found = await waiting_messages(await Groups.registered(admin))
         assert (found.by_level, found.timed, found.half) == ({}, 1, 0)
 
 

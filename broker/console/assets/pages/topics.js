@@ -85,7 +85,6 @@ async function create() {
 function showOne({ root, signal, fail, reload }, name) {
   const facts = h("dl", { class: "facts" });
   const consumers = h("p");
-  const missing = h("p", { class: "problem", hidden: true });
   const brokers = h("div");
   fill(
     root,
@@ -102,7 +101,6 @@ function showOne({ root, signal, fail, reload }, name) {
         session.writable && h("button", { type: "button", class: "danger", onclick: () => remove(name) }, "Delete"),
       ),
     ),
-    missing,
     h("section", null, facts, h("h2", null, "Consumer groups"), consumers),
     brokers,
   );
@@ -118,8 +116,6 @@ function showOne({ root, signal, fail, reload }, name) {
         ["Queues", number(topic.brokers.reduce((sum, at) => sum + at.queues.length, 0))],
       ].map(([title, value]) => h("div", null, h("dt", null, title), h("dd", null, value))),
     );
-    missing.hidden = topic.missing.length === 0;
-    fill(missing, topic.missing.map((one) => h("span", { title: one.why }, `Without ${one.group}, which does not answer. `)));
     fill(
       consumers,
       topic.groups.length
