@@ -8,6 +8,7 @@ p(k) = min(length(k - 1), p(k - 1) + 4), which is 4k plus a running minimum.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -27,6 +28,7 @@ OK, FAIL, INFO = range(3)
 OUTCOMES: Final = ("ok", "fail", "info")
 READ_VALUES: Final = 4
 ROWS_OF_A_FILE: Final = 500_000
+OPERATIONS_OF_A_PART: Final = 5_000_000
 CLIENTS: Final = 16
 TIMEOUT_NS: Final = 1_000_000
 
@@ -127,6 +129,34 @@ def good_history(operations: int, queues: int, unknown: int, seed: int = 0) -> C
     )
 
 
+def parts_of_one_queue(operations: int, unknown: int) -> Iterator[Columns]:
+    """A linearizable history of one queue in parts of five million operations, so that memory does not grow with it.
+
+    Each part is a :func:`good_history` that goes on behind the one before: its moments are later, its offsets and
+    values are counted on. Its reader begins at the end of what the parts before have appended.
+    """
+    first, length, committed, start_ns = 0, 0, -1, 0
+    parts = -(-operations // OPERATIONS_OF_A_PART)
+    for number in range(parts):
+        count = min(OPERATIONS_OF_A_PART, operations - first)
+        part = good_history(count, 1, unknown * (number + 1) // parts - unknown * number // parts, number)
+        happened = int(np.sum((part.kind == APPEND) & (part.first_offset >= 0)))
+        happened += int(np.sum((part.kind == APPEND) & (part.outcome == INFO))) // 2
+        part.invoke_ns += start_ns
+        part.complete_ns[part.complete_ns >= 0] += start_ns
+        # The next part's moments begin 1 ms later, behind all that takes effect in this one.
+        start_ns = int(part.invoke_ns.max())
+        for column in (part.offset, part.first_offset, part.next_offset):
+            column[column >= 0] += length
+        # Nothing was committed yet in this part: the position of the part before is still the one that is stored.
+        part.offset[(part.kind == FETCH) & (part.offset < 0)] = committed
+        commits = part.offset[part.kind == COMMIT]
+        committed = int(commits[-1]) if len(commits) else committed
+        part.flat += first
+        yield part
+        first, length = first + count, length + happened
+
+
 def spoil(history: Columns) -> None:
     """Plant a stale tail, a stale read, a duplicate offset and a value that nobody wrote, late in the history."""
     late = np.arange(len(history.kind)) >= len(history.kind) * 3 // 4
@@ -141,8 +171,11 @@ def spoil(history: Columns) -> None:
     history.flat[history.starts()[read]] = len(history.kind) + 1
 
 
-def write_parquet(history: Columns, directory: Path) -> None:
-    """The history as ``trivet analyze --to-parquet`` would keep it: files of schema.RECORDS, operations only."""
+def write_parquet(history: Columns, directory: Path, before: int = 0) -> None:
+    """The history as ``trivet analyze --to-parquet`` would keep it: files of schema.RECORDS, operations only.
+
+    ``before``: how many operations are in the directory already, of earlier parts of the same history.
+    """
     target = directory / "records" / "record=operation"
     target.mkdir(parents=True, exist_ok=True)
     starts = history.starts()
@@ -153,8 +186,8 @@ def write_parquet(history: Columns, directory: Path) -> None:
         kinds = history.kind[rows]
         table = {
             "file": _dictionary(np.zeros(len(rows), np.int64), ["generated"]),
-            "position": pa.array(rows),
-            "op": pa.array(rows),
+            "position": pa.array(rows + before),
+            "op": pa.array(rows + before),
             "client": _dictionary(rows * 7919 % CLIENTS, [f"client-{number}" for number in range(CLIENTS)]),
             "function": _dictionary(kinds, NAMES),
             "key": _dictionary(
@@ -177,7 +210,9 @@ def write_parquet(history: Columns, directory: Path) -> None:
         }
         for name, kind, _ in schema.RECORD_COLUMNS[1:]:  # "record" is the directory's name
             table.setdefault(name, pa.nulls(len(rows), ARROW_TYPES[kind]))
-        pq.write_table(pa.table(table), target / f"part-{first // ROWS_OF_A_FILE:05d}.parquet")
+        file = target / f"part-{(before + first) // ROWS_OF_A_FILE:05d}.parquet"
+        # Numbers and values hardly repeat: dictionaries of them would be begun, and given up.
+        pq.write_table(pa.table(table), file, use_dictionary=["file", "client", "function", "key", "outcome"])
 
 
 def write_trace(history: Columns, path: Path) -> None:

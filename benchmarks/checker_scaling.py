@@ -2,6 +2,7 @@
 
     python -m benchmarks.checker_scaling growth SCRATCH
     python -m benchmarks.checker_scaling compare SCRATCH
+    python -m benchmarks.checker_scaling cluster SCRATCH --sizes 1e6,1e7,1e8
     python -m benchmarks.checker_plots
 
 ``growth``: 10^5 to 10^7 operations, one ten-thousandth of them of unknown outcome, on one queue and on a hundred, good
@@ -9,6 +10,9 @@ and with four violations planted, kept as Parquet; one queue also as the CBOR tr
 
 ``compare``: porcupine (fetched and built by Go when this runs) and ``trivet analyze`` in turns on the same histories,
 which are appends, reads and tails of one queue.
+
+``cluster``: one good hot queue, judged by one Spark process with two cores and by a standalone cluster of a master and
+two workers with one core each, in turns; and what each stage has read, written and shuffled, from Spark's event log.
 
 Every measurement is a process of its own, from its start to its exit: reading the history from files, judging it,
 printing the verdict, and for trivet some seconds in which Java and Spark start on a fresh virtual machine with two
@@ -22,21 +26,35 @@ import argparse
 import json
 import os
 import sys
+import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.checker_histories import good_history, spoil, write_parquet, write_trace, write_words
+from benchmarks.checker_histories import (
+    good_history,
+    parts_of_one_queue,
+    spoil,
+    write_parquet,
+    write_trace,
+    write_words,
+)
 from benchmarks.measured_process import Bounds, Run, end_in_order, measure
 from benchmarks.porcupine_module import build
+from benchmarks.standalone_cluster import MASTER
 
 RESULTS: Final = Path(__file__).parent / "results" / "checker-scaling.json"
 CORES: Final = 2
 DRIVER_MEMORY: Final = (
     "4g"  # of the 8 GB: the Java heap; the rest is for what Java keeps beside it, and for Python
 )
+EXECUTOR_MEMORY: Final = "2g"  # on a cluster; the driver keeps Spark's default there, 1g
 TRIVET_BOUNDS: Final = Bounds(7200.0, 8_000_000_000)
 PORCUPINE_BOUNDS: Final = Bounds(1800.0, 6_000_000_000, cpu_seconds=120.0)
+CLUSTER_BOUNDS: Final = Bounds(4 * 3600.0, 8_000_000_000)
+CLUSTER: Final = "trivet on a standalone cluster"
+MOST_AT_ONCE: Final = 20_000_000  # operations that are made in memory
 SIZES: Final = (1_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000)
 # (operations, of unknown outcome)
 COMPARED: Final = (
@@ -87,6 +105,8 @@ def prepared(scratch: Path, history: History) -> Path:
     target = scratch / history.name
     if target.exists():
         return target
+    if history.operations > MOST_AT_ONCE:
+        return _prepared_in_parts(target, history)
     columns = good_history(history.operations, history.queues, history.unknown)
     if history.planted:
         spoil(columns)
@@ -104,16 +124,92 @@ def prepared(scratch: Path, history: History) -> Path:
     return target
 
 
-def run_trivet(path: Path, history: History) -> Measurement:
-    command = [sys.executable, "-m", "trivet", "analyze", "--json", "--master", f"local[{CORES}]"]
+def _prepared_in_parts(target: Path, history: History) -> Path:
+    """Make a history that does not fit into memory: a good one of one queue, as Parquet."""
+    assert (history.queues, history.planted, history.format) == (1, False, "parquet"), history
+    unfinished = target.with_name(f"{target.name}.unfinished")
+    before = 0
+    for part in parts_of_one_queue(history.operations, history.unknown):
+        write_parquet(part, unfinished, before)
+        before += len(part.kind)
+    unfinished.rename(target)
+    return target
+
+
+def run_trivet(
+    path: Path,
+    history: History,
+    *,
+    on_cluster: bool = False,
+    settings: dict[str, str] | None = None,
+    bounds: Bounds = TRIVET_BOUNDS,
+) -> Measurement:
+    master = MASTER if on_cluster else f"local[{CORES}]"
     format = "trace" if history.format == "trace" else "parquet"
+    command = [sys.executable, "-m", "trivet", "analyze", "--json", "--master", master]
+    command += ["--format", format, str(path)]
+    options = dict(settings or {})
+    if on_cluster:
+        # The cluster belongs to what is measured, its start as well.
+        command = [sys.executable, "-m", "benchmarks.standalone_cluster", *command]
+        options["spark.executor.memory"] = EXECUTOR_MEMORY
     # The workers of Spark find the project where this benchmark has it.
     environment = {"TRIVET_SPARK_MEMORY": DRIVER_MEMORY, "PYTHONPATH": str(Path(__file__).parents[1])}
-    run = measure([*command, "--format", format, str(path)], TRIVET_BOUNDS, environment)
+    given = [word for name, value in options.items() for word in ("--conf", f"{name}={value}")]
+    if given:
+        environment["PYSPARK_SUBMIT_ARGS"] = " ".join([*given, "pyspark-shell"])
+    run = measure(command, bounds, environment)
     verdict = ""
     if run.ended == "by itself" and run.exit_code in (0, 1, 3):
-        verdict = json.loads(run.output)["histories"][0]["verdict"]
-    return _measurement("trivet", history, run, verdict)
+        verdict = json.loads(run.output.splitlines()[-1])["histories"][0]["verdict"]
+    return _measurement(CLUSTER if on_cluster else "trivet", history, run, verdict)
+
+
+def stages_of(event_log: Path) -> Iterator[dict[str, Any]]:
+    """What each stage of one Spark application did, in the order of their ends: its name, tasks, and bytes."""
+    with event_log.open() as lines:
+        for line in lines:
+            event = json.loads(line)
+            if event["Event"] != "SparkListenerStageCompleted":
+                continue
+            stage = event["Stage Info"]
+            counts = {one["Name"]: one["Value"] for one in stage["Accumulables"]}
+            read = [
+                int(counts.get(f"internal.metrics.shuffle.read.{where}BytesRead", 0))
+                for where in ("local", "remote")
+            ]
+            yield {
+                "stage": stage["Stage ID"],
+                "name": stage["Stage Name"],
+                "tasks": stage["Number of Tasks"],
+                "input_bytes": int(counts.get("internal.metrics.input.bytesRead", 0)),
+                "shuffle_read_bytes": sum(read),
+                "shuffle_read_from_others_bytes": read[1],
+                "shuffle_write_bytes": int(counts.get("internal.metrics.shuffle.write.bytesWritten", 0)),
+                "spilled_bytes": int(counts.get("internal.metrics.diskBytesSpilled", 0)),
+                "cpu_seconds": round(int(counts.get("internal.metrics.executorCpuTime", 0)) / 1e9, 1),
+            }
+
+
+def cluster(scratch: Path, sizes: list[int], places: list[str], results: Path) -> None:
+    for operations in sizes:
+        history = History(operations, 1, operations // 10_000, False, "parquet")
+        path = prepared(scratch, history)
+        for place in places:
+            with tempfile.TemporaryDirectory(prefix="events-", dir=scratch) as directory:
+                settings = {
+                    "spark.eventLog.enabled": "true",
+                    "spark.eventLog.dir": f"file://{Path(directory).resolve()}",
+                    "spark.eventLog.compress": "false",
+                    "spark.eventLog.rolling.enabled": "false",
+                    "spark.local.dir": str(scratch.resolve()),
+                }
+                on_cluster = place == "cluster"
+                measurement = run_trivet(
+                    path, history, on_cluster=on_cluster, settings=settings, bounds=CLUSTER_BOUNDS
+                )
+                (log,) = Path(directory).iterdir()
+                keep(measurement, results, list(stages_of(log)))
 
 
 def run_porcupine(program: Path, path: Path, history: History) -> Measurement:
@@ -140,7 +236,7 @@ def _measurement(checker: str, history: History, run: Run, verdict: str) -> Meas
     return Measurement(checker, history, verdict, *figures)
 
 
-def keep(measurement: Measurement, results: Path) -> None:
+def keep(measurement: Measurement, results: Path, stages: list[dict[str, Any]] | None = None) -> None:
     """Put a measurement into the results, in the place of an earlier one of the same history and checker."""
     document: dict[str, Any] = {"measurements": []}
     if results.exists():
@@ -150,13 +246,13 @@ def keep(measurement: Measurement, results: Path) -> None:
         "driver_memory": DRIVER_MEMORY,
         "bounds": {"trivet": asdict(TRIVET_BOUNDS), "porcupine": asdict(PORCUPINE_BOUNDS)},
     }
-    new = asdict(measurement)
+    new = asdict(measurement) | ({"stages": stages} if stages else {})
     same = ("checker", "history")
     others = [one for one in document["measurements"] if any(one[name] != new[name] for name in same)]
     document["measurements"] = sorted([*others, new], key=_order)
     results.parent.mkdir(parents=True, exist_ok=True)
     results.write_text(json.dumps(document, indent=1) + "\n")
-    print(json.dumps(new), flush=True)
+    print(json.dumps(asdict(measurement)), flush=True)
 
 
 def _order(one: dict[str, Any]) -> tuple[Any, ...]:
@@ -200,7 +296,10 @@ def main() -> None:
     maker.add_argument("--sizes", default=",".join(map(str, SIZES)), help="joined by commas")
     maker.add_argument("--formats", default="parquet,trace", help="joined by commas")
     comparer = commands.add_parser("compare")
-    for command in (grower, maker, comparer):
+    clusterer = commands.add_parser("cluster")
+    clusterer.add_argument("--sizes", default="1e6,1e7,1e8", help="joined by commas")
+    clusterer.add_argument("--places", default="local,cluster", help="joined by commas, in this order")
+    for command in (grower, maker, comparer, clusterer):
         command.add_argument("scratch", type=Path)
     chosen = parser.parse_args()
     end_in_order()
@@ -208,6 +307,9 @@ def main() -> None:
         compare(chosen.scratch, chosen.results)
         return
     sizes = [int(float(size)) for size in chosen.sizes.split(",")]
+    if chosen.command == "cluster":
+        cluster(chosen.scratch, sizes, chosen.places.split(","), chosen.results)
+        return
     if chosen.command == "growth":
         growth(chosen.scratch, sizes, chosen.formats.split(","), chosen.results)
         return

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_analysis.checking.keyed import complaint_of
+from spark_analysis.checking.minimal import minimal_calls, minimal_rows
 from spark_analysis.checking.models import MODELS, Model
+from spark_analysis.checking.queues.witness import Step
 from spark_analysis.checking.search import Budget, SearchResult
 from spark_analysis.checking.small import check_rows
 from spark_analysis.checking.verdict import (
@@ -20,6 +23,7 @@ from spark_analysis.checking.verdict import (
     Verdict,
     of_what_was_read,
 )
+from spark_analysis.checking.witness import in_time, witness_of
 from spark_analysis.importing import schema
 from spark_analysis.importing.calls import READS, Call
 from spark_analysis.importing.frozen import freeze
@@ -59,12 +63,14 @@ class Judgement:
     ``verdict`` has the counts, anomalies and what could not be decided. ``order``, if it was asked for and there is
     one: the places of the operations in the history that was given, in an order that explains them. ``minimal``, if it
     was asked for and the history is violated: the places of operations whose answers contradict each other, none of
-    which can be missed.
+    which can be missed. ``steps``, of a log: the order with the queue, offset, value and moment of each. An append is
+    there once for each of its values, as readers may see the first before the last.
     """
 
     verdict: Verdict
     order: tuple[int, ...] | None = None
     minimal: tuple[int, ...] | None = None
+    steps: tuple[Step, ...] | None = None
 
     @property
     def is_linearizable(self) -> bool:
@@ -88,13 +94,11 @@ def check(
 
     For ``model`` "log" or "sparse-log" a history is rows with the columns of docs/trace-schema.md, as mappings or as a
     DataFrame of Spark, whose session judges it; for every other model it is :class:`Operation` objects, judged in this
-    process. ``order`` asks for a linearization, which only the other models give. ``minimal`` asks for a smallest set
-    of operations that is still wrong. Raises :class:`HistoryError`.
+    process. ``order`` asks for a linearization, which is made in this process: of a DataFrame, the operations come
+    here. ``minimal`` asks for a smallest set of operations that is still wrong. Raises :class:`HistoryError`.
     """
     if model in (LOG, SPARSE_LOG):
-        if order:
-            raise HistoryError(f"model {model}: an order is given by the other models only")
-        return _check_log(history, drained=drained, sparse=model == SPARSE_LOG, minimal=minimal)
+        return _check_log(history, drained=drained, sparse=model == SPARSE_LOG, order=order, minimal=minimal)
     if model not in MODELS:
         raise HistoryError(f"model {model}: unknown; known are {', '.join((LOG, SPARSE_LOG, *MODELS))}")
     if drained:
@@ -102,25 +106,27 @@ def check(
     return _check_keyed(list(history), MODELS[model], order, minimal, budget or Budget())  # type: ignore[arg-type]
 
 
-def _check_log(history: Any, *, drained: bool, sparse: bool, minimal: bool) -> Judgement:
+def _check_log(history: Any, *, drained: bool, sparse: bool, order: bool, minimal: bool) -> Judgement:
     if hasattr(history, "sparkSession"):
-        verdict = _check_frame(history, drained=drained, sparse=sparse)
+        frame = _checked_frame(history)
+        verdict = _check_frame(frame, drained=drained, sparse=sparse)
+        rows = [
+            row.asDict() | {"record": "operation"}
+            for row in (frame.collect() if (verdict.verdict == LINEARIZABLE and order) or minimal else ())
+        ]
     else:
         rows = [_log_row(place, one) for place, one in enumerate(history)]
         verdict = check_rows("", rows, drained=drained, sparse=sparse)
     verdict = of_what_was_read(verdict)
-    if not minimal or not verdict.anomalies:
-        return Judgement(verdict)
-    # Each anomaly's proof is one: the operations of the rule that it breaks.
-    smallest = min(verdict.anomalies, key=lambda one: len(one.proof))
-    return Judgement(verdict, minimal=tuple(sorted({int(one["op"]) for one in smallest.proof})))
+    steps = witness_of(rows, sparse=sparse) if order and verdict.verdict == LINEARIZABLE else None
+    smallest = minimal_rows(rows, verdict, sparse=sparse) if minimal else None
+    in_order = None if steps is None else tuple(one.op for one in steps if one.op is not None)
+    return Judgement(verdict, in_order, smallest, steps)
 
 
-def _check_frame(frame: DataFrame, *, drained: bool, sparse: bool) -> Verdict:
+def _checked_frame(frame: DataFrame) -> DataFrame:
+    """The frame with the columns of schema.OPERATIONS. Raises HistoryError."""
     from pyspark.sql import functions as sf
-
-    from spark_analysis.checking.check import check as check_history
-    from spark_analysis.importing.history import History, no_events
 
     missing = [name for name in _REQUIRED if name not in frame.columns]
     if missing:
@@ -132,11 +138,16 @@ def _check_frame(frame: DataFrame, *, drained: bool, sparse: bool) -> Verdict:
         (sf.col(name) if name in frame.columns else sf.lit(None)).cast(kind).alias(name)
         for name, kind, _ in schema.OPERATION_COLUMNS
     ]
-    session = frame.sparkSession
+    return frame.select(*columns)
+
+
+def _check_frame(operations: DataFrame, *, drained: bool, sparse: bool) -> Verdict:
+    from spark_analysis.checking.check import check as check_history
+    from spark_analysis.importing.history import History, no_events
+
+    session = operations.sparkSession
     damage = session.createDataFrame([], "file STRING, position BIGINT, kind STRING, reason STRING")
-    return check_history(
-        History("", frame.select(*columns), no_events(session), damage), drained=drained, sparse=sparse
-    )
+    return check_history(History("", operations, no_events(session), damage), drained=drained, sparse=sparse)
 
 
 def _log_row(place: int, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -193,7 +204,7 @@ def _check_keyed(
         order = _merged(operations, found)
     if wants_minimal and verdict.verdict == VIOLATED:
         key = next(key for key, one in found.items() if one.verdict == VIOLATED)
-        minimal = _minimal(keys[key], lambda calls: _decide(model, calls, budget).verdict == VIOLATED)
+        minimal = minimal_calls(keys[key], lambda calls: _decide(model, calls, budget).verdict == VIOLATED)
     return Judgement(of_what_was_read(verdict), order, minimal)
 
 
@@ -252,40 +263,6 @@ def _shown(place: int, one: Operation) -> dict[str, Any]:
 
 
 def _merged(operations: Sequence[Operation], found: Mapping[str, SearchResult]) -> tuple[int, ...]:
-    """One order of the operations of all keys: each takes effect at the latest beginning of those up to it."""
-    events: list[tuple[int, int]] = []
-    for one in found.values():
-        moment = -(1 << 62)
-        for place in one.prefix:
-            moment = max(moment, operations[place].invoke_ns)
-            events.append((moment, place))
-    return tuple(place for _, place in sorted(events, key=lambda event: event[0]))
-
-
-def _minimal(calls: Sequence[Call], is_violated: Callable[[Sequence[Call]], bool]) -> tuple[int, ...]:
-    """Operations whose answers are wrong together, none of which can be missed.
-
-    An answer is missed by making the operation one of unknown outcome, or by leaving it out if it is a read: whatever
-    was possible before is possible then. Whole runs of operations are tried first (delta debugging).
-    """
-
-    def with_answers(kept: set[int]) -> list[Call]:
-        return [
-            one if one.op in kept else replace(one, result=None, complete_ns=None)
-            for one in calls
-            if one.op in kept or one.function not in READS
-        ]
-
-    kept = [one.op for one in sorted(calls, key=lambda one: one.invoke_ns) if one.complete_ns is not None]
-    size = max(1, len(kept) // 2)
-    while True:
-        place, is_smaller = 0, False
-        while place < len(kept):
-            fewer = kept[:place] + kept[place + size :]
-            if is_violated(with_answers(set(fewer))):
-                kept, is_smaller = fewer, True
-            else:
-                place += size
-        if size == 1 and not is_smaller:
-            return tuple(sorted(kept))
-        size = max(1, size // 2)
+    """One order of the operations of all keys."""
+    by_key = (in_time((operations[place].invoke_ns, place) for place in one.prefix) for one in found.values())
+    return tuple(place for _, place in heapq.merge(*by_key, key=lambda event: event[0]))

@@ -83,6 +83,7 @@ def analyze(
     search_budget: Budget | None = None,
     spark_wanted: bool = False,
     until_ns: int | None = None,
+    witness: Path | None = None,
 ) -> int:
     """Judge each path as a history of its own, and print the verdicts.
 
@@ -93,18 +94,24 @@ def analyze(
     Parquet (docs/trace-schema.md). ``drained``: in the end readers have read every queue to its end, so that an
     acknowledged message that nobody saw is an anomaly. ``scratch`` is where intermediate files go, a directory or any
     URL that Spark can write; executors on other machines must reach it as well as the paths. ``until_ns``: logs are
-    judged by what had happened by then, on the history's clock. Returns the exit code: 0 all linearizable, 1 one
+    judged by what had happened by then, on the history's clock. ``witness``: the file for an order that explains the
+    one history of ``paths``, if it is linearizable. Returns the exit code: 0 all linearizable, 1 one
     violated, 3 none violated but one undecided, 2 wrong usage (explained on standard error), 4 the analysis itself
     failed.
     """
     try:
         model = _check_usage(paths, format, model, keeps=to_parquet is not None)
-        _check_places(report, to_parquet)
+        _check_places(report, to_parquet, witness)
+        if witness is not None and len(paths) > 1:
+            raise UsageError(f"--witness {witness}: takes one PATH")
         size = _total_bytes(paths) * (PARQUET_FACTOR if format == "parquet" else 1)
         needs_spark = spark_wanted or format == "parquet" or size >= LIGHT_BYTES or is_submitted()
         if not needs_spark and (master, to_parquet, scratch) == (None, None, None) and not is_at_hand():
             judged = _without_spark(
-                paths, format, model, report, drained=drained, budget=search_budget, until_ns=until_ns
+                *(paths, format, model, report, witness),
+                drained=drained,
+                budget=search_budget,
+                until_ns=until_ns,
             )
             if judged is not None:
                 print(
@@ -140,6 +147,8 @@ def analyze(
                     verdicts.append(of_what_was_read(verdict))
                     to_show.append((verdicts[-1], {}) if json_output else _to_show(verdicts[-1], history))
                     _report(verdicts[-1], history, report, name)
+                    if witness is not None:
+                        _write_witness(*(witness, verdicts[-1], history), path, format, model, search_budget)
                     if is_ours:
                         spark.catalog.clearCache()
         else:
@@ -147,6 +156,8 @@ def analyze(
             to_show = [(verdict, {}) for verdict in verdicts]
             for verdict, name in zip(verdicts, distinct_names(paths), strict=True):
                 _report(verdict, None, report, name)
+            if witness is not None:
+                _write_witness(witness, verdicts[0], None, paths[0], format, model, search_budget)
     except Exception:
         return _failed()
     finally:
@@ -160,6 +171,7 @@ def _without_spark(
     format: str,
     model: str,
     report: Path | None,
+    witness: Path | None,
     *,
     drained: bool,
     budget: Budget | None,
@@ -189,6 +201,8 @@ def _without_spark(
             gc.enable()
     for (verdict, history), name in zip(judged, distinct_names(paths), strict=True):
         _report(verdict, history, report, name)
+    if witness is not None:
+        _write_witness(witness, *judged[0], paths[0], format, model, budget)
     return [(verdict, {}) if history is None else _to_show(verdict, history) for verdict, history in judged]
 
 
@@ -218,9 +232,12 @@ def _failed() -> int:
     return FAILED
 
 
-def _check_places(report: Path | None, to_parquet: Path | None) -> None:
+def _check_places(report: Path | None, to_parquet: Path | None, witness: Path | None) -> None:
     """Raise UsageError if files cannot be written where they are wanted: better now than when the verdict is there."""
-    for option, directory in (("--report", report), ("--to-parquet", to_parquet)):
+    if witness is not None and witness.is_dir():
+        raise UsageError(f"--witness {witness}: is a directory; name a file")
+    beside = None if witness is None else witness.parent
+    for option, directory in (("--report", report), ("--to-parquet", to_parquet), ("--witness", beside)):
         if directory is not None:
             try:
                 directory.mkdir(parents=True, exist_ok=True)
@@ -418,6 +435,37 @@ def _report(
 
         target = write_report(verdict, history, directory / f"{name}.html")
         print(f"report: {target}", file=sys.stderr)
+
+
+def _write_witness(
+    file: Path,
+    verdict: Verdict,
+    history: History | HistoryRows | None,
+    path: Path,
+    format: str,
+    model: str,
+    budget: Budget | None,
+) -> None:
+    """Write the order that explains a history, or say on standard error why there is none."""
+    from spark_analysis.importing.history_rows import HistoryRows
+    from spark_analysis.light import MOST_ROWS
+    from spark_analysis.telling.witness_file import write_keyed_witness, write_log_witness
+
+    if verdict.verdict != LINEARIZABLE:
+        print(f"witness: none, the history is {verdict.verdict}", file=sys.stderr)
+        return
+    if history is None:
+        is_written = write_keyed_witness(file, path, format, model, budget)
+    elif isinstance(history, HistoryRows):
+        is_written = write_log_witness(file, history.operations, sparse=model == SPARSE_LOG_MODEL)
+    elif verdict.operations > MOST_ROWS:
+        print(f"witness: none, of histories of more than {MOST_ROWS} operations", file=sys.stderr)
+        return
+    else:
+        rows = [row.asDict() for row in history.operations.collect()]
+        is_written = write_log_witness(file, rows, sparse=model == SPARSE_LOG_MODEL)
+    told = str(file) if is_written else "none: the search for one took too long"
+    print(f"witness: {told}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -184,6 +184,10 @@ def start_session(
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    # A cluster's own setting counts; where it has none, Spark's default of 200 tasks is too many for most histories.
+    is_settled = local or session.sparkContext.getConf().contains("spark.sql.shuffle.partitions")
+    if shuffle_partitions is not None and not is_settled:
+        session.conf.set("spark.sql.shuffle.partitions", str(shuffle_partitions))
     if not re.fullmatch(r"local(\[.*\])?", str(session.sparkContext.master)):
         session.sparkContext.addPyFile(str(package_archive()))
     session.dataSource.register(TraceDataSource)

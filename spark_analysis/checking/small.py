@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -99,12 +99,7 @@ def check_rows(path: str, rows: Sequence[Row], *, drained: bool = False, sparse:
         (row for row in rows if row["record"] == "damage"), key=lambda row: (row["file"], row["position"])
     )
     facts = _facts(operations, events) | damage_facts(Counter(row["kind"] for row in damages))
-    # Assignments are of a client, and all other operations of a queue.
-    queues: dict[str, list[Operation]] = defaultdict(list)
-    changes: dict[str, list[Operation]] = defaultdict(list)
-    for row in operations:
-        one = operation_of(row)
-        (changes[one.client] if one.function in ASSIGNMENTS else queues[row["key"]]).append(one)
+    queues, changes = operations_by_queue(operations)
     judged = check_queues(queues, sparse=sparse)
     found = [_found(key, one) for key, queue in judged.items() for one in queue.findings]
     gathered = Gathered(facts, len(operations), damages=damages[:DAMAGES_LISTED])
@@ -144,6 +139,18 @@ def check_rows(path: str, rows: Sequence[Row], *, drained: bool = False, sparse:
             ((one.kind, one.key, one.position, one.detail) for one in broken),
         )
     return gathered.verdict(path)
+
+
+def operations_by_queue(
+    operations: Iterable[Row],
+) -> tuple[dict[str, list[Operation]], dict[str, list[Operation]]]:
+    """The operations of each queue, and the assignments of each client."""
+    queues: dict[str, list[Operation]] = defaultdict(list)
+    changes: dict[str, list[Operation]] = defaultdict(list)
+    for row in operations:
+        one = operation_of(row)
+        (changes[one.client] if one.function in ASSIGNMENTS else queues[row["key"]]).append(one)
+    return queues, changes
 
 
 def _found(key: str, one: Finding) -> Found:
@@ -186,8 +193,8 @@ def operation_of(row: Row) -> Operation:
     )
 
 
-def _registers(operations: Sequence[Row]) -> tuple[list[Found], list[Found]]:
-    """Judge consumer offsets; returns the findings, and the places that cannot be decided."""
+def accesses_by_register(operations: Iterable[Row]) -> dict[str, list[Access]]:
+    """The commits and fetches of each consumer group in each queue that had effect, or may have."""
     registers: dict[str, list[Access]] = defaultdict(list)
     for row in operations:
         is_write = row["function"] == "commit_offset" and row["outcome"] != "fail"
@@ -195,9 +202,14 @@ def _registers(operations: Sequence[Row]) -> tuple[list[Found], list[Found]]:
             value = INITIAL if row["offset"] is None else row["offset"]
             access = Access(row["op"], is_write, value, row["invoke_ns"], row["complete_ns"])
             registers[judged_key(row)].append(access)
+    return registers
+
+
+def _registers(operations: Sequence[Row]) -> tuple[list[Found], list[Found]]:
+    """Judge consumer offsets; returns the findings, and the places that cannot be decided."""
     found: list[Found] = []
     unsure: list[Found] = []
-    for key, accesses in registers.items():
+    for key, accesses in accesses_by_register(operations).items():
         wrong, doubtful = check_register(accesses)
         found += (_found(key, one) for one in wrong)
         unsure += (_found(key, one) for one in doubtful)

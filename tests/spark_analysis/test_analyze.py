@@ -301,3 +301,54 @@ def test_java_out_of_memory_is_told_as_the_reason(
     assert "ran out of memory" in error
     assert "TRIVET_SPARK_MEMORY=4g" in error
     assert "no verdict" in error
+
+
+def test_a_witness_is_a_file_that_explains_the_history(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its appends, read in the order of the file, are the queue; nobody is told why there is none but on stderr."""
+    trace, file = tmp_path / "good.trace", tmp_path / "witness.jsonl"
+    with trace.open("wb") as stream:
+        write_good_history(Workload(400, queues=2, unknown=20), stream.write)
+    assert analyze([trace], witness=file) == 0
+    steps = [json.loads(line) for line in file.read_text().splitlines()]
+    lengths = {"generated/0": 0, "generated/1": 0}
+    for step in steps:
+        if step["function"] == "append":
+            assert step["offset"] == lengths[step["key"]]
+            lengths[step["key"]] += 1
+        elif step["function"] == "tail":
+            assert step["offset"] == lengths[step["key"]]
+    assert min(lengths.values()) > 50
+    assert {"commit_offset", "fetch_offset"} <= {step["function"] for step in steps}
+
+    knossos = tmp_path / "cas.edn"
+    knossos.write_text(
+        "{:process 0, :type :invoke, :f :cas, :value [1 2]}\n{:process 1, :type :invoke, :f :write, :value 1}\n"
+        "{:process 0, :type :ok, :f :cas, :value [1 2]}\n{:process 1, :type :ok, :f :write, :value 1}\n"
+    )
+    assert analyze([knossos], format="knossos", witness=file) == 0
+    told = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [(one["function"], one["line"]) for one in told] == [("write", 2), ("cas", 1)]
+
+    file.unlink()
+    bad = tmp_path / "bad.edn"
+    bad.write_text(
+        "{:process 0, :type :invoke, :f :read, :value nil}\n{:process 0, :type :ok, :f :read, :value 1}\n"
+    )
+    assert analyze([bad], format="knossos", witness=file) == 1
+    assert "witness: none, the history is violated" in capsys.readouterr().err
+    assert not file.exists()
+    assert analyze([bad, knossos], format="knossos", witness=file) == WRONG_USAGE
+    assert analyze([bad], format="knossos", witness=tmp_path) == WRONG_USAGE
+    assert "--witness" in capsys.readouterr().err
+
+
+@pytest.mark.spark
+def test_spark_gives_a_witness_of_a_history_that_it_has_judged(spark: SparkSession, tmp_path: Path) -> None:
+    trace, file = tmp_path / "good.trace", tmp_path / "witness.jsonl"
+    with trace.open("wb") as stream:
+        write_good_history(Workload(60, queues=1), stream.write)
+    assert analyze([trace], witness=file, spark_wanted=True) == 0
+    by_spark = file.read_text()
+    assert by_spark.count("\n") > 50

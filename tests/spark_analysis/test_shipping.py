@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import sysconfig
-import time
 import venv
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.standalone_cluster import standalone_cluster
 from broker.trace import TraceHeader, TraceWriter
 from spark_analysis.checking.small import MOST_ROWS_SETTING
 from spark_analysis.main import distinct_names
@@ -131,7 +128,7 @@ def test_a_standalone_cluster_judges_by_search_under_spark_submit(
     import pyspark
 
     home = Path(pyspark.__file__).parent
-    with standalone_cluster(home, environment, tmp_path) as master:
+    with standalone_cluster(tmp_path, environment) as master:
         submit = [
             str(home / "bin" / "spark-submit"),
             "--master",
@@ -150,34 +147,6 @@ def test_a_standalone_cluster_judges_by_search_under_spark_submit(
     assert [(one["path"], one["verdict"], one["operations"]) for one in answer["histories"]] == [
         ("register.edn", "violated", 2)
     ] * 2
-
-
-@contextmanager
-def standalone_cluster(home: Path, environment: dict[str, str], directory: Path) -> Iterator[str]:
-    """Spark's own master and one worker on the loopback interface; gives the master's URL."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(name: str, pattern: str, *arguments: str) -> str:
-        log = directory / f"{name}.log"
-        command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *arguments]
-        with log.open("wb") as output:
-            started.append(subprocess.Popen(command, env=environment, stdout=output, stderr=output))
-        deadline = time.monotonic() + _LIMIT_S
-        while (found := re.search(pattern, log.read_text())) is None:
-            assert started[-1].poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.05)  # Spark says that it is ready in its log and nowhere else
-        return found[1]
-
-    address = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
-    try:
-        master = start("master.Master", r"Starting Spark master at (spark://\S+)", *address)
-        start("worker.Worker", r"(Successfully registered with master)", *address, "--cores", "1", master)
-        yield master
-    finally:
-        for process in reversed(started):
-            process.terminate()
-            process.wait()
 
 
 def test_histories_of_the_same_name_get_files_of_their_own() -> None:

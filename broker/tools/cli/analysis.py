@@ -20,6 +20,12 @@ def analyze(
     model: Annotated[str, Parameter(help="What the history is judged against.")] = "log",
     master: Annotated[str | None, Parameter(help="Spark master; local[*] by default.")] = None,
     report: Annotated[Path | None, Parameter(help="Directory for the report.")] = None,
+    witness: Annotated[
+        Path | None,
+        Parameter(
+            help="File for an order of all operations that explains the history, if it is linearizable."
+        ),
+    ] = None,
     to_parquet: Annotated[
         Path | None, Parameter(help="Directory in which to keep the histories as Parquet.")
     ] = None,
@@ -77,12 +83,12 @@ def analyze(
             f'the analysis needs {missing}, which is not installed: pip install "trivet[analysis]"', USAGE
         ) from None
     if follow:
-        given = (spark, master, to_parquet, scratch)
+        given = (spark, master, to_parquet, scratch, witness)
         if (
             len(paths) > 1
             or format != "trace"
             or model not in LOG_MODELS
-            or given != (False, None, None, None)
+            or given != (False, None, None, None, None)
         ):
             raise CommandError(
                 "analyze --follow takes one PATH of traces, and of the options --model log or sparse-log, --report, "
@@ -109,6 +115,7 @@ def analyze(
         to_parquet=to_parquet,
         scratch=scratch,
         drained=drained,
+        witness=witness,
         search_budget=Budget(search_seconds, search_memory << 20),
         spark_wanted=spark,
     )

@@ -33,3 +33,7 @@ class Hole:
     first: int
     last: int
     deadline_ns: float
+
+
+Placement = dict[int, tuple[int, int]]
+"""Offset -> the append of unknown outcome whose value stands there, by its ``op``, and the value's ``index``."""

@@ -10,12 +10,14 @@ that.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple
 
-from spark_analysis.checking.queues.attempts import Attempt, Hole, Seen
+from spark_analysis.checking.queues.attempts import Attempt, Hole, Placement, Seen
 
 MOST_STATES: Final = 20_000
 _MOST_COUNTS: Final = 4_000_000  # a state has one for each kind
@@ -31,22 +33,25 @@ Kind = tuple[Hashable | None, ...]  # an attempt's values, None for those that n
 Used = tuple[int, ...]  # how many attempts of each kind
 
 
-def can_cover(
+def cover(
     attempts: Iterable[Attempt],
     seen: Sequence[Seen],
     holes: Iterable[Hole],
     *,
     most_states: int = MOST_STATES,
-) -> bool | None:
-    """True if the appends of unknown outcome explain every value seen and every hole of one queue, None if that was not
-    found out with ``most_states`` states, or so many as memory is spent on."""
+) -> Placement | bool | None:
+    """Find a place for appends of unknown outcome such that they explain every value seen and every hole of one queue.
+
+    Returns it; False if there is none; None if that was not found out with ``most_states`` states, or so many as memory
+    is spent on.
+    """
     needs = sorted(
         [_Need(one.position, one.deadline_ns, one.value) for one in seen]
         + [_Need(at, hole.deadline_ns, None) for hole in holes for at in range(hole.first, hole.last + 1)],
         key=lambda need: need.position,
     )
-    times = _times_by_kind(attempts, {one.value for one in seen})
-    kinds = sorted(times, key=lambda kind: (sum(value is not None for value in kind), -len(kind)))
+    tried = _by_kind(attempts, {one.value for one in seen})
+    kinds = sorted(tried, key=lambda kind: (sum(value is not None for value in kind), -len(kind)))
     most_states = min(most_states, _MOST_COUNTS // max(1, len(kinds)))
     only_holes = _only_holes(needs)
     if len(needs) > most_states * max(map(len, kinds), default=0):
@@ -60,29 +65,42 @@ def can_cover(
         longest prefix that fits."""
         need = needs[filled]
         for number in range(len(kinds)) if need.value is None else starts[need.value]:
-            if bisect_right(times[kinds[number]], need.deadline_ns) > used[number]:
+            if bisect_right(tried[kinds[number]], (need.deadline_ns, math.inf)) > used[number]:
                 after = (*used[:number], used[number] + 1, *used[number + 1 :])
                 for end in _ends(kinds[number], needs, filled):
                     yield end, after
                     if only_holes[filled]:
                         break
 
-    if not needs:
-        return True
     known: set[tuple[int, Used]] = set()
-    stack = [steps(0, (0,) * len(kinds))]
+    reached = [(0, (0,) * len(kinds))]
+    stack = [steps(*reached[0])] if needs else []
     while stack:
         state = next(stack[-1], None)
         if state is None:
             stack.pop()
+            reached.pop()
         elif state[0] == len(needs):
-            return True
+            return _placement([*reached, state], needs, [tried[kind] for kind in kinds])
         elif state not in known:
             if len(known) == most_states:
                 return None
             known.add(state)
+            reached.append(state)
             stack.append(steps(*state))
-    return False
+    return False if needs else {}
+
+
+def _placement(
+    states: Sequence[tuple[int, Used]], needs: Sequence[_Need], tried: Sequence[Sequence[tuple[int, int]]]
+) -> Placement:
+    """What stands where, if the search went through these states."""
+    placed: Placement = {}
+    for (first, before), (end, after) in pairwise(states):
+        kind = next(number for number, count in enumerate(after) if count > before[number])
+        _, op = tried[kind][before[kind]]
+        placed |= {needs[first + index].position: (op, index) for index in range(end - first)}
+    return placed
 
 
 def _only_holes(needs: Sequence[_Need]) -> list[bool]:
@@ -94,19 +112,19 @@ def _only_holes(needs: Sequence[_Need]) -> list[bool]:
     return pure[::-1]
 
 
-def _times_by_kind(attempts: Iterable[Attempt], shown: set[Hashable]) -> dict[Kind, list[int]]:
-    """When the attempts of each kind were invoked, in order."""
+def _by_kind(attempts: Iterable[Attempt], shown: set[Hashable]) -> Mapping[Kind, list[tuple[int, int]]]:
+    """(invoke_ns, op) of the attempts of each kind, in order."""
     values: dict[int, dict[int, Hashable | None]] = defaultdict(dict)
     invoked: dict[int, int] = {}
     for one in attempts:
         values[one.op][one.index] = one.value if one.value in shown else None
         invoked[one.op] = one.invoke_ns
-    times: dict[Kind, list[int]] = defaultdict(list)
+    tried: dict[Kind, list[tuple[int, int]]] = defaultdict(list)
     for op, by_index in values.items():
-        times[tuple(by_index[index] for index in sorted(by_index))].append(invoked[op])
-    for listed in times.values():
+        tried[tuple(by_index[index] for index in sorted(by_index))].append((invoked[op], op))
+    for listed in tried.values():
         listed.sort()
-    return times
+    return tried
 
 
 def _ends(kind: Kind, needs: Sequence[_Need], first: int) -> Iterator[int]:

@@ -74,7 +74,7 @@ def check_queues(
     """
     if sparse:
         queues = {key: without_gaps(operations) for key, operations in queues.items()}
-    swept = {key: _swept(operations, sparse=sparse) for key, operations in queues.items()}
+    swept = {key: swept_of(operations, sparse=sparse) for key, operations in queues.items()}
     tried = {key: attempts_of(operations) for key, operations in queues.items()}
     acknowledged = {
         at.value for one in swept.values() for at in one.positions.values() if at.acks and at.values
@@ -97,7 +97,7 @@ def explain(
 ) -> dict[str, QueueFindings]:
     """Settle by ``tried``, the appends of unknown outcome, what the sweeps have left open. A value that no append
     explains is named after what became of it elsewhere."""
-    attempts, shared = _placed(tried, swept)
+    attempts, shared = placed_attempts(tried, swept)
     in_dispute = _contested(tried, swept)
     judged = {}
     for key, one in swept.items():
@@ -130,7 +130,7 @@ def without_gaps(operations: Iterable[Operation]) -> list[Operation]:
     return given
 
 
-def _swept(operations: Sequence[Operation], *, sparse: bool) -> Swept:
+def swept_of(operations: Sequence[Operation], *, sparse: bool) -> Swept:
     """Check agreement and order; collect the values without an acknowledgement, and the offsets that nobody knows."""
     log, heads = Axis(), Axis()
     for one in operations:
@@ -160,7 +160,7 @@ def attempts_of(operations: Iterable[Operation]) -> list[Attempt]:
     ]
 
 
-def _placed(
+def placed_attempts(
     attempts: Mapping[str, list[Attempt]], swept: Mapping[str, Swept]
 ) -> tuple[dict[str, list[Attempt]], dict[str, list[int]]]:
     """The attempts of each queue; and when those began that may stand in any queue of their topic.

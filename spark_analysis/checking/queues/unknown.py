@@ -12,14 +12,15 @@ rest (:mod:`spark_analysis.checking.queues.covering`), and what it does not is "
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right, insort
 from collections import Counter, defaultdict
 from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spark_analysis.checking.queues.attempts import Attempt, Hole, Seen
-from spark_analysis.checking.queues.covering import can_cover
+from spark_analysis.checking.queues.attempts import Attempt, Hole, Placement, Seen
+from spark_analysis.checking.queues.covering import cover
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +45,44 @@ def settle(
 
     ``shared``: invocation times of unseen attempts whose queue is not known; they may stand in any queue of the topic.
     """
-    findings, unsure = _bounded(attempts, seen, holes, shared)
+    findings, unsure, _ = _bounded(attempts, seen, holes, shared)
     if unsure and not findings:
-        is_covered = can_cover(attempts, seen, holes)
-        if is_covered:
+        covering = cover(attempts, seen, holes)
+        if isinstance(covering, dict):
             return [], []
-        if is_covered is False and not shared:
+        if covering is False and not shared:
             return unsure[:1], []
     return findings, unsure
 
 
+def place(attempts: Sequence[Attempt], seen: Sequence[Seen], holes: Sequence[Hole]) -> Placement | None:
+    """Choose the appends of unknown outcome that have had effect, and where, for a queue that :func:`settle` finds
+    nothing wrong with; None if the search for them takes too long."""
+    findings, unsure, placed = _bounded(attempts, seen, holes, ())
+    if not findings and not unsure and _is_whole(placed):
+        return placed
+    covering = cover(attempts, seen, holes)
+    return covering if isinstance(covering, dict) else None
+
+
+def _is_whole(placed: Placement) -> bool:
+    """True if of each append a prefix of its values stands at neighbouring offsets."""
+    places = {one: position for position, one in placed.items()}
+    return all(not index or places.get((op, index - 1)) == at - 1 for (op, index), at in places.items())
+
+
 def _bounded(
     attempts: Iterable[Attempt], seen: Iterable[Seen], holes: Iterable[Hole], shared: Sequence[int]
-) -> tuple[list[Finding], list[Finding]]:
-    """The same by bounds from both sides, which decide whatever has no batches."""
-    single: dict[Hashable, list[int]] = defaultdict(list)
+) -> tuple[list[Finding], list[Finding], Placement]:
+    """The same by bounds from both sides, which decide whatever has no batches; and what was taken to stand where.
+
+    Where nothing is wrong or unsure, that is an explanation, unless several batches have values in common."""
+    placed: Placement = {}
+    single: dict[Hashable, list[tuple[int, int]]] = defaultdict(list)
     batches: dict[int, list[Attempt]] = defaultdict(list)
     for attempt in attempts:
         if attempt.size == 1:
-            insort(single[attempt.value], attempt.invoke_ns)
+            insort(single[attempt.value], (attempt.invoke_ns, attempt.op))
         else:
             batches[attempt.op].append(attempt)
     for values in batches.values():
@@ -81,9 +101,10 @@ def _bounded(
         one = places[position]
         # Ascending offsets have ascending deadlines. The latest attempt that fits leaves the earliest ones, which fit
         # most, for the holes.
-        fitting = bisect_right(single.get(one.value, []), one.deadline_ns)
+        fitting = bisect_right(single.get(one.value, []), (one.deadline_ns, math.inf))
         if fitting:
-            time_ns = single[one.value].pop(fitting - 1)
+            time_ns, op = single[one.value].pop(fitting - 1)
+            placed[position] = op, 0
             if tries[one.value]:
                 spent.append(time_ns)
         elif tries[one.value]:
@@ -125,14 +146,18 @@ def _bounded(
                 deadlines.append(places[position].deadline_ns)
             else:
                 complaints.append(Finding("torn-append", position))
+                continue
+            placed.setdefault(position, (values[index].op, index))
         if deadlines and values[0].invoke_ns > min(deadlines):
             complaints.append(Finding("unexplained-value", found[0][0].position))
     if findings:
-        return findings, unsure
+        return findings, unsure, placed
 
     left = sorted(open_positions.items())
     deadlines = [deadline for _, deadline in left]
-    free = sorted(time_ns for times in single.values() for time_ns in times)
+    unused = sorted(one for listed in single.values() for one in listed)
+    placed |= {position: (op, 0) for (position, _), (_, op) in zip(left, unused, strict=False)}
+    free = [time_ns for time_ns, _ in unused]
     if not _enough(free, deadlines):
         hole = Finding("unexplained-offset", left[0][0])
         batched = [one.invoke_ns for values in batches.values() for one in values]
@@ -140,7 +165,7 @@ def _bounded(
             unsure.append(hole)
         else:
             findings.append(hole)
-    return findings, unsure
+    return findings, unsure, placed
 
 
 def contested(
@@ -217,7 +242,7 @@ def _shown(
     return places
 
 
-def _enough(free: list[int], deadlines: list[float]) -> bool:
+def _enough(free: Sequence[int], deadlines: list[float]) -> bool:
     """True if each deadline (ascending) gets an invocation of its own at or before it."""
     return len(free) >= len(deadlines) and all(
         time_ns <= deadline for time_ns, deadline in zip(free, deadlines, strict=False)

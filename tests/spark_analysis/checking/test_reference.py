@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_analysis.checking.queues.attempts import Attempt, Hole
-from spark_analysis.checking.queues.covering import can_cover
+from spark_analysis.checking.queues.covering import cover
 from spark_analysis.checking.queues.knowledge import Operation
 from spark_analysis.checking.queues.reference import check_queue, check_queues
 from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
@@ -102,9 +102,9 @@ def test_a_covering_that_takes_too_long_is_left_undecided() -> None:
         Attempt(op, index, size, f"{op}.{index}", 0) for op, size in enumerate(sizes) for index in range(size)
     ]
     runs = [Hole(10 * number, 10 * number + 6, 100.0) for number in range(13)]
-    assert can_cover(tried, [], runs[:12]) is True
-    assert can_cover(tried, [], runs) is False
-    assert can_cover(tried, [], runs, most_states=20) is None
+    assert isinstance(cover(tried, [], runs[:12]), dict)
+    assert cover(tried, [], runs) is False
+    assert cover(tried, [], runs, most_states=20) is None
 
 
 @settings(max_examples=1000, deadline=None)
