@@ -117,7 +117,8 @@ class EntryIndex:
         """Copies the units of a range from entry `first` on, going on to new files as they fill."""
         units = memoryview(entries.units)[(first - entries.first_index) * UNIT_BYTES :]
         while units:
-            self.reserve(first, entries.last_index)
+            if entries.last_index >= self.limit:
+                self.reserve(first, entries.last_index)
             at = (first - self.first) * UNIT_BYTES
             size = min(len(units), self._segments.file_bytes - at)
             self.buffer[at : at + size] = units[:size]

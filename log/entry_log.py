@@ -452,6 +452,8 @@ class EntryLog:
         DiskError; nothing of the log has changed then.
         """
         assert not self.damaged, "cut_damage comes before any append"
+        if entries.end_position <= self._data_limit and entries.last_index < self._index.limit:
+            return
         if entries.last_index <= self.last_index:
             return
         try:
@@ -473,8 +475,9 @@ class EntryLog:
         first = entries.first_index + skip_entries
         assert first == self.last_index + 1, "a range continues the log"
         assert first <= entries.last_index, "something of the range is new"
-        position = entries.position_of(first)
-        term = entries.term_of(first)
+        position, term = entries.position, entries.term_spans[0][1]
+        if skip_entries:
+            position, term = entries.position_of(first), entries.term_of(first)
         if term < self._last_term:
             raise DamagedRangeError(0, f"term {term} cannot follow term {self._last_term}")
         end = entries.end_position
@@ -482,7 +485,8 @@ class EntryLog:
             self._make_room_for_range(entries, first, position)
         if term != self._last_term or not self._runs:
             self._runs.append((first, term))
-        self._runs += [span for span in entries.term_spans if span[0] > first]
+        if len(entries.term_spans) > 1:
+            self._runs += [span for span in entries.term_spans if span[0] > first]
         self._last_term = self._runs[-1][1]
         tail = self._tail
         at = position - tail.start

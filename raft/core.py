@@ -91,16 +91,19 @@ class Raft:
         """
         history = ConfigurationHistory(configurations)
         self._state = NodeState(config, node_id, hard_state, log_terms, commit_index, history, random)
+        self.pending = self._state.effects
+        """The effects that `take_effects` would return; to look at only."""
         self._clip = clip
         self._election = Election(self._state, now)
         self._follower = Follower(self._state)
         self._leader: Leader | None = None
-        self._recovery: Recovery | None = None
+        self.recovery: Recovery | None = None
+        """The recovering mode while it lasts; to look at only."""
         self._founding_term = hard_state.term if loss is Loss.ALL else 0
         """The term of a log from a backup, in which this node has promised nothing; else 0."""
         if loss is not None:
             assert hard_state.term > 0 or loss is Loss.ALL, "only a node without a term has lost all"
-            self._recovery = Recovery(self._state, loss, now)
+            self.recovery = Recovery(self._state, loss, now)
             self._state.recovering = True
             self._conclude_recovery(now)
         if history.current.voters == (node_id,):
@@ -175,7 +178,7 @@ class Raft:
         """The time at which to call `tick` and `replicate` next; None while only a message can change anything."""
         if self._leader is not None:
             return self._leader.deadline()
-        recovery = self._recovery
+        recovery = self.recovery
         if recovery is None:
             return self._election.deadline if self._state.may_campaign else None
         if self._may_campaign and self._election.deadline < recovery.deadline:
@@ -185,11 +188,11 @@ class Raft:
     @property
     def recovering(self) -> Loss | None:
         """The part of its promises that this node may have lost; None when it has kept them all."""
-        return None if self._recovery is None else self._recovery.loss
+        return None if self.recovery is None else self.recovery.loss
 
     @property
     def _may_campaign(self) -> bool:
-        return self._state.may_campaign and (self._recovery is None or self._recovery.may_vote)
+        return self._state.may_campaign and (self.recovery is None or self.recovery.may_vote)
 
     @property
     def lacks_room(self) -> bool:
@@ -224,11 +227,6 @@ class Raft:
         return True
 
     @property
-    def has_effects(self) -> bool:
-        """True when `take_effects` would return any."""
-        return bool(self._state.effects)
-
-    @property
     def wants_replicate(self) -> bool:
         """True when `replicate` may have something to do now; it is never False when there is something."""
         if self._leader is not None:
@@ -238,8 +236,8 @@ class Raft:
     def take_effects(self) -> list[Effect]:
         """Returns the effects that are to be carried out now, in order, and forgets them; see effects.py."""
         state = self._state
-        effects = state.effects
-        state.effects = []
+        effects = state.effects[:]
+        state.effects.clear()
         state.log_effects_pending = False
         return effects
 
@@ -249,7 +247,7 @@ class Raft:
         """Takes a message from another member. Raises `ImpossibleMessage`."""
         state = self._state
         assert message.target == state.node_id, f"{message.target}'s message came to {state.node_id}"
-        recovery = self._recovery
+        recovery = self.recovery
         if recovery is not None and recovery.is_mute and not isinstance(message, _RECOVERY_MESSAGES):
             return  # our own term is unknown, so the message cannot be told from one of an earlier term
         if message.term != state.term and not self._enter_term_of(message, now):
@@ -293,7 +291,7 @@ class Raft:
     def _enter_term_of(self, message: Message, now: int) -> bool:
         """Compares terms and enters a greater one (5.1). Returns False when the message asks for nothing more."""
         state = self._state
-        if isinstance(message, RecoveryRequest) or (self._recovery is not None and self._recovery.is_mute):
+        if isinstance(message, RecoveryRequest) or (self.recovery is not None and self.recovery.is_mute):
             # A question changes no term; a node without a term enters one when it has heard enough.
             return True
         if message.term > state.term:
@@ -326,8 +324,8 @@ class Raft:
                 self._become_follower(self._state.term, now, cause)
                 self._election.ask_soon(now)
             return
-        if self._recovery is not None:
-            self._recovery.tick(now)
+        if self.recovery is not None:
+            self.recovery.tick(now)
         if self._may_campaign and now >= self._election.deadline and self._election.begin_pre_vote(now):
             self._campaign_won(now, pre_vote=True)
 
@@ -383,8 +381,8 @@ class Raft:
                 raise ImpossibleMessage(f"{leader} and {state.leader} both lead term {state.term}")
             self._election.led_by(leader)
             state.set_role(Role.FOLLOWER, leader, Cause(Reason.LEADER_HEARD, leader))
-            if self._recovery is not None:
-                self._recovery.ask(leader)
+            if self.recovery is not None:
+                self.recovery.ask(leader)
         self._election.heard_leader(now)
 
     def _campaign_won(self, now: int, *, pre_vote: bool) -> None:
@@ -415,6 +413,7 @@ class Raft:
         state = self._state
         if (
             self._leader is not None
+            and not self._leader.votes_itself
             and not state.is_member
             and state.configurations.current_index <= state.commit_index
         ):
@@ -441,12 +440,12 @@ class Raft:
                 state.commit_index if leads else -1,
             )
         )
-        if self._recovery is not None:
-            self._recovery.asked_by(request.source)
+        if self.recovery is not None:
+            self.recovery.asked_by(request.source)
 
     def _learn_from_recovery(self, now: int) -> None:
         """Enters the group's term once enough voters have told theirs to this node without a term."""
-        recovery = self._recovery
+        recovery = self.recovery
         assert recovery is not None
         term = recovery.term_learned()
         if term is None:
@@ -462,7 +461,7 @@ class Raft:
 
     def _conclude_recovery(self, now: int) -> None:
         """Ends the recovering mode when this node holds what it promised, or when the group turns out to be new."""
-        recovery, state = self._recovery, self._state
+        recovery, state = self.recovery, self._state
         if recovery is None or state.lacks_room:
             return  # that the mode is over must be noted
         if recovery.group_is_new:
@@ -472,7 +471,7 @@ class Raft:
         elif recovery.loss is not Loss.ENTRIES and state.vote is None:
             # Our vote in this term, if there was one, is forgotten. We vote for its leader: nobody else may get it.
             state.save_hard_state(state.term, recovery.leader)
-        self._recovery = None
+        self.recovery = None
         state.recovering = False
         state.effects.append(RecoveryChanged(None))
 
@@ -489,7 +488,7 @@ class Raft:
         else:
             self._leader.update_commit()
             self._step_down_if_removed(now)
-        if self._recovery is not None:
+        if self.recovery is not None:
             self._conclude_recovery(now)
 
     def drop_before(self, first_index: int) -> None:
@@ -587,8 +586,8 @@ class Raft:
         if self._leader is not None:
             self._leader.peer_connected(peer)
             return
-        if self._recovery is not None:
-            self._recovery.ask(peer)
+        if self.recovery is not None:
+            self.recovery.ask(peer)
         self._election.reached_peer(peer)
 
     def peer_disconnected(self, peer: str, now: int) -> None:
@@ -632,6 +631,6 @@ class Raft:
             configuration_index=state.configurations.current_index,
             configuration=state.configurations.current,
             transferee=self.transferee,
-            recovering=None if self._recovery is None else self._recovery.loss.value,
+            recovering=None if self.recovery is None else self.recovery.loss.value,
             peers=peers,
         )

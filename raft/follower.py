@@ -103,8 +103,8 @@ class Follower:
     def contradicts(self, request: AppendRequest) -> bool:
         """Returns True if entries of this log would have to go for those of the request."""
         log = self._state.log
-        if not request.spans or request.prev_index > log.last_index:
-            return False
+        if not request.spans or request.prev_index >= log.last_index:
+            return False  # all of them are new
         return self._first_new(request) <= min(log.last_index, request.last_index)
 
     def _refuse(self, request: AppendRequest) -> None:

@@ -32,6 +32,9 @@ from raft.state import NodeState
 Clip = Callable[[int, int], Run]
 """(first index, last index) -> the run of one request: it begins at the first and has one entry at least."""
 
+_Extract = tuple[int, Run, int, tuple[tuple[int, int], ...], tuple[tuple[int, Configuration], ...]]
+"""(first index, run, term before it, terms of its entries, configurations among them)"""
+
 
 class Leader:
     """The leader of one term, from its election until it steps down."""
@@ -39,6 +42,7 @@ class Leader:
     __slots__ = (
         "_clip",
         "_commit_notice_due",
+        "_extract",
         "_granted",
         "_heartbeat_due",
         "_leaving",
@@ -51,15 +55,17 @@ class Leader:
         "_transfer_deadline",
         "_transfer_reason",
         "_transfer_sent",
-        "_votes_itself",
         "_voting_peers",
         "peers",
         "transferee",
+        "votes_itself",
     )
 
     def __init__(self, state: NodeState, clip: Clip, now: int) -> None:
         self._state = state
         self._clip = clip
+        # What the last request of this round of `replicate` said of its entries: peers are mostly at the same place.
+        self._extract: _Extract | None = None
         # Heartbeat rounds of this term, numbered from 1: an answer that names one was given after that round began.
         self._round = 0
         self._round_due = True  # the first append is everybody's notice of the new leader (5.2)
@@ -74,7 +80,7 @@ class Leader:
         self._transfer_deadline = 0
         self._transfer_reason = Reason.TRANSFER
         self._transfer_sent = False
-        # `_leaving`, `_voting_peers` and `_votes_itself` follow from `peers` and the current configuration.
+        # `_leaving`, `_voting_peers` and `votes_itself` follow from `peers` and the current configuration.
         self._leaving: list[str] = []
         self.peers: dict[str, Progress] = {}
         # No entry before this one may be committed by counting (5.4.2, figure 8).
@@ -100,7 +106,7 @@ class Leader:
                 peer.leaving_index = state.configurations.current_index
         self._leaving = [node for node, peer in self.peers.items() if peer.leaving_index is not None]
         self._voting_peers = [self.peers[node] for node in configuration.voters if node != state.node_id]
-        self._votes_itself = state.node_id in configuration.voters
+        self.votes_itself = state.node_id in configuration.voters
 
     # Proposals -----------------------------------------------------------------------------------------------
 
@@ -219,6 +225,7 @@ class Leader:
         notice_due = self._commit_notice_due is not None and now >= self._commit_notice_due
         notice_delay = state.config.commit_notice_delay_ns
         notice_wanted = False
+        self._extract = None
         for peer in self.peers.values():
             if not peer.connected:
                 continue
@@ -245,6 +252,7 @@ class Leader:
             self._commit_notice_due = None
         if notice_wanted and self._commit_notice_due is None:
             self._commit_notice_due = now + notice_delay
+        self._extract = None
         if self._leaving:
             self._dismiss_removed_peers()
 
@@ -282,11 +290,12 @@ class Leader:
             self._offer_snapshot(peer)
             return False
         assert first_index > peer.match_index, "the peer holds these entries already"
-        run = self._clip(first_index, log.last_index)
-        last_index = run.last_index
-        assert first_index <= last_index <= log.last_index, "clip must leave at least one entry"
+        extract = self._extract
+        if extract is None or extract[0] != first_index:
+            extract = self._extract = self._extract_from(first_index)
+        _, run, prev_term, spans, configurations = extract
         peer.sent_commit_index = state.commit_index
-        peer.sent_entries(last_index)
+        peer.sent_entries(run.last_index)
         state.effects.append(
             Send(
                 AppendRequest(
@@ -294,16 +303,30 @@ class Leader:
                     peer.node,
                     state.term,
                     first_index - 1,
-                    log.term_at(first_index - 1),
-                    log.spans(first_index, last_index),
+                    prev_term,
+                    spans,
                     state.commit_index,
                     self._round,
-                    state.configurations.between(first_index, last_index),
+                    configurations,
                 ),
                 run,
             )
         )
         return True
+
+    def _extract_from(self, first_index: int) -> _Extract:
+        """Returns what a request says of the entries from `first_index` on."""
+        log = self._state.log
+        run = self._clip(first_index, log.last_index)
+        last_index = run.last_index
+        assert first_index <= last_index <= log.last_index, "clip must leave at least one entry"
+        return (
+            first_index,
+            run,
+            log.term_at(first_index - 1),
+            log.spans(first_index, last_index),
+            self._state.configurations.between(first_index, last_index),
+        )
 
     def _send_empty(self, peer: Progress, prev_index: int, round_number: int) -> None:
         """Sends a request without entries: a heartbeat, or with round 0 a commit index that asks for no answer."""
@@ -441,7 +464,7 @@ class Leader:
         """
         state = self._state
         matches = [peer.match_index for peer in self._voting_peers]
-        if self._votes_itself:
+        if self.votes_itself:
             # The leader counts its own disk like any other: replication may be ahead of it (dissertation 10.2.1).
             matches.append(state.persisted.index)
         index = agreed(matches)
@@ -468,7 +491,7 @@ class Leader:
 
     @property
     def _is_alone(self) -> bool:
-        return self._votes_itself and not self._voting_peers
+        return self.votes_itself and not self._voting_peers
 
     def _confirm_reads(self) -> None:
         """Answers the reads of the open round if a majority has seen that round or a later one (6.4)."""
@@ -476,7 +499,7 @@ class Leader:
         if open_round is None:
             return
         rounds = [peer.acknowledged_round for peer in self._voting_peers]
-        if self._votes_itself:
+        if self.votes_itself:
             rounds.append(self._round)
         if agreed(rounds) >= open_round:
             self._state.effects += self._reads.confirm()
@@ -507,7 +530,7 @@ class Leader:
         self._round_due = True
         self._tell_of_slow_peers(now)
         contacts = [peer.last_contact for peer in self._voting_peers]
-        if self._votes_itself:
+        if self.votes_itself:
             contacts.append(now)
         silence = now - agreed(contacts)
         if silence > self._state.config.election_timeout_max_ns:

@@ -435,8 +435,8 @@ class Node:
 
     # ------------------------------------------------------------------ time and turns
 
-    def turn(self, now_ns: int, wall_ms: int, send: Callable[[], None]) -> None:
-        """Does everything that has become possible.
+    def turn(self, now_ns: int, wall_ms: int, send: Callable[[], None]) -> bool:
+        """Does everything that has become possible. Returns True if more is left, and the next turn wanted at once.
 
         `send` writes out what is queued so far; it is called where others wait for that while this node has more to do.
         """
@@ -448,25 +448,31 @@ class Node:
             if replica.serving and replica.raft.transferee is None:
                 self._forwarding.release_held()  # a transfer has come to nothing, and this node leads on
             self._forwarding.expire_held()
-        self.time.run_due()
+        if self.time.earliest_ns <= now_ns:
+            self.time.run_due()
         if self._long or self._behind_batch:
             self._step()
-        replica.turn(now_ns, time_ms, send)
+        is_behind = replica.turn(now_ns, time_ms, send)
         self.stats.put_times.turn_ended(
             replica.serving, replica.store.log.last_index, replica.applied.index, now_ns
         )
         self._relayed.turn_ended()
+        return is_behind or bool(self._long or self._behind_batch)
 
-    def deadline_ns(self) -> int:
-        """Returns when the next turn is due at the latest, if nothing happens before (monotonic ns)."""
-        due_ns = min(self.replica.deadline_ns(), self.time.earliest_ns)
+    def expect_turn(self, jobs_due_ns: int) -> int:
+        """Returns when the next turn is due at the latest, if nothing happens before; jobs want one at `jobs_due_ns`.
+
+        That is never before this turn: what could have been done earlier makes nobody late. Who calls much later than
+        that was held up (`Slowness.woke`).
+        """
+        now_ns = self.time.now_ns
+        due_ns = min(jobs_due_ns, self.replica.deadline_ns(), self.time.earliest_ns)
         if self._held.waiting:
             due_ns = min(due_ns, self._held.waiting[0].until_ns)
-        return self.time.now_ns if self.has_more else due_ns
-
-    def expect_turn(self, due_ns: int) -> None:
-        """The next turn is due at that time; who calls much later than that was held up (`Slowness.woke`)."""
+        if due_ns < now_ns or self._long or self._behind_batch:
+            due_ns = now_ns
         self._due_ns, self._late_from_ns = due_ns, due_ns + STALLED_NS
+        return due_ns
 
 
 def _permitted(settings: Settings) -> tuple[str, bool]:

@@ -123,7 +123,7 @@ class RunningNode:
     def turn(self, now_ns: int, wall_ms: int) -> None:
         """Does all that has become possible; `end_turn` follows."""
         node = self.node
-        node.turn(now_ns, wall_ms, self._send)
+        goes_on = node.turn(now_ns, wall_ms, self._send)
         if node.replica.members.peers is not self.links.peers:
             self.links.follow_membership()
         if node.registration_version != self._told_version:
@@ -132,21 +132,19 @@ class RunningNode:
                 registrar.changed()
         if self._stop is not None:
             self._stop.turned()
-        if node.replica.is_behind or node.has_more:
+        if goes_on:
             self._surroundings.wake()
 
     def end_turn(self) -> int:
         """Sends what `turn` has left, and begins the jobs that are due.
 
         Returns when the next turn is due at the latest, in nanoseconds. That is asked last, when all that was due is
-        done or begun, and is never before this turn: what could have been done earlier makes nobody late.
+        done or begun.
         """
         self._send()
         for job in self.jobs.others():
             self._begin_job(job)
-        node = self.node
-        self.due_ns = max(min(node.deadline_ns(), self.jobs.due_ns()), node.time.now_ns)
-        node.expect_turn(self.due_ns)
+        self.due_ns = self.node.expect_turn(self.jobs.due_ns)
         return self.due_ns
 
     def _send(self) -> None:

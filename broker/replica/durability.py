@@ -22,16 +22,16 @@ class Durability:
     """The flushes of one replica's log, one at a time, and what they make raft sure of."""
 
     __slots__ = (
-        "_flush_due_ns",
         "_flushed_position",
         "_generation",
         "_interval_ns",
         "_log",
         "_raft",
         "_recovering",
-        "_written_index",
+        "flush_due_ns",
         "flushing",
         "sync",
+        "written_index",
     )
 
     def __init__(
@@ -50,29 +50,30 @@ class Durability:
         self._raft = raft
         self._recovering = recovering
         self._interval_ns = interval_ns
-        self._flush_due_ns = now_ns + interval_ns
-        """The time at which the next flush of asynchronous mode may begin, if there is anything to flush."""
+        self.flush_due_ns = 0 if sync else now_ns + interval_ns
+        """The time from which on `flush_job` may give one: in asynchronous mode one interval behind the last."""
         self.flushing = False
         self._generation = 0
         """Raft's generation of the log when the flush that is out began; meaningful only while `flushing`."""
         self._flushed_position = log.end_position
         """The log's end when the newest flush began."""
-        self._written_index = -2
-        """The last entry that was acknowledged from the page cache."""
+        self.written_index = -2
+        """Asynchronous mode only: raft knows that all up to this entry is held. `cut` makes it -2."""
 
     def acknowledge_written(self, now_ns: int) -> None:
         """Asynchronous mode only: tells raft that it holds all that is in the log. Raft may have effects then.
 
-        Raises `log.errors.DiskError`.
+        Wanted when the log's last index is another than `written_index`. Raises `log.errors.DiskError`.
         """
-        last_index = self._log.last_index
-        if last_index == self._written_index and last_index == self._raft.persisted_index:
-            return
-        self._written_index = last_index
+        self.written_index = last_index = self._log.last_index
         # In this order: written back, then noted as acknowledged, and only then acknowledged.
         self._log.write_back()
         self._recovering.acknowledged(last_index)
         self._raft.persisted(last_index, self._raft.log_generation, now_ns)
+
+    def cut(self) -> None:
+        """Entries have left the log's end: what is written in their place counts as held only when it is, again."""
+        self.written_index = -2
 
     def due_ns(self) -> int:
         """Returns when `flush_job` is to be asked again; NEVER if something must be written first, or come back.
@@ -81,7 +82,7 @@ class Durability:
         """
         if self.sync or self.flushing or self._log.end_position == self._flushed_position:
             return NEVER
-        return self._flush_due_ns
+        return self.flush_due_ns
 
     def flush_job(self, now_ns: int) -> FlushJob | None:
         """Returns the flush that is due now, None if none is; one at a time is out.
@@ -90,9 +91,10 @@ class Durability:
         """
         if self.flushing:
             return None
-        if not self.sync and now_ns < self._flush_due_ns:
+        if now_ns < self.flush_due_ns:
             return None
-        self._flush_due_ns = now_ns + self._interval_ns
+        if not self.sync:
+            self.flush_due_ns = now_ns + self._interval_ns
         self._flushed_position = self._log.end_position
         job = self._log.flush_job()
         if job is not None:

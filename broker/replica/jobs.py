@@ -38,12 +38,8 @@ class Jobs:
         """The number of jobs that were taken and have not come back."""
         self.is_closed = False
         """True from the stop on: no job begins any more."""
-
-    def due_ns(self) -> int:
-        """Returns when to ask for jobs at the latest, if nothing happens before; NEVER while none becomes due."""
-        if self.is_closed:
-            return NEVER
-        return min(self._replica.durability.due_ns(), self._replica.upkeep.due_ns())
+        self.due_ns = NEVER
+        """When to ask for `others` at the latest, if nothing happens before; NEVER while none becomes due."""
 
     def flush(self) -> Job | None:
         """Returns the flush that is to begin now, None if none is.
@@ -51,7 +47,11 @@ class Jobs:
         Acknowledgements wait for it: ask whenever bytes are sent. Raises `log.errors.DiskError`.
         """
         replica = self._replica
-        if self.is_closed or (flush := replica.durability.flush_job(replica.now_ns)) is None:
+        durability, now_ns = replica.durability, replica.now_ns
+        if self.is_closed or durability.flushing or now_ns < durability.flush_due_ns:
+            return None
+        flush = durability.flush_job(now_ns)
+        if flush is None:
             return None
         self.out += 1
         return self._timed(
@@ -64,30 +64,38 @@ class Jobs:
         )
 
     def others(self) -> list[Job]:
-        """Returns all other jobs that are to begin now; ask at the end of each turn."""
+        """Returns all other jobs that are to begin now, and sets `due_ns`; ask at the end of each turn."""
         replica = self._replica
+        log, upkeep, now_ns = replica.store.log, replica.upkeep, replica.now_ns
         jobs: list[Job] = []
+        self.due_ns = NEVER
         if self.is_closed:
             return jobs
         # Each of the three parts gives a job only when something is due and its last job has come back.
-        if (preparation := replica.upkeep.prepare_job()) is not None:
+        if (preparation := log.prepare_job()) is not None:
             jobs.append(
                 self._timed(
                     self._timings.prepare,
                     "files made ready",
                     preparation.run,
-                    lambda: replica.upkeep.prepared(preparation),
+                    lambda: log.prepared(preparation),
                     failure_stops_node=False,
                     wants_turn=False,
                 )
             )
-        if (checkpoint := replica.upkeep.checkpoint_job(replica.now_ns)) is not None:
+        upkeep_due_ns = upkeep.due_ns()
+        if now_ns >= upkeep_due_ns:
+            checkpoint = upkeep.checkpoint_job(now_ns)
+            upkeep_due_ns = upkeep.due_ns()
+        else:
+            checkpoint = None
+        if checkpoint is not None:
             jobs.append(
                 self._timed(
                     self._timings.checkpoint,
                     "checkpoint",
                     checkpoint.run,
-                    lambda: replica.upkeep.checkpointed(checkpoint, replica.now_ns),
+                    lambda: upkeep.checkpointed(checkpoint, replica.now_ns),
                     failure_stops_node=True,
                     wants_turn=False,
                 )
@@ -103,6 +111,7 @@ class Jobs:
                     wants_turn=True,
                 )
             )
+        self.due_ns = min(replica.durability.due_ns(), upkeep_due_ns)
         self.out += len(jobs)
         return jobs
 

@@ -22,6 +22,7 @@ The order that safety asks for holds by construction:
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -179,7 +180,7 @@ class Replica:
             start.configurations,
             random,
             now_ns,
-            lambda first, last: entry_log.run(first, last, limits.append_bytes_max),
+            partial(entry_log.run, max_bytes=limits.append_bytes_max),
             start.loss,
         )
         self._frame: RaftFrame | None = None
@@ -457,9 +458,11 @@ class Replica:
                 raise peer_protocol.BrokenPeerError(f"it contradicts itself: {message}")
             self._snapshot_state = _readable_state(frame)
         raft, room = self.raft, self.room
-        if not room.allows(message, now_ns):
+        if raft.may_note(message) and not room.is_there(now_ns):
             self._entry_range = None
             return False
+        if raft.recovery is not None:
+            room.before_recovery_ends(now_ns)
         entries = self._entry_range
         if entries is not None and entries.first_index <= self._log.last_index + 1 and not raft.lacks_room:
             try:
@@ -471,7 +474,7 @@ class Replica:
         except ImpossibleMessage as error:
             self._entry_range = None
             raise peer_protocol.BrokenPeerError(str(error)) from error
-        if raft.has_effects:
+        if raft.pending:
             self._frame = frame
             self.carry_out()
             self._frame = None
@@ -484,12 +487,16 @@ class Replica:
     def tick(self, now_ns: int, wall_ms: int) -> None:
         """Lets time pass; to be called at `deadline_ns` at the latest."""
         self.now_ns, self.wall_ms = now_ns, wall_ms
-        self.room.look(now_ns)
-        deadline = self.raft.deadline()
+        raft, room = self.raft, self.room
+        if room.lacks:
+            room.look(now_ns)
+        if raft.recovery is not None:
+            room.before_recovery_ends(now_ns)
+        deadline = raft.deadline()
         if deadline is not None and deadline <= now_ns:
-            if self.raft.role is not fx.Role.LEADER and not self.room.is_there(now_ns):
+            if raft.role is not fx.Role.LEADER and not room.is_there(now_ns):
                 return  # it could write no vote
-            self.raft.tick(now_ns)
+            raft.tick(now_ns)
             self.carry_out()
 
     def flushed(self, job: FlushJob, now_ns: int) -> None:
@@ -509,8 +516,6 @@ class Replica:
         """
         deadline: int | None = self.raft.deadline()
         due = NEVER if deadline is None else deadline
-        if self.is_behind:
-            return self.now_ns
         room = self.room
         if room.lacks:
             due = room.due_ns if self.raft.role is not fx.Role.LEADER else min(due, room.due_ns)
@@ -538,10 +543,10 @@ class Replica:
     def carry_out(self) -> None:
         """Carries out raft's effects, in order (see raft/effects.py for what that order promises)."""
         raft, handlers, durability = self.raft, self._handlers, self.durability
-        while effects := raft.take_effects():
-            for effect in effects:
+        while raft.pending:
+            for effect in raft.take_effects():
                 handlers[type(effect)](effect)
-            if not durability.sync:
+            if not durability.sync and durability.written_index != self._log.last_index:
                 durability.acknowledge_written(self.now_ns)
 
     def _on_send(self, effect: fx.Send) -> None:
@@ -591,6 +596,7 @@ class Replica:
         assert effect.last_index >= self.applied.index, "an applied entry would be truncated"
         self._trace.appended(self.now_ns)
         cuts.truncate(self._log, effect.last_index)
+        self.durability.cut()
         self._trace.truncated(self.now_ns, effect.last_index)
 
     def _on_save_hard_state(self, effect: fx.SaveHardState) -> None:
@@ -663,6 +669,7 @@ class Replica:
         self.membership.save([(-1, effect.configuration)])
         self.upkeep.waiting_snapshot = None
         self.store.reset(effect.first_index, frame.position, effect.base_term, state.queue_ends, snapshot)
+        self.durability.cut()
         self.applied.reset(state, snapshot.applied_index, effect.first_index, self.now_ns)
         self._committed_index = effect.first_index - 1
         self.members.save()
@@ -671,8 +678,10 @@ class Replica:
 
     # ------------------------------------------------------------------ 3 to 5: the turn
 
-    def turn(self, now_ns: int, wall_ms: int, send: Callable[[], None]) -> None:
+    def turn(self, now_ns: int, wall_ms: int, send: Callable[[], None]) -> bool:
         """Does all that has become possible: replicates, answers sends, dispatches and applies what is committed.
+
+        Returns `is_behind`: the next turn is wanted at once.
 
         `send` is called before the dispatch: acknowledgements and responses to sends need not wait for it, and what
         is asked because of them comes after this turn. Afterwards `durability`, `upkeep` and `loads` say what a worker
@@ -683,7 +692,7 @@ class Replica:
         assert applied.index <= self._committed_index, "only what is committed is applied"
         self._has_timed_append = False
         raft = self.raft
-        reads = self._reads
+        reads, trace = self._reads, self._trace
         durability = self.durability
         is_first = True
         # One slice in a turn: between two of them heartbeats are answered, and whatever else is small.
@@ -691,26 +700,24 @@ class Replica:
         while True:
             if reads.wanted:
                 reads.begin_round(raft, now_ns)
-            if not durability.sync:
+            last_index = self._log.last_index
+            if not durability.sync and durability.written_index != last_index:
                 durability.acknowledge_written(now_ns)
-            if self._log.last_index != self._trace.appended_index:
-                self._trace.appended(now_ns)
+            if trace.is_kept and trace.appended_index != last_index:
+                trace.appended(now_ns)
             if is_first or raft.wants_replicate:
                 is_first = False
                 raft.replicate(now_ns)
-            if raft.has_effects:
+            if raft.pending:
                 self.carry_out()
             upto = applied.index
             if self._committed_index > upto and now_ns >= self._dispatch_due_ns:
                 upto = min(self._committed_index, slice_end)
             elif self._committed_index > upto:
                 # Senders need not wait for queues.
-                self._trace.committed(now_ns, self._committed_index, raft.term)
-                self._uncommitted.committed(self._committed_index)
+                self._tell_committed()
             if upto > applied.index:
-                # The trace says so before anybody is told: a checker compares it with what clients heard.
-                self._trace.committed(now_ns, self._committed_index, raft.term)
-                self._uncommitted.committed(self._committed_index)
+                self._tell_committed()
                 send()
                 self._apply_committed(upto)
                 if applied.index < upto:
@@ -721,6 +728,13 @@ class Replica:
                     break
             # A read that passes its barrier may propose something. It leaves in this turn: the next one may be far.
             reads.applied(applied.index)
+        return applied.index < self._committed_index and self.is_behind
+
+    def _tell_committed(self) -> None:
+        """Tells the trace, and then those who wait for no more, what is committed: a checker compares the two."""
+        if self._trace.is_kept:
+            self._trace.committed(self.now_ns, self._committed_index, self.raft.term)
+        self._uncommitted.committed(self._committed_index)
 
     def catch_up(self) -> None:
         """Applies what a follower knows as committed and has left for later: whoever asks it finds that."""
@@ -728,7 +742,8 @@ class Replica:
             self._rests_until_ns = 0
             upto = min(self._committed_index, self.applied.index + self.store.options.dispatch_entries)
             if upto > self.applied.index:
-                self._trace.committed(self.now_ns, self._committed_index, self.raft.term)
+                if self._trace.is_kept:
+                    self._trace.committed(self.now_ns, self._committed_index, self.raft.term)
                 self._apply_committed(upto)
 
     def _apply_committed(self, upto: int) -> None:
@@ -737,7 +752,8 @@ class Replica:
         upto = self.applied.index
         # It rests when all is applied: a slice is not to be the most of ten milliseconds.
         self._rests_until_ns = self.now_ns + FOLLOWER_RESTS_NS if upto >= self._committed_index else 0
-        self._trace.dispatched(self.now_ns, upto)
+        if self._trace.is_kept:
+            self._trace.dispatched(self.now_ns, upto)
         serving_from = self._serving_from
         if serving_from is not None and not self.serving and upto >= serving_from:
             # What earlier leaders took arrives while this one does not serve yet: it is not counted as its own.

@@ -20,7 +20,6 @@ from broker.statistics.events import Event, Events
 from log.errors import DiskFullError
 from log.store import Store
 from raft.core import Raft
-from raft.messages import Message
 
 LOOK_NS: Final = 1_000_000_000
 
@@ -93,28 +92,18 @@ class Room:
         self._lacks("term, vote and members", now_ns, f"less than {wanted} bytes are free")
         return False
 
-    def allows(self, message: Message, now_ns: int) -> bool:
-        """Returns False if raft might write something for this message, beside new entries, and there is no room.
-
-        To be called before raft hears of each message: one of them may end its recovering mode.
-        """
-        if self._raft.may_note(message) and not self.is_there(now_ns):
-            return False
-        self.before_recovery_ends(now_ns)
-        return True
-
     def before_recovery_ends(self, now_ns: int) -> None:
         """To be called before raft hears of anything that may end its recovering mode, which is noted then."""
         raft = self._raft
-        if raft.recovering is not None and not raft.lacks_room and not self.is_there(now_ns):
+        if raft.recovery is not None and not raft.lacks_room and not self.is_there(now_ns):
             raft.lacks_room = True
 
     def look(self, now_ns: int) -> None:
-        """Tries again what found no room, if it is time for that; to be called at the beginning of a turn."""
-        if self.lacks and now_ns >= self.due_ns:
+        """Tries again what found no room, if it is time for that; to be called at the beginning of a turn while
+        something `lacks` room."""
+        if now_ns >= self.due_ns:
             self.lacks = False
             self._raft.lacks_room = False
-        self.before_recovery_ends(now_ns)
 
     def _lacks(self, what: str, now_ns: int, error: str) -> None:
         self.lacks = True

@@ -22,6 +22,8 @@ class ReplicaTrace:
     ) -> None:
         self._writer = writer
         self._log = entry_log
+        self.is_kept = writer is not None
+        """False while nobody wants a trace: then nothing need be told."""
         self.appended_index = entry_log.last_index
         """The last entry that was recorded."""
         self._committed_index = commit_index

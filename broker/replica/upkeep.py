@@ -1,8 +1,7 @@
-"""A replica's work beside the path of a message: it makes files ready, and its next start short.
+"""A replica's work beside the path of a message: it makes its next start short.
 
-Nobody waits for any of the three:
+Nobody waits for either:
 
-- preparation: files and pages ahead of the writer, made in a worker thread;
 - checkpoints: queues and index files flushed and noted every few seconds, in a worker thread, so that a start has
   little to build again;
 - snapshots of the applied state, behind which the log's head may be deleted. One is kept here until all entries that it
@@ -10,7 +9,7 @@ Nobody waits for any of the three:
   majority lost those entries. The group would then put others in their place, and this node would take the commands in
   them for applied, although it has applied those of the lost ones.
 
-If there is no space for the last two they wait for it: that is no reason to stop.
+If there is no space for them they wait for it: that is no reason to stop.
 """
 
 from typing import Final
@@ -25,7 +24,6 @@ from log.checkpoint import CheckpointJob
 from log.errors import DiskFullError
 from log.snapshot import Snapshot
 from log.store import Store
-from log.tail import PrepareJob
 from raft.core import Raft
 
 log = structlog.get_logger("trivet.replica")
@@ -35,13 +33,12 @@ CHECKPOINT_INTERVAL_NS: Final = 3_000_000_000
 
 
 class Upkeep:
-    """Preparation, checkpoints and snapshots of one replica."""
+    """Checkpoints and snapshots of one replica."""
 
     __slots__ = (
         "_checkpoint_due_ns",
         "_encoded_ns",
         "_no_space_until_ns",
-        "_preparing",
         "_raft",
         "_release",
         "_room",
@@ -59,7 +56,6 @@ class Upkeep:
         self._store = store
         self._release = release
         self._raft = raft
-        self._preparing = False
         self._checkpoint_due_ns = now_ns + CHECKPOINT_INTERVAL_NS
         self.checkpointed_index = store.dispatched_index
         """The dispatched index that the last checkpoint noted; while it is the newest, no checkpoint is due."""
@@ -68,22 +64,6 @@ class Upkeep:
         self._encoded_ns = 0
         """The time that it took to encode `waiting_snapshot`."""
         self._no_space_until_ns = 0
-
-    def prepare_job(self) -> PrepareJob | None:
-        """Returns the files and pages to make ready ahead of the writer, None if enough are.
-
-        A worker thread runs the job, and `prepared` takes it back.
-        """
-        if self._preparing:
-            return None
-        job = self._store.log.prepare_job()
-        self._preparing = job is not None
-        return job
-
-    def prepared(self, job: PrepareJob) -> None:
-        """The job has run; a full disk shows again, as an error, when the writer gets there."""
-        self._preparing = False
-        self._store.log.prepared(job)
 
     def due_ns(self) -> int:
         """Returns when `checkpoint_job` is to be asked again; NEVER if a flush or a dispatch must come first."""
@@ -95,12 +75,11 @@ class Upkeep:
         return max(self._checkpoint_due_ns, self._no_space_until_ns)
 
     def checkpoint_job(self, now_ns: int) -> CheckpointJob | None:
-        """Returns a checkpoint when one is due and can be written, else None.
+        """Returns a checkpoint if it can be written, else None; to be asked from `due_ns` on.
 
         A worker thread runs it, and `checkpointed` takes it back.
         """
-        if now_ns < self.due_ns():
-            return None
+        assert now_ns >= self.due_ns(), "nothing is to be noted yet"
         store = self._store
         if not store.checkpoint_waits:
             self._checkpoint_due_ns = now_ns + CHECKPOINT_INTERVAL_NS

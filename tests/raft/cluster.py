@@ -178,7 +178,7 @@ class Host:
         wanted, due = raft.wants_replicate, raft.deadline()
         raft.replicate(now)
         if not wanted and (due is None or due > now):
-            assert not raft.has_effects, "there was something to send"
+            assert not raft.pending, "there was something to send"
             left = raft.deadline()
             assert due is None or left is None or left >= due, "a deadline was to be set"
             assert (due is None) <= (left is None), "a deadline was to be set"

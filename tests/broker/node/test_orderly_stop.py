@@ -11,7 +11,7 @@ from broker.remoting.command import encode, request, response
 from broker.remoting.frame import FrameDecoder
 from broker.replica.jobs import Jobs
 from broker.replica.operator_requests import transfer_leadership
-from broker.replica.upkeep import Upkeep
+from log.entry_log import EntryLog
 from log.tail import PrepareJob
 from tests.broker.harness import Client, Group
 from tests.broker.lines import Desk
@@ -201,8 +201,8 @@ def test_a_name_server_that_was_not_connected_is_not_waited_for(group: Group) ->
 def test_jobs_that_are_out_come_back_and_no_new_ones_begin(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Upkeep, "prepare_job", lambda self: PrepareJob([]))
-    monkeypatch.setattr(Upkeep, "prepared", lambda self, job: None)
+    monkeypatch.setattr(EntryLog, "prepare_job", lambda self: PrepareJob([]))
+    monkeypatch.setattr(EntryLog, "prepared", lambda self, job: None)
     rig = Rig(group, group.follower)
     (job, *_) = rig.jobs.others()
     assert not job.failure_stops_node

@@ -12,10 +12,10 @@ from broker.remoting.bodies import LockBatchBody, LockBatchResponseBody, Message
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.json_body import decode_body, encode_body
 from broker.replica.membership import Configurations
-from broker.replica.upkeep import Upkeep
 from broker.shell.machine import local_hour
 from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC
 from log.batch import BatchItem, encode_batch
+from log.entry_log import EntryLog
 from log.errors import DiskFullError
 from raft.configuration import Configuration
 from tests.broker.harness import SECOND, Client, Group
@@ -281,7 +281,7 @@ def test_a_batch_is_stored_whole_or_refused_however_little_room_is_left(
         client = group.connect()
         client.create_topic("T")
         (member,) = group.members.values()
-        monkeypatch.setattr(Upkeep, "prepare_job", lambda self: None)  # it would fail first
+        monkeypatch.setattr(EntryLog, "prepare_job", lambda self: None)  # it would fail first
         member.disk.free_pages = free_pages
         answer = client.wait(client.start_send("T", body, batch=True))
         member.disk.free_pages = None
