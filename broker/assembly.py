@@ -158,6 +158,13 @@ def build_node(
         timings=timings,
     )
     node = Node(replica, outgoing, live, time, listeners, stats, events)
+
+    def pace_scrubber(settings: Settings) -> None:
+        storage = settings.storage
+        replica.scrubbing.pace(storage.scrub_bytes_per_second, storage.scrub_interval_s, time.now_ns)
+
+    pace_scrubber(settings)
+    live.on_change(pace_scrubber)
     about_the_node = StatusProcessor(
         replica,
         live,

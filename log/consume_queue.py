@@ -307,6 +307,17 @@ class ConsumeQueue:
         raw = self.unit_bytes(offset, 1)
         return UNIT.unpack(raw) if raw else None
 
+    def correct(self, offset: int, unit: tuple[int, int, int]) -> tuple[MappedFile, int, int] | None:
+        """Writes a damaged unit anew; returns the file and the place in it, to be flushed, None if the unit is gone."""
+        if not self.min_offset <= offset < self.max_offset:
+            return None
+        first = offset - offset % self._file_units
+        mapped = self._pool.get(self, first * UNIT_BYTES)
+        at = (offset - first) * UNIT_BYTES
+        UNIT.pack_into(mapped.buffer, at, *unit)
+        self.checked_end = self.checked_crc = 0  # a checksum may have been made over what was there
+        return mapped, at, at + UNIT_BYTES
+
     def offset_at_time(
         self, timestamp: int, store_time_of: Callable[[int, int], int], boundary: Boundary = Boundary.LOWER
     ) -> int:
@@ -390,6 +401,11 @@ class ConsumeQueue:
         begin = self.flushed_end // self._file_units * self._file_units * UNIT_BYTES
         self.flushed_end = self.max_offset
         return [self._path(start) for start in self._starts if start >= begin]
+
+    @property
+    def last_file_begin(self) -> int:
+        """The first offset of the file with the last unit: units before it may have come from the disk again."""
+        return (self.max_offset - 1) // self._file_units * self._file_units
 
     @property
     def file_count(self) -> int:

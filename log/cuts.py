@@ -1,8 +1,8 @@
 """The cuts of an entry log: its tail (Raft truncates it), its head (retention), all behind damage, or everything.
 
-This module alone, beside `EntryLog` itself, touches the log's private fields. Every cut is durable when it returns, and
-says on the disk what it is about to do before it removes anything: a crash in the middle leaves a log that recovery
-finishes cutting or reports (`log.entry_recovery`), never one with a hole.
+This module and `log.entry_repair` alone, beside `EntryLog` itself, touch the log's private fields. Every cut is
+durable when it returns, and says on the disk what it is about to do before it removes anything: a crash in the middle
+leaves a log that recovery finishes cutting or reports (`log.entry_recovery`), never one with a hole.
 
 All of them raise DiskError, and FlushError where something was flushed: the node must stop then, because its files may
 hold neither what was there before nor what was meant to be.
@@ -15,7 +15,7 @@ from operator import itemgetter
 
 from log.entry_log import EntryLog
 from log.entry_recovery import LogBegin, erase_behind, erase_units_behind, write_begin
-from log.layout import HEADER, MARKER_BYTES, UNIT_BYTES
+from log.layout import MARKER_BYTES, UNIT_BYTES
 
 _ZEROED_AT_ONCE_BYTES = 1 << 20
 
@@ -51,6 +51,7 @@ def truncate(log: EntryLog, last_index: int) -> None:
     log._last_term = log._runs[-1][1] if log._runs else log.base_term
     log.last_index = last_index
     log._sound_from = min(log._sound_from, last_index + 1)
+    log._sound_position = min(log._sound_position, new_end)
     log.end_position = new_end
     log._durable_index = min(log._durable_index, last_index)
     log._flush_from = min(log._flush_from, new_end)
@@ -82,7 +83,8 @@ def reset(
     log._runs = []
     log.first_index = log._sound_from = first_index
     log.last_index = first_index - 1
-    log.first_position = log.end_position = position
+    log.first_position = log.end_position = log._sound_position = position
+    log.damage_seen.clear()
     log.base_term = log._last_term = base_term
     log._start_writing()
     _forget_flushing_behind(log, log.last_index)
@@ -94,6 +96,8 @@ def reset(
 def delete_before(log: EntryLog, index: int) -> int:
     """Deletes the data files all of whose entries come before `index`, never the last file; returns their number.
 
+    Raises DamagedLogError, with nothing deleted, where the log does not tell what a file begins with.
+
     `first_index` and `first_position` move up to the first file that stays, and have done so even where this raises
     `DiskFullError` because a directory cannot be written: the next deletion removes what is left.
     """
@@ -101,7 +105,7 @@ def delete_before(log: EntryLog, index: int) -> int:
     for start in log._data.starts:
         if start <= keep or start > log._tail.start or start >= log.end_position:
             continue
-        first = HEADER.unpack_from(log._buffer(start), 0)[2]
+        first = log.index_at(start)  # not what a header says alone, which may be damaged
         if first > index:
             break
         keep, keep_index = start, first

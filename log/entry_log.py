@@ -19,6 +19,7 @@ truncated while a slice is held show zeros or other entries. A leader never trun
 """
 
 from bisect import bisect_right
+from collections.abc import Callable
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -29,7 +30,14 @@ from log.disk import Disk, MappedFile
 from log.entry_index import EntryIndex
 from log.entry_range import EntryRange, check_range
 from log.entry_recovery import LogRecovery, RecoveryKind, recover
-from log.errors import DamagedLogError, DamagedRangeError, EntryTooLargeError, OutOfRangeError
+from log.entry_scrub import problem_of_entry
+from log.errors import (
+    DamagedEntryError,
+    DamagedLogError,
+    DamagedRangeError,
+    EntryTooLargeError,
+    OutOfRangeError,
+)
 from log.layout import (
     END_MAGIC,
     END_MARKER,
@@ -48,6 +56,10 @@ from log.unit_repair import checked_unit
 
 _BETWEEN_BYTES = 64 * 1024
 """Room for the entries of others that come between those of a batch."""
+
+
+def _ignore() -> None:
+    """Nobody is told."""
 
 
 class FlushJob:
@@ -94,6 +106,7 @@ class EntryLog:
         "_file_bytes",
         "_flush_from",
         "_flush_job",
+        "_hot_bytes",
         "_index",
         "_last_term",
         "_loops",
@@ -101,17 +114,21 @@ class EntryLog:
         "_reset_pending",
         "_runs",
         "_sound_from",
+        "_sound_position",
         "_tail",
         "_units",
         "_write_buffer",
         "_written_position",
         "base_term",
+        "damage_met",
+        "damage_seen",
         "damaged",
         "end_position",
         "epoch",
         "first_index",
         "first_position",
         "last_index",
+        "units_doubted",
     )
 
     first_index: int
@@ -125,6 +142,8 @@ class EntryLog:
     _last_term: int
     _sound_from: int
     """The first entry whose unit was written or checked since the start."""
+    _sound_position: int
+    """All bytes from here on were written or checked since the start."""
     _written_position: int
 
     def __init__(
@@ -137,6 +156,13 @@ class EntryLog:
         self._units = units
         self._file_bytes = options.data_file_bytes
         self._loops = options.loops
+        self._hot_bytes = options.hot_bytes
+        self.damage_seen: dict[int, DamagedEntryError] = {}
+        """By position: entries that a reader has found damaged, for the owner to take out and have repaired."""
+        self.units_doubted = False
+        """A reader was led to something else than it looked for, by the unit of a queue; for the owner to take out."""
+        self.damage_met: Callable[[], None] = _ignore
+        """Called when a reader has met damage, which `damage_seen` or `units_doubted` says then."""
         self._tail = Tail(data, options.prepare_ahead_bytes, options.prepare_step_bytes)
         self._index = EntryIndex(units)
         self._data_limit = 0
@@ -208,7 +234,8 @@ class EntryLog:
         """Returns the position at which the entry begins. Raises OutOfRangeError, DamagedLogError."""
         if not self.first_index <= index <= self.last_index:
             self._check_index(index)
-        return (self._index.unit(index) if index >= self._sound_from else self._unit(index))[0]
+        is_sound = index >= self._sound_from and index >= self._index.first
+        return (self._index.unit(index) if is_sound else self._unit(index))[0]
 
     def index_at(self, position: int) -> int:
         """Returns the entry in whose bytes `position` lies; an end marker counts to the entry before it. O(log n).
@@ -227,6 +254,34 @@ class EntryLog:
             else:
                 high = middle - 1
         return low
+
+    def noted(self, index: int) -> tuple[int, int, int] | None:
+        """Returns (position, size, term) of an entry as its index unit has it, unchecked; None if that is damaged."""
+        try:
+            unit = self._index.unit(index)
+        except DamagedLogError:
+            return None
+        position, size, _ = unit
+        sensible = (
+            size > HEADER_BYTES and self.first_position <= position <= position + size <= self.end_position
+        )
+        return unit if sensible else None
+
+    def index_of(self, position: int) -> int | None:
+        """Returns the entry that begins at a position, by the index units alone; None if none does. O(log n)."""
+        low, high = self.first_index, self.last_index
+        while low <= high:
+            middle = (low + high) // 2
+            noted = self.noted(middle)
+            if noted is None:
+                return None
+            if noted[0] == position:
+                return middle
+            if noted[0] < position:
+                low = middle + 1
+            else:
+                high = middle - 1
+        return None
 
     def next_position(self, body_size: int, end: int | None = None) -> int:
         """Returns the position of an entry with a body of that size, which is appended next, or first behind `end`.
@@ -275,8 +330,84 @@ class EntryLog:
                 high = middle - 1
         return low
 
+    @property
+    def checked_position(self) -> int:
+        """Bytes from this position on are as they were written here, or checked since the start, and in memory since.
+
+        What lies before it may have come from the disk again: readers check it (`record_at`, `check_record`).
+        """
+        hot = self.end_position - self._hot_bytes
+        return hot if hot > self._sound_position else self._sound_position
+
     def record_at(self, physical_offset: int, size: int | None = None) -> memoryview:
         """Returns the record whose bytes begin at `physical_offset` (entry position + HEADER_BYTES).
+
+        Of what may have come from the disk again (`checked_position`) header and checksum are checked. Raises
+        OutOfRangeError, and DamagedEntryError: read it again when it is repaired.
+        """
+        try:
+            record = self.bytes_at(physical_offset, size)
+        except OutOfRangeError:
+            position = physical_offset - HEADER_BYTES
+            if (
+                self.first_position <= position < self.checked_position
+                and self.index_of(position) is not None
+            ):
+                raise self._damage(self._data.start_of(position), position, "its header is none") from None
+            raise
+        if physical_offset < self.checked_position and self.check_record(physical_offset) != len(record):
+            self.doubt_units()
+            start = self._data.start_of(physical_offset)
+            raise DamagedEntryError(
+                self._data.path(start), physical_offset - start, "its unit has another size", physical_offset
+            )
+        return record
+
+    def check_record(self, physical_offset: int) -> int:
+        """Checks the entry of a record that is in the log, whose bytes are read for it; returns the record's size.
+
+        Raises DamagedEntryError, which is noted in `damage_seen`, too.
+        """
+        position = physical_offset - HEADER_BYTES
+        start = self._data.start_of(position)
+        return self._check_entry(self._buffer(start), start, position)
+
+    def check_run(self, first_index: int, run: Run) -> None:
+        """Checks all entries of a run in the same way, with their headers, if they may have come from the disk again.
+
+        Raises DamagedEntryError for the first one that is damaged.
+        """
+        if run.position >= self.checked_position:
+            return
+        start = self._data.start_of(run.position)
+        buffer, position = self._buffer(start), run.position
+        for index in range(first_index, run.last_index + 1):
+            size = HEADER_BYTES + self._check_entry(buffer, start, position)
+            _, _, number, term, *_ = HEADER.unpack_from(buffer, position - start)
+            if (number, term) != (index, self.term_of(index)):
+                raise self._damage(start, position, f"its header says entry {number} of term {term}")
+            position += size
+
+    def _check_entry(self, buffer: memoryview, start: int, position: int) -> int:
+        """Returns the size of the record of an entry that is whole. Raises DamagedEntryError."""
+        found = problem_of_entry(buffer, position - start, position)
+        if isinstance(found, str):
+            raise self._damage(start, position, found)
+        return found
+
+    def _damage(self, start: int, position: int, problem: str) -> DamagedEntryError:
+        error = DamagedEntryError(self._data.path(start), position - start, problem, position)
+        self.damage_seen[position] = error
+        self.damage_met()
+        return error
+
+    def doubt_units(self) -> None:
+        """A unit of a queue has led a reader to something else than it looked for: all of them are to be looked at."""
+        self.units_doubted = True
+        self.damage_met()
+
+    def bytes_at(self, physical_offset: int, size: int | None = None) -> memoryview:
+        """Does as `record_at` without reading the record: who uses it calls `check_record` when it is in memory.
 
         Without `size` the entry's header is checked to be there; with it (from a ConsumeQueue unit or an
         offset that a check has already passed) only the bounds are. Raises OutOfRangeError.
@@ -315,7 +446,7 @@ class EntryLog:
         """
         buffer, start = self.file_view(self.position_of(first))
         units = self._index.units(first, last)
-        if first < self._sound_from:
+        if first < self._sound_from or first < self._index.first:
             units = units[:0]
         places = units["position"].astype(np.int64) - start
         places = places[: leading(places < self._file_bytes)]
@@ -580,7 +711,7 @@ class EntryLog:
         self.epoch = recovery.epoch
         self.last_index = recovery.last_good_index
         self._sound_from = recovery.last_good_index + 1 - recovery.scanned_entries
-        self.end_position = recovery.end_position
+        self.end_position = self._sound_position = recovery.end_position
         self._reset_pending = recovery.kind is RecoveryKind.RESET_PENDING
         self.damaged = self._reset_pending or recovery.kind is RecoveryKind.DAMAGED
         if self.damaged:
@@ -592,6 +723,8 @@ class EntryLog:
             self.first_index, self.last_index, lambda index: self._unit(index)[2]
         )
         self._last_term = self._runs[-1][1] if self._runs else self.base_term
+        if self._sound_from <= self.last_index:
+            self._sound_position = self.position_of(max(self._sound_from, self.first_index))
         if self._runs and self._runs[0][1] < max(self.base_term, 1):
             self._refuse_first_term()
 
@@ -664,7 +797,8 @@ class EntryLog:
 
     def _unit(self, index: int) -> tuple[int, int, int]:
         """Returns (position, size, term) of an entry. Raises DamagedLogError."""
-        if index >= self._sound_from:
+        # Those of older files may have come from the disk again.
+        if index >= self._sound_from and index >= self._index.first:
             return self._index.unit(index)
         return checked_unit(
             index, self._index, self._data, self._units, self.first_position, self.end_position

@@ -10,6 +10,7 @@ assertion and not in this list.
     │   └── StoreLockedError     another process uses this store; stop that one first
     ├── DamagedFileError     bytes on this disk are not what was written: file, offset and reason say where
     │   ├── DamagedLogError      the entry log (repair it from the group)
+    │   │   └── DamagedEntryError    an entry that this log had whole: read it again when the group has repaired it
     │   └── DamagedStateError    term and vote, snapshot (never guessed: that breaks Raft)
     ├── DamagedRangeError    bytes from a peer fail their checks: ask again
     ├── StoreTooNewError     a newer release wrote this store; start it with that one, nothing was touched
@@ -58,6 +59,14 @@ class DamagedFileError(LogFault):
 
 class DamagedLogError(DamagedFileError):
     """Damage in the entry log; a group of several nodes can repair it."""
+
+
+class DamagedEntryError(DamagedLogError):
+    """An entry that was whole does not match its header or checksum any more; `position` is where it begins."""
+
+    def __init__(self, file: str, offset: int, reason: str, position: int) -> None:
+        super().__init__(file, offset, reason)
+        self.position = position
 
 
 class DamagedStateError(DamagedFileError):

@@ -44,3 +44,28 @@ def read_snapshot(disk: Disk) -> Snapshot | None:
     if magic != _MAGIC or len(data) != length or crc32(data, crc32(raw[: _HEAD.size])) != checksum:
         raise DamagedStateError(PATH, 0, "its bytes do not match their checksum")
     return Snapshot(applied_index, data)
+
+
+class SnapshotScrub:
+    """Reads the snapshot, whose applied index is to be `applied_index`, and checks it."""
+
+    __slots__ = ("_disk", "applied_index", "bytes", "problem")
+
+    def __init__(self, disk: Disk, applied_index: int) -> None:
+        self._disk = disk
+        self.applied_index = applied_index
+        self.bytes = 0
+        self.problem: DamagedStateError | None = None
+        """The damage that `run` found."""
+
+    def run(self) -> None:
+        """Worker. Raises DiskError."""
+        try:
+            snapshot = read_snapshot(self._disk)
+        except DamagedStateError as error:
+            self.problem = error
+            return
+        found = -1 if snapshot is None else snapshot.applied_index
+        self.bytes = 0 if snapshot is None else len(snapshot.data)
+        if found != self.applied_index:
+            self.problem = DamagedStateError(PATH, 0, f"it reflects entry {found}, not {self.applied_index}")

@@ -29,7 +29,7 @@ from log.disk import Disk, StoreLock
 from log.dispatch import Dispatch, Dispatcher, queue_ends_of_entries
 from log.entry_log import EntryLog
 from log.entry_recovery import LogBegin, LogRecovery, RecoveryKind, read_begin
-from log.errors import DamagedStateError, LogFault, OutOfRangeError, RecordError
+from log.errors import DamagedLogError, DamagedStateError, LogFault, OutOfRangeError, RecordError
 from log.hard_state import HardStateFile
 from log.index_file import DIRECTORY as INDEX_DIRECTORY
 from log.index_file import IndexFiles
@@ -37,7 +37,7 @@ from log.layout import HEADER_BYTES
 from log.options import StoreOptions
 from log.record import peek
 from log.retention import DataFile, RetentionPolicy, files_to_delete, may_delete
-from log.snapshot import Snapshot, read_snapshot, write_snapshot
+from log.snapshot import Snapshot, SnapshotScrub, read_snapshot, write_snapshot
 from log.store_format import FIRST_FORMAT, check_format, write_format
 from log.timer_index import TimerIndex
 
@@ -228,7 +228,9 @@ class Store:
         self._dispatcher.forget_topics()
 
     def store_time_of(self, physical_offset: int, size: int | None = None) -> int:
-        """Returns the store time (ms) of a record, for searches by time. Raises OutOfRangeError, RecordError."""
+        """Returns the store time (ms) of a record, for searches by time. Raises OutOfRangeError, RecordError,
+        DamagedEntryError.
+        """
         if size == NO_RECORD_BYTES:
             size = None
         return peek(self.log.record_at(physical_offset, size)).store_timestamp
@@ -276,7 +278,7 @@ class Store:
         if self.log.first_index <= self._built_index <= self.log.last_index:
             try:
                 store_time = self.store_time_of(self.log.position_of(self._built_index) + HEADER_BYTES)
-            except RecordError:
+            except (RecordError, DamagedLogError):
                 pass  # an entry that is no record has no time; readers of the file see "unknown"
         return CheckpointJob(
             self._disk,
@@ -310,6 +312,10 @@ class Store:
     def load_snapshot(self) -> Snapshot | None:
         """Returns the snapshot on disk, None if there is none. Raises DamagedStateError, DiskError."""
         return read_snapshot(self._disk)
+
+    def snapshot_scrub(self) -> SnapshotScrub:
+        """Returns the check of the snapshot on disk, for a worker to run."""
+        return SnapshotScrub(self._disk, self.snapshot_index)
 
     # ---- rare events ---------------------------------------------------------------------------------
 
@@ -391,7 +397,7 @@ class Store:
             index = self.log.index_at(start)
             try:
                 newest_ms = self.store_time_of(start + HEADER_BYTES)
-            except (RecordError, OutOfRangeError):
+            except (RecordError, OutOfRangeError, DamagedLogError):
                 newest_ms = wall_ms
             files.append(DataFile(newest_ms, index))
 

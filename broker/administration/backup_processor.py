@@ -30,6 +30,7 @@ from broker.requests.errors import RequestError
 from broker.requests.processing import Place, Route
 from broker.requests.responses import reply
 from broker.settings.tables import NodeSettings
+from log.errors import DamagedEntryError
 
 LEASE_NS: Final = 60_000_000_000
 """A backup of which nothing was read for so long is over."""
@@ -153,6 +154,12 @@ class BackupProcessor:
                 reply(connection, command, ResponseCode.ILLEGAL_OPERATION, "the backup has ended meanwhile")
                 return
             run = log.run(index, backup.last_index, SLICE_BYTES)
+            try:
+                log.check_run(index, run)
+            except DamagedEntryError as error:
+                # It is repaired meanwhile, if somebody has it whole.
+                reply(connection, command, ResponseCode.SYSTEM_BUSY, str(error))
+                return
             fields = {"lastIndex": str(run.last_index), "position": str(run.position)}
             reply(connection, command, ResponseCode.SUCCESS, None, fields, run.body)
 

@@ -119,6 +119,19 @@ DISK_FREE = gauge("trivet_disk_free_bytes", "Bytes of it that the node may still
 DISK_FULL = gauge(
     "trivet_disk_full", "1 while the disk is full: sends are refused, or something found no room."
 )
+SCRUB = histogram("trivet_scrub_duration_seconds", "Slices of old files read and checked.")
+REPAIR = histogram(
+    "trivet_repair_duration_seconds", "Flushes of what was put back in place of damaged bytes."
+)
+SCRUBBED = counter("trivet_scrubbed_bytes_total", "Bytes of old files that were read and checked.")
+SCRUB_PASS = gauge(
+    "trivet_scrub_last_pass_seconds", "When a pass over all old files ended last, Unix time; 0 if none has."
+)
+DAMAGE_FOUND = counter(
+    "trivet_damage_found_total", "Damaged entries, units and files found in a running node."
+)
+DAMAGE_REPAIRED = counter("trivet_damage_repaired_total", "Those that were put right, and are on the disk.")
+DAMAGE_LEFT = gauge("trivet_damage_left", "Entries that are known to be damaged and not put back yet.")
 FILES = gauge("trivet_store_files", "Files of the store: log, consume_queue, index.", "kind")
 
 # ------------------------------------------------------------------ turns
@@ -313,6 +326,14 @@ class NodeMetrics:
         yield one(DISK_TOTAL, usage.total_bytes)
         yield one(DISK_FREE, usage.free_bytes)
         yield one(DISK_FULL, replica.room.is_full(self._node.time.now_ns))
+        scrubbing, repairs = replica.scrubbing, replica.repairs
+        yield one(SCRUB, timings.scrub)
+        yield one(REPAIR, timings.repair)
+        yield one(SCRUBBED, scrubbing.bytes)
+        yield one(SCRUB_PASS, scrubbing.last_pass_ms / 1000)
+        yield one(DAMAGE_FOUND, repairs.found)
+        yield one(DAMAGE_REPAIRED, repairs.repaired)
+        yield one(DAMAGE_LEFT, repairs.left)
         yield many(
             FILES,
             (

@@ -9,6 +9,7 @@ from broker.remoting.bodies import MessageQueue, TopicConfig
 from broker.remoting.codes import ResponseCode
 from broker.requests.errors import RequestError
 from log.consume_queue import ConsumeQueue
+from log.errors import DamagedLogError
 from log.store import Store
 
 QUEUES_TOLD_MAX: Final = 100_000
@@ -28,9 +29,12 @@ def check_number_told(queues: int, instead: str) -> None:
 
 
 def store_time(store: Store, queue: ConsumeQueue, offset: int) -> int:
-    """Returns when the message at an offset was stored (ms), 0 if it is not there."""
+    """Returns when the message at an offset was stored (ms), 0 if it is not there, or damaged."""
     unit = queue.unit(offset)
-    return 0 if unit is None else store.store_time_of(unit[0], unit[1])
+    try:
+        return 0 if unit is None else store.store_time_of(unit[0], unit[1])
+    except DamagedLogError:
+        return 0
 
 
 def queue_ranges(count: int) -> Iterator[range]:

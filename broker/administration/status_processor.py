@@ -137,6 +137,8 @@ class StatusProcessor:
             store_path=self._settings.current.storage.path,
             recovering=raft.recovering,
             disk_full=replica.room.is_full(self._time.now_ns),
+            damage_left=replica.repairs.left,
+            scrubbed_ms=replica.scrubbing.last_pass_ms or None,
             voters=raft.configuration.voters,
             learners=raft.configuration.learners,
             configuration_index=raft.configuration_index,

@@ -46,7 +46,7 @@ from broker.state.metadata import DelayProgress
 from broker.state.topic_rules import SCHEDULE_TOPIC
 from broker.state.waiting_messages import addressed_properties
 from log.dispatch import Arrival
-from log.errors import DiskFullError, EntryTooLargeError
+from log.errors import DamagedLogError, DiskFullError, EntryTooLargeError
 from log.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC, with_property, without_properties
 
 log = structlog.get_logger("trivet.delays")
@@ -140,14 +140,22 @@ class DelayService:
     def _begin(self) -> None:
         """Takes over from the last leader, whose last announcement may have come into the log in part."""
         delays = self._appends.metadata.delays
+        now_ns = self._time.now_ns
+        unsettled, begins = dict[int, int](), dict[int, int]()
         for level in range(1, len(self._delay_ns) + 1):
             progress = delays.get(level, DelayProgress())
             offset = progress.offset
             if progress.count:
-                offset += self._count_delivered(level, progress)
-                self._unsettled[level] = offset
-            self._next[level] = offset
-        self._deadline.due_ns = self._time.now_ns
+                try:
+                    offset += self._count_delivered(level, progress)
+                except DamagedLogError as error:
+                    log.info("deliveries wait", reason=str(error))
+                    self._deadline.due_ns = self._blocked_until_ns = now_ns + RETRY_NS
+                    return
+                unsettled[level] = offset
+            begins[level] = offset
+        self._unsettled, self._next = unsettled, begins
+        self._deadline.due_ns = now_ns
 
     def _run(self) -> None:
         """Delivers a batch of each level that is due, and finds out when to look again."""
@@ -156,10 +164,17 @@ class DelayService:
             self._deadline.due_ns = self._blocked_until_ns
             return
         self._deadline.due_ns = NEVER
+        if not self._next:
+            self._begin()
+            return
         try:
             for level in self._next:
                 self._settle(level)
-                due_ns = self._deliver_due(level)
+                try:
+                    due_ns = self._deliver_due(level)
+                except DamagedLogError as error:
+                    log.info("deliveries of a level wait", level=level, reason=str(error))
+                    due_ns = now_ns + RETRY_NS
                 if due_ns:
                     self._deadline.due_ns = min(self._deadline.due_ns, due_ns)
             self._settle_when_idle()

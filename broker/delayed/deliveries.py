@@ -46,7 +46,10 @@ def number(value: bytes) -> int | None:
 def delivery_of(
     state: State, physical_offset: int, size: int, delivered_properties: DeliveredProperties
 ) -> NewMessage | None:
-    """The delivery of the waiting message whose record is there; None where that message is dropped."""
+    """The delivery of the waiting message whose record is there; None where that message is dropped.
+
+    Raises `log.errors.DamagedEntryError`: it may be whole again later.
+    """
     try:
         record = decode_record(state.store.log.record_at(physical_offset, size))
     except (OutOfRangeError, RecordError) as error:
@@ -74,7 +77,7 @@ def count_delivered(
     """Counts the deliveries in the log that entry `index` announced, of the units at `offsets`.
 
     A leader asks this when it begins to serve: all of them are committed then. A message that retention took while it
-    waited counts as delivered: it may have been, and cannot be any more.
+    waited counts as delivered: it may have been, and cannot be any more. Raises `log.errors.DamagedEntryError`.
     """
     entry_log = state.store.log
     if index < entry_log.first_index:

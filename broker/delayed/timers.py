@@ -43,7 +43,7 @@ from broker.state.topic_rules import TIMER_TOPIC
 from broker.state.waiting_messages import addressed_properties, without_address
 from broker.statistics.stats import Stats
 from log.dispatch import Arrival
-from log.errors import DiskFullError, EntryTooLargeError
+from log.errors import DamagedLogError, DiskFullError, EntryTooLargeError
 from log.properties import (
     TIMER_CANCELS,
     TIMER_DELAY_MS,
@@ -163,13 +163,18 @@ class TimerService:
     def _begin(self) -> None:
         """Takes over from the last leader, whose last announcement may have come into the log in part."""
         progress = self._appends.metadata.timers
+        batch, queue, done = progress.batch, self._index.queue, 0
+        if batch is not None:
+            assert queue is not None, "messages were announced from a queue that does not exist"
+            try:
+                done = count_delivered(self._appends, queue, batch.offsets, batch.index, without_address)
+            except DamagedLogError as error:
+                log.info("deliveries wait", reason=str(error))
+                self._deadline.due_ns = self._blocked_until_ns = self._time.now_ns + RETRY_NS
+                return
         self._leads = True
         self._steps = progress.steps
-        if progress.batch is not None:
-            batch = progress.batch
-            queue = self._index.queue
-            assert queue is not None, "messages were announced from a queue that does not exist"
-            done = count_delivered(self._appends, queue, batch.offsets, batch.index, without_address)
+        if batch is not None and queue is not None:
             step: Step | None = None
             if done == len(batch.offsets):
                 step = Step(*batch.step)
@@ -201,12 +206,14 @@ class TimerService:
             self._deadline.due_ns = now_ns  # the rest in further turns: others wait, too
             return
         if not self._leads:
+            if self._appends.serving:
+                self._begin()
             return
         try:
             self._settle()
             if self._under_way is None and self._deliver_due():
                 self._deadline.due_ns = now_ns  # the rest in further turns
-        except (ReplicaError, DiskFullError) as error:
+        except (ReplicaError, DiskFullError, DamagedLogError) as error:
             log.info("deliveries wait", reason=str(error))
             self._deadline.due_ns = self._blocked_until_ns = now_ns + RETRY_NS
 

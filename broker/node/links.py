@@ -116,6 +116,7 @@ class _DialledLink:
         self._complaint = ""
         node = self._links.node
         node.replica.links[self._peer] = self.line.connection
+        node.replica.link_versions[self._peer] = self._handshake.version
         node.peer_connected(self._peer)
 
     def due(self) -> None:

@@ -28,6 +28,8 @@ from broker.node.request_states import ONCE
 from broker.peers.protocol import (
     BrokenPeerError,
     ClientGone,
+    EntriesLent,
+    EntriesWanted,
     Forward,
     Frame,
     NotAMember,
@@ -52,7 +54,7 @@ from broker.settings.tables import Settings
 from broker.state.commands import Command, DeleteTopic, PutTopic, Several
 from broker.statistics.events import Event, Events
 from broker.statistics.stats import Stats
-from log.errors import DiskError, DiskFullError
+from log.errors import DamagedLogError, DiskError, DiskFullError
 
 log = structlog.get_logger("trivet.node")
 
@@ -292,6 +294,9 @@ class Node:
             self._forwarding.forward(connection, command)
         except (OverloadedError, DiskFullError) as error:
             refuse(connection, command, error)
+        except DamagedLogError as error:
+            # Nothing was done: it comes to the same message again when the group has repaired it.
+            reply(connection, command, ResponseCode.SYSTEM_BUSY, f"[DAMAGED]{error}")
         except (AssertionError, DiskError):
             raise  # a broken invariant or a failing disk: this node must not go on
         except Exception as error:
@@ -390,6 +395,10 @@ class Node:
             self._relayed.client_gone(source, frame)
         elif isinstance(frame, NotAMember):
             self.replica.members.dismissed(frame.index)
+        elif isinstance(frame, EntriesWanted):
+            self.replica.repairs.lend(source, frame, self.time.now_ns)
+        elif isinstance(frame, EntriesLent):
+            self.replica.repairs.lent(source, frame, self.time.now_ns)
         return True
 
     def peer_lost(self, node: str) -> None:

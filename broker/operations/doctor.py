@@ -235,6 +235,17 @@ def _disks(examination: Examination) -> _Findings:
             )
 
 
+def _damage(examination: Examination) -> _Findings:
+    for node, status in _answering(examination):
+        if status.damage_left:
+            yield (
+                "fault",
+                node.address,
+                f"{status.damage_left} entries are damaged on its disk, and no other node has lent them yet",
+                "start the nodes that are down (docs/operations.md, damage in running nodes)",
+            )
+
+
 def _files(examination: Examination) -> _Findings:
     for node, status in _answering(examination):
         opened, opened_max = status.process.open_files, status.process.open_files_max
@@ -359,6 +370,7 @@ CHECKS: Final[dict[str, Callable[[Examination], _Findings]]] = {
     "replicas": _replicas,
     "clocks": _clocks,
     "disks": _disks,
+    "damage": _damage,
     "files": _files,
     "versions": _versions,
     "certificates": _certificates,

@@ -59,6 +59,8 @@ class Dialling:
         self._secret = secret
         self._release = release
         self._group_format = group_format
+        self.version = 0
+        """The version of the link, once it is answered."""
 
     def answered(self, frame: HandshakeFrame) -> Proof:
         """Returns the proof to send.
@@ -72,7 +74,7 @@ class Dialling:
         expected = _proof(self._secret, "accepting", self.hello, frame)
         if not hmac.compare_digest(expected, frame.proof):
             raise PeerProtocolError("its peer_secret is another than this node's")
-        common_version(self._release, frame.version, frame.version)
+        self.version = common_version(self._release, frame.version, frame.version)
         _check_format(frame.version, frame.newest_format, self._group_format)
         return Proof(_proof(self._secret, "dialling", self.hello, frame))
 

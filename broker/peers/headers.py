@@ -84,6 +84,20 @@ class NotAMemberHeader(Header, tag=14):
     index: Index
 
 
+class EntriesWantedHeader(Header, tag=16):
+    """The header of an `EntriesWanted`."""
+
+    first_index: Number
+    last_index: Number
+
+
+class EntriesLentHeader(Header, tag=17):
+    """The header of an `EntriesLent`."""
+
+    first_index: Number
+    position: Number
+
+
 _MESSAGES: Final[dict[type[Message], tuple[int, dict[str, Any]]]] = {
     AppendRequest: (
         1,
@@ -124,6 +138,8 @@ _HEADERS: Final[list[type[Header]]] = [
     RelayHeader,
     ClientGoneHeader,
     NotAMemberHeader,
+    EntriesWantedHeader,
+    EntriesLentHeader,
 ]
 
 encode_header: Final = msgspec.msgpack.Encoder().encode

@@ -36,6 +36,8 @@ from msgspec import Meta, Struct
 from broker.peers.headers import (
     PIECE_HEADER,
     ClientGoneHeader,
+    EntriesLentHeader,
+    EntriesWantedHeader,
     ForwardHeader,
     Header,
     NotAMemberHeader,
@@ -187,8 +189,34 @@ class NotAMember:
     index: int
 
 
+@dataclass(frozen=True, slots=True)
+class EntriesWanted:
+    """Asks for committed entries from `first_index` on, which are damaged at the sender; `last_index` is the last one.
+
+    Only to be sent on a link of `ENTRIES_LENT_SINCE` or later.
+    """
+
+    first_index: int
+    last_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesLent:
+    """Answers `EntriesWanted`: committed entries that were checked here, from `first_index`, at `position`, on.
+
+    Without a body the sender does not hold them whole.
+    """
+
+    first_index: int
+    position: int
+    body: Buffer
+
+
+ENTRIES_LENT_SINCE: Final = 9
+"""The first version of the protocol with `EntriesWanted` and `EntriesLent`."""
+
 HandshakeFrame = Hello | Challenge | Proof
-Frame = RaftFrame | Forward | NotDone | Relay | ClientGone | NotAMember
+Frame = RaftFrame | Forward | NotDone | Relay | ClientGone | NotAMember | EntriesWanted | EntriesLent
 """A frame of a link whose handshake is over."""
 
 
@@ -232,6 +260,10 @@ def encode_frame(frame: Frame | HandshakeFrame) -> tuple[Buffer, ...]:
             header = encode_header(ClientGoneHeader(connection))
         case NotAMember(index):
             header = encode_header(NotAMemberHeader(index))
+        case EntriesWanted(first_index, last_index):
+            header = encode_header(EntriesWantedHeader(first_index, last_index))
+        case EntriesLent(first_index, position, body):
+            header = encode_header(EntriesLentHeader(first_index, position))
         case Hello(version, group, source, target, address, body, oldest):
             fields = (
                 "hello",
@@ -351,6 +383,8 @@ def _frame(header_bytes: bytes, body: memoryview) -> Frame:
             return Forward(connection, host, term, body)
         case RelayHeader(connection):
             return Relay(connection, body)
+        case EntriesLentHeader(first_index, position):
+            return EntriesLent(first_index, position, body)
     if body:
         raise _unwanted_body(header, body)
     match header:
@@ -360,6 +394,8 @@ def _frame(header_bytes: bytes, body: memoryview) -> Frame:
             return ClientGone(connection)
         case NotAMemberHeader(index):
             return NotAMember(index)
+        case EntriesWantedHeader(first_index, last_index):
+            return EntriesWanted(first_index, last_index)
     raise AssertionError(f"{header} is of no frame")
 
 

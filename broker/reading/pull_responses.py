@@ -3,7 +3,7 @@
 from typing import Final
 
 from broker.offsets.resets import OffsetResets
-from broker.reading.queue_reads import RESET, PullResult
+from broker.reading.queue_reads import RESET, PullResult, whole_part
 from broker.remoting.codes import FLAG_ONE_WAY, ResponseCode
 from broker.remoting.command import RemotingCommand, encode_response_head
 from broker.remoting.headers import PullMessageHeader
@@ -16,6 +16,8 @@ from broker.settings.tables import follower_broker_id
 from broker.statistics.stats import Stats
 
 LINK_IS_FULL: Final = "[OVERLOAD]too much waits for the link to this client's node"
+
+DAMAGED: Final = "[DAMAGED]the message is damaged on this node's disk, and is being repaired"
 
 _ANY_FOLLOWER: Final = 1
 """The default of a group's whichBrokerWhenConsumeSlowly."""
@@ -45,16 +47,20 @@ class PullResponses:
         """
         if command.flag & FLAG_ONE_WAY:
             return
+        if result.is_damaged:
+            reply(connection, command, ResponseCode.SYSTEM_BUSY, DAMAGED)
+            return
         if not result.records:
             self._send_empty(connection, command, header, result)
             return
         loads, began_ns = self._replica.loads, self._time.now_ns
         if loads.reads.is_hot(result.position):
-            self._send_found(connection, command, header, result, began_ns, is_near=True)
+            if self._is_whole(connection, command, header, result):
+                self._send_found(connection, command, header, result, began_ns, is_near=True)
             return
 
         def loaded() -> None:
-            if not _is_refused(connection, command):
+            if not _is_refused(connection, command) and self._is_whole(connection, command, header, result):
                 self._send_found(connection, command, header, result, began_ns, is_near=False)
 
         loads.when_loaded(result.position, loaded, began_ns)
@@ -65,6 +71,15 @@ class PullResponses:
         """Does as `respond` for a pull that was held: one arrival may answer thousands over one link."""
         if not result.records or not _is_refused(connection, command):
             self.respond(connection, command, header, result)
+
+    def _is_whole(
+        self, connection: Connection, command: RemotingCommand, header: PullMessageHeader, result: PullResult
+    ) -> bool:
+        """Checks what may have come from a disk; refuses a pull that begins with damage, and has that looked after."""
+        if not result.cold or whole_part(self._replica, header, result):
+            return True
+        reply(connection, command, ResponseCode.SYSTEM_BUSY, DAMAGED)
+        return False
 
     def _send_found(
         self,

@@ -11,7 +11,8 @@ from broker.reading.subscriptions import SQL_WORK_MAX, Filter, SqlFilter
 from broker.remoting.codes import ResponseCode
 from broker.remoting.headers import PullMessageHeader
 from log.consume_queue import ConsumeQueue
-from log.errors import OutOfRangeError
+from log.entry_log import EntryLog
+from log.errors import DamagedEntryError, OutOfRangeError
 from log.record import peek
 
 COUNT_MAX: Final = 1024
@@ -30,7 +31,18 @@ class PullResult:
     Records are there if and only if the code is SUCCESS.
     """
 
-    __slots__ = ("code", "max_offset", "min_offset", "next_offset", "position", "records", "size", "status")
+    __slots__ = (
+        "code",
+        "cold",
+        "is_damaged",
+        "max_offset",
+        "min_offset",
+        "next_offset",
+        "position",
+        "records",
+        "size",
+        "status",
+    )
 
     def __init__(self, code: int, status: str, next_offset: int, queue: ConsumeQueue | None) -> None:
         self.code = code
@@ -39,6 +51,12 @@ class PullResult:
         self.min_offset = 0 if queue is None else queue.min_offset
         self.max_offset = 0 if queue is None else queue.max_offset
         self.records: list[memoryview] = []
+        self.cold: list[tuple[int, int, int]] = []
+        """Of records that may have come from the disk since they were checked (`EntryLog.checked_position`), or whose
+        units may: number, physical offset, and offset in the queue. They are checked before they are sent
+        (`whole_part`)."""
+        self.is_damaged = False
+        """The first message is damaged, or its unit: there is nothing to say of the queue."""
         self.position = 0
         """The position of the first record in the log."""
         self.size = 0
@@ -88,7 +106,8 @@ class QueueReads:
         tags, sql = (None, wanted) if isinstance(wanted, SqlFilter) else (wanted, None)
         work_left = SQL_WORK_MAX
 
-        record_at = self._replica.store.log.record_at
+        log = self._replica.store.log
+        bytes_at, checked, checked_offset = log.bytes_at, log.checked_position, queue.last_file_begin
         result = PullResult(ResponseCode.SUCCESS, "FOUND", header.queue_offset, queue)
         records = result.records
         offset = header.queue_offset
@@ -105,28 +124,40 @@ class QueueReads:
                     end = offset
                     break
                 try:
-                    record = record_at(physical_offset, length)
+                    record = bytes_at(physical_offset, length)
                     if sql is not None:
                         if work_left <= 0:
                             end = offset
                             break
+                        if physical_offset < checked or offset < checked_offset:
+                            log.check_record(physical_offset)
                         properties = _properties(record)
                         work_left -= sql.work(len(properties))
                         if not sql.matches(properties):
                             offset += 1
                             continue
+                    if physical_offset < checked or offset < checked_offset:
+                        result.cold.append((len(records), physical_offset, offset))
                     records.append(record)
                     if len(records) == 1:
                         result.position = physical_offset
                 except OutOfRangeError:
-                    removed = True  # retention took it while the unit was still there
+                    if not _is_gone(queue, offset, physical_offset, log):
+                        log.doubt_units()
+                        end = offset
+                        break
+                    removed = True
                     offset += 1
                     continue
                 size += length
                 offset += 1
                 if len(records) == count:
                     break
-        assert offset > header.queue_offset, "a consumer that is told to go on gets further"
+        if offset == header.queue_offset:
+            assert log.units_doubted, "a consumer that is told to go on gets further"
+            result.is_damaged = True
+            result.code, result.status = ResponseCode.PULL_RETRY_IMMEDIATELY, "DAMAGED"
+            return result
         result.size = size
         result.next_offset = offset
         if not records:
@@ -134,6 +165,44 @@ class QueueReads:
             result.code = ResponseCode.PULL_RETRY_IMMEDIATELY
             result.status = "MESSAGE_WAS_REMOVING" if removed else "NO_MATCHED_MESSAGE"
         return result
+
+
+def whole_part(replica: State, header: PullMessageHeader, result: PullResult) -> bool:
+    """Leaves in a result what comes before the first damaged message or unit; returns False if nothing does.
+
+    To be called when the bytes are in memory. What is damaged is noted in the log, and is put right.
+    """
+    log = replica.store.log
+    for number, physical_offset, offset in result.cold:
+        record = result.records[number]
+        try:
+            is_right = log.check_record(physical_offset) == len(record) and _is_at(record, header, offset)
+            if not is_right:
+                log.doubt_units()  # the unit leads to another message
+        except DamagedEntryError:
+            is_right = False
+        if not is_right:
+            result.records = result.records[:number]
+            result.size = sum(map(len, result.records))
+            result.next_offset = offset
+            return number > 0
+    return True
+
+
+def _is_at(record: memoryview, header: PullMessageHeader, offset: int) -> bool:
+    """Tells whether a record that is whole is the one at an offset of the queue that a pull names."""
+    head = peek(record)
+    topic = record[head.topic_begin : head.topic_end]
+    return topic == header.topic.encode() and (head.queue_id, head.queue_offset) == (header.queue_id, offset)
+
+
+def _is_gone(queue: ConsumeQueue, offset: int, physical_offset: int, log: EntryLog) -> bool:
+    """Tells whether retention took a record while its unit is still there; else the unit is damaged.
+
+    It takes the first ones of a queue.
+    """
+    before = queue.unit(offset - 1)
+    return physical_offset <= log.first_position and (before is None or before[0] <= log.first_position)
 
 
 def _properties(record: memoryview) -> bytes:

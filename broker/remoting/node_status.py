@@ -75,6 +75,10 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
     disk_full: bool = False
     """True while this node takes nothing for want of space on its disk."""
+    damage_left: int = 0
+    """Entries that the node's disk has damaged since it started, and that it has not from a peer yet."""
+    scrubbed_ms: int | None = None
+    """When the node ended its last pass over old files, in milliseconds since 1970; None if none since its start."""
     voters: tuple[str, ...] = ()
     """Ids of the members with a vote, as this node knows them."""
     learners: tuple[str, ...] = ()

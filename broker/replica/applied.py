@@ -18,13 +18,19 @@ from broker.state.release import Release
 from broker.state.snapshot import StateSnapshot, encode_state
 from broker.statistics.timings import Timings
 from log.dispatch import Arrival
-from log.errors import DiskFullError
+from log.errors import DamagedEntryError, DamagedLogError, DiskFullError
 from log.snapshot import Snapshot
 from log.store import Store
 
 COMMAND_BYTES_AT_ONCE: Final = 128 * 1024
 """Commands that are applied at once, as bytes in the log, or the one that is longer: some 7 ms of consumer offsets,
 which are many to a command."""
+
+CHECKED_BYTES: Final = 1 << 20
+"""Entries that are checked at once before they are applied, where they come from the disk: a millisecond."""
+
+DAMAGED_NS: Final = 100_000_000
+"""After so long an entry that is damaged is looked at again."""
 
 
 class AppliedState:
@@ -74,6 +80,8 @@ class AppliedState:
         """Applies the entries up to `upto`, or fewer: where the disk has no room for what they make, commands among
         them are `COMMAND_BYTES_AT_ONCE`, or their queues had `StoreOptions.dispatch_files` files mapped.
 
+        Before entries that are damaged on the disk it ends, too.
+
         `applied` is told of each command: its entry, and what it returned. Returns which queues have new messages.
         Raises `log.errors.DiskError`.
         """
@@ -83,9 +91,12 @@ class AppliedState:
         while self.index < upto and command_bytes < COMMAND_BYTES_AT_ONCE and files_left > 0:
             # A command is applied before the entries behind it get their units: it may delete their topic.
             digest_index = self.digests.next_index(self.index)
+            whole_index = self._whole_index(min(upto, digest_index), now_ns)
+            if whole_index == self.index:
+                break
             try:
                 dispatch = self._store.dispatch(
-                    min(upto, digest_index), wall_ms, stop_at_internal=True, files_max=files_left
+                    whole_index, wall_ms, stop_at_internal=True, files_max=files_left
                 )
             except DiskFullError as error:
                 self._room.for_dispatch(error, now_ns)
@@ -99,6 +110,27 @@ class AppliedState:
             if self.index == digest_index and self._metadata_index <= digest_index:
                 self.digests.applied(digest_index, self.metadata, now_ns)
         return arrivals
+
+    def _whole_index(self, upto: int, now_ns: int) -> int:
+        """Returns the last of the entries up to `upto` that may be applied: what comes from the disk is checked first.
+
+        `upto` itself for what was checked since the start, and so for all but the first entries of a run. Where the
+        next entry is damaged it is the one before, and the rest waits until it is repaired.
+        """
+        entries = self._store.log
+        first = self.index + 1
+        try:
+            if entries.end_of(self.index) >= entries.checked_position:
+                return upto
+            run = entries.run(first, upto, CHECKED_BYTES)
+            entries.check_run(first, run)
+        except DamagedLogError as error:
+            damaged = entries.index_of(error.position) if isinstance(error, DamagedEntryError) else None
+            if damaged is not None and damaged > first:
+                return damaged - 1
+            self._room.dispatch_due_ns = now_ns + DAMAGED_NS
+            return self.index
+        return run.last_index
 
     def _apply_internal(
         self, index: int, record: memoryview, now_ns: int, applied: Callable[[int, Command, Any], None]

@@ -1,6 +1,7 @@
-"""The work that a replica gives to threads: flushes, files made ready, checkpoints, cold bytes brought into memory.
+"""The work that a replica gives to threads: flushes, files made ready, checkpoints, cold bytes brought into memory, old
+files read for damage, and what was put back in its place made durable.
 
-Each of the four is out at most once at a time. The code that runs a node takes jobs from `Jobs` and calls `Job.run` in
+Each of the six is out at most once at a time. The code that runs a node takes jobs from `Jobs` and calls `Job.run` in
 a thread (or pretends to, as the simulator does) while the node goes on. Then it calls `Jobs.done`, in the node's own
 thread and behind `Node.begin`.
 """
@@ -21,8 +22,8 @@ class Job(NamedTuple):
     done: Callable[[], None]
     """Takes the result over, in the node's own thread; `Jobs.done` calls it."""
     failure_stops_node: bool
-    """True for a flush, a checkpoint and a load: after its failure nobody knows what the disk holds. If files are not
-    made ready, the writer makes them itself, and raises its own error then."""
+    """False for files made ready, which the writer makes itself then, with its own error. After the failure of any
+    other nobody knows what the disk holds."""
     wants_turn: bool
     """True if somebody waits for what `done` makes possible. The other jobs give no reason for a turn: a preparation
     that fails is wanted again in every turn, and must not bring about the next one itself."""
@@ -71,7 +72,7 @@ class Jobs:
         self.due_ns = NEVER
         if self.is_closed:
             return jobs
-        # Each of the three parts gives a job only when something is due and its last job has come back.
+        # Each of the parts gives a job only when something is due and its last job has come back.
         if (preparation := log.prepare_job()) is not None:
             jobs.append(
                 self._timed(
@@ -111,7 +112,30 @@ class Jobs:
                     wants_turn=True,
                 )
             )
-        self.due_ns = min(replica.durability.due_ns(), upkeep_due_ns)
+        scrubbing, repairs = replica.scrubbing, replica.repairs
+        if now_ns >= scrubbing.due_ns and (scrub := scrubbing.job(now_ns)) is not None:
+            jobs.append(
+                self._timed(
+                    self._timings.scrub,
+                    "scrubbing",
+                    scrub.run,
+                    lambda: scrubbing.done(scrub, replica.now_ns, replica.wall_ms),
+                    failure_stops_node=True,
+                    wants_turn=True,
+                )
+            )
+        if repairs.wants_flush and (repair := repairs.job()) is not None:
+            jobs.append(
+                self._timed(
+                    self._timings.repair,
+                    "repair",
+                    repair.run,
+                    lambda: repairs.flushed(repair),
+                    failure_stops_node=True,
+                    wants_turn=True,
+                )
+            )
+        self.due_ns = min(replica.durability.due_ns(), upkeep_due_ns, scrubbing.wakes_ns)
         self.out += len(jobs)
         return jobs
 

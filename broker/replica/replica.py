@@ -9,7 +9,8 @@ arrived meanwhile shares one append to each peer, one dispatch and one flush.
 Everything that happens to a replica is a method call with the time as an argument, and everything it wants done is
 left in the outboxes of its links or is a job for a worker thread. What is not on a message's path has modules of its
 own, in whose hands it is: `applied` (what is committed, as state), `durability` (flushes, and what raft hears of them),
-`upkeep` (files made ready, checkpoints, snapshots), `members` (links, changes, who is outside), `loads` (cold reads).
+`upkeep` (files made ready, checkpoints, snapshots), `members` (links, changes, who is outside), `loads` (cold reads),
+`scrubbing` and `repairs` (damage on the disk).
 
 The order that safety asks for holds by construction:
 
@@ -47,14 +48,15 @@ from broker.replica.membership import Membership
 from broker.replica.proposals import CallbackWaiter, NewMessage, Observer, Waiter, ignore
 from broker.replica.read_barriers import ReadBarriers
 from broker.replica.recovering import RecoveringFile
+from broker.replica.repairs import Repairs
 from broker.replica.room import Room
+from broker.replica.scrubbing import Scrubbing
 from broker.replica.slowness import Slowness
 from broker.replica.start import start_from_disk
 from broker.replica.trace import ReplicaTrace
 from broker.replica.uncommitted import Uncommitted
 from broker.replica.upkeep import Upkeep
 from broker.requests.connection import Connection
-from broker.requests.deadline import NEVER
 from broker.requests.errors import BatchUnderWayError, NotServingError, OverloadedError
 from broker.state.commands import (
     Command,
@@ -73,7 +75,7 @@ from log import cuts
 from log.cold_reads import ColdReads
 from log.entry_log import FlushJob, Run
 from log.entry_range import EntryRange
-from log.errors import DamagedRangeError, DiskFullError
+from log.errors import DamagedEntryError, DamagedRangeError, DiskFullError
 from log.hard_state import HardState as StoredHardState
 from log.layout import HEADER_BYTES
 from log.record import (
@@ -162,6 +164,8 @@ class Replica:
         self.timings = timings
         self.clock = GroupClock(now_ns, wall_ms, events)
         self.links: dict[str, Connection] = {}
+        self.link_versions: dict[str, int] = {}
+        """The version of the protocol of peers that each link has agreed on, or had."""
         self.loads = Loads(ColdReads(entry_log, store.options.hot_bytes))
         self._log = entry_log
         self._encode_record = store.options.loops.encode_record
@@ -221,6 +225,12 @@ class Replica:
         self.upkeep.note_format(start.metadata.format, now_ns)
         self.applied = AppliedState(
             store, start.metadata, start.metadata_index, self.upkeep, self.room, self.release, timings
+        )
+        self.repairs = Repairs(
+            entry_log, self.links, self.link_versions, self.loads, events, lambda: self._committed_index
+        )
+        self.scrubbing = Scrubbing(
+            store, self.repairs, lambda: self._committed_index, self.save_snapshot, now_ns
         )
         self.members = Members(
             node_id, self.raft, membership, self.links, observer, options.release.newest_format
@@ -417,6 +427,7 @@ class Replica:
     def peer_connected(self, node: str, now_ns: int) -> None:
         """The link to `node` is up."""
         self.members.linked(node)
+        self.repairs.linked(node, now_ns)
         self.now_ns = now_ns
         self.raft.peer_connected(node, now_ns)
         self.carry_out()
@@ -492,6 +503,8 @@ class Replica:
             room.look(now_ns)
         if raft.recovery is not None:
             room.before_recovery_ends(now_ns)
+        if self.repairs.due_ns <= now_ns:
+            self.repairs.look(now_ns)
         deadline = raft.deadline()
         if deadline is not None and deadline <= now_ns:
             if raft.role is not fx.Role.LEADER and not room.is_there(now_ns):
@@ -515,7 +528,9 @@ class Replica:
         When jobs become due says `Jobs.due_ns`.
         """
         deadline: int | None = self.raft.deadline()
-        due = NEVER if deadline is None else deadline
+        due = self.repairs.due_ns
+        if deadline is not None and deadline < due:
+            due = deadline
         room = self.room
         if room.lacks:
             due = room.due_ns if self.raft.role is not fx.Role.LEADER else min(due, room.due_ns)
@@ -558,6 +573,11 @@ class Replica:
             frame = RaftFrame(effect.message)
         else:
             assert isinstance(run, Run), "clipped by this replica's own log"
+            assert isinstance(effect.message, AppendRequest), "only appends carry entries"
+            try:
+                self._log.check_run(effect.message.prev_index + 1, run)
+            except DamagedEntryError:
+                return  # as if lost on the way: raft sends it again, and `repairs` has it put back
             frame = RaftFrame(effect.message, run.position, body=run.body)
         link.send(*peer_protocol.encode_frame(frame))
 

@@ -17,7 +17,7 @@ from broker.retention.waiting import first_waiting_index
 from broker.settings.live import LiveSettings
 from broker.settings.tables import RetentionSettings
 from log.disk import Disk
-from log.errors import DiskFullError
+from log.errors import DamagedLogError, DiskFullError
 from log.retention import RetentionPolicy
 
 log = structlog.get_logger("trivet.retention")
@@ -125,6 +125,8 @@ class Retention:
             if str(error) != self._complaint:
                 self._complaint = str(error)
                 log.warning("no space even to note what is deleted: free some", error=str(error))
+        except DamagedLogError as error:
+            log.warning("nothing is deleted until the log is repaired", error=str(error))
         if removed:
             log.info("data files deleted", count=removed, first_index=self._replica.store.log.first_index)
 

@@ -76,7 +76,7 @@ from broker.sending.properties import SentProperties
 from broker.sending.responses import send_fields
 from broker.state.topic_rules import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from log.batch import batch_columns
-from log.errors import OutOfRangeError, RecordError
+from log.errors import DamagedLogError, OutOfRangeError, RecordError
 from log.layout import HEADER_BYTES
 from log.message_id import offset_message_ids
 from log.properties import REAL_QUEUE_ID, REAL_TOPIC, UNIQ_KEY, get_property
@@ -199,6 +199,11 @@ class OnceSends:
         except (_UndecidableError, OutOfRangeError) as error:
             floor = log.end_of(applied_index)
             reply(connection, command, ResponseCode.ONCE_UNDECIDABLE, str(error), {"once": str(floor)})
+            self._end(decision)
+            return
+        except DamagedLogError as error:
+            # Nothing of this attempt is stored. The log tells when the group has repaired it.
+            reply(connection, command, ResponseCode.SYSTEM_BUSY, f"[DAMAGED]{error}")
             self._end(decision)
             return
         except RequestError:

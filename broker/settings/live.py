@@ -47,6 +47,8 @@ CHANGEABLE: Final = frozenset(
         "broker.notify_consumers",
         "broker.sql_filters",
         "storage.max_message_bytes",
+        "storage.scrub_bytes_per_second",
+        "storage.scrub_interval_s",
         "limits.max_topics",
         "limits.max_groups",
         "limits.max_queues",

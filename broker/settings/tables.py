@@ -134,6 +134,10 @@ class StorageSettings(SettingsTable, frozen=True):
     memory_percent: Annotated[int, Meta(ge=1, le=90)] = 40
     """accessMessageInMemoryMaxRatio: the share of the machine's memory that the end of the log is taken to fill. A
     worker reads older entries before they are sent, and their readers are pointed at a follower."""
+    scrub_bytes_per_second: Annotated[int, Meta(ge=0, le=1 << 40)] = 1024 * 1024
+    """Old files are read at this rate at most, to find what the disk has damaged; 0: they are not."""
+    scrub_interval_s: Annotated[int, Meta(ge=1, le=10 * 366 * 86_400)] = 7 * 86_400
+    """The time from the beginning of one such pass to that of the next, if the rate allows it."""
     accept_data_loss: bool = False
     """Start a node whose files are damaged or gone as if nothing had been lost; for one start only."""
     max_message_bytes: Annotated[int, Meta(ge=1, le=MAX_FRAME_BYTES - RECORD_OVERHEAD_BYTES)] = (

@@ -30,8 +30,10 @@ class Release:
     """It reads this format and all before."""
 
 
-THIS_RELEASE: Final = Release("0.2.0", oldest_protocol=7, newest_protocol=8, newest_format=2)
+THIS_RELEASE: Final = Release("0.2.0", oldest_protocol=7, newest_protocol=9, newest_format=2)
 """Protocols:
+
+9: a node asks others for committed entries that its disk has damaged.
 
 8: both ends of a link say which formats they read, and prove it.
 

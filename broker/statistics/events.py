@@ -42,6 +42,11 @@ class Event(Enum):
     REPLY_NOT_STORED = "reply not stored"
     DAMAGED_FRAME = "damaged frame"
     DISK_FULL = "disk full"
+    DAMAGE_FOUND = "damage found"
+    """Bytes on this node's disk are not those that were written."""
+    DAMAGE_REPAIRED = "damage repaired"
+    DAMAGE_LEFT = "damage left"
+    """Nobody that this node can ask has it whole."""
     REQUEST_REFUSED = "request refused"
     """By accounts and secrets."""
 

@@ -20,6 +20,8 @@ class Timings:
         "load",
         "prepare",
         "pull",
+        "repair",
+        "scrub",
         "send",
         "snapshot",
         "stopwatch",
@@ -38,6 +40,10 @@ class Timings:
         """Files and pages made ready ahead of the writer, in their thread."""
         self.load = Histogram()
         """Old entries brought into memory for a reader, in their thread."""
+        self.scrub = Histogram()
+        """A slice of old files read and checked, in its thread."""
+        self.repair = Histogram()
+        """A flush of what was put back in place of damaged bytes, in its thread."""
         self.snapshot = Histogram()
         """A snapshot of the state: encoded, and written when the log was durable so far."""
         self.turn = Histogram()

@@ -45,7 +45,7 @@ from broker.state.transaction_records import (
 )
 from broker.state.waiting_messages import destination
 from broker.transactions.decisions import Decisions, records_with_key
-from log.errors import DiskFullError, EntryTooLargeError, OutOfRangeError, RecordError
+from log.errors import DamagedLogError, DiskFullError, EntryTooLargeError, OutOfRangeError, RecordError
 from log.message_id import offset_message_id, parse_offset_message_id
 from log.properties import PRODUCER_GROUP, UNIQ_KEY, get_property, with_property, without_properties
 from log.record import Record, RecordHead, decode_record, peek
@@ -130,7 +130,7 @@ class TransactionChecks:
         if self._remaining and not self._under_way:
             try:
                 self._check_slice()
-            except (ReplicaError, DiskFullError) as error:
+            except (ReplicaError, DiskFullError, DamagedLogError) as error:
                 log.info("transaction checks wait", reason=str(error))
                 self._deadline.due_ns = now_ns + RETRY_NS
                 return

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from simulation.faults import choreographies, disks, links, operations, processes
+from simulation.faults import choreographies, damage, disks, links, operations, processes
 from simulation.faults.stage import Stage
 from simulation.machines.broker_host import BrokerHost
 from simulation.plans.plan import Fault
@@ -70,6 +70,7 @@ _INJECTORS: Final[dict[str, Callable[[Stage, BrokerHost, Fault], None]]] = {
     "transfer in a change": choreographies.transfer_in_a_change,
     "overlapping elections": choreographies.overlapping_elections,
     "leadership returns": choreographies.leadership_returns,
+    "damage": damage.damage,
 }
 
 

@@ -15,6 +15,7 @@ from broker.trace.format import APPEND, COMMIT, RESET, ROLE, TRUNCATE
 from log.dispatch import Arrival
 from log.entry_log import EntryLog
 from log.hard_state import HardState, HardStateFile
+from log.layout import HEADER
 from raft.core import Raft
 from raft.effects import Role
 from raft.messages import Message
@@ -318,6 +319,8 @@ class Monitor:
             self.model.begins_at(host.name, replica.store.log, self._now_ns())
             self._note(host.name, f"deletes its log before {first_index}")
         self._marks.turned(host.name, replica.store.snapshot_index)
+        if replica.repairs.found and not host.disk_faulty:
+            raise Violation("damage has a cause", host.name, f"finds {replica.repairs.found} damaged places")
         raft = replica.raft
         if raft.recovering is None:
             self.power_losses.is_whole(host.name)
@@ -432,6 +435,33 @@ class Monitor:
         return True
 
     # ---- at the end ----------------------------------------------------------------------------------
+
+    def check_repaired(self, host: BrokerHost, node: Node, others: list[Node]) -> None:
+        """Checks that of damage which a machine had while it ran nothing is left, in memory and on the disk.
+
+        Only what one of the `others` holds, too, could be repaired. Raises Violation.
+        """
+        name, replica = host.name, node.replica
+        store, entries = replica.store, replica.store.log
+        first_index = max(entries.first_index, min(one.replica.store.log.first_index for one in others))
+        if first_index > entries.durable_index:
+            return
+        if replica.repairs.left:
+            raise Violation("damage is repaired", name, f"{replica.repairs.left} entries are left")
+        begin, end = entries.position_of(first_index), entries.end_of(entries.durable_index)
+        if not self._on_disk(self._watched[name], begin, end):
+            raise Violation("damage is repaired", name, "its disk does not hold what the group has committed")
+        for index in range(first_index, entries.durable_index + 1):
+            _, size, number, term, position, *_ = HEADER.unpack_from(
+                self.model.image, entries.position_of(index)
+            )
+            if number != index or entries.noted(index) != (position, size, term):
+                raise Violation("damage is repaired", name, f"the index unit of entry {index} leads nowhere")
+        snapshot = store.snapshot_scrub()
+        with host.disk.reads_succeed():
+            snapshot.run()
+        if snapshot.problem is not None:
+            raise Violation("damage is repaired", name, str(snapshot.problem))
 
     def check_store(self, host: BrokerHost, node: Node) -> None:
         """Checks that queues, index and log of a node that has applied everything agree with the model.

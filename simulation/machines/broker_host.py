@@ -35,7 +35,7 @@ from log.record import pack_host
 from simulation.journal import Journal, Violation
 from simulation.machines.clock import HostClock
 from simulation.machines.data_files import cached_files
-from simulation.machines.disk import PowerFailure, SimulatedDisk
+from simulation.machines.disk import Page, PowerFailure, SimulatedDisk
 from simulation.machines.frame_faults import FrameFaults, FrameWatcher, PeerFrames
 from simulation.machines.network import Endpoint, Network
 from simulation.machines.wires import Wires
@@ -150,6 +150,10 @@ class BrokerHost:
         """Connections that came while it was paused."""
         self.disk_faulty = False
         """Disk errors are to be expected now: a process that ends by one is no finding."""
+        self.was_damaged = False
+        """Files of it were damaged while it ran (simulation/faults/damage.py)."""
+        self.damaged_pages: list[Page] = []
+        """The pages that were damaged last, as they were before."""
         self.needs_new_disk = False
         """It refuses to start over what its disk holds, as it should; only an operator can help it."""
         self.kept_index: int | None = None

@@ -24,7 +24,7 @@ errors, no space left, bits that rot and pages that were written to the wrong pl
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from log.disk import DiskUsage, StoreLock
 from log.errors import DiskError, DiskFullError, FlushError, StoreLockedError
@@ -79,6 +79,15 @@ class _Inode:
                 at = page + PAGE_BYTES
         if at < end:
             yield at, bytes(self.view[at:end])
+
+
+class Page(NamedTuple):
+    """A page of a file, as it was."""
+
+    path: str
+    inode: _Inode
+    begin: int
+    content: bytes
 
 
 class SimulatedFile:
@@ -283,6 +292,15 @@ class SimulatedDisk:
         if found is None:
             return None
         path, inode, begin, end = found
+        return self._rot(path, inode, begin, end)
+
+    def rot_page(self, path: str, begin: int) -> str:
+        """Flips a bit in the page at `begin` of a file, whoever has it mapped; returns what was done."""
+        inode = self._names[path]
+        used = len(inode.cached[begin : begin + PAGE_BYTES].rstrip(b"\0"))
+        return self._rot(path, inode, begin, begin + used)
+
+    def _rot(self, path: str, inode: _Inode, begin: int, end: int) -> str:
         at = self._random.randrange(begin, end)
         bit = 1 << self._random.randrange(8)
         inode.cached[at] ^= bit
@@ -295,6 +313,13 @@ class SimulatedDisk:
         if found is None:
             return None
         path, inode, begin, _ = found
+        return self._misdirect(path, inode, begin)
+
+    def misdirect_page(self, path: str, begin: int) -> str | None:
+        """The page at `begin` of a file holds what belongs to another of its pages, which stays as it is."""
+        return self._misdirect(path, self._names[path], begin, keeps_other=True)
+
+    def _misdirect(self, path: str, inode: _Inode, begin: int, *, keeps_other: bool = False) -> str | None:
         other = self._random.randrange(0, len(inode.cached), PAGE_BYTES)
         page = bytes(inode.cached[other : other + PAGE_BYTES])
         size = min(len(page), len(inode.cached) - begin)
@@ -303,12 +328,44 @@ class SimulatedDisk:
         inode.cached[begin : begin + size] = page[:size]
         inode.durable[begin : begin + size] = page[:size]
         what = f"{path} page at {begin} overwritten with the one at {other}"
-        if self._random.random() < 0.5:
+        if keeps_other or self._random.random() < 0.5:
             return what
         # The write went there instead of to its own place.
         inode.cached[other : other + len(page)] = bytes(len(page))
         inode.durable[other : other + len(page)] = bytes(len(page))
         return f"{what}, which is empty now"
+
+    page_bytes = PAGE_BYTES
+
+    def page(self, path: str, begin: int) -> Page:
+        """Returns a page as it is now."""
+        inode = self._names[path]
+        return Page(path, inode, begin, bytes(inode.cached[begin : begin + PAGE_BYTES]))
+
+    def is_harmed(self, page: Page) -> bool:
+        """True if the file is still there, and does not hold again what it did."""
+        inode = self._names.get(page.path)
+        if inode is None or page.path == "snapshot":
+            return inode is page.inode
+        return inode.cached[page.begin : page.begin + PAGE_BYTES] != page.content
+
+    def used_pages(self, path: str) -> list[int]:
+        """Returns the first bytes of the pages of a file that are not all zeros; none if there is no such file."""
+        inode = self._names.get(path)
+        if inode is None:
+            return []
+        cached = inode.cached
+        return [
+            begin for begin in range(0, len(cached), PAGE_BYTES) if any(cached[begin : begin + PAGE_BYTES])
+        ]
+
+    def numbered_files(self, prefix: str) -> list[str]:
+        """Returns the files of a sequence that are not all zeros, by their paths, oldest first."""
+        return [
+            path
+            for path in sorted(self._names)
+            if path.startswith(prefix) and path[-20:].isdigit() and any(self._names[path].cached)
+        ]
 
     def _random_used_page(self, prefix: str) -> tuple[str, _Inode, int, int] | None:
         pages = []

@@ -32,6 +32,9 @@ CHOREOGRAPHIES: Final = (
 )
 """Kinds that are several faults in a certain order; only dense plans have them."""
 
+LATER_KINDS: Final = ("damage",)
+"""Kinds that a share of the seeds has beside what they draw (simulation/plans/seeds.py)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -127,7 +130,11 @@ def decode_plan(data: bytes) -> Plan:
     """
     plan = msgspec.json.decode(data, type=Plan)
     for what, known, named in (
-        ("kind of fault", (*FAULT_KINDS, *CHOREOGRAPHIES), [fault.kind for fault in plan.faults]),
+        (
+            "kind of fault",
+            (*FAULT_KINDS, *CHOREOGRAPHIES, *LATER_KINDS),
+            [fault.kind for fault in plan.faults],
+        ),
         ("actor", ACTORS, plan.actors),
     ):
         unknown = [name for name in named if name not in known]

@@ -2,24 +2,57 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from simulation.plans.dense import draw_dense_plan
 from simulation.plans.draw import draw_plan
 from simulation.plans.plan import Plan
+from simulation.plans.swarm import Rhythm, draw_faults
+from simulation.randomness import stream
+from simulation.scheduler import MILLISECOND, SECOND
 
 _OUT_OF: Final = 5
 _DENSE: Final = (1, 3)
 """The seeds whose number leaves one of these when it is divided by `_OUT_OF`."""
 _NODES: Final = 3
+_DAMAGE_SHARE: Final = 0.3
+_DAMAGE_RHYTHM: Final = Rhythm(
+    begin_ns=8 * SECOND,  # by then there are old files
+    first_within_ns=4 * SECOND,
+    mean_gaps_s=(1, 2, 4),
+    gap_ns_min=100 * MILLISECOND,
+    durations_ns_max=(100 * MILLISECOND,),
+)
+_SNAPSHOT_ENTRIES: Final = (100, 500, 200_000)
 
 
 def plan_of_seed(seed: int, *, seconds: int = 60, nodes: int | None = None) -> Plan:
     """Draws the plan of a seed; `seconds` is the whole run. `nodes` None: as drawn, of a swarm three."""
     if seed % _OUT_OF not in _DENSE:
-        return draw_plan(seed, seconds=seconds, nodes=nodes or _NODES)
+        return _with_damage(draw_plan(seed, seconds=seconds, nodes=nodes or _NODES))
     number = seed // _OUT_OF * len(_DENSE) + _DENSE.index(seed % _OUT_OF)
     return draw_dense_plan(seed, number, seconds=seconds, nodes=nodes)
+
+
+def _with_damage(plan: Plan) -> Plan:
+    """Adds, to a share of the plans, damage on the disk of a running node; all else of them stays as it was."""
+    random = stream(f"damage {plan.seed}")
+    if random.random() >= _DAMAGE_SHARE:
+        return plan
+    return damaged_plan(plan)
+
+
+def damaged_plan(plan: Plan) -> Plan:
+    """Returns the plan with damage on the disk of a running node, and with a snapshot now and then."""
+    random = stream(f"damage of {plan.seed}")
+    faults = draw_faults(random, "damage", _DAMAGE_RHYTHM, plan.calm_ns)
+    limits = replace(plan.limits, snapshot_entries=random.choice(_SNAPSHOT_ENTRIES))
+    return replace(
+        plan,
+        faults=tuple(sorted((*plan.faults, *faults), key=lambda fault: fault.time_ns)),
+        limits=limits,
+    )
 
 
 def dense_seed(number: int) -> int:

@@ -217,7 +217,11 @@ class World:
                 delay_levels=" ".join(f"{seconds}s" for seconds in DELAY_LEVELS_S),
             ),
             storage=StorageSettings(
-                flush=plan.flush, data_file_bytes=plan.data_file_bytes, max_message_bytes=BODY_BYTES_MAX
+                flush=plan.flush,
+                data_file_bytes=plan.data_file_bytes,
+                max_message_bytes=BODY_BYTES_MAX,
+                scrub_bytes_per_second=self._scrub_rate(),
+                scrub_interval_s=1,
             ),
             retention=RetentionSettings(
                 interval_ms=1000,
@@ -230,6 +234,12 @@ class World:
                 max_held_pulls=plan.limits.held_pulls,
             ),
         )
+
+    def _scrub_rate(self) -> int:
+        """Returns how fast nodes scrub: not at all where nothing is damaged, so that those runs stay as they are."""
+        if not any(fault.kind == "damage" for fault in self.plan.faults):
+            return 0
+        return self.random("scrub").choice((512, 1024, 4096)) * 1024
 
     def _replica_writer(self, monitor: Monitor, host: BrokerHost) -> TraceWriter:
         writer = ReplicaWriter(

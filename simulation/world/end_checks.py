@@ -67,6 +67,11 @@ def _check_nodes(world: World, group: WorldGroup) -> None:
         newest = process.node.replica.release.newest_format
         if process.node.replica.metadata.format != newest:
             raise Violation("liveness", host.name, f"all members read format {newest}, which is not in force")
+        if host.was_damaged:
+            others = [
+                other.process.node for other in group.members_at_end() if other is not host and other.process
+            ]
+            group.monitor.check_repaired(host, process.node, others)
         group.monitor.check_store(host, process.node)
         if group.number == 0:
             for invariant in world.invariants:

@@ -189,6 +189,7 @@ class Group:
         broker: Mapping[str, Any] | None = None,
         limits: Mapping[str, Any] | None = None,
         retention: Mapping[str, Any] | None = None,
+        storage: Mapping[str, Any] | None = None,
         observe: Mapping[str, Any] | None = None,
         flush: str = "async",
         max_message_bytes: int = 256 * 1024,
@@ -210,6 +211,7 @@ class Group:
         self._broker = dict(broker or {})
         self._limits = dict(limits or {})
         self._retention = dict(retention or {})
+        self._storage = {"scrub_bytes_per_second": 0, **(storage or {})}
         self._observe = dict(observe or {})
         self._pipes: dict[Connection, _Pipe] = {}
         """Between nodes, by the connection that bytes are sent on."""
@@ -253,6 +255,7 @@ class Group:
                 path="store",
                 flush=self._flush,  # type: ignore[arg-type]
                 max_message_bytes=self._max_message_bytes,
+                **self._storage,
             ),
             broker=BrokerSettings(**self._broker),
             limits=LimitSettings(**{"idle_seconds": 10**9, **self._limits}),

@@ -11,13 +11,23 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
+import trio
 
 from broker.client.admin import AdminClient
 from broker.tools.cluster.compare import walk_entries
 from broker.tools.cluster.layout import LocalNode
 from log.layout import ENTRY_MAGIC, HEADER, HEADER_BYTES
-from tests.cluster.support import Load, check_identical, check_nothing_lost, ready_cluster, repeated
+from tests.cluster.support import (
+    SMALL_FILES,
+    TOPIC,
+    Load,
+    check_identical,
+    check_nothing_lost,
+    ready_cluster,
+    repeated,
+)
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -218,3 +228,44 @@ async def test_a_damaged_vote_is_never_guessed(tmp_path: Path) -> None:
             assert complaint.startswith("trivet: ")
             assert "currterm" in complaint
             await load.wait_for(20)  # the other two do not need it
+
+
+def flip_bits_in_an_old_queue_file(node: LocalNode) -> None:
+    old = [
+        path
+        for queue in sorted((Path(node.settings.storage.path) / "consumequeue" / TOPIC).iterdir())
+        for path in sorted(queue.iterdir())[:-1]
+    ]
+    flip_bit(old[0], 20 * 9 + 5)
+
+
+async def test_damage_in_nodes_that_run_is_repaired_and_no_client_is_harmed(tmp_path: Path) -> None:
+    """Of the leader, and of a follower: bits of old files flip while they serve."""
+    storage = msgspec.structs.replace(SMALL_FILES, scrub_bytes_per_second=1 << 28, scrub_interval_s=1)
+    async with ready_cluster(tmp_path, storage=storage) as cluster:
+        load = Load(cluster)
+        async with load.running():
+            await load.wait_for(MESSAGES)
+            leader = await cluster.leader()
+            follower = next(node for node in cluster.nodes.values() if node is not leader)
+            for node in (leader, follower):
+                for damage in (flip_bit_in_an_old_entry, flip_bits_in_an_old_queue_file):
+                    before = len(told_of_repairs(node))
+                    damage(node)
+                    while len(told_of_repairs(node)) == before:  # noqa: ASYNC110
+                        await trio.sleep(0.05)  # nothing tells: it is another process
+            await load.wait_for(50)
+        await check_nothing_lost(cluster, load)
+        await check_identical(cluster)
+        for node in (leader, follower):
+            names_the_damaged_data_file(node.log_path.read_text())
+
+
+def told_of_repairs(node: LocalNode) -> list[str]:
+    return [line for line in node.log_path.read_text().splitlines() if "damage repaired" in line]
+
+
+def names_the_damaged_data_file(report: str) -> None:
+    lines = [line for line in report.splitlines() if "damage found" in line]
+    assert any("/data/" in line and "offset" in line for line in lines), report
+    assert any("consumequeue/" in line and "offset" in line for line in lines), report

@@ -32,6 +32,8 @@ _COLUMNS = (
     "lag",
     "recovering",
     "disk_full",
+    "damage_left",
+    "scrubbed_ms",
     "peers",
     "error",
 )
@@ -161,6 +163,8 @@ def _row(broker: AskedBroker, brokers: list[AskedBroker]) -> dict[str, object]:
         "lag": lag,
         "recovering": own.recovering if own is not None else None,
         "disk_full": own.disk_full if own is not None else None,
+        "damage_left": own.damage_left if own is not None else None,
+        "scrubbed_ms": own.scrubbed_ms if own is not None else None,
         "peers": list(own.peers) if own is not None else [],
         "error": broker.error,
     }

@@ -46,6 +46,7 @@ async def test_a_whole_cluster(healthy: Examination) -> None:
     ("changes", "expected"),
     [
         ({"disk_full": True}, ("fault", "disks")),
+        ({"damage_left": 3}, ("fault", "damage")),
         ({"disk_free_bytes": 20, "disk_total_bytes": 100}, ("warning", "disks")),
         ({"process": ProcessFacts(open_files=90, open_files_max=100)}, ("warning", "files")),
         ({"release": "0.1.0"}, ("warning", "versions")),

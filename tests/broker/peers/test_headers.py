@@ -32,7 +32,7 @@ GROWN = Configuration(("n0", "n1"), ("n2",))
 
 
 def test_the_version_is_the_one_that_these_bytes_belong_to() -> None:
-    assert (THIS_RELEASE.oldest_protocol, THIS_RELEASE.newest_protocol) == (7, 8)
+    assert (THIS_RELEASE.oldest_protocol, THIS_RELEASE.newest_protocol) == (7, 9)
 
 
 @pytest.mark.parametrize(

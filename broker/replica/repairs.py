@@ -1,0 +1,299 @@
+"""Committed entries that this node's disk has damaged: who holds them whole is asked, and they are put back.
+
+Readers find them (`EntryLog.check_record`), and the scrubber, which reads everything now and then (scrubbing.py). One
+place at a time is asked for, of one peer after the other: any node that has the entries committed may lend them. Why
+what comes back is what was there says log/entry_repair.py. It counts as repaired when it is on the disk.
+
+Where nobody has them whole this node says so, serves all the rest, and asks again, less and less often and whenever a
+peer comes back. A reader of damaged bytes gets an error, never the bytes.
+
+Entries that are not committed here are never touched: Raft may replace them.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from broker.peers.protocol import ENTRIES_LENT_SINCE, EntriesLent, EntriesWanted, encode_frame
+from broker.replica.loads import Loads
+from broker.requests.connection import Connection
+from broker.requests.deadline import NEVER
+from broker.statistics.events import Event, Events
+from log.entry_log import EntryLog, FlushJob
+from log.entry_repair import put_back
+from log.errors import (
+    DamagedEntryError,
+    DamagedFileError,
+    DamagedLogError,
+    DamagedRangeError,
+    OutOfRangeError,
+)
+
+LENT_BYTES_MAX: Final = 256 * 1024
+"""The bytes of one answer, unless a single entry is larger: checked on both sides within a turn."""
+
+ANSWER_NS: Final = 2_000_000_000
+"""The time for an answer, which may have to come from a disk; then the next peer is asked."""
+
+RESTS_NS: Final = (5_000_000_000, 60_000_000_000)
+"""The first and the longest time after which all peers are asked again."""
+
+_TOLD_AT_ONCE: Final = 10
+
+
+@dataclass(slots=True)
+class _Place:
+    """Damaged entries that follow each other."""
+
+    first_index: int
+    last_index: int
+    epoch: int
+    due_ns: int
+    rest_ns: int = RESTS_NS[0]
+    asked: set[str] = field(default_factory=set)
+    """The peers that have been asked since the last rest."""
+    is_told: bool = False
+    """Said once: nobody has it whole."""
+
+
+class RepairFlush:
+    """Makes bytes durable that were put back. Give it back with `Repairs.flushed`."""
+
+    def __init__(self, flushes: list[FlushJob]) -> None:
+        self._flushes = flushes
+
+    def run(self) -> None:
+        """Worker. Raises FlushError."""
+        for flush in self._flushes:
+            flush.run()
+
+
+class Repairs:
+    """The damage that one node knows of, and what is done about it."""
+
+    def __init__(
+        self,
+        log: EntryLog,
+        links: Mapping[str, Connection],
+        versions: Mapping[str, int],
+        loads: Loads,
+        events: Events,
+        committed: Callable[[], int],
+    ) -> None:
+        """`versions` are those that the `links` have agreed on; `committed` returns the commit index."""
+        self._log = log
+        self._links = links
+        self._versions = versions
+        self._loads = loads
+        self._events = events
+        self._committed = committed
+        self._places: dict[int, _Place] = {}
+        """By first index."""
+        self._asked: tuple[_Place, str, int] | None = None
+        """The question that is out: the place, the peer, and until when its answer is awaited."""
+        self._put_back: list[tuple[FlushJob, str, int]] = []
+        """What is to be flushed, with what it is for people and how many damaged things it mends."""
+        self._flushing: RepairFlush | None = None
+        self._in_flush: list[tuple[FlushJob, str, int]] = []
+        self.found = 0
+        """Damaged things found since the start; of entries each one counts."""
+        self.repaired = 0
+        self.due_ns = NEVER
+        """When `look` is to be called; NEVER while nothing is damaged."""
+        log.damage_met = self._told
+        self.suspect: Callable[[int], None] = lambda now_ns: None
+        """Called with the time for damage whose place in the log is not known: all of it is to be gone over."""
+
+    @property
+    def left(self) -> int:
+        """The number of entries that are known to be damaged and not put back."""
+        return sum(place.last_index - place.first_index + 1 for place in self._places.values())
+
+    def _plan(self) -> None:
+        """Sets `due_ns` by what is damaged and asked."""
+        if self._asked is not None:
+            self.due_ns = self._asked[2]
+        else:
+            self.due_ns = min((place.due_ns for place in self._places.values()), default=NEVER)
+
+    def _told(self) -> None:
+        """A reader has met damage."""
+        self.due_ns = 0
+
+    # ------------------------------------------------------------------ what is damaged
+
+    def look(self, now_ns: int) -> None:
+        """Takes up what readers have found, and asks the next peer if it is time for that."""
+        log = self._log
+        while log.damage_seen:
+            position, error = log.damage_seen.popitem()
+            self._seen(position, error, now_ns)
+        if log.units_doubted:
+            log.units_doubted = False
+            self.suspect(now_ns)
+        if self._asked is not None:
+            if now_ns < self._asked[2]:
+                self._plan()
+                return
+            self._asked = None  # the peer is silent
+        for place in list(self._places.values()):
+            if not self._is_there(place):
+                self._places.pop(place.first_index)
+            elif place.due_ns <= now_ns and self._ask(place, now_ns):
+                break
+        self._plan()
+
+    def _seen(self, position: int, error: DamagedEntryError, now_ns: int) -> None:
+        index = self._log.index_of(position)
+        if index is None:
+            self.suspect(now_ns)
+        else:
+            self.damaged(index, index, error, now_ns)
+
+    def damaged(self, first_index: int, last_index: int, error: DamagedLogError, now_ns: int) -> None:
+        """Entries `first_index`..`last_index`, committed, are damaged, as `error` says of the first of them."""
+        last_index = min(last_index, self._committed())
+        if first_index > last_index or any(
+            place.first_index <= first_index <= place.last_index for place in self._places.values()
+        ):
+            return
+        self._places[first_index] = _Place(first_index, last_index, self._log.epoch, now_ns)
+        self.due_ns = min(self.due_ns, now_ns)
+        self.note_found("entries", error, now_ns, last_index - first_index + 1, entry=first_index)
+
+    def note_found(
+        self, what: str, error: DamagedFileError, now_ns: int, count: int = 1, **facts: object
+    ) -> None:
+        """Counts damage and tells of it."""
+        self.found += count
+        self._events.warn(
+            Event.DAMAGE_FOUND,
+            what,
+            now_ns,
+            source=error.file,
+            at_once=_TOLD_AT_ONCE,
+            offset=error.offset,
+            count=count,
+            detail=error.reason,
+            **facts,
+        )
+
+    def _is_there(self, place: _Place) -> bool:
+        """False if the log was cut or begun anew: what is there now is not what was damaged."""
+        return place.epoch == self._log.epoch and self._log.first_index <= place.first_index
+
+    # ------------------------------------------------------------------ asking and putting back
+
+    def _ask(self, place: _Place, now_ns: int) -> bool:
+        """Asks the next peer; returns False if there is none, and the place rests."""
+        for peer, link in self._links.items():
+            if peer not in place.asked and self._versions.get(peer, 0) >= ENTRIES_LENT_SINCE:
+                place.asked.add(peer)
+                link.send(*encode_frame(EntriesWanted(place.first_index, place.last_index)))
+                self._asked = (place, peer, now_ns + ANSWER_NS)
+                return True
+        place.due_ns = now_ns + place.rest_ns
+        place.rest_ns = min(2 * place.rest_ns, RESTS_NS[1])
+        if not place.is_told:
+            place.is_told = True
+            reason = "no peer has it whole" if place.asked else "no peer is linked"
+            self._events.warn(
+                Event.DAMAGE_LEFT, reason, now_ns, entry=place.first_index, last_entry=place.last_index
+            )
+        place.asked.clear()
+        return False
+
+    def linked(self, node: str, now_ns: int) -> None:
+        """A peer is there, maybe again: it is asked at once."""
+        for place in self._places.values():
+            place.asked.discard(node)
+            place.due_ns = min(place.due_ns, now_ns)
+            self.due_ns = min(self.due_ns, now_ns)
+
+    def lent(self, source: str, frame: EntriesLent, now_ns: int) -> None:
+        """Takes the answer of a peer."""
+        asked = self._asked
+        if asked is None or asked[1] != source or asked[0].first_index != frame.first_index:
+            return  # it comes too late
+        place = asked[0]
+        self._asked = None
+        place.due_ns = now_ns
+        if frame.body and self._is_there(place):
+            try:
+                entries = self._log.check_range(frame.body, frame.first_index, frame.position)
+                if entries.last_index > place.last_index:
+                    raise DamagedRangeError(0, f"entries up to {place.last_index} were wanted")
+                differing, flush = put_back(self._log, entries)
+            except DamagedRangeError as error:
+                self._events.warn(Event.DAMAGED_FRAME, "lent", now_ns, source=source, error=str(error))
+            else:
+                del self._places[place.first_index]
+                self.to_flush(flush, f"entries {entries.first_index}..{entries.last_index}", differing)
+                if entries.last_index < place.last_index:
+                    place.first_index = entries.last_index + 1
+                    place.asked.clear()
+                    self._places[place.first_index] = place
+        self.look(now_ns)
+
+    @property
+    def wants_flush(self) -> bool:
+        """Something was put right that is not on the disk yet."""
+        return bool(self._put_back)
+
+    def to_flush(self, flush: FlushJob, what: str, count: int) -> None:
+        """Bytes were put right in memory: they count as repaired when they are on the disk."""
+        self._put_back.append((flush, what, count))
+
+    def job(self) -> RepairFlush | None:
+        """Returns the flush that is to begin now; None if there is none, or one is out."""
+        if self._flushing is not None or not self._put_back:
+            return None
+        self._in_flush, self._put_back = self._put_back, []
+        self._flushing = RepairFlush([flush for flush, _, _ in self._in_flush])
+        return self._flushing
+
+    def flushed(self, job: RepairFlush) -> None:
+        """The job has run without an error."""
+        assert job is self._flushing, "the job that is out comes back"
+        self._flushing = None
+        for _, what, count in self._in_flush:
+            self.repaired += count
+            self._events.note(Event.DAMAGE_REPAIRED, what.partition(" ")[0], what=what, count=count)
+        self._in_flush = []
+
+    # ------------------------------------------------------------------ lending
+
+    def lend(self, source: str, wanted: EntriesWanted, now_ns: int) -> None:
+        """Answers a peer that has damaged entries, when its bytes are in memory."""
+        try:
+            last_index = min(wanted.last_index, self._committed())
+            is_here = self._log.first_index <= wanted.first_index <= last_index and not self._log.damaged
+            position = self._log.position_of(wanted.first_index) if is_here else 0
+        except DamagedLogError:
+            is_here, position = False, 0
+        if is_here:
+            self._loads.when_loaded(position, lambda: self._lend(source, wanted), now_ns)
+        else:
+            self._answer(source, EntriesLent(wanted.first_index, 0, b""))
+
+    def _lend(self, source: str, wanted: EntriesWanted) -> None:
+        log, first = self._log, wanted.first_index
+        last = min(wanted.last_index, self._committed())
+        while last >= first:
+            try:
+                run = log.run(first, last, LENT_BYTES_MAX)
+                log.check_run(first, run)
+            except DamagedEntryError as error:
+                damaged = log.index_of(error.position)
+                last = first - 1 if damaged is None else damaged - 1
+            except (DamagedLogError, OutOfRangeError):
+                break
+            else:
+                self._answer(source, EntriesLent(first, run.position, run.body))
+                return
+        self._answer(source, EntriesLent(first, 0, b""))
+
+    def _answer(self, source: str, frame: EntriesLent) -> None:
+        link = self._links.get(source)
+        if link is not None and self._versions.get(source, 0) >= ENTRIES_LENT_SINCE:
+            link.send(*encode_frame(frame))

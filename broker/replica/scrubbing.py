@@ -1,0 +1,222 @@
+"""The scrubber: everything old is read now and then, so that damage is found while others still hold what is damaged.
+
+A pass goes over all committed entries, slice by slice in a worker thread (`log.entry_scrub`), and holds against them
+what was made from them: the units of the log's index (here) and of the ConsumeQueues (`log.queue_scrub`). Index files
+and the snapshot are held against their checksums at the end. What is damaged among the entries goes to `Repairs`, which
+has it from a peer; all else is made anew here.
+
+It takes `storage.scrub_bytes_per_second` at most, begins a pass every `storage.scrub_interval_s`, and rests in between:
+an idle node sleeps. Whoever meets damage whose place in the log nobody knows makes it go over everything at once
+(`hurry`), one slice after the other.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from broker.replica.repairs import Repairs
+from broker.requests.deadline import NEVER
+from log.entry_log import FlushJob
+from log.entry_repair import correct_marker, correct_units, whole_again
+from log.entry_scrub import EntryScrub
+from log.errors import DamagedEntryError, DamagedLogError
+from log.queue_scrub import QueueScrub
+from log.snapshot import SnapshotScrub
+from log.store import Store
+
+log = structlog.get_logger("trivet.scrub")
+
+SLICE_BYTES: Final = 64 * 1024
+"""So much is read at a time: what a turn has to do with it afterwards takes a millisecond."""
+
+FIRST_REST_NS: Final = 60_000_000_000
+"""The first pass begins so long after the start at the latest."""
+
+HURRY_NS: Final = 5_000_000
+"""The rest between slices in a hurry."""
+
+HURRIES_EVERY_NS: Final = 60_000_000_000
+"""The time from one hurried pass to the next, at least."""
+
+Scrub = EntryScrub | SnapshotScrub
+
+
+class Scrubbing:
+    """The scrubber of one node."""
+
+    def __init__(
+        self,
+        store: Store,
+        repairs: Repairs,
+        committed: Callable[[], int],
+        save_snapshot: Callable[[], None],
+        now_ns: int,
+    ) -> None:
+        """`committed` returns the commit index; `save_snapshot` writes the state anew."""
+        self._store = store
+        self._repairs = repairs
+        self._committed = committed
+        self._save_snapshot = save_snapshot
+        self._queues = QueueScrub(store.log, store.queues, store.options)
+        self._rate = 0
+        self._interval_ns = 0
+        self._job: Scrub | None = None
+        self._next: tuple[int, int] | None = None
+        """The entry to go on with, and its position; None between passes."""
+        self._epoch = -1
+        self._pass_began_ns = now_ns
+        self._is_hurried = False
+        self._hurried_ns: int | None = None
+        """When the last hurried pass began."""
+        self.due_ns = NEVER
+        self.bytes = 0
+        """Bytes read since the start."""
+        self.passes = 0
+        self.last_pass_ms = 0
+        """The group's time at the end of the last whole pass, 0 if there was none."""
+        repairs.suspect = self.hurry
+
+    def pace(self, bytes_per_second: int, interval_s: int, now_ns: int) -> None:
+        """Sets the settings in force; with a rate of 0 only hurried passes are made."""
+        self._rate = bytes_per_second
+        self._interval_ns = interval_s * 1_000_000_000
+        if self._next is None:
+            rest_ns = self._interval_ns if self.passes else min(self._interval_ns, FIRST_REST_NS)
+            self.due_ns = self._pass_began_ns + rest_ns
+        else:
+            self.due_ns = now_ns
+        if not self._rate and not self._is_hurried:
+            self.due_ns = NEVER
+
+    def hurry(self, now_ns: int) -> None:
+        """Goes over everything from the beginning, as fast as it may; does nothing if it has just done so."""
+        if self._hurried_ns is None or now_ns >= self._hurried_ns + HURRIES_EVERY_NS:
+            self._hurried_ns = now_ns
+            self._is_hurried = True
+            self._next = None
+            self.due_ns = now_ns
+
+    @property
+    def wakes_ns(self) -> int:
+        """When `job` is to be asked at the latest; a job that is out says by coming back."""
+        return NEVER if self._job is not None or self._store.log.damaged else self.due_ns
+
+    # ------------------------------------------------------------------ jobs
+
+    def job(self, now_ns: int) -> Scrub | None:
+        """Returns what to read now; None if nothing is due or a job is out. A worker runs it, `done` takes it back."""
+        entries = self._store.log
+        if now_ns < self.due_ns or self._job is not None or entries.damaged:
+            return None
+        if self._next is None or self._epoch != entries.epoch:
+            self._pass_began_ns = now_ns
+            self._epoch = entries.epoch
+            self._next = (entries.first_index, entries.first_position)
+            self._queues.begin()
+        elif self._next[0] < entries.first_index:
+            self._next = (entries.first_index, entries.first_position)
+        if self._next[0] > self._last_index:
+            self._job = self._store.snapshot_scrub()
+        else:
+            self._job = self._slice(*self._next, SLICE_BYTES)
+        return self._job
+
+    @property
+    def _last_index(self) -> int:
+        """The last entry that must be as it is on every node, and on the disk."""
+        return min(self._committed(), self._store.log.durable_index)
+
+    def _slice(self, index: int, position: int, size: int) -> EntryScrub:
+        entries = self._store.log
+        start = position - position % entries.file_bytes
+        mapped = entries.file_at(start)
+        return EntryScrub(mapped, start, index, position, self._last_index, size, entries.term_runs())
+
+    def done(self, job: Scrub, now_ns: int, wall_ms: int) -> None:
+        """The job has run."""
+        assert job is self._job, "the job that is out comes back, once"
+        self._job = None
+        if self._next is None or self._epoch != self._store.log.epoch:
+            self.due_ns = now_ns  # to begin anew
+            return
+        if isinstance(job, SnapshotScrub):
+            self._take_snapshot(job, now_ns)
+            read = job.bytes
+            self._end(now_ns, wall_ms)
+        else:
+            read = job.next_position - job.position
+            if job.index >= self._store.log.first_index:
+                self._take_entries(job, now_ns)
+            self.due_ns = now_ns + self._rest_ns(read)
+        self.bytes += read
+
+    def _rest_ns(self, read: int) -> int:
+        if self._is_hurried or self._queues.misses or not self._rate:
+            return HURRY_NS
+        return read * 1_000_000_000 // self._rate
+
+    def _end(self, now_ns: int, wall_ms: int) -> None:
+        """A pass is over."""
+        self._queues.ended()
+        self._flush_units(now_ns)
+        self._next = None
+        self._is_hurried = False
+        self.passes += 1
+        self.last_pass_ms = wall_ms
+        self.pace(self._rate, self._interval_ns // 1_000_000_000, now_ns)
+        self.due_ns = max(self.due_ns, now_ns + HURRY_NS)
+        log.info("scrubbed", entries=self._last_index, found=self._repairs.found, left=self._repairs.left)
+
+    # ------------------------------------------------------------------ what was found
+
+    def _take_entries(self, job: EntryScrub, now_ns: int) -> None:
+        entries = self._store.log
+        if job.units:
+            changed = correct_units(entries, job.index, b"".join(job.units))
+            for mapped, begin, _ in changed:
+                error = DamagedLogError(mapped.path, begin, "it does not say where the entries are")
+                self._repairs.note_found("index units", error, now_ns)
+            if changed:
+                self._repairs.to_flush(FlushJob(changed, job.next_index - 1), "index units", len(changed))
+            self._queues.check(job.index, min(job.next_index - 1, self._store.dispatched_index))
+            self._flush_units(now_ns)
+        self._next = (job.next_index, job.next_position)
+        if job.problem:
+            self._next = self._behind_damage(job.next_index, job.next_position, now_ns)
+
+    def _flush_units(self, now_ns: int) -> None:
+        """Has units of queues flushed that were put right."""
+        corrected = self._queues.corrected
+        if corrected:
+            self._queues.corrected = []
+            for mapped, begin, _ in corrected:
+                error = DamagedLogError(mapped.path, begin, "the unit does not lead to its message")
+                self._repairs.note_found("queue units", error, now_ns)
+            self._repairs.to_flush(FlushJob(corrected, -1), "queue units", len(corrected))
+
+    def _behind_damage(self, index: int, position: int, now_ns: int) -> tuple[int, int]:
+        """Takes up damage that begins at an entry; returns the entry to go on with, and its position."""
+        entries, repairs = self._store.log, self._repairs
+        # Alone and in this thread: it may have been repaired while the worker read.
+        again = self._slice(index, position, 1)
+        again.run()
+        if not again.problem:
+            return again.next_index, again.next_position
+        path, offset = again.mapped.path, position - again.start
+        marker = correct_marker(entries, index, position)
+        if marker is not None:
+            repairs.note_found("end marker", DamagedLogError(path, offset, again.problem), now_ns)
+            repairs.to_flush(marker, "end marker", 1)
+            return index, again.start + entries.file_bytes
+        whole = whole_again(entries, index) or (self._last_index + 1, entries.end_position)
+        error = DamagedEntryError(path, offset, again.problem, position)
+        repairs.damaged(index, whole[0] - 1, error, now_ns)
+        return whole
+
+    def _take_snapshot(self, job: SnapshotScrub, now_ns: int) -> None:
+        if job.problem is None or job.applied_index != self._store.snapshot_index:
+            return
+        self._repairs.note_found("snapshot", job.problem, now_ns)
+        self._save_snapshot()
+        self._repairs.repaired += 1

@@ -1,0 +1,140 @@
+"""Entries of a log that were damaged on the disk are put back, from what a peer holds.
+
+A log has each committed entry once, and all replicas have the same bytes of it at the same position. So what a peer
+sends is those bytes if it passes the checks of every run of entries from a peer (`log.entry_range`), if the entries
+have the terms that this log knows for their indices (log matching, Raft figure 3), and if the run begins where this log
+has its first entry. Only the caller knows what is committed, and asserts that nothing else is written.
+
+This module, `log.cuts` and `EntryLog` alone touch the log's private fields.
+"""
+
+from bisect import bisect_right
+from operator import itemgetter
+
+from log.disk import MappedFile
+from log.entry_log import EntryLog, FlushJob
+from log.entry_range import EntryRange
+from log.errors import DamagedRangeError
+from log.layout import END_MAGIC, END_MARKER, ENTRY_MAGIC, HEADER, HEADER_BYTES, MARKER_BYTES, UNIT_BYTES
+
+_PROBED_MAX = 10_000
+"""Entries behind a damaged one that are looked at to find where the log is whole again: more than any page holds."""
+
+
+def put_back(log: EntryLog, entries: EntryRange) -> tuple[int, FlushJob]:
+    """Writes committed entries over what this log has in their place; returns how many differed, and a flush.
+
+    They are durable when the flush has run. Raises DamagedRangeError, with nothing written, for entries that are not
+    those of this log.
+    """
+    first, last = entries.first_index, entries.last_index
+    assert log.first_index <= first <= last <= log.last_index, "entries of this log"
+    _check_terms(log, entries)
+    if not is_place_of(log, first, entries.position):
+        raise DamagedRangeError(0, f"entry {first} is not at position {entries.position} of this log")
+    if last == log.last_index and entries.end_position != log.end_position:
+        raise DamagedRangeError(0, f"the log ends at {log.end_position}, not at {entries.end_position}")
+    start = log._data.start_of(entries.position)
+    mapped = log.file_at(start)
+    at = entries.position - start
+    differing = 0
+    for number in range(first, last + 1):
+        begin = entries.position_of(number) - entries.position
+        end = entries.position_of(number + 1) - entries.position if number < last else len(entries.data)
+        differing += mapped.buffer[at + begin : at + end] != entries.data[begin:end]
+    size = len(entries.data)
+    mapped.buffer[at : at + size] = entries.data
+    mapped.write_back(at, at + size)
+    ranges = [(mapped, at, at + size), *correct_units(log, first, entries.units)]
+    return differing, FlushJob(ranges, last)
+
+
+def _check_terms(log: EntryLog, entries: EntryRange) -> None:
+    index = entries.first_index
+    for number, (begin, term) in enumerate(entries.term_spans):
+        spans = entries.term_spans
+        end = spans[number + 1][0] if number + 1 < len(spans) else entries.last_index + 1
+        index = begin
+        while index < end:
+            if log.term_of(index) != term:
+                raise DamagedRangeError(
+                    0, f"entry {index} is of term {log.term_of(index)} here, not of {term}"
+                )
+            run = bisect_right(log._runs, index, key=itemgetter(0))
+            index = log._runs[run][0] if run < len(log._runs) else end
+
+
+def is_place_of(log: EntryLog, index: int, position: int) -> bool:
+    """True if the entry begins at that position by its index unit, or if that is damaged by the entry before it."""
+    if index == log.first_index:
+        return position == log.first_position
+    noted = log.noted(index)
+    if noted is not None:
+        return noted[0] == position
+    before = log.noted(index - 1)
+    if before is None:
+        return False
+    end = before[0] + before[1]
+    # An entry that did not fit behind it begins the next file.
+    return position in (end, log._data.start_of(end) + log._file_bytes)
+
+
+def whole_again(log: EntryLog, index: int) -> tuple[int, int] | None:
+    """Returns the first entry behind a damaged one that can be found, and its position; None if there is none.
+
+    By the units of what follows in its file, whose headers must agree, or by the first header of a file behind it.
+    """
+    for number in range(index + 1, min(log.last_index, index + _PROBED_MAX) + 1):
+        noted = log.noted(number)
+        if noted is not None and _has_header(log, number, noted[0]):
+            return number, noted[0]
+    known = log.noted(index)
+    behind = log.first_position if known is None else known[0]
+    for start in log.file_starts():
+        if start > behind:
+            number = HEADER.unpack_from(log.file_at(start).buffer, 0)[2]
+            if index < number <= log.last_index and _has_header(log, number, start):
+                return int(number), start
+    return None
+
+
+def _has_header(log: EntryLog, index: int, position: int) -> bool:
+    start = log._data.start_of(position)
+    at = position - start
+    if at + HEADER_BYTES + MARKER_BYTES > log._file_bytes:
+        return False
+    magic, _, number, _, found, *_ = HEADER.unpack_from(log.file_at(start).buffer, at)
+    return (magic, number, found) == (ENTRY_MAGIC, index, position)
+
+
+def correct_marker(log: EntryLog, index: int, position: int) -> FlushJob | None:
+    """Writes the end marker at `position` anew if entry `index` begins the next file; None if it does not."""
+    start = log._data.start_of(position)
+    next_start = start + log._file_bytes
+    noted = log.noted(index)
+    if noted is None or noted[0] != next_start or not _has_header(log, index, next_start):
+        return None
+    mapped, at = log.file_at(start), position - start
+    END_MARKER.pack_into(mapped.buffer, at, END_MAGIC, log._file_bytes - at)
+    mapped.write_back(at, at + MARKER_BYTES)
+    return FlushJob([(mapped, at, at + MARKER_BYTES)], index)
+
+
+def correct_units(log: EntryLog, first: int, units: bytes) -> list[tuple[MappedFile, int, int]]:
+    """Writes index units of entries from `first` on where they differ; returns what is to be flushed then."""
+    segments = log._units
+    changed: list[tuple[MappedFile, int, int]] = []
+    view = memoryview(units)
+    byte = first * UNIT_BYTES
+    while view:
+        start = segments.start_of(byte)
+        at = byte - start
+        size = min(len(view), segments.file_bytes - at)
+        # Of the file that is written to there is one mapping only.
+        mapped = log._index.tail.mapped if start == log._index.tail.start else segments.mapping(start)
+        if mapped.buffer[at : at + size] != view[:size]:
+            mapped.buffer[at : at + size] = view[:size]
+            changed.append((mapped, at, at + size))
+        view = view[size:]
+        byte += size
+    return changed

@@ -1,0 +1,158 @@
+"""Units of ConsumeQueues are held against the log, and written anew where they were damaged.
+
+Entries are dispatched once more, into queues that compare instead of adding. A unit that differs and leads to no record
+that claims its place is damaged. It is not put right at once: a topic that was deleted and made again has records of an
+earlier life in the log, which claim the same offsets. In the order of the log the later life comes last, and within a
+life offsets and positions rise together. So what was missed is written when a later record of the queue is met whose
+unit is right, or when the log's end is reached; a unit right of it says that it was of an earlier life.
+"""
+
+from dataclasses import replace
+from typing import cast
+
+from log.consume_queue import NO_RECORD_BYTES, ConsumeQueue
+from log.consume_queues import ConsumeQueues
+from log.disk import MappedFile
+from log.dispatch import Dispatcher
+from log.entry_log import EntryLog
+from log.errors import LogFault
+from log.index_file import IndexFiles
+from log.loops import PURE
+from log.options import StoreOptions
+from log.record import peek
+
+Range = tuple[MappedFile, int, int]
+"""A file, and where in it something begins and ends."""
+
+
+class _Compared:
+    """A queue of the dispatcher that compares. It stands for `queue`, None if there is none of that name now."""
+
+    tail_start = 0
+    max_offset = -1
+    """No unit without a record is ever added."""
+
+    def __init__(self, scrub: "QueueScrub", topic: str, queue_id: int) -> None:
+        self._scrub = scrub
+        self._topic = topic
+        self._queue_id = queue_id
+        self._queue: ConsumeQueue | None = None
+        self._missed: dict[int, tuple[int, int, int]] = {}
+        """The units that should be at these offsets, and are not."""
+
+    def takes_run(self, offset: int, physical_offset: int) -> bool:
+        """False: each unit is looked at by itself."""
+        return False
+
+    def append(self, offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
+        """Compares a unit. Returns False: nothing was added."""
+        queue = self._scrub.queues.get(self._topic, self._queue_id)
+        if queue is not self._queue:
+            self._queue = queue
+            self._missed.clear()
+        if queue is None:
+            return False
+        found = queue.unit(offset)
+        wanted = (physical_offset, size, tags_code)
+        if found is None:
+            return False  # deleted by retention, or of an earlier life that was longer
+        if found == wanted:
+            if self._missed:
+                self._write(before=offset)
+        elif found[0] != physical_offset and self._leads_to_it(found, offset):
+            self._missed.clear()  # another life of the queue has this offset
+        else:
+            self._missed[offset] = wanted
+        return False
+
+    def _leads_to_it(self, unit: tuple[int, int, int], offset: int) -> bool:
+        if unit[1] == NO_RECORD_BYTES:
+            return True  # a place that a half message took
+        try:
+            record = self._scrub.log.record_at(unit[0], unit[1])
+            head = peek(record)
+        except LogFault:
+            return False
+        topic = bytes(record[head.topic_begin : head.topic_end])
+        return (topic, head.queue_id, head.queue_offset) == (self._topic.encode(), self._queue_id, offset)
+
+    def _write(self, before: int) -> None:
+        """Writes what was missed before an offset; what was missed behind it was of an earlier life."""
+        queue, missed = self._queue, self._missed
+        self._missed = {}
+        if queue is None:
+            return
+        for offset, unit in missed.items():
+            if offset < before:
+                changed = queue.correct(offset, unit)
+                if changed is not None:
+                    self._scrub.corrected.append(changed)
+
+    @property
+    def misses(self) -> bool:
+        """A unit is damaged, and was not put right yet."""
+        return bool(self._missed)
+
+    def ended(self) -> None:
+        """The end of the log is reached: what was missed belongs to the life of now."""
+        if self._scrub.queues.get(self._topic, self._queue_id) is self._queue:
+            self._write(before=1 << 62)
+        self._missed.clear()
+
+
+class _Pool:
+    opened = 0
+
+
+class _NoIndex:
+    """Takes keys for nobody."""
+
+    end_offset = 1 << 62
+
+    def put(self, keys: object, offsets: object, times: object, wall_ms: int) -> None:
+        """Forgets them."""
+
+
+class QueueScrub:
+    """Compares the queues of one store with its log, entry by entry."""
+
+    def __init__(self, log: EntryLog, queues: ConsumeQueues, options: StoreOptions) -> None:
+        self.log = log
+        self.queues = queues
+        self.pool = _Pool()
+        self.corrected: list[Range] = []
+        """Where units were written, to be flushed: the caller takes them out."""
+        self._compared: dict[tuple[str, int], _Compared] = {}
+        # It is used as queues and as an index of which nothing else is used; C would add units by itself.
+        self._dispatcher = Dispatcher(
+            log, cast(ConsumeQueues, self), cast(IndexFiles, _NoIndex()), replace(options, loops=PURE)
+        )
+
+    def make(self, topic: str, queue_id: int) -> _Compared:
+        """The queue of that name, as the dispatcher wants it."""
+        key = (topic, queue_id)
+        compared = self._compared.get(key)
+        if compared is None:
+            compared = self._compared[key] = _Compared(self, topic, queue_id)
+        return compared
+
+    def check(self, first_index: int, last_index: int) -> None:
+        """Compares the units of entries that were just found whole. Raises DiskError."""
+        if first_index <= last_index:
+            self._dispatcher.run(first_index, last_index, 0)
+
+    @property
+    def misses(self) -> bool:
+        """Units are known to be damaged: the pass should come to where they can be put right."""
+        return any(compared.misses for compared in self._compared.values())
+
+    def ended(self) -> None:
+        """The pass has come to the end of the log."""
+        for compared in self._compared.values():
+            compared.ended()
+        self.begin()
+
+    def begin(self) -> None:
+        """A pass begins."""
+        self._compared.clear()
+        self._dispatcher.forget_topics()

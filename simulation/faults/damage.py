@@ -1,0 +1,68 @@
+"""Damage on the disk of a node that runs: a bit flips, or a page holds another page's bytes, in files of any age.
+
+Only where a process would read its disk again: what was written or checked lately is in memory, of the log its newest
+files (`EntryLog.checked_position`), of queues the file under work. One machine of a group is hit in a whole run, always
+the same: what it has lost the others hold, whatever else befalls it.
+"""
+
+from __future__ import annotations
+
+from simulation.faults.stage import Stage
+from simulation.machines.broker_host import BrokerHost
+from simulation.plans.plan import Fault
+
+_MISDIRECTED_SHARE = 0.4
+
+
+def damage(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """Damages a page of an old file of a running node, once nothing else is wrong with the group."""
+    hit = [other for other in stage.members.machines if other.was_damaged]
+    victim = hit[0] if hit else host
+    stage.when_others_are_whole(victim, lambda: _harm(stage, victim, fault))
+
+
+def _harm(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    if host.process is None or not host.in_service or any(map(host.disk.is_harmed, host.damaged_pages)):
+        return  # one place at a time
+    pages = _old_pages(stage, host)
+    if not pages:
+        return
+    kinds = sorted({kind for kind, _, _ in pages})
+    # Few snapshots and queues stand beside many pages of the log: each kind of file is as likely.
+    kind = kinds[int(fault.amount * len(kinds))]
+    path, begin = host.random.choice([(path, begin) for one, path, begin in pages if one == kind])
+    page = host.disk.page(path, begin)
+    what = (
+        host.disk.misdirect_page(path, begin)
+        if host.random.random() < _MISDIRECTED_SHARE
+        else host.disk.rot_page(path, begin)
+    )
+    if what is not None:
+        host.disk_faulty = host.was_damaged = True
+        host.damaged_pages = [page]
+        stage.done(fault, host.name, what)
+
+
+def _old_pages(stage: Stage, host: BrokerHost) -> list[tuple[str, str, int]]:
+    """Returns (kind of file, path, first byte) of the pages that a running node would read from its disk."""
+    assert host.process is not None, "it runs"
+    store = host.process.node.replica.store
+    entries, disk = store.log, host.disk
+    directory = host.options.dledger_directory
+    pages: list[tuple[str, str, int]] = []
+    # What another node has deleted from its log nobody could lend.
+    others = [other.process for other in stage.members.in_service() if other is not host]
+    begins = [one.node.replica.store.log.first_position for one in others if one is not None]
+    held_from = max([entries.first_position, *begins])
+    for start in entries.file_starts():
+        path = f"{directory}/data/{start:020d}"
+        for begin in disk.used_pages(path):
+            if held_from <= start + begin and start + begin + disk.page_bytes <= entries.checked_position:
+                pages.append(("data", path, begin))
+    for path in disk.numbered_files(f"{directory}/index/")[:-1]:
+        pages += [("units", path, begin) for begin in disk.used_pages(path)]
+    for queue in store.queues:
+        for path in disk.numbered_files(f"{queue.directory}/")[:-1]:
+            pages += [("queues", path, begin) for begin in disk.used_pages(path)]
+    pages += [("snapshot", "snapshot", begin) for begin in disk.used_pages("snapshot")]
+    return pages
