@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -137,26 +138,58 @@ def split(whole: Sequence[QueueRange], minimum: int | None) -> list[QueueRange]:
     return parts
 
 
-def limited(starts: Mapping[MessageQueue, int], latest: Mapping[MessageQueue, int], most: int) -> Offsets:
-    """Return the offset up to which each queue is read when all together may give ``most`` messages.
+def left_of(
+    starts: Mapping[MessageQueue, int], latest: Mapping[MessageQueue, int]
+) -> dict[MessageQueue, int]:
+    """Return how many messages each queue has that were not read. A queue that ends before its start has none."""
+    return {queue: max(0, end - starts.get(queue, 0)) for queue, end in sorted(latest.items())}
+
+
+def limited(
+    starts: Mapping[MessageQueue, int],
+    latest: Mapping[MessageQueue, int],
+    most: int | None,
+    sizes: Mapping[MessageQueue, float] | None = None,
+    most_bytes: int | None = None,
+) -> Offsets:
+    """Return the offset up to which each queue is read when all together may give ``most`` messages, and about
+    ``most_bytes`` by the ``sizes`` of their messages; one message at least.
 
     The shares are max-min fair: every queue may give an equal share, and what short queues leave is shared among the
     others. So neither a backlog starves the rest nor the rest a backlog. Single messages that cannot be shared go to
     queues in turn. A queue that ends before its start goes on at its end.
     """
-    begin = {queue: min(starts.get(queue, 0), latest[queue]) for queue in sorted(latest)}
-    lag = {queue: latest[queue] - begin[queue] for queue in begin}
+    lag = left_of(starts, latest)
+    turn = sum(min(starts.get(queue, 0), latest[queue]) for queue in lag)
+    count = sum(lag.values()) if most is None else min(most, sum(lag.values()))
+    if most_bytes is not None:
+        known = sizes or {}
+        # The bytes grow with the count: the greatest one within the limit.
+        count = max(
+            1,
+            bisect_right(
+                range(1, count + 1),
+                most_bytes,
+                key=lambda one: int(
+                    sum(known.get(queue, 0.0) * taken for queue, taken in _shares(lag, one, turn).items())
+                ),
+            ),
+        )
+    return {queue: latest[queue] - lag[queue] + taken for queue, taken in _shares(lag, count, turn).items()}
+
+
+def _shares(lag: Mapping[MessageQueue, int], rest: int, turn: int) -> dict[MessageQueue, int]:
+    """How many messages each queue gives. ``turn`` grows with each message read, so that the queue that is first
+    changes from batch to batch."""
     taken = dict.fromkeys(lag, 0)
     waiting = sorted((queue for queue in lag if lag[queue]), key=lambda queue: (lag[queue], queue))
-    rest = most
     while waiting and rest >= len(waiting):
         share = min(rest // len(waiting), lag[waiting[0]] - taken[waiting[0]])
         for queue in waiting:
             taken[queue] += share
         rest -= share * len(waiting)
         waiting = [queue for queue in waiting if taken[queue] < lag[queue]]
-    # The sum of the offsets grows with each message read, so the queue that is first changes from batch to batch.
-    turn = sum(begin.values()) % len(waiting) if waiting else 0
-    for queue in (sorted(waiting)[turn:] + sorted(waiting)[:turn])[:rest]:
+    first = turn % len(waiting) if waiting else 0
+    for queue in (sorted(waiting)[first:] + sorted(waiting)[:first])[:rest]:
         taken[queue] += 1
-    return {queue: begin[queue] + count for queue, count in taken.items()}
+    return taken

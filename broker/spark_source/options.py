@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from broker.client.consuming.subscription import Subscription
+from broker.client.errors import UsageError
 from broker.spark_source.common_options import (
     SECURITY_NAMES,
     OptionError,
@@ -51,6 +53,17 @@ class Points:
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a micro-batch has: at most so many messages, and about so many bytes; at least so many messages, for
+    which it waits until the one before was ``longest_wait_s`` ago. None is no limit."""
+
+    most_messages: int | None = None
+    most_bytes: int | None = None
+    least_messages: int | None = None
+    longest_wait_s: float = 900.0
+
+
+@dataclass(frozen=True, slots=True)
 class SourceOptions:
     """The checked options. Exactly one of ``topics`` and ``pattern`` is given."""
 
@@ -59,13 +72,17 @@ class SourceOptions:
     pattern: str | None
     starting: Points
     ending: Points
-    max_offsets_per_trigger: int | None
+    limits: Limits
     min_partitions: int | None
     fail_on_data_loss: bool
     group: str
     commit_offsets: bool
     """The group's offsets are stored as micro-batches end, for tools that tell lags."""
     timeout_s: float
+    push_filters: bool = True
+    """A batch takes the filters of its query."""
+    tags: frozenset[str] = frozenset()
+    """Only messages with one of these; all if there are none."""
     security: Security = field(default_factory=Security)
 
 
@@ -73,11 +90,16 @@ _NAMES: Final = (
     *("nameServers", "subscribe", "subscribePattern"),
     *("startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp"),
     *("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"),
-    *("maxOffsetsPerTrigger", "minPartitions", "failOnDataLoss", "group", "commitOffsets", "timeoutMs"),
+    *("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelayMs", "tags"),
+    "pushFilters",
+    *("minPartitions", "failOnDataLoss", "group", "commitOffsets", "timeoutMs"),
     *SECURITY_NAMES,
 )
-_STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "commitOffsets")
-_BATCH_ONLY: Final = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
+_STREAM_ONLY: Final = (
+    *("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelayMs"),
+    "commitOffsets",
+)
+_BATCH_ONLY: Final = ("pushFilters", "endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -102,14 +124,34 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
         pattern,
         starting,
         ending,
-        positive(options, "maxOffsetsPerTrigger"),
+        _limits(options),
         positive(options, "minPartitions"),
         _is_true(options, "failOnDataLoss", "true"),
         options.get("group", DEFAULT_GROUP),
         commit_offsets,
         timeout_s_of(options),
+        _is_true(options, "pushFilters", "true"),
+        _tags(options),
         security_of(options),
     )
+
+
+def _limits(options: Mapping[str, str]) -> Limits:
+    most, least = positive(options, "maxOffsetsPerTrigger"), positive(options, "minOffsetsPerTrigger")
+    if most is not None and least is not None and least > most:
+        raise OptionError("option minOffsetsPerTrigger is more than maxOffsetsPerTrigger")
+    wait_ms = positive(options, "maxTriggerDelayMs")
+    if wait_ms is not None and least is None:
+        raise OptionError("option maxTriggerDelayMs is how long minOffsetsPerTrigger waits: give that, too")
+    most_bytes = positive(options, "maxBytesPerTrigger")
+    return Limits(most, most_bytes, least, *([] if wait_ms is None else [wait_ms / 1000]))
+
+
+def _tags(options: Mapping[str, str]) -> frozenset[str]:
+    try:
+        return Subscription.parse("", options.get("tags", "*"), 0).tags
+    except UsageError:
+        raise OptionError(f"option tags is {options['tags']!r}: tags joined by ||") from None
 
 
 def _is_true(options: Mapping[str, str], name: str, default: str) -> bool:

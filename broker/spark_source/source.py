@@ -9,6 +9,8 @@ milliseconds of the hundred that decoding a slice takes.
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -21,23 +23,28 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
+    Filter,
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
 from broker.client.message import MessageQueue
 from broker.spark_source.common_options import OptionError
+from broker.spark_source.narrowing import Narrowing
 from broker.spark_source.offsets import (
     Loss,
     Offsets,
     OffsetsJson,
     QueueRange,
     from_json,
+    left_of,
     limited,
     new_losses,
     points_of,
@@ -45,7 +52,7 @@ from broker.spark_source.offsets import (
     split,
     to_json,
 )
-from broker.spark_source.options import SourceOptions, parse_options
+from broker.spark_source.options import Point, SourceOptions, parse_options
 from broker.spark_source.rows import SCHEMA, check_columns, to_batch
 from broker.spark_source.sink import TopicBatchWriter, TopicStreamWriter
 from broker.spark_source.sink_options import parse_sink_options
@@ -88,7 +95,8 @@ class TrivetDataSource(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return TopicBatchReader(parse_options(self.options, streaming=False), schema)
+        options = parse_options(self.options, streaming=False)
+        return (NarrowedBatchReader if options.push_filters else TopicBatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         return TopicStreamReader(parse_options(self.options, streaming=True), schema)
@@ -109,6 +117,8 @@ def register(spark: SparkSession) -> None:
     from broker.spark_source.shipping import ship
 
     ship(spark)
+    # Spark has this off, and then refuses to read from a source that takes filters.
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(TrivetDataSource)
 
 
@@ -119,6 +129,7 @@ class _Reading:
         check_columns(schema)
         self._options = options
         self._schema = schema
+        self._tags = options.tags
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of the partition in order. Raises DataLossError, ReadError, DamagedMessage."""
@@ -129,32 +140,57 @@ class _Reading:
         arrow = to_arrow_schema(self._schema, timezone="UTC")
         part = partition.part
         while part.start < part.stop:
-            found = _with_reader(self._options, partial(_read_slice, part))
+            found = _with_reader(self._options, partial(_read_slice, part, self._tags))
             _report(found.losses, self._options)
             if found.messages:
                 yield to_batch(found.messages, arrow)
             part = QueueRange(part.queue, found.next_offset, part.stop)
 
 
-async def _read_slice(part: QueueRange, reader: TopicReader) -> Slice:
-    return await reader.read_slice(part)
+async def _read_slice(part: QueueRange, tags: frozenset[str], reader: TopicReader) -> Slice:
+    return await reader.read_slice(part, tags)
 
 
 class TopicBatchReader(_Reading, DataSourceReader):
-    """Reads from the starting to the ending offsets, both fixed when the query is planned."""
+    """Reads from the starting to the ending offsets, both fixed when the query is planned, what its filters leave."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._narrowing = Narrowing()
 
     def partitions(self) -> list[InputPartition]:
-        parts = _with_reader(self._options, partial(_plan_batch, self._options))
+        wanted = self._narrowing.tags
+        if wanted is not None:
+            self._tags = wanted & self._tags if self._tags else wanted
+            if not self._tags:
+                return []
+        parts = _with_reader(self._options, partial(_plan_batch, self._options, self._narrowing))
         return [TopicPartition(part) for part in split(parts, self._options.min_partitions)]
 
 
-async def _plan_batch(options: SourceOptions, reader: TopicReader) -> list[QueueRange]:
+class NarrowedBatchReader(TopicBatchReader):
+    """The same, and takes filters; Spark refuses to read from such a reader where its own setting for that is off."""
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - Spark's name
+        """Narrow the read; returns the filters that Spark still has to apply."""
+        return [one for one in filters if not self._narrowing.add(one)]
+
+
+async def _plan_batch(options: SourceOptions, narrowing: Narrowing, reader: TopicReader) -> list[QueueRange]:
     queues = await reader.queues()
+    wanted = [queue for queue in queues if narrowing.takes(queue)]
     starting, ending = points_of(options.starting, queues), points_of(options.ending, queues)
-    ends = await reader.ends(queues)
-    starts, stops = await reader.resolve(starting, ends), await reader.resolve(ending, ends)
+    ends = await reader.ends(wanted)
+    starts = await reader.resolve({queue: starting[queue] for queue in wanted}, ends)
+    stops = await reader.resolve({queue: ending[queue] for queue in wanted}, ends)
     _check_within(stops, ends, options.ending.option)
-    return ranges(_checked_starts(starts, ends, options), stops)
+    starts = _checked_starts(starts, ends, options)
+    for bounds, time_ms, nearer in ((starts, narrowing.first_ms, max), (stops, narrowing.stop_ms, min)):
+        if time_ms is not None:
+            at = await reader.resolve(dict.fromkeys(wanted, Point("time", time_ms)), ends)
+            bounds |= {queue: nearer(bounds[queue], at[queue]) for queue in wanted}
+    parts = [narrowing.within(part) for part in ranges(starts, stops)]
+    return [part for part in parts if part.start < part.stop]
 
 
 def _checked_starts(starts: Offsets, ends: Ends, options: SourceOptions) -> Offsets:
@@ -183,6 +219,8 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         self._target: Offsets | None = None
+        self._latest_batch_s: float | None = None
+        """When a micro-batch was planned last, on the monotonic clock."""
         self._stored: OffsetsJson | None = None
         """The offsets that the group has, where this reader has stored them."""
 
@@ -191,9 +229,13 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
         return to_json(_with_reader(self._options, partial(_first_offsets, self._options)))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit that the option maxOffsetsPerTrigger sets."""
-        most = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        """Return the limit that the options set; of several, one that stands for all."""
+        limits = self._options.limits
+        if limits.most_messages is not None:
+            return ReadMaxRows(limits.most_messages)
+        if limits.most_bytes is not None:
+            return ReadMaxBytes(limits.most_bytes)
+        return ReadAllAvailable() if limits.least_messages is None else ReadMinRows(limits.least_messages)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Note the ends that the queues have now: the query reads up to them. Raises ReadError."""
@@ -208,8 +250,43 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
         if self._target is not None:
             # A queue made again after the target was fixed ends where it ends now.
             latest = {queue: min(self._target.get(queue, 0), end) for queue, end in latest.items()}
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else sum(latest.values())
-        return to_json(limited(starts, latest, most))
+        if isinstance(limit, ReadAllAvailable):
+            return to_json(latest)
+        if self._waits_for_more(sum(left_of(starts, latest).values())):
+            return start
+        most = self._options.limits.most_messages
+        sizes = self._sizes(starts, Ends(ends.earliest, latest))
+        return to_json(limited(starts, latest, most, sizes, self._options.limits.most_bytes))
+
+    def _waits_for_more(self, available: int) -> bool:
+        """Tell whether there are too few messages for a micro-batch, and time to wait. The first one never waits, and
+        neither does a query that ends when it has read what is there."""
+        limits, now_s = self._options.limits, time.monotonic()
+        waited_s = math.inf if self._latest_batch_s is None else now_s - self._latest_batch_s
+        if (
+            limits.least_messages is not None
+            and self._target is None
+            and available < limits.least_messages
+            and waited_s < limits.longest_wait_s
+        ):
+            return True
+        self._latest_batch_s = now_s
+        return False
+
+    def _sizes(self, starts: Offsets, ends: Ends) -> dict[MessageQueue, float]:
+        """The bytes of a message of each queue that has any, by those that come next; none without a limit by
+        bytes."""
+        if self._options.limits.most_bytes is None:
+            return {}
+
+        async def ask(reader: TopicReader) -> dict[MessageQueue, float]:
+            return {
+                queue: await reader.bytes_per_offset(queue, max(starts.get(queue, 0), ends.earliest[queue]))
+                for queue, count in left_of(starts, ends.latest).items()
+                if count
+            }
+
+        return _with_reader(self._options, ask)
 
     def reportLatestOffset(self) -> OffsetsJson | None:  # noqa: N802
         """Return the ends of all queues, for the query's progress. Raises ReadError."""

@@ -38,6 +38,7 @@ from broker.state.topic_rules import SYSTEM_TOPICS
 SLICE_BYTES: Final = 8 << 20
 SLICE_MESSAGES: Final = 16_384
 PULL_MESSAGES: Final = 1024
+SAMPLE_MESSAGES: Final = 32
 _PAUSE_FIRST_S: Final = 0.02
 _PAUSE_MAX_S: Final = 0.5
 _SYSTEM_PREFIXES: Final = ("%", "TRIVET_SYS_", "RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_")
@@ -167,14 +168,24 @@ class TopicReader:
 
     # Messages ------------------------------------------------------------------------------------------------------
 
-    async def read_slice(self, wanted: QueueRange) -> Slice:
-        """Return the first messages of a range that is not empty, some MiB at most. Raises ReadError."""
+    async def bytes_per_offset(self, queue: MessageQueue, at: int) -> float:
+        """Return how many bytes an offset takes on average, by the messages that come next from ``at`` on; 0 if none
+        came. Raises ReadError."""
+        everything = Subscription.parse(queue.topic, "*", self._runtime.wall_ms())
+        response = await self._patiently(
+            lambda: self._calls.pull(queue, at, everything, max_messages=SAMPLE_MESSAGES, suspend_s=0)
+        )
+        return response.size / len(response.messages) if response.messages else 0.0
+
+    async def read_slice(self, wanted: QueueRange, tags: frozenset[str] = frozenset()) -> Slice:
+        """Return the first messages of a range that is not empty, some MiB at most; with ``tags`` only those that have
+        one of them. Raises ReadError."""
         queue, at = wanted.queue, wanted.start
         messages: list[MessageView] = []
         losses: list[Loss] = []
         size = 0
         attempts = _Attempts(self._runtime, self._options.timeout_s)
-        everything = Subscription.parse(queue.topic, "*", self._runtime.wall_ms())
+        subscription = Subscription.parse(queue.topic, " || ".join(sorted(tags)), self._runtime.wall_ms())
         broker_id = MASTER_ID
         avoid: list[str] = []
         while at < wanted.stop and size < SLICE_BYTES and len(messages) < SLICE_MESSAGES:
@@ -182,7 +193,7 @@ class TopicReader:
                 response = await self._calls.pull(
                     queue,
                     at,
-                    everything,
+                    subscription,
                     max_messages=min(PULL_MESSAGES, wanted.stop - at),
                     suspend_s=0,
                     broker_id=broker_id,
@@ -205,7 +216,8 @@ class TopicReader:
             broker_id, avoid = response.suggested_broker_id, []
             attempts = _Attempts(self._runtime, self._options.timeout_s)
             size += response.size
-            at = _take(response, QueueRange(queue, at, wanted.stop), messages, losses)
+            part = QueueRange(queue, at, wanted.stop)
+            at = _take(response, part, messages, losses, is_filtered=bool(tags))
         return Slice(messages, at, losses)
 
     async def _end_before(self, queue: MessageQueue, at: int, stop: int) -> Loss | None:
@@ -215,25 +227,35 @@ class TopicReader:
         return Loss(queue, at, stop, f"the queue ends at {end}") if end <= at else None
 
 
-def _take(response: PullResponse, wanted: QueueRange, messages: list[MessageView], losses: list[Loss]) -> int:
+def _take(
+    response: PullResponse,
+    wanted: QueueRange,
+    messages: list[MessageView],
+    losses: list[Loss],
+    *,
+    is_filtered: bool,
+) -> int:
     """Add a response's messages of the range, and those that it leaves out as losses; returns the next offset.
 
-    Raises ReadError for messages that are not in the order of their offsets.
+    ``is_filtered``: what is left out within the queue has another tag, and is none. Raises ReadError for messages that
+    are not in the order of their offsets.
     """
     at = wanted.start
-    head = "the queue begins at" if response.code == ResponseCode.PULL_OFFSET_MOVED else "found next:"
+    is_gone = response.code == ResponseCode.PULL_OFFSET_MOVED
+    head = "the queue begins at" if is_gone else "found next:"
+    is_lost = is_gone or not is_filtered
     for message in response.messages:
         offset = message.queue_offset
         if offset >= wanted.stop:
             break
-        if offset > at:
+        if offset > at and is_lost:
             losses.append(Loss(wanted.queue, at, offset, f"{head} {offset}"))
         elif offset < at:
             raise ReadError(f"{wanted.queue}: message {offset} came where {at} was due")
         messages.append(message)
         at = offset + 1
     following = min(max(response.next_offset, at), wanted.stop)
-    if following > at:
+    if following > at and is_lost:
         losses.append(Loss(wanted.queue, at, following, f"{head} {response.next_offset}"))
     return following
 

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringStartsWith,
+)
 
 from broker.client.message import MessageQueue
 from broker.client.transport.credentials import Credentials
 from broker.spark_source.common_options import OptionError, Security
+from broker.spark_source.narrowing import SLACK_MS, Narrowing
 from broker.spark_source.offsets import (
     QueueRange,
     from_json,
@@ -36,7 +51,7 @@ def test_names_have_no_case_and_topics_are_joined_by_commas() -> None:
     options = parse_options(
         {"NAMESERVERS": "h:1,i:2", "Subscribe": " a, b,a", "MaxOffsetsPerTrigger": "5"}, streaming=True
     )
-    assert (options.topics, options.max_offsets_per_trigger) == (("a", "b"), 5)
+    assert (options.topics, options.limits.most_messages) == (("a", "b"), 5)
 
 
 @pytest.mark.parametrize(
@@ -172,3 +187,73 @@ def test_parts_cover_the_ranges_once(sizes: list[int], minimum: int | None) -> N
     assert covered == [(one.queue, offset) for one in whole for offset in range(one.start, one.stop)]
     assert all(part.start < part.stop for part in parts)
     assert len(parts) >= min(minimum or 1, sum(sizes))
+
+
+def test_a_limit_by_bytes_is_shared_as_one_by_messages() -> None:
+    """By the sizes of what comes next; at least one message, so that a query goes on whatever the limit."""
+    latest = {A0: 100, A1: 100}
+    sizes = {A0: 1000.0, A1: 10.0}
+    assert limited({}, latest, None, sizes, 20_200) == {A0: 20, A1: 20}
+    assert limited({}, latest, 10, sizes, 20_200) == {A0: 5, A1: 5}
+    assert limited({A0: 99}, latest, None, sizes, 1_500) == {A0: 100, A1: 50}
+    assert sum(limited({}, latest, None, sizes, 1).values()) == 1
+    assert limited(latest, latest, None, {}, 1) == latest
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "is more than maxOffsetsPerTrigger"),
+        ({"maxTriggerDelayMs": "9"}, "give that, too"),
+        ({"maxBytesPerTrigger": "0"}, "maxBytesPerTrigger"),
+        ({"tags": "a || *"}, "tags joined by"),
+    ],
+)
+def test_limits_that_cannot_be_are_refused(given: dict[str, str], complaint: str) -> None:
+    with pytest.raises(OptionError, match=complaint):
+        parse_options({"nameServers": "a:1", "subscribe": "t", **given}, streaming=True)
+
+
+def narrowed(*filters: Filter) -> tuple[Narrowing, list[Filter]]:
+    narrowing = Narrowing()
+    return narrowing, [one for one in filters if not narrowing.add(one)]
+
+
+def test_filters_on_queues_and_offsets_are_applied_whole() -> None:
+    narrowing, left = narrowed(
+        *(IsNotNull(("queue",)), EqualTo(("topic",), "t"), In(("queue",), (1, 3)), LessThan(("queue",), 3)),
+        *(GreaterThan(("offset",), 9), LessThanOrEqual(("offset",), 19), LessThan(("offset",), 50)),
+    )
+    assert left == []
+    takes = [narrowing.takes(MessageQueue("t", "g", number)) for number in range(4)]
+    assert takes == [False, True, False, False]
+    assert not narrowing.takes(MessageQueue("u", "g", 1))
+    assert narrowing.within(QueueRange(A0, 0, 100)) == QueueRange(A0, 10, 20)
+    assert narrowing.within(QueueRange(A0, 15, 17)) == QueueRange(A0, 15, 17)
+
+
+def test_filters_on_tags_and_times_narrow_and_are_looked_at_again() -> None:
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    given: list[Filter] = [
+        *(In(("tags",), ("a", "b")), EqualTo(("tags",), "b"), GreaterThanOrEqual(("timestamp",), noon)),
+        *(LessThan(("timestamp",), noon + timedelta(hours=1)), IsNotNull(("tags",))),
+    ]
+    narrowing, left = narrowed(*given)
+    assert left == given
+    assert narrowing.tags == frozenset({"b"})
+    noon_ms = int(noon.timestamp() * 1000)
+    assert narrowing.first_ms == noon_ms - SLACK_MS
+    assert narrowing.stop_ms == noon_ms + 3_600_000 + SLACK_MS
+
+
+def test_what_no_subscription_can_name_and_what_is_negated_is_left_to_spark() -> None:
+    given: list[Filter] = [
+        *(EqualTo(("tags",), "a||b"), EqualTo(("tags",), " "), EqualTo(("tags",), "*")),
+        *(Not(EqualTo(("queue",), 1)), StringStartsWith(("topic",), "t"), EqualTo(("body",), b"x")),
+        *(EqualTo(("properties", "KEYS"), "k"), In(("offset",), (3, 5))),
+    ]
+    narrowing, left = narrowed(*given)
+    assert left == given
+    assert narrowing.tags is None
+    assert narrowing.takes(MessageQueue("t", "g", 1))
+    assert narrowing.within(QueueRange(A0, 0, 100)) == QueueRange(A0, 0, 100)

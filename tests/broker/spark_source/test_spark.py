@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +18,15 @@ from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.message import Message, MessageQueue
 from broker.client.producing.producer import Producer
 from broker.settings.tables import Settings
+from broker.spark_source.offsets import from_json, to_json
 from broker.spark_source.options import parse_options
-from broker.spark_source.source import TopicBatchReader, TopicPartition
+from broker.spark_source.source import (
+    NarrowedBatchReader,
+    TopicBatchReader,
+    TopicPartition,
+    TopicStreamReader,
+)
+from broker.spark_source.topic_reader import Ends
 from broker.tools.cluster.local import LocalCluster
 from tests.cluster.support import LIMIT_S, QUEUES, TOPIC, ready_cluster
 
@@ -65,7 +73,8 @@ async def test_a_batch_has_every_message_once(spark: SparkSession, tmp_path: Pat
             return spark.read.format("trivet").options(**options(cluster, **changes)).load()
 
         def check() -> None:
-            frame = load(minPartitions="6")
+            # In a thread, `rdd` knows no setting of a session, and Spark takes its own defaults.
+            frame = load(minPartitions="6", pushFilters="false")
             assert frame.rdd.getNumPartitions() >= 6
             rows = frame.collect()
             assert sorted(int(bytes(row["body"])) for row in rows) == list(range(1000))
@@ -181,6 +190,111 @@ async def test_a_stream_goes_on_from_its_checkpoint_after_the_leader_was_killed(
         frame = await in_thread(spark.read.parquet, str(tmp_path / "out"))
         assert await in_thread(numbers_of, frame) == list(range(1000))
         assert await in_thread(again) == 1
+
+
+async def test_filters_narrow_what_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    """Of 400 messages Spark's plan is given those that filters leave, not all of them; the answer is the same."""
+    async with ready_cluster(tmp_path) as cluster:
+        await send(cluster, 0, 400)
+
+        def check() -> None:
+            whole = spark.read.format("trivet").options(**options(cluster)).load()
+            everything = whole.collect()
+            frame = spark.createDataFrame(everything, whole.schema)
+            from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual
+            from pyspark.sql.types import BinaryType, StructType
+
+            times = sorted(row["timestamp"] for row in everything)
+            middle, far = times[len(times) // 2], times[-1] + timedelta(hours=1)
+            conditions = {
+                "queue = 1 AND offset >= 5 AND offset < 9": 4,
+                "queue IN (0, 2) AND tags = 'even'": None,
+                "tags IN ('even', 'other') AND offset > 20": None,
+                "tags IS NULL": 200,
+                "tags = 'other'": 0,
+                f"timestamp >= TIMESTAMP'{middle}'": None,
+                f"timestamp >= TIMESTAMP'{far}'": 0,
+                f"topic = '{TOPIC}' AND broker = 'nobody'": 0,
+            }
+            for condition, count in conditions.items():
+                expected = {(row["queue"], row["offset"]) for row in frame.where(condition).collect()}
+                fresh = spark.read.format("trivet").options(**options(cluster)).load()
+                found = [(row["queue"], row["offset"]) for row in fresh.where(condition).collect()]
+                assert sorted(found) == sorted(expected), condition
+                assert count is None or len(found) == count
+            # Filters on queues and offsets leave no more to read than that.
+            schema = StructType().add("body", BinaryType())
+            reader = NarrowedBatchReader(parse_options(options(cluster), streaming=False), schema)
+            pushed: list[Filter] = [EqualTo(("queue",), 1), GreaterThanOrEqual(("offset",), 5)]
+            assert reader.pushFilters(pushed) == []
+            (part,) = reader.partitions()
+            assert isinstance(part, TopicPartition)
+            assert (part.part.queue.queue_id, part.part.start) == (1, 5)
+            by_option = spark.read.format("trivet").options(**options(cluster, tags="even || other"))
+            assert by_option.load().count() == 200
+
+        await in_thread(check)
+
+
+async def test_a_stream_is_limited_by_bytes_and_waits_for_a_minimum(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    async with ready_cluster(tmp_path) as cluster:
+        await send(cluster, 0, 400)
+
+        def sizes(name: str, **changes: str) -> list[int]:
+            frame = spark.readStream.format("trivet").options(
+                **options(cluster, startingOffsets="earliest", **changes)
+            )
+            query = (
+                frame.load()
+                .writeStream.format("noop")
+                .option("checkpointLocation", str(tmp_path / name))
+                .trigger(availableNow=True)
+                .start()
+            )
+            assert query.awaitTermination(int(LIMIT_S)), "the query does not end"
+            return [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]]
+
+        # A message takes some 200 bytes in the log.
+        by_bytes = await in_thread(partial(sizes, "bytes", maxBytesPerTrigger="20000"))
+        assert sum(by_bytes) == 400
+        assert 3 <= len(by_bytes) <= 10
+        assert max(by_bytes) <= 160
+        assert await in_thread(partial(sizes, "tags", tags="even", maxOffsetsPerTrigger="1000")) == [200]
+        # A query that ends when it has read what is there waits for nothing.
+        assert await in_thread(partial(sizes, "least", minOffsetsPerTrigger="1000")) == [400]
+
+
+def test_a_stream_with_too_few_messages_waits_until_it_has_waited_long_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = {"nameServers": "127.0.0.1:1", "subscribe": TOPIC, "minOffsetsPerTrigger": "10"}
+    from pyspark.sql.streaming.datasource import ReadMinRows
+    from pyspark.sql.types import StringType, StructType
+
+    schema = StructType().add("topic", StringType())
+    reader = TopicStreamReader(parse_options({**given, "maxTriggerDelayMs": "5000"}, streaming=True), schema)
+    queue = MessageQueue(TOPIC, "g", 0)
+    state: dict[str, Any] = {"end": 3, "now": 100.0}
+    monkeypatch.setattr(reader, "_ends", lambda: Ends({queue: 0}, {queue: state["end"]}))
+    monkeypatch.setattr("broker.spark_source.source.time.monotonic", lambda: state["now"])
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMinRows(10)
+
+    def after(start: int) -> int:
+        found = reader.latestOffset(to_json({queue: start}), limit)
+        return from_json(found)[queue]
+
+    assert after(0) == 3  # the first micro-batch has what is there
+    state |= {"end": 12, "now": 104.9}
+    assert after(3) == 3
+    state["end"] = 13
+    assert after(3) == 13
+    state |= {"end": 14, "now": 109.8}
+    assert after(13) == 13
+    state["now"] = 109.9
+    assert after(13) == 14
 
 
 async def test_a_stream_stores_the_offsets_of_its_group_if_it_is_told_to(

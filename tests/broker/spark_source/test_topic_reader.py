@@ -73,6 +73,26 @@ async def test_a_leader_that_dies_in_the_middle_loses_and_doubles_nothing(
     assert any(follower.received(RequestCode.PULL_MESSAGE) for follower in followers)
 
 
+async def test_of_tags_only_those_are_read_and_the_others_are_no_loss(world: World, broker: Broker) -> None:
+    for number in range(20):
+        broker.append("t", 0, b"%d" % number, b"TAGS\x01%s\x02" % (b"even" if number % 2 == 0 else b"odd"))
+    async with reader(world) as topics:
+        found = await topics.read_slice(QueueRange(Q0, 3, 15), frozenset({"even"}))
+        none = await topics.read_slice(QueueRange(Q0, 0, 20), frozenset({"other"}))
+    assert bodies(found) == [b"%d" % number for number in range(4, 15, 2)]
+    assert (found.next_offset, found.losses) == (15, [])
+    assert (none.messages, none.next_offset, none.losses) == ([], 20, [])
+
+
+async def test_the_bytes_of_an_offset_are_those_of_the_next_messages(world: World, broker: Broker) -> None:
+    fill(broker, 5)
+    broker.append("t", 0, bytes(10_000))
+    async with reader(world) as topics:
+        assert 10_000 < await topics.bytes_per_offset(Q0, 5) < 10_500
+        assert 1_700 < await topics.bytes_per_offset(Q0, 0) < 2_100
+        assert await topics.bytes_per_offset(Q0, 6) == 0
+
+
 async def test_a_deleted_head_is_a_loss(world: World, broker: Broker) -> None:
     fill(broker, 7)
     await broker.delete_stored()
