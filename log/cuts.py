@@ -34,6 +34,10 @@ def truncate(log: EntryLog, last_index: int) -> None:
     new_end = log.end_of(last_index)
     start = log._data.start_of(new_end)
     file_end = start + log._file_bytes
+    # What is cut off on purpose must not be missed by the next start.
+    if log._note.index > last_index:
+        log._note.store(log.epoch, last_index)
+        log._note.flush()
     # Whole files first: behind a crash here the log is one that was truncated less far.
     log._data.remove_from(file_end)
     tail = log._tail

@@ -27,6 +27,7 @@ import numpy as np
 
 from log.columns import Places, leading
 from log.disk import Disk, MappedFile
+from log.durable_note import DurableNote
 from log.entry_index import EntryIndex
 from log.entry_range import EntryRange, check_range
 from log.entry_recovery import LogRecovery, RecoveryKind, recover
@@ -92,9 +93,10 @@ class EntryLog:
     `epoch` grows when entries that may have been durable are given up (`reset`, `cut_damage`): what was noted elsewhere
     of an earlier epoch is void.
 
-    Always `_durable_index` <= `last_index`, and `_flush_from` <= `_written_position` <= `end_position` where there is a
-    write buffer. `_runs` begin at `first_index` and `_last_term` is the term of the last of them. `_data_limit` and the
-    index's `limit` say up to where pages are ready: below both an append cannot fail.
+    Always `_durable_index` <= `last_index`, and the note says the same while nothing is damaged;
+    `_flush_from` <= `_written_position` <= `end_position` where there is a write buffer. `_runs` begin at `first_index`
+    and `_last_term` is the term of the last of them. `_data_limit` and the index's `limit` say up to where pages are
+    ready: below both an append cannot fail.
     """
 
     __slots__ = (
@@ -110,6 +112,7 @@ class EntryLog:
         "_index",
         "_last_term",
         "_loops",
+        "_note",
         "_prepare_job",
         "_reset_pending",
         "_runs",
@@ -147,10 +150,17 @@ class EntryLog:
     _written_position: int
 
     def __init__(
-        self, disk: Disk, directory: str, options: StoreOptions, data: Segments, units: Segments
+        self,
+        disk: Disk,
+        directory: str,
+        options: StoreOptions,
+        data: Segments,
+        units: Segments,
+        note: DurableNote,
     ) -> None:
         """For `EntryLog.open` alone, which recovers first."""
         self._disk = disk
+        self._note = note
         self._begin_path = f"{directory}/begin"
         self._data = data
         self._units = units
@@ -197,10 +207,18 @@ class EntryLog:
             buffered=options.write_buffer,
         )
         units = Segments(disk, f"{directory}/index", options.index_file_units * UNIT_BYTES, 4)
+        note = DurableNote(disk, directory)
         recovery = recover(
-            disk, directory, data, units, options, clean_stop=clean_stop, checkpoint_index=checkpoint_index
+            disk,
+            directory,
+            data,
+            units,
+            options,
+            clean_stop=clean_stop,
+            checkpoint_index=checkpoint_index,
+            note=note,
         )
-        log = cls(disk, directory, options, data, units)
+        log = cls(disk, directory, options, data, units, note)
         log._adopt(recovery)
         return log, recovery
 
@@ -653,6 +671,23 @@ class EntryLog:
         return self._flush_job
 
     @property
+    def note_waits(self) -> bool:
+        """True while a power failure may take what the log has noted of how far it is durable (`log.durable_note`)."""
+        return not self._note.is_flushed
+
+    def note_job(self) -> FlushJob | None:
+        """Returns the flush of that note; None if it does not wait for one, or if a job is still out."""
+        if self._flush_job is not None or self._note.is_flushed:
+            return None
+        self._flush_job = FlushJob([self._note.flush_range()], self._durable_index)
+        return self._flush_job
+
+    def flush_note(self) -> None:
+        """Flushes that note at once, for an orderly stop. Raises FlushError."""
+        if not self._note.is_flushed:
+            self._note.flush()
+
+    @property
     def flush_is_out(self) -> bool:
         """True while a flush job has not come back: it runs, or it failed."""
         return self._flush_job is not None
@@ -665,7 +700,9 @@ class EntryLog:
         assert job is self._flush_job, "the job that is out comes back, once"
         assert job.last_index <= self.last_index, "a truncation draws the job back with it"
         self._flush_job = None
-        self._durable_index = max(self._durable_index, job.last_index)
+        if job.last_index > self._durable_index:
+            self._durable_index = job.last_index
+            self._note.store(self.epoch, job.last_index)
         return self._durable_index
 
     def prepare_job(self) -> PrepareJob | None:
@@ -743,6 +780,7 @@ class EntryLog:
         """Begins to write at the log's end: nothing lies behind it, and recovery has flushed all before it."""
         self._tail.move_to(self.end_position)
         self._durable_index = self.last_index
+        self._note.store(self.epoch, self.last_index)
         self._flush_from = self._written_position = self.end_position
         self._index.move_to(self.last_index + 1)
         self._set_limit()

@@ -6,8 +6,9 @@ checksum must match. Index units are compared with what the scan finds and rewri
 
 Where the chain breaks, the question is whether that is the end. An entry header names its own position, so
 entries behind the break can be recognised without a chain. If there is one, or if the chain broke before an
-index that a checkpoint noted as durable, the log is DAMAGED: nothing is changed on disk, the caller decides
-(a group cuts the suffix and gets it again from its leader, a single node keeps it for its operator).
+index that is noted as durable, by a checkpoint or behind a flush (`log.durable_note`), the log is DAMAGED: nothing
+is changed on disk, the caller decides (a group cuts the suffix and gets it again from its leader, a single node
+keeps it for its operator).
 Otherwise it was an unfinished write and is cut off: TORN_TAIL. Zeros are the normal end: CLEAN.
 
 After a power failure in asynchronous flush mode unfinished writes may look like damage, because pages reach
@@ -19,6 +20,7 @@ from enum import Enum
 from zlib import crc32
 
 from log.disk import Disk
+from log.durable_note import DurableNote
 from log.layout import (
     END_MAGIC,
     END_MARKER,
@@ -119,6 +121,7 @@ def recover(
     *,
     clean_stop: bool,
     checkpoint_index: int | None,
+    note: DurableNote,
 ) -> LogRecovery:
     """Finds the log's extent, repairs its index and cuts a torn tail. Raises DiskError, DamagedStateError."""
     begin_path = f"{directory}/begin"
@@ -168,7 +171,7 @@ def recover(
             if unsure < found and not clean_stop:
                 data.mapping(start).rewrite(unsure, found)
             disk.flush_file(data.path(start))
-    recovery = _judge(scan, data, begin, options, checkpoint_index)
+    recovery = _judge(scan, data, begin, options, checkpoint_index, note.read(begin.epoch))
     if recovery.kind is not RecoveryKind.DAMAGED:
         erase_units_behind(units, scan.last_index)
     return recovery
@@ -376,7 +379,12 @@ class _Scan:
 
 
 def _judge(
-    scan: _Scan, data: Segments, begin: LogBegin, options: StoreOptions, checkpoint_index: int | None
+    scan: _Scan,
+    data: Segments,
+    begin: LogBegin,
+    options: StoreOptions,
+    checkpoint_index: int | None,
+    durable_index: int | None,
 ) -> LogRecovery:
     """Decides what the break of the chain is, and cuts a torn tail off. Raises DiskError."""
     later, any_bytes = _search_behind(data, scan, options.zero_gap_bytes)
@@ -388,6 +396,9 @@ def _judge(
     elif checkpoint_index is not None and scan.last_index < checkpoint_index:
         kind = RecoveryKind.DAMAGED
         reason += f", but entries up to {checkpoint_index} were on disk at the last checkpoint"
+    elif durable_index is not None and scan.last_index < durable_index:
+        kind = RecoveryKind.DAMAGED
+        reason += f", but a flush has covered entries up to {durable_index}"
     elif any_bytes:
         kind = RecoveryKind.TORN_TAIL
         erase_behind(data, scan.end)

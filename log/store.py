@@ -449,6 +449,7 @@ class Store:
         try:
             self.flush()
             if not self.log.damaged and not self.log.flush_is_out:
+                self.log.flush_note()
                 self._write_checkpoint(commit_index)
                 self._disk.remove(ABORT)
                 self._disk.sync_directory(".")

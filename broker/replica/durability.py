@@ -7,6 +7,8 @@ Raft hears of it as `persisted`, and acknowledges, or counts this node towards t
 that failed the node must stop: nobody knows what was lost.
 """
 
+from typing import Final
+
 import structlog
 
 from broker.replica.recovering import RecoveringFile
@@ -14,6 +16,9 @@ from broker.requests.deadline import NEVER
 from log.entry_log import EntryLog, FlushJob
 from raft.core import Raft
 from raft.effects import RecoveryChanged
+
+_NOTE_NS: Final = 100_000_000
+"""So long after a flush the note of it is flushed, too, if nothing else was to be written meanwhile."""
 
 log = structlog.get_logger("trivet.replica")
 
@@ -26,6 +31,7 @@ class Durability:
         "_generation",
         "_interval_ns",
         "_log",
+        "_note_due_ns",
         "_raft",
         "_recovering",
         "flush_due_ns",
@@ -57,6 +63,8 @@ class Durability:
         """Raft's generation of the log when the flush that is out began; meaningful only while `flushing`."""
         self._flushed_position = log.end_position
         """The log's end when the newest flush began."""
+        self._note_due_ns = now_ns + _NOTE_NS
+        """The time at which the log's note of how far it is durable is to be flushed; see `log.durable_note`."""
         self.written_index = -2
         """Asynchronous mode only: raft knows that all up to this entry is held. `cut` makes it -2."""
 
@@ -78,25 +86,28 @@ class Durability:
     def due_ns(self) -> int:
         """Returns when `flush_job` is to be asked again; NEVER if something must be written first, or come back.
 
-        In synchronous mode it is asked whenever bytes are sent, and no later time is of use.
+        In synchronous mode it is asked whenever bytes are sent: a later time is of use for the note alone.
         """
-        if self.sync or self.flushing or self._log.end_position == self._flushed_position:
+        if self.flushing:
             return NEVER
-        return self.flush_due_ns
+        if self._log.end_position == self._flushed_position:
+            return max(self._note_due_ns, self.flush_due_ns)
+        return NEVER if self.sync else self.flush_due_ns
 
     def flush_job(self, now_ns: int) -> FlushJob | None:
         """Returns the flush that is due now, None if none is; one at a time is out.
 
         A worker thread runs it, and `Replica.flushed` takes it back. Raises `log.errors.DiskError`.
         """
-        if self.flushing:
-            return None
-        if now_ns < self.flush_due_ns:
+        if self.flushing or now_ns < self.flush_due_ns:
             return None
         if not self.sync:
             self.flush_due_ns = now_ns + self._interval_ns
         self._flushed_position = self._log.end_position
         job = self._log.flush_job()
+        if job is None and now_ns >= self._note_due_ns:
+            self._note_due_ns = NEVER
+            job = self._log.note_job()
         if job is not None:
             self.flushing = True
             self._generation = self._raft.log_generation
@@ -107,6 +118,7 @@ class Durability:
         assert self.flushing, "a flush comes back once"
         self.flushing = False
         durable = self._log.flushed(job)
+        self._note_due_ns = now_ns + _NOTE_NS if self._log.note_waits else NEVER
         if self.sync:
             self._raft.persisted(durable, self._generation, now_ns)
 

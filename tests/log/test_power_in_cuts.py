@@ -50,7 +50,9 @@ class FailingDisk(MemoryDisk):
 
 
 def open_store(disk: MemoryDisk, options: StoreOptions) -> tuple[Store, RecoveryReport]:
-    return Store.open(disk, options, NOW)
+    store, report = Store.open(disk, options, NOW)
+    assert "a flush has covered" not in report.log.reason, "nothing that was cut is missed"
+    return store, report
 
 
 def started(disk: MemoryDisk, options: StoreOptions) -> Store:
@@ -81,6 +83,7 @@ def filled(options: StoreOptions, *, noted: bool = True) -> tuple[FailingDisk, S
     for number in range(FLUSHED + 1):
         send(store, number, b"flushed")
     flush(store)
+    store.log.flush_note()
     if noted:
         store.dispatch(35, NOW)
         store.save_snapshot(35, b"state")

@@ -155,6 +155,61 @@ def test_a_damaged_log_comes_back_from_the_group_before_the_node_votes_again(gro
     group.converge()
 
 
+@pytest.mark.parametrize("power", [False, True])
+def test_damage_in_the_last_entries_is_no_unfinished_write(power: bool) -> None:
+    """Synchronous flush: nothing whole follows, but the node's acknowledgement was counted."""
+    group = Group.elected(3, flush="sync")
+    group.connect().create_topic("T", queues=1)
+    sent(group, 20)
+    group.converge()
+    victim = group.follower
+    log = group.node(victim).replica.store.log
+    last, at = log.last_index, log.position_of(log.last_index) + 60
+    if power:
+        group.run_until(lambda: not log.note_waits, "the note of the flush to be flushed")
+    group.kill(victim)
+    member = group.members[victim]
+    member.disk = member.disk.crash(lambda path, page: not power)
+    damage_an_entry(member.disk, victim, at)
+    group.start(victim)
+    raft = group.node(victim).replica.raft
+    assert (raft.recovering, raft.log_terms.last_index) == (Loss.ENTRIES, last - 1)
+    group.run_until(lambda: raft.recovering is None, "the recovery")
+    group.converge()
+
+
+def test_the_note_of_the_last_flush_is_flushed_once_when_the_log_rests() -> None:
+    group = Group.elected(3, flush="sync")
+    client = group.connect()
+    client.create_topic("T", queues=1)
+    group.converge()
+    group.advance(1)
+    replicas = [member.alive.replica for member in group.alive()]
+    assert not any(replica.store.log.note_waits for replica in replicas)
+    flushes = [replica.timings.flush.count for replica in replicas]
+    assert group.advance(20) is None
+    assert [replica.timings.flush.count for replica in replicas] == flushes, "nothing to note, no flush"
+    for _ in range(10):
+        client.send("T", b"one behind the other")
+        group.advance(0.02)
+    busy = [replica.timings.flush.count for replica in replicas]
+    group.advance(1)
+    rested = [replica.timings.flush.count for replica in replicas]
+    assert [rest - before for rest, before in zip(rested, busy, strict=True)] == [1, 1, 1]
+    assert not any(replica.store.log.note_waits for replica in replicas)
+
+
+def test_a_group_of_one_does_not_start_over_damage_in_its_last_entry() -> None:
+    group = Group.elected(1, flush="sync")
+    sent(group, 5)
+    log = group.node("n0").replica.store.log
+    at = log.position_of(log.last_index) + 60
+    group.kill("n0")
+    damage_an_entry(group.members["n0"].disk, "n0", at)
+    with pytest.raises(DamagedLogError, match=r"storage\.accept_data_loss"):
+        group.start("n0")
+
+
 def test_an_empty_disk_takes_the_log_from_the_group(group: Group) -> None:
     group.connect().create_topic("T", queues=1)
     sent(group, 10)
