@@ -99,6 +99,9 @@ class Leader:
             if node != state.node_id and node not in self.peers:
                 peer = self.peers[node] = Progress(node, state.log.last_index + 1, now)
                 peer.connected = node not in state.unreachable
+                # It may have been a member before, in this term, and come back with less (recovery.py).
+                peer.trusted_round = self._round + 1
+                self._round_due = True
         for node, peer in self.peers.items():
             if node in configuration.members:
                 peer.leaving_index = None
@@ -170,7 +173,7 @@ class Leader:
             self._check_votes_without(change.node, configuration, now)
         index = state.log.last_index + 1
         if isinstance(change, AddLearner):
-            self.peers.pop(change.node, None)  # one that left may come back with another log
+            self.peers.pop(change.node, None)  # what it said before it left does not count any more
         state.log.append(state.term, 1)
         state.effects.append(AppendConfiguration(index, state.term, configuration))
         state.log_effects_pending = True

@@ -54,6 +54,12 @@ class _Leadership:
         known = self.acknowledged.get(message.source, -1)
         self.acknowledged[message.source] = max(known, message.match_index)
 
+    def came_back(self, member: str) -> None:
+        """Nothing that a member has said until now counts any more."""
+        self.acknowledged.pop(member, None)
+        self.trusted_rounds[member] = self.round + 1
+        self.has_news = True
+
 
 class Beliefs:
     """Watches the Raft state of all nodes of a group."""
@@ -105,9 +111,7 @@ class Beliefs:
             case RecoveryRequest():
                 leadership = self._leaderships.get(message.target)
                 if leadership is not None:
-                    leadership.acknowledged.pop(message.source, None)
-                    leadership.trusted_rounds[message.source] = leadership.round + 1
-                    leadership.has_news = True
+                    leadership.came_back(message.source)
 
     def elected(self, name: str, term: int) -> None:
         """Checks that a new leader has a majority's votes, each given to it in its term (5.2).
@@ -188,7 +192,7 @@ class Beliefs:
                 )
         for member in configuration.members:
             if member not in leadership.members:
-                leadership.acknowledged.pop(member, None)  # one that left may come back with another log
+                leadership.came_back(member)  # it may have left before, and have another log now
         leadership.has_news = True
         leadership.voters, leadership.members = configuration.voters, configuration.members
 

@@ -27,6 +27,7 @@ NAMES = (
     "lost_connection",
     "lost_connection_of_one",
     "membership",
+    "membership_added_again",
     "membership_removed_follower",
     "membership_rolled_back",
     "own_pause",
