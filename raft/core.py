@@ -2,7 +2,7 @@
 
     role            on                                               becomes
     any             a message of a greater term ¹                    follower of that term
-    follower        silence, or the leader's connection lost         pre-candidate, same term
+    follower        silence, or the leader's connection lost; ²      pre-candidate, same term
     follower        TimeoutNow                                       candidate, next term
     pre-candidate   a majority would vote for it                     candidate, next term
     pre-candidate   a majority votes for it, late                    leader, same term
@@ -18,6 +18,7 @@ A node that comes back with less than it had acknowledged is `recovering` beside
 Each transition names its cause (reasons.py), which the effect `RoleChanged` tells.
 
     ¹ but not of a PreVote request, nor of a vote request while it hears a leader, unless that leader transfers
+    ² it has just started, and no leader has told it of itself
 
 Nothing here reads a clock, draws a random number of its own, or touches a log's bytes. `Raft` is the whole interface
 and makes the transitions; what happens within a role is in follower.py, election.py and leader.py.
@@ -108,6 +109,8 @@ class Raft:
             self._conclude_recovery(now)
         if history.current.voters == (node_id,):
             self._election.deadline = now  # nobody else could lead: it need not wait for one
+        elif self.has_history and self._may_campaign:
+            self._election.started(now)
 
     # What the node is ------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Elections: when to call one, whom to vote for, and how to count (5.2, 5.4.1, dissertation 4.2.3 and 9.6).
 
 A real election raises terms and so deposes a leader; hence it is preceded by a PreVote, in which nothing changes
-but the asker's role, and voters that hear a leader refuse both. Four rules cut the wait short where the paper only
+but the asker's role, and voters that hear a leader refuse both. Five rules cut the wait short where the paper only
 knows silence:
 
 - **A lost connection** to the leader (its process is gone, or the path to it) lets a voter ask without waiting for
@@ -14,6 +14,7 @@ knows silence:
 - **A round without a result is repeated** soon, as long as it takes twice as long each time; who cannot be reached is
   not waited for, and is asked when it can be. That is a PreVote again, so that impatience burns no terms. The votes of
   the term that the node is in go on to count meanwhile: a voter whose disk is slow may take longer than a round.
+- **Who has just started** has no leader to be loyal to, and asks when none has told it of itself (`started`).
 - **A pause of this node itself is no silence** (`stood_still`): what others sent meanwhile has yet to be read.
 
 The place in line only says when to ask. Who is voted for, and what wins, is the paper's.
@@ -84,6 +85,15 @@ class Election:
         )
         self._in_line = False
         self.deadline = now + self._timeout
+
+    def started(self, now: int) -> None:
+        """This node of a group with a history has just started, and so knows of no leader.
+
+        One that is there tells it of itself as soon as their connection is made. Who hears of none within the time of
+        two heartbeats asks in its turn: nodes that all start need not wait for a silence, and voters that hear a leader
+        refuse a PreVote.
+        """
+        self.ask_soon(now + 2 * self._state.config.heartbeat_interval_ns)
 
     def heard_leader(self, now: int) -> None:
         """The leader of the current term was heard: it is defended, and the timeout begins anew (5.2)."""

@@ -45,6 +45,8 @@ NAMES = (
     "snapshot",
     "snapshot_lost",
     "stale_append",
+    "start_beside_leader",
+    "start_of_all",
     "transfer",
     "transfer_aborted",
 )
