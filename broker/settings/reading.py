@@ -115,6 +115,7 @@ def load(path: str | Path) -> Settings:
         found = _found_in_broker_toml(file, text)
     else:
         found = _found_in_properties(file, text, _BROKER_PROPERTIES, warnings)
+        _order_disk_limits(found)
     tables: dict[str, Any] = {
         name: _settings(file, table, found, f"{name}.") for name, table in _TABLES.items()
     }
@@ -415,3 +416,23 @@ def _take_listen_address(
         entry.value if entry else str(port),
         entry.line if entry else None,
     )
+
+
+_DISK_LIMITS = ("disk_clean_percent", "disk_force_percent", "disk_full_percent")
+
+
+def _order_disk_limits(found: _Found) -> None:
+    """Lets limits of the disk's use that a `broker.conf` does not set follow those that it does.
+
+    To RocketMQ the three are independent of each other, and most files set the first alone: who lets the disk be filled
+    to 95 % does not want files to go by force from 85 % on.
+    """
+    given = [found.get(f"retention.{name}") for name in _DISK_LIMITS]
+    for number, name in enumerate(_DISK_LIMITS):
+        if given[number] is not None:
+            continue
+        default = getattr(RetentionSettings(), name)
+        above = [lower for lower in given[:number] if lower is not None and lower.value > default]
+        below = [upper for upper in given[number + 1 :] if upper is not None and upper.value < default]
+        if above or below:
+            found[f"retention.{name}"] = above[-1] if above else below[0]

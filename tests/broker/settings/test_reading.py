@@ -213,6 +213,34 @@ def test_refused_broker_conf(tmp_path: Path, text: str, line: int, key: str, sai
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "clean", "force", "full"),
+    [
+        ("diskMaxUsedSpaceRatio=95", 95, 95, 95),
+        ("diskMaxUsedSpaceRatio=88", 88, 88, 90),
+        ("diskSpaceCleanForciblyRatio=70", 70, 70, 90),
+        ("diskSpaceWarningLevelRatio=60", 60, 60, 60),
+        ("diskMaxUsedSpaceRatio=80\ndiskSpaceWarningLevelRatio=82", 80, 82, 82),
+        ("diskSpaceCleanForciblyRatio=97\ndiskMaxUsedSpaceRatio=60", 60, 97, 97),
+        ("deleteWhen=04", 75, 85, 90),
+    ],
+)
+def test_limits_of_the_disk_follow_the_one_that_a_broker_conf_sets(
+    tmp_path: Path, text: str, clean: int, force: int, full: int
+) -> None:
+    found = load(write(tmp_path, text, "broker.conf")).retention
+    assert (found.disk_clean_percent, found.disk_force_percent, found.disk_full_percent) == (
+        clean,
+        force,
+        full,
+    )
+
+
+def test_limits_of_the_disk_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="between disk_clean_percent"):
+        load(write(tmp_path, "diskMaxUsedSpaceRatio=95\ndiskSpaceWarningLevelRatio=90", "broker.conf"))
+
+
 @pytest.mark.parametrize("name", ["node.toml", "broker.conf"])
 def test_unreadable_files(tmp_path: Path, name: str) -> None:
     with pytest.raises(SettingsError, match="No such file"):
