@@ -136,6 +136,11 @@ class Raft:
         return self._state.vote
 
     @property
+    def counted_votes(self) -> tuple[str, ...]:
+        """The voters whose votes of the current term this node counts for itself while it is no leader yet."""
+        return self._election.counted
+
+    @property
     def leader(self) -> str | None:
         """The leader of the current term as far as this node knows one."""
         return self._state.leader

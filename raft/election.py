@@ -340,6 +340,11 @@ class Election:
             self._give_up_if_lost(now)
         return tally.won
 
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """The voters whose votes of the current term this node counts for itself."""
+        return () if self._votes is None else self._votes.granted
+
     def reached_peer(self, peer: str) -> None:
         """The connection to `peer` is there: asks it what it could not hear, or could not answer, until now."""
         is_asking = self._pre_votes is not None or self._votes is not None

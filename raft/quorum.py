@@ -32,6 +32,11 @@ class VoteTally:
                 self._marked[voter] = None
 
     @property
+    def granted(self) -> tuple[str, ...]:
+        """The voters that have granted their votes, marked or not."""
+        return tuple(voter for voter, vote in self._votes.items() if vote)
+
+    @property
     def won(self) -> bool:
         """True when a majority has granted unmarked votes, or all voters have granted theirs (5.2, recovery.py)."""
         granted = sum(vote is True for vote in self._votes.values())

@@ -147,6 +147,8 @@ class Beliefs:
         """Looks at a node after its turn. Raises Violation."""
         if raft.recovering is None:
             self._whole[name] = None
+        if raft.role is not Role.FOLLOWER:
+            self._check_votes(name, raft)
         if raft.role is Role.LEADER:
             leadership = self._leaderships[name]
             if (
@@ -169,6 +171,18 @@ class Beliefs:
             self._seen[name] = seen
             self._check_counted_on(name, raft)
             self._check_electable()
+
+    def _check_votes(self, name: str, raft: Raft) -> None:
+        """Checks that a candidate counts no vote that it was not given in its term (5.2), long before one is elected.
+
+        Raises Violation.
+        """
+        heard = self._votes.get((raft.term, name), {})
+        for voter in raft.counted_votes:
+            if voter != name and voter not in heard:
+                raise Violation(
+                    VOTED_FOR, name, f"counts a vote of {voter}, which has given it none in term {raft.term}"
+                )
 
     def _check_change(self, name: str, leadership: _Leadership, raft: Raft, catch_up_entries: int) -> None:
         """Checks that a learner is promoted only when it has caught up (dissertation 4.2.1) and can vote.

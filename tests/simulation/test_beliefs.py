@@ -28,6 +28,7 @@ class Node:
         self.role = Role.FOLLOWER
         self.term = 1
         self.recovering: Loss | None = None
+        self.counted_votes: tuple[str, ...] = ()
         self.configuration = Configuration(voters)
         self.configuration_index = -1
         self.peers: list[Any] = []
@@ -113,6 +114,17 @@ def test_a_vote_of_another_term_makes_no_leader(group: Group) -> None:
     group.vote("n1", "n2", term=2)
     with pytest.raises(Violation, match=VOTED_FOR):
         group.elect()
+
+
+def test_a_candidate_counts_votes_of_its_term_and_its_own(group: Group) -> None:
+    group.leader.role = Role.CANDIDATE
+    group.vote("n1")
+    group.leader.counted_votes = ("n0", "n1")
+    group.look(group.leader)
+    group.vote("n2", term=2)
+    group.leader.counted_votes = ("n0", "n1", "n2")
+    with pytest.raises(Violation, match=VOTED_FOR):
+        group.look(group.leader)
 
 
 def test_a_promise_to_vote_makes_no_leader(group: Group) -> None:
