@@ -73,3 +73,7 @@ class DurableNote:
         """Makes the note durable. Raises FlushError."""
         mapped, begin, end = self.flush_range()
         mapped.flush(begin, end)
+
+    def close(self) -> None:
+        """Forgets the mapping."""
+        self._mapped.close()

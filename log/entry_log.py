@@ -737,6 +737,7 @@ class EntryLog:
         """Forgets all mappings; slices still held stay valid."""
         self._data.close()
         self._units.close()
+        self._note.close()
 
     # ---- inside --------------------------------------------------------------------------------------
 
