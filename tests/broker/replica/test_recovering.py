@@ -178,6 +178,20 @@ def test_damage_in_the_last_entries_is_no_unfinished_write(power: bool) -> None:
     group.converge()
 
 
+def test_asynchronous_mode_flushes_the_note_with_the_next_interval_and_rests_then() -> None:
+    group = Group.elected(3, flush="async")
+    client = group.connect()
+    client.create_topic("T", queues=1)
+    client.send("T", b"one")
+    group.advance(3)
+    replicas = [member.alive.replica for member in group.alive()]
+    assert not any(replica.store.log.note_waits for replica in replicas)
+    flushes = [replica.timings.flush.count for replica in replicas]
+    group.advance(10)
+    assert [replica.timings.flush.count for replica in replicas] == flushes
+    assert all(replica.durability.due_ns() > group.now_ns for replica in replicas), "nothing is due"
+
+
 def test_the_note_of_the_last_flush_is_flushed_once_when_the_log_rests() -> None:
     group = Group.elected(3, flush="sync")
     client = group.connect()
@@ -187,7 +201,7 @@ def test_the_note_of_the_last_flush_is_flushed_once_when_the_log_rests() -> None
     replicas = [member.alive.replica for member in group.alive()]
     assert not any(replica.store.log.note_waits for replica in replicas)
     flushes = [replica.timings.flush.count for replica in replicas]
-    assert group.advance(20) is None
+    group.advance(20)
     assert [replica.timings.flush.count for replica in replicas] == flushes, "nothing to note, no flush"
     for _ in range(10):
         client.send("T", b"one behind the other")
