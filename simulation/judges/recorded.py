@@ -6,11 +6,12 @@ the traces of its replicas. A time that is too late makes the judge milder, neve
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from broker.trace import CommitAdvanced, Fail, Info, Invoke, Ok, ReadResult, TraceEvent
 from simulation.judges.client_judge import ClientJudge, OpenRequests
 from simulation.judges.group_model import GroupModel
+from simulation.judges.several_groups import GroupJudges
 from simulation.judges.stored_offsets import NEVER
 
 
@@ -31,14 +32,19 @@ def commit_times(events: Iterable[TraceEvent], entries: int) -> list[int]:
 class RecordedClients:
     """Reads the traces of clients, one after the other."""
 
-    def __init__(self, model: GroupModel) -> None:
-        """`model` holds all that was committed."""
+    def __init__(self, models: Mapping[str, GroupModel]) -> None:
+        """`models` hold all that was committed, by the groups' names."""
         self._now_ns = 0
-        self._judge = ClientJudge(model, lambda: self._now_ns, afterwards=True)
+        self._judges = GroupJudges(
+            {
+                name: ClientJudge(model, lambda: self._now_ns, afterwards=True)
+                for name, model in models.items()
+            }
+        )
 
     def judge(self, process: str, events: Iterable[TraceEvent], *, at_most_once: bool) -> None:
         """Judges one trace; `at_most_once`: its messages are stored once at most. Raises Violation."""
-        requests = OpenRequests(lambda _: self._judge, process, at_most_once=at_most_once)
+        requests = OpenRequests(self._judges.of, process, at_most_once=at_most_once)
         for event in events:
             match event:
                 case Invoke():
@@ -55,5 +61,6 @@ class RecordedClients:
                     requests.failed(event.operation, "info")
 
     def check_end(self) -> None:
-        """After all traces: what certainly failed is not there, what must be stored once is. Raises Violation."""
-        self._judge.check_outcomes()
+        """After all traces: what certainly failed is not there, what must be stored once is, and what may be stored in
+        one group is in no other. Raises Violation."""
+        self._judges.check_outcomes()

@@ -157,7 +157,7 @@ async def check_nothing_lost(cluster: Reachable, load: Load) -> None:
 
 async def check_identical(cluster: LocalCluster) -> Comparison:
     """All nodes run and have caught up; their files hold the same bytes up to the commit index."""
-    commit_index = await cluster.wait_caught_up()
+    commit_index = (await cluster.wait_caught_up())[cluster.layout.options.group]
     return await trio.to_thread.run_sync(
         compare_stores, {node.id: node.data_directory for node in cluster.nodes.values()}, commit_index
     )

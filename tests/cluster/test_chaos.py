@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -78,6 +79,25 @@ def test_a_short_run_holds(tmp_path: Path) -> None:
     assert processes_of(tmp_path) == []
 
 
+def test_several_groups_on_machines_that_are_killed_hold(tmp_path: Path) -> None:
+    with chaos(tmp_path / "run", "--groups", "2", "--kills", "3", "--seed", "3", "--json") as process:
+        output, narration = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, narration
+    summary = json.loads(output)
+    assert (summary["groups"], summary["finding"]) == (2, None)
+    assert summary["entries_compared"] > summary["acknowledged"] > 0
+    # Each group's history has its own replicas, and what all clients saw.
+    traces = tmp_path / "run" / "traces"
+    assert summary["traces"] == [str(traces / "broker-a"), str(traces / "broker-b")]
+    assert {"n0.trace", "producer.trace"} <= {path.name for path in (traces / "broker-a").iterdir()}
+    assert {"n100.trace", "producer.trace"} <= {path.name for path in (traces / "broker-b").iterdir()}
+    # A machine goes with its nodes of both groups.
+    (killed,) = [re.findall(r"\bn(\d+)", line) for line in narration.splitlines() if "kill 1, " in line]
+    assert sorted(int(node) for node in killed if int(node) < 100) == sorted(
+        int(node) - 100 for node in killed if int(node) >= 100
+    )
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_an_interrupted_run_leaves_no_process(tmp_path: Path) -> None:
     first = draw_schedule(PAUSES_FIRST, 30 * 60)[0]
@@ -116,6 +136,14 @@ def test_a_directory_that_cannot_be_one(tmp_path: Path) -> None:
     assert (
         complaint == f"trivet: --dir {tmp_path / 'file'}: is no directory that can be used: Not a directory\n"
     )
+
+
+@pytest.mark.parametrize("options", [["--groups", "0"], ["--groups", "9", "--nodes", "5"]])
+def test_impossible_numbers_of_groups(tmp_path: Path, options: list[str]) -> None:
+    with chaos(tmp_path / "run", *options) as process:
+        _, complaint = process.communicate()
+    assert process.returncode == 2
+    assert "--groups" in complaint
 
 
 @pytest.mark.parametrize("minutes", ["0", "-1", "nan", "100000"])

@@ -53,7 +53,8 @@ COMMON_SETTINGS = {
 class ReferenceCluster:
     """A reference name server with one group: ``replicas`` 1 is a plain master, 3 a DLedger group.
 
-    A plain master may have `slaves`, which replicate it and never take its place; they are no `nodes`.
+    A plain master may have `slaves`, which replicate it and never take its place; they are no `nodes`. `options` are
+    for the virtual machines of all, `broker_options` for the brokers'; what `folder/conf` has already stays.
     """
 
     def __init__(
@@ -65,11 +66,15 @@ class ReferenceCluster:
         version: str = REFERENCE_VERSION,
         heap_mib: int = 400,
         slaves: int = 0,
+        options: Sequence[str] = (),
+        broker_options: Sequence[str] = (),
     ) -> None:
         self.kind = "reference" if replicas > 1 else "reference-single"
         self._folder = folder
         self._replicas = replicas
         self._slaves = slaves
+        self._options = options
+        self._broker_options = broker_options
         self._settings = settings or {}
         self._heap_mib = heap_mib
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -147,10 +152,14 @@ class ReferenceCluster:
             settings |= {"brokerRole": "SLAVE", "brokerId": str(position)}
         path = self._folder / "conf" / f"{identity}.conf"
         path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        process = self._start(identity, BROKER_MAIN, path, heap_mib=self._heap_mib)
+        process = self._start(
+            identity, BROKER_MAIN, path, heap_mib=self._heap_mib, options=self._broker_options
+        )
         return Node(identity, process.pid, f"{HOST}:{self._ports[position]}")
 
-    def _start(self, name: str, main: str, config: Path, heap_mib: int) -> subprocess.Popen[bytes]:
+    def _start(
+        self, name: str, main: str, config: Path, heap_mib: int, options: Sequence[str] = ()
+    ) -> subprocess.Popen[bytes]:
         argv = [
             java(),
             f"-Xms{heap_mib}m",
@@ -158,7 +167,17 @@ class ReferenceCluster:
             "-XX:+UseSerialGC",
             "-XX:MaxDirectMemorySize=512m",
         ]
-        argv += [*JAVA_OPENS, f"-Duser.home={self._folder}", "-cp", self._classpath, main, "-c", str(config)]
+        argv += [
+            *self._options,
+            *options,
+            *JAVA_OPENS,
+            f"-Duser.home={self._folder}",
+            "-cp",
+            self._classpath,
+            main,
+            "-c",
+            str(config),
+        ]
         with (self._folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 argv,

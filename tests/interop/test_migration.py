@@ -12,6 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from tests.interop import wire
 from tests.interop.artifacts import REFERENCE_VERSION, REFERENCE_VERSION_5
@@ -239,6 +246,78 @@ def test_a_broker_that_runs_is_taken_over_through_its_own_protocol(
     assert told[1:] == (["decisions about half messages"] if unseen else []), told
     trivet("backup", "verify", backup)
     check_clients_go_on(backup, sent, configure, client_of, more=50, may_repeat=False)
+
+
+ACCOUNTS_4 = """accounts:
+- accessKey: operator
+  secretKey: operator-secret
+  admin: true
+"""
+ACCOUNTS_5 = {
+    "authenticationEnabled": "true",
+    "authenticationProvider": "org.apache.rocketmq.auth.authentication.provider.DefaultAuthenticationProvider",
+    "authenticationMetadataProvider": (
+        "org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider"
+    ),
+    "initAuthenticationUser": '{"username":"operator","password":"operator-secret"}',
+    "innerClientAuthenticationCredentials": '{"accessKey":"operator","secretKey":"operator-secret"}',
+}
+
+
+def test_a_broker_with_accounts_and_tls_is_taken_over_by_whom_it_knows(
+    client_name: str, tmp_path: Path
+) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert(HOST)
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    key = load_pem_private_key(certificate.private_key_pem.bytes(), None)
+    key_pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())  # Java reads no other
+    (tmp_path / "key.pem").write_bytes(key_pem)
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    folder = tmp_path / "reference"
+    (folder / "conf").mkdir(parents=True)
+    (folder / "conf" / "plain_acl.yml").write_text(ACCOUNTS_4)
+    is_4 = client_name.startswith("java-4")
+    with available():
+        reference = ReferenceCluster(
+            folder,
+            1,
+            {"aclEnable": "true"} if is_4 else ACCOUNTS_5,
+            version=REFERENCE_VERSION if is_4 else REFERENCE_VERSION_5,
+            broker_options=["-Dtls.server.mode=enforcing"],
+            options=(
+                "-Dtls.test.mode.enable=false",
+                f"-Dtls.server.certPath={tmp_path}/cert.pem",
+                f"-Dtls.server.keyPath={tmp_path}/key.pem",
+            ),
+        )
+    name_server = reference.name_server
+    encrypted = ("--tls-ca", tmp_path / "ca.pem")
+    known = (*encrypted, "--access-key", "operator", "--secret-key", "operator-secret")
+    try:
+        trivet("produce", TOPIC, "a", "b", "c", "--namesrv", name_server, *known)
+        command = ("migrate", "--from", name_server)
+        for options, reason in (
+            ((), "connection"),
+            (encrypted, "accesskey" if is_4 else "username"),
+            ((*known[:-1], "wrong"), "signature"),
+        ):
+            refused = subprocess.run(
+                [TRIVET, *map(str, (*command, *options))],
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+            assert (refused.returncode, refused.stdout) == (1, ""), refused.stderr
+            assert reason in refused.stderr.lower()
+            assert len(refused.stderr.splitlines()) == 1
+        trivet("config", "set", "brokerPermission=4", "--yes", "--namesrv", name_server, *known)
+        report = json.loads(trivet(*command, *known, "--to", tmp_path / "backup", "--follow", "--json"))
+    finally:
+        reference.stop()
+    assert (report["messages"], report["is_complete"]) == (3, True)
+    trivet("backup", "verify", tmp_path / "backup")
 
 
 def report_of(follower: Child) -> dict[str, Any]:

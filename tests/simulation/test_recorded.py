@@ -32,7 +32,7 @@ def _events(data: bytes) -> Iterator[TraceEvent]:
 def _judge(run: tuple[World, Result], change: Callable[[TraceEvent, Invoke | None], TraceEvent]) -> None:
     """Judges all clients, each event changed before."""
     world, result = run
-    clients = RecordedClients(world.model)
+    clients = RecordedClients({group.name: group.model for group in world.groups})
     for name in world.traces.histories:
         asked: dict[int, Invoke] = {}
         events = []

@@ -27,7 +27,7 @@ export function chart({ title, series, signal, height = HEIGHT_PX }) {
         cursor: { points: { size: 6 }, y: false },
         scales: { x: { time: true }, y: { range: (_, low, high) => [0, Math.max(high ?? 0, 1) * 1.1] } },
         axes: [
-          { ...axis, size: 26, values: (_, ticks) => ticks.map(clock) },
+          { ...axis, size: 26, space: 80, values: (_, ticks) => ticks.map(clock) },
           { ...axis, size: 56, incrs: WHOLE, values: (_, ticks) => ticks.map((tick) => series[0].value(tick)) },
         ],
         series: [

@@ -1,16 +1,20 @@
-"""The faults of a group of real processes, and how they are undone.
+"""The faults of groups of real processes, and how they are undone.
 
-Each fault runs as a task for its duration. One process fault at a time takes a node; a fault that finds no node to act
-on, or would take more than an operator would, does not fire and is not counted:
+Faults hit machines. A machine has a node of each group, with one group a single process, and all of them are killed,
+stopped, cut off at once.
 
-- *new disk* waits for a moment in which every other node runs, is reached and holds everything: two nodes that lose
-  what they had are more than Raft promises to survive. While an operator waits no other fault begins.
-- *replace* adds a node, promotes it and removes another one. What it began is brought to its end, whatever happens
-  meanwhile, because the group it leaves is one that operators would not leave either.
+Each fault runs as a task for its duration. One process fault at a time takes a machine; a fault that finds no machine
+to act on, or would take more than an operator would, does not fire and is not counted:
+
+- *new disk* waits for a moment in which every other node runs, is reached and holds everything: two nodes of a group
+  that lose what they had are more than Raft promises to survive. While an operator waits no other fault begins.
+- *replace* adds a machine, promotes its nodes and removes those of another one. What it began is brought to its end,
+  whatever happens meanwhile, because the groups it leaves are such that operators would not leave either.
 """
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import signal
 from collections.abc import Awaitable, Callable
@@ -55,9 +59,10 @@ class Faults:
         self._recording = recording
         self._admin = admin
         self._tell = tell
-        self._taken: dict[str, None] = {}
-        self._cut_off: dict[str, int] = {}
-        self._replacing: tuple[str, str] | None = None
+        self._taken: dict[int, None] = {}
+        self._cut_off: dict[int, int] = {}
+        self._replacing: tuple[int, int] | None = None
+        """The machines that goes and that comes."""
         self._name_server_down = False
         self._waiting = 0
         """Operators who wait for a calm moment."""
@@ -95,31 +100,40 @@ class Faults:
         self._tell(words)
         return words
 
-    def _free(self) -> list[str]:
-        """Running nodes that no other fault has taken."""
+    def _on(self, machine: int) -> list[LocalNode]:
+        return self._cluster.layout.on_machine(machine)
+
+    def _ids(self, *machines: int) -> list[str]:
+        return [node.id for machine in machines for node in self._on(machine)]
+
+    def _free(self) -> list[int]:
+        """Machines whose nodes all run, and that no other fault has taken."""
         return [
-            node.id for node in self._cluster.nodes.values() if node.running and node.id not in self._taken
+            machine
+            for machine in self._cluster.layout.machines()
+            if machine not in self._taken and all(node.running for node in self._on(machine))
         ]
 
-    def _start(self, node_id: str) -> None:
-        self._recording.fault("start", [node_id])
-        self._cluster.start(node_id)
+    def _start(self, machine: int) -> None:
+        self._recording.fault("start", self._ids(machine))
+        self._cluster.start_machine(machine)
 
-    async def _start_again(self, fault: Fault, nodes: list[str]) -> None:
-        """Starts nodes, and mostly leaves them alone until they listen.
+    async def _start_again(self, fault: Fault, machines: list[int]) -> None:
+        """Starts machines, and mostly leaves them alone until their nodes listen.
 
         Otherwise a busy machine, on which a start takes seconds, would never have a majority that could be disturbed.
         """
-        for node_id in nodes:
-            self._start(node_id)
+        for machine in machines:
+            self._start(machine)
         if fault.amount < _STARTS_INTERRUPTED:
             return
         with trio.move_on_after(_START_S):
-            for node_id in nodes:
-                await self._wait_listening(node_id)
+            for machine in machines:
+                for node in self._on(machine):
+                    await self._wait_listening(node)
 
-    async def _wait_listening(self, node_id: str) -> None:
-        host, port = split_address(self._cluster.nodes[node_id].address)
+    async def _wait_listening(self, node: LocalNode) -> None:
+        host, port = split_address(node.address)
         while True:
             try:
                 stream = await trio.open_tcp_stream(host, port)
@@ -129,17 +143,17 @@ class Faults:
                 await stream.aclose()
                 return
 
-    async def _with_node(self, fault: Fault, act: Callable[[LocalNode], Awaitable[None]]) -> None:
-        """Takes a free node, if there is one, for as long as `act` lasts."""
+    async def _with_machine(self, fault: Fault, act: Callable[[int], Awaitable[None]]) -> None:
+        """Takes a free machine, if there is one, for as long as `act` lasts."""
         free = self._free()
         if not free:
             return
-        node = self._cluster.nodes[pick(fault.target, free)]
-        self._taken[node.id] = None
+        machine = pick(fault.target, free)
+        self._taken[machine] = None
         try:
-            await act(node)
+            await act(machine)
         finally:
-            del self._taken[node.id]
+            del self._taken[machine]
 
     async def _during(self, words: str, seconds: float) -> None:
         self.current[words] = None
@@ -151,81 +165,91 @@ class Faults:
     # ------------------------------------------------------------------ processes
 
     async def _kill(self, fault: Fault) -> None:
-        async def act(node: LocalNode) -> None:
-            words = self._fire(fault, [node.id], f"SIGKILL for {fault.duration_s:.1f} s")
-            await self._cluster.kill(node.id)
+        async def act(machine: int) -> None:
+            words = self._fire(fault, self._ids(machine), f"SIGKILL for {fault.duration_s:.1f} s")
+            await self._cluster.kill_machine(machine)
             await self._during(words, fault.duration_s)
-            await self._start_again(fault, [node.id])
+            await self._start_again(fault, [machine])
 
-        await self._with_node(fault, act)
+        await self._with_machine(fault, act)
 
     async def _kill_all(self, fault: Fault) -> None:
         """Their page cache stays, so that nothing acknowledged may be missing."""
-        nodes = self._free()
-        if not nodes:
+        machines = self._free()
+        if not machines:
             return
-        self._taken.update(dict.fromkeys(nodes))
+        self._taken.update(dict.fromkeys(machines))
         try:
-            words = self._fire(fault, nodes)
-            for child in [self._cluster.kill_nowait(node_id) for node_id in nodes]:
+            words = self._fire(fault, self._ids(*machines))
+            for child in [self._cluster.kill_nowait(node_id) for node_id in self._ids(*machines)]:
                 await child.exited.wait()
             await self._during(words, min(fault.duration_s, 1.0))
-            await self._start_again(fault, nodes)
+            await self._start_again(fault, machines)
         finally:
-            for node_id in nodes:
-                del self._taken[node_id]
+            for machine in machines:
+                del self._taken[machine]
 
     async def _restart(self, fault: Fault) -> None:
-        async def act(node: LocalNode) -> None:
-            words = self._fire(fault, [node.id], "SIGTERM")
+        async def act(machine: int) -> None:
+            words = self._fire(fault, self._ids(machine), "SIGTERM")
             self.current[words] = None
-            await self._cluster.stop(node.id)
+            async with trio.open_nursery() as nursery:
+                for node_id in self._ids(machine):
+                    nursery.start_soon(self._cluster.stop, node_id)
             self.current.pop(words, None)
-            await self._start_again(fault, [node.id])
+            await self._start_again(fault, [machine])
 
-        await self._with_node(fault, act)
+        await self._with_machine(fault, act)
 
     async def _pause(self, fault: Fault) -> None:
-        async def act(node: LocalNode) -> None:
-            words = self._fire(fault, [node.id], f"SIGSTOP for {fault.duration_s:.1f} s")
-            self._cluster.signal(node.id, signal.SIGSTOP)
+        async def act(machine: int) -> None:
+            words = self._fire(fault, self._ids(machine), f"SIGSTOP for {fault.duration_s:.1f} s")
+            for node_id in self._ids(machine):
+                self._cluster.signal(node_id, signal.SIGSTOP)
             try:
                 await self._during(words, fault.duration_s)
             finally:
-                if node.running:
-                    self._cluster.signal(node.id, signal.SIGCONT)
+                for node in self._on(machine):
+                    if node.running:
+                        self._cluster.signal(node.id, signal.SIGCONT)
 
-        await self._with_node(fault, act)
+        await self._with_machine(fault, act)
 
     async def _new_disk(self, fault: Fault) -> None:
-        async def act(node: LocalNode) -> None:
-            if not await self._possible(partial(self._others_hold_everything, node.id)):
+        async def act(machine: int) -> None:
+            if not await self._possible(partial(self._others_hold_everything, machine)):
                 return
-            words = self._fire(fault, [node.id])
-            await self._cluster.kill(node.id)
-            await trio.to_thread.run_sync(shutil.rmtree, Path(node.settings.storage.path))
-            self._start(node.id)
+            words = self._fire(fault, self._ids(machine))
+            await self._cluster.kill_machine(machine)
+            for node in self._on(machine):
+                await trio.to_thread.run_sync(shutil.rmtree, Path(node.settings.storage.path))
+            self._start(machine)
             self.current[words] = None
             try:
-                # Until it has recovered, no other node may lose anything; it keeps trying beyond that.
+                # Until its nodes have recovered, no other may lose anything; they keep trying beyond that.
                 with trio.move_on_after(_OPERATION_S):
-                    await self._wait_full_member(node.id)
+                    for node_id in self._ids(machine):
+                        await self._wait_full_member(node_id)
             finally:
                 self.current.pop(words, None)
 
-        await self._with_node(fault, act)
+        await self._with_machine(fault, act)
 
-    async def _others_hold_everything(self, node_id: str) -> bool:
-        """True if this node may lose its disk: the rest of the group is whole, and stays so meanwhile."""
+    async def _others_hold_everything(self, machine: int) -> bool:
+        """True if this machine may lose its disk: the rest of each group is whole, and stays so meanwhile."""
         cluster = self._cluster
-        others = [node for node in cluster.nodes if node != node_id]
         if self._cut_off or self._replacing or len(self._taken) > 1:
             return False
         status = await cluster.status()
-        commit_index = max((node.commit_index for node in status.values()), default=0)
+        committed: dict[str, int] = {}
+        for one in status.values():
+            committed[one.group] = max(committed.get(one.group, 0), one.commit_index)
         return all(
-            other in status and status[other].recovering is None and status[other].last_index >= commit_index
-            for other in others
+            node.id in status
+            and status[node.id].recovering is None
+            and status[node.id].last_index >= committed[node.group]
+            for node in cluster.nodes.values()
+            if node.machine != machine
         )
 
     async def _wait_full_member(self, node_id: str) -> None:
@@ -250,64 +274,79 @@ class Faults:
 
     # ------------------------------------------------------------------ network
 
-    async def _cut(self, fault: Fault, nodes: list[str], links: list[tuple[str, str]], detail: str) -> None:
-        words = self._fire(fault, nodes, f"{detail} for {fault.duration_s:.1f} s")
-        for node in nodes:
-            self._cut_off[node] = self._cut_off.get(node, 0) + 1
+    async def _cut(
+        self, fault: Fault, machines: list[int], links: list[tuple[str, str]], detail: str
+    ) -> None:
+        words = self._fire(fault, self._ids(*machines), f"{detail} for {fault.duration_s:.1f} s")
+        for machine in machines:
+            self._cut_off[machine] = self._cut_off.get(machine, 0) + 1
         try:
             with self._network.cut(*links):
                 await self._during(words, fault.duration_s)
         finally:
-            for node in nodes:
-                self._cut_off[node] -= 1
-                if not self._cut_off[node]:
-                    del self._cut_off[node]
+            for machine in machines:
+                self._cut_off[machine] -= 1
+                if not self._cut_off[machine]:
+                    del self._cut_off[machine]
 
-    def _one_and_others(self, fault: Fault) -> tuple[str, list[str]]:
-        nodes = list(self._cluster.nodes)
-        node = pick(fault.target, nodes)
-        return node, [*(other for other in nodes if other != node), CLIENTS]
+    def _picked(self, fault: Fault) -> int:
+        return pick(fault.target, self._cluster.layout.machines())
+
+    def _beside(self, machine: int) -> list[int]:
+        return [other for other in self._cluster.layout.machines() if other != machine]
+
+    def _links(self, machine: int, others: list[int], *, clients: bool) -> list[tuple[str, str]]:
+        """The ways from the nodes of a machine to those of others, and to the clients."""
+        ends = [*self._ids(*others), *([CLIENTS] if clients else [])]
+        return [(node, end) for node in self._ids(machine) for end in ends]
 
     async def _isolate(self, fault: Fault) -> None:
-        node, others = self._one_and_others(fault)
-        links = [(node, other) for other in others] + [(other, node) for other in others]
-        await self._cut(fault, [node], links, "from all")
+        machine = self._picked(fault)
+        links = self._links(machine, self._beside(machine), clients=True)
+        await self._cut(fault, [machine], [*links, *_back(links)], "from all")
 
     async def _cut_one_way(self, fault: Fault) -> None:
-        node, others = self._one_and_others(fault)
+        machine = self._picked(fault)
+        links = self._links(machine, self._beside(machine), clients=True)
         if fault.amount < 0.5:
-            await self._cut(fault, [node], [(node, other) for other in others], "it reaches nobody")
+            await self._cut(fault, [machine], links, "it reaches nobody")
         else:
-            await self._cut(fault, [node], [(other, node) for other in others], "nobody reaches it")
+            await self._cut(fault, [machine], _back(links), "nobody reaches it")
 
     async def _cut_pair(self, fault: Fault) -> None:
-        node, others = self._one_and_others(fault)
-        other = others[int(fault.amount * (len(others) - 1))]
-        await self._cut(fault, [node, other], [(node, other), (other, node)], "from each other")
+        machine = self._picked(fault)
+        others = self._beside(machine)
+        other = others[int(fault.amount * len(others))]
+        links = self._links(machine, [other], clients=False)
+        await self._cut(fault, [machine, other], [*links, *_back(links)], "from each other")
 
     async def _delay(self, fault: Fault) -> None:
-        node, _ = self._one_and_others(fault)
+        nodes = self._ids(self._picked(fault))
         seconds = delay_of(fault.amount)
-        words = self._fire(fault, [node], f"{seconds * 1000:.0f} ms for {fault.duration_s:.1f} s")
-        with self._network.delay(node, seconds):
+        words = self._fire(fault, nodes, f"{seconds * 1000:.0f} ms for {fault.duration_s:.1f} s")
+        with contextlib.ExitStack() as slow:
+            for node in nodes:
+                slow.enter_context(self._network.delay(node, seconds))
             await self._during(words, fault.duration_s)
 
     async def _reset(self, fault: Fault) -> None:
-        node, _ = self._one_and_others(fault)
-        broken = self._network.reset(node)
+        nodes = self._ids(self._picked(fault))
+        broken = sum([self._network.reset(node) for node in nodes])
         if broken:
-            self._fire(fault, [node], f"{broken} connections")
+            self._fire(fault, nodes, f"{broken} connections")
 
     # ------------------------------------------------------------------ operators
 
     async def _transfer(self, fault: Fault) -> None:
-        nodes = list(self._cluster.nodes)
+        names = self._cluster.layout.options.group_names
+        group = names[int(fault.amount * len(names))]
+        nodes = [node.id for node in self._cluster.layout.members(group)]
 
         async def handed_over() -> bool:
             try:
-                leader = (await self._admin.members()).node
+                leader = (await self._admin.members(group)).node
                 target = pick(fault.target, [node for node in nodes if node != leader])
-                await self._admin.transfer_leadership(target)
+                await self._admin.transfer_leadership(target, group)
             except ClientError:
                 return False
             self._fire(fault, [target])
@@ -322,47 +361,60 @@ class Faults:
         if not await self._possible(is_calm):
             return
         old = pick(fault.target, self._free())
-        joined = self._cluster.layout.add_node()
-        self._replacing = (old, joined.id)
-        words = self._fire(fault, [old, joined.id])
+        joined = self._cluster.layout.add_machine()[0].machine
+        self._replacing = (old, joined)
+        words = self._fire(fault, self._ids(old, joined))
         self.current[words] = None
-        self._taken[joined.id] = self._taken[old] = None
+        self._taken[joined] = self._taken[old] = None
         try:
-            self._start(joined.id)
+            self._start(joined)
             with trio.move_on_after(_OPERATION_S):
                 await self.finish_replacement()
         finally:
             self.current.pop(words, None)
-            if self._is_replaced(joined.id):
-                self._taken.pop(joined.id, None)
+            if self._is_replaced(joined):
+                self._taken.pop(joined, None)
             self._taken.pop(old, None)
 
-    def _is_replaced(self, joined: str) -> bool:
+    def _is_replaced(self, joined: int) -> bool:
         return self._replacing is None or self._replacing[1] != joined
 
     async def finish_replacement(self) -> None:
-        """Brings a replacement that was begun to its end, step by step, as an operator who looks at the group."""
-        while self._replacing is not None:
-            old, joined = self._replacing
-            try:
-                members = await self._admin.members()
-                if joined not in members.voters + members.learners:
-                    await self._admin.add_member(joined, self._cluster.nodes[joined].peer_address)
-                elif joined in members.learners:
-                    await self._admin.promote_member(joined, timeout_s=1.0)
-                elif old in members.voters:
-                    await self._admin.remove_member(old)
-                else:
-                    await self._retire(old)
-                    self._replacing = None
-            except ClientError:
-                await trio.sleep(_ASK_AGAIN_S)
-
-    async def _retire(self, node_id: str) -> None:
-        if self._cluster.nodes[node_id].running:
-            await self._cluster.stop(node_id)
-        self._cluster.layout.discard(node_id)
+        """Brings a replacement that was begun to its end, group by group and step by step, as an operator does."""
+        if self._replacing is None:
+            return
+        old, joined = self._replacing
+        for node in self._on(joined):
+            (before,) = [one.id for one in self._on(old) if one.group == node.group]
+            while not await self._step_of_replacement(before, node):
+                pass
+        for node_id in self._ids(old):
+            if self._cluster.nodes[node_id].running:
+                await self._cluster.stop(node_id)
+            self._cluster.layout.discard(node_id)
         self._cluster.layout.write_peers()
+        self._replacing = None
+
+    async def _step_of_replacement(self, old: str, joined: LocalNode) -> bool:
+        """Takes the step that the members of a group ask for next; tells whether there is none."""
+        group = joined.group
+        try:
+            members = await self._admin.members(group)
+            if joined.id not in members.voters + members.learners:
+                await self._admin.add_member(joined.id, joined.peer_address, group)
+            elif joined.id in members.learners:
+                await self._admin.promote_member(joined.id, group, timeout_s=1.0)
+            elif old in members.voters:
+                await self._admin.remove_member(old, group)
+            else:
+                return True
+        except ClientError:
+            await trio.sleep(_ASK_AGAIN_S)
+        return False
+
+
+def _back(links: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(target, source) for source, target in links]
 
 
 _OF_OPERATORS: Final = frozenset({"new disk", "transfer", "replace"})

@@ -7,11 +7,13 @@ what is there that should not be, or is there twice.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from broker.tools.cluster.compare import walk_entries
 from broker.trace import TRACE_SUFFIX, Damage, TraceEvent, TraceHeader, read_trace
+from log.private_files import make_directories
 from simulation.judges.group_model import GroupModel
 from simulation.judges.recorded import RecordedClients, commit_times
 
@@ -19,30 +21,73 @@ _ENTRIES_MAX: Final = 500_000
 """The model of a log is in memory, about a kilobyte an entry: the traces of longer runs Spark judges alone."""
 
 
-def judge_clients(
-    trace_directory: Path,
-    data_directories: Mapping[str, Path],
-    last_index: int,
-    *,
-    voters: Sequence[str],
-    at_most_once: Set[str],
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class JudgedGroup:
+    """What is left of a group: its stores by node, the same up to ``last_index``, which began with these ``voters``."""
+
+    name: str
+    voters: Sequence[str]
+    stores: Mapping[str, Path]
+    last_index: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """The traces of a run: those of replicas by their group, and the others."""
+
+    directory: Path
+    others: Sequence[Path]
+    replicas: Mapping[str, Sequence[Path]]
+
+    @classmethod
+    def below(cls, directory: Path) -> Recorded:
+        """Tell the traces in a directory apart, by what they say of themselves."""
+        others: list[Path] = []
+        replicas: dict[str, list[Path]] = {}
+        for path in sorted(directory.glob(f"*{TRACE_SUFFIX}")):
+            header = next(_items(path), None)
+            if isinstance(header, TraceHeader) and header.source == "replica":
+                replicas.setdefault(dict(header.attributes).get("group", ""), []).append(path)
+            else:
+                others.append(path)
+        return cls(directory=directory, others=others, replicas=replicas)
+
+    def histories(self) -> list[Path]:
+        """Return a directory with one history for each group, as the checker wants them: terms are a group's own.
+
+        That of a single group is the directory itself; of several each has links to the traces of its replicas and to
+        all others. Raises OSError.
+        """
+        if len(self.replicas) <= 1:
+            return [self.directory]
+        made = []
+        for group, replicas in sorted(self.replicas.items()):
+            history = self.directory / group
+            make_directories(history)
+            for path in (*replicas, *self.others):
+                (history / path.name).hardlink_to(path)
+            made.append(history)
+        return made
+
+
+def judge_clients(trace_directory: Path, groups: Sequence[JudgedGroup], *, at_most_once: Set[str]) -> None:
     """Judges the traces of all clients; those named in `at_most_once` store no message twice. Raises Violation.
 
-    The stores are the same up to `last_index`, and began with these voters. Nothing is judged if no log has its first
-    entry any more, or the log is long.
+    Nothing is judged if no log of a group has its first entry any more, or if the logs are long.
     """
-    if last_index >= _ENTRIES_MAX:
+    if sum(group.last_index for group in groups) >= _ENTRIES_MAX:
         return
-    paths = sorted(trace_directory.glob(f"*{TRACE_SUFFIX}"))
-    replicas = (event for path in paths for event in _events(path, "replica"))
-    times = commit_times(replicas, last_index + 1)
-    model = GroupModel()
-    model.voters = tuple(voters)
-    if not any(_learn(model, node, directory, times) for node, directory in data_directories.items()):
-        return
-    clients = RecordedClients(model)
-    for path in paths:
+    recorded = Recorded.below(trace_directory)
+    models: dict[str, GroupModel] = {}
+    for group in groups:
+        replicas = (event for path in recorded.replicas[group.name] for event in _events(path, "replica"))
+        times = commit_times(replicas, group.last_index + 1)
+        model = models[group.name] = GroupModel()
+        model.voters = tuple(group.voters)
+        if not any(_learn(model, node, directory, times) for node, directory in group.stores.items()):
+            return
+    clients = RecordedClients(models)
+    for path in recorded.others:
         process = path.name.removesuffix(TRACE_SUFFIX)
         clients.judge(process, _events(path, "client"), at_most_once=process in at_most_once)
     clients.check_end()
@@ -63,14 +108,19 @@ def _learn(model: GroupModel, node: str, directory: Path, times: Sequence[int]) 
 
 
 def _events(path: Path, source: str) -> Iterator[TraceEvent]:
-    """The events of a trace if it is from such a source. What is damaged is left out: the Spark checker tells of it."""
+    """The events of a trace if it is from such a source."""
+    for event in _items(path):
+        if not isinstance(event, TraceHeader):
+            yield event
+        elif event.source != source:
+            return
+
+
+def _items(path: Path) -> Iterator[TraceHeader | TraceEvent]:
+    """What a trace holds. What is damaged is left out: the Spark checker tells of it."""
 
     def ignore(damage: Damage) -> None:
         pass
 
     with path.open("rb") as stream:
-        for event in read_trace(stream, str(path), on_damage=ignore):
-            if not isinstance(event, TraceHeader):
-                yield event
-            elif event.source != source:
-                return
+        yield from read_trace(stream, str(path), on_damage=ignore)

@@ -1,7 +1,8 @@
 """Many SIGKILLs, one after the other, and how long the group was without an acknowledgement behind each.
 
-Each comes when the group has recovered from the one before. What is measured is what a client feels: behind the kill it
-sends a message, and what counts is when that is acknowledged.
+Each comes when the groups have recovered from the one before, and takes a machine: its node of each group. Of several
+groups one is drawn, whose leader or follower it is that dies with its machine. What is measured is what a client feels:
+behind the kill it sends a message, and what counts is when that is acknowledged, by whichever group.
 """
 
 from __future__ import annotations
@@ -71,15 +72,17 @@ class Kills:
 
     async def _kill(self, producer: Producer, number: int) -> None:
         cluster = self._cluster
-        leader = (await cluster.leader()).id
+        names = cluster.layout.options.group_names
+        group = names[0] if len(names) == 1 else self._random.choice(names)
+        leader = (await cluster.leader(group=group)).machine
         role = self._random.choice(_ROLES)
+        machines = cluster.layout.machines()
         match role:
             case "leader":
-                victims = [leader]
+                machines = [leader]
             case "follower":
-                victims = [self._random.choice([node for node in cluster.nodes if node != leader])]
-            case _:
-                victims = [*cluster.nodes]
+                machines = [self._random.choice([machine for machine in machines if machine != leader])]
+        victims = [node.id for machine in machines for node in cluster.layout.on_machine(machine)]
         self._recording.fault("kill", victims, f"number {number}")
         begin_s = trio.current_time()
         for child in [cluster.kill_nowait(node) for node in victims]:

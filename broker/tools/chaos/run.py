@@ -8,7 +8,7 @@ stores are byte-identical, and clients were told what the log says), and at last
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import trio
 from broker.client.admin import AdminClient
 from broker.settings.tables import Settings, StorageSettings
 from broker.tools.chaos.faults import Faults
-from broker.tools.chaos.judging import judge_clients
+from broker.tools.chaos.judging import JudgedGroup, Recorded, judge_clients
 from broker.tools.chaos.kills import Gaps, Kills
 from broker.tools.chaos.proxy import Network, open_network
 from broker.tools.chaos.schedule import FAULT_KINDS
@@ -53,6 +53,7 @@ class Summary(Counters, kw_only=True):
 
     seed: int
     nodes: int
+    groups: int = 1
     flush: str
     fault_seconds: float
     fired: dict[str, int] = {}
@@ -67,7 +68,8 @@ class Summary(Counters, kw_only=True):
     verdict: str = "not asked"
     seconds: float = 0.0
     directory: str = ""
-    traces: str = ""
+    traces: list[str] = []
+    """Directories, each with the history of a group."""
     report: str | None = None
 
 
@@ -86,6 +88,7 @@ class ChaosRun:
         *,
         kills: int = 0,
         nodes: int,
+        groups: int = 1,
         storage: StorageSettings,
         tell: Tell,
     ) -> None:
@@ -93,10 +96,10 @@ class ChaosRun:
         self.summary = Summary(
             seed=seed,
             nodes=nodes,
+            groups=groups,
             flush=storage.flush,
             fault_seconds=fault_seconds,
             directory=str(directory),
-            traces=str(directory / "traces"),
         )
         self.current: dict[str, None] = {}
         """The faults that are going on."""
@@ -119,6 +122,8 @@ class ChaosRun:
         finally:
             self.summary.warnings = self._warnings()
             self.summary.seconds = time.monotonic() - begin
+        recorded = Recorded.below(self.directory / "traces")
+        self.summary.traces = [str(path) for path in recorded.histories()]
         if self.summary.finding is not None:
             self._tell(f"FOUND: {self.summary.finding}")
         return self.summary
@@ -127,15 +132,22 @@ class ChaosRun:
         options = LocalClusterOptions(
             self.directory,
             nodes=self.summary.nodes,
+            groups=self.summary.groups,
             storage=self._storage,
             change=_behind_proxies(network),
             trace_directory=self.directory / "traces",
         )
         async with LocalCluster(options) as cluster:
-            voters = list(cluster.nodes)
+            voters = {
+                group: [node.id for node in cluster.layout.members(group)] for group in options.group_names
+            }
             await cluster.wait_ready()
-            leader = await cluster.leader()
-            self._tell(f"a name server and {options.nodes} brokers behind proxies serve; {leader.id} leads")
+            leaders = [(await cluster.leader(group=group)).id for group in options.group_names]
+            lead = "leads" if len(leaders) == 1 else "lead"
+            self._tell(
+                f"a name server and {len(cluster.nodes)} brokers behind proxies serve; "
+                f"{', '.join(leaders)} {lead}"
+            )
             async with AdminClient(cluster.name_server_address) as admin:
                 await admin.create_topic(TOPIC, queues=QUEUES)
                 with Recording(self.directory / "traces") as recording:
@@ -209,28 +221,31 @@ class ChaosRun:
             warnings.append(f"drawn, and never possible: {', '.join(sorted(missing))}")
         return warnings
 
-    async def _compare(self, cluster: LocalCluster, voters: list[str]) -> None:
-        commit_index = await cluster.wait_caught_up()
+    async def _compare(self, cluster: LocalCluster, voters: Mapping[str, Sequence[str]]) -> None:
+        committed = await cluster.wait_caught_up()
         self.phase = "the nodes stop, and their stores are compared"
         unclean = [node_id for node_id in cluster.nodes if not await cluster.stop(node_id)]
         if unclean:
             raise ChaosFinding(f"{', '.join(unclean)} did not stop cleanly")
-        stores = {node.id: node.data_directory for node in cluster.nodes.values()}
-        comparison = await trio.to_thread.run_sync(compare_stores, stores, commit_index)
-        self.summary.entries_compared = comparison.entries
-        self.summary.bytes_compared = comparison.bytes
+        groups = [
+            JudgedGroup(
+                name=group,
+                voters=voters[group],
+                stores={node.id: node.data_directory for node in cluster.layout.members(group)},
+                last_index=index,
+            )
+            for group, index in committed.items()
+        ]
+        for group in groups:
+            comparison = await trio.to_thread.run_sync(compare_stores, group.stores, group.last_index)
+            self.summary.entries_compared += comparison.entries
+            self.summary.bytes_compared += comparison.bytes
         self._tell(
-            f"the stores are byte-identical: {comparison.entries:,} entries, {comparison.bytes:,} bytes"
+            f"the stores of each group are byte-identical: {self.summary.entries_compared:,} entries, "
+            f"{self.summary.bytes_compared:,} bytes"
         )
         self.phase = "what clients were told is held against the log"
-        judge = partial(
-            judge_clients,
-            self.directory / "traces",
-            stores,
-            commit_index,
-            voters=voters,
-            at_most_once=AT_MOST_ONCE,
-        )
+        judge = partial(judge_clients, self.directory / "traces", groups, at_most_once=AT_MOST_ONCE)
         try:
             await trio.to_thread.run_sync(judge)
         except Violation as violation:

@@ -7,12 +7,14 @@ differs from run to run. Pure.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from simulation.plans.plan import Fault
 from simulation.plans.swarm import Rhythm, draw_fault, draw_faults, draw_kinds
 from simulation.randomness import stream
 from simulation.scheduler import MILLISECOND, SECOND
+
+Picked = TypeVar("Picked")
 
 FAULT_KINDS: Final = (
     *("kill", "kill all", "restart", "pause", "new disk", "isolate", "cut one way", "cut pair", "delay"),
@@ -69,6 +71,6 @@ def delay_of(amount: float) -> float:
     return float(0.4 * amount**3)
 
 
-def pick(target: int, nodes: Sequence[str]) -> str:
-    """The node that a fault's target means among these, of which there must be one."""
-    return nodes[target % len(nodes)]
+def pick(target: int, among: Sequence[Picked]) -> Picked:
+    """The machine or node that a fault's target means among these, of which there must be one."""
+    return among[target % len(among)]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from broker.tools.cli.errors import FAILED, INTERRUPTED, USAGE, CommandError
+from broker.tools.cli.local_cluster import PROCESSES_MAX
 from broker.tools.cli.options import AsJson
 from broker.tools.cli.progress import Progress
 from broker.tools.cli.run_directory import UNDECIDED, judge_traces, log_clients_to, prepare_directory
@@ -31,15 +32,18 @@ def chaos(
     kills: Annotated[
         int, Parameter(help="Instead of a schedule so many SIGKILLs, each measured until an acknowledgement.")
     ] = 0,
-    nodes: Annotated[Literal[3, 5], Parameter(help="Brokers in the group.")] = 3,
+    nodes: Annotated[Literal[3, 5], Parameter(help="Machines, each with a broker of every group.")] = 3,
+    groups: Annotated[
+        int, Parameter(help="Groups; faults hit a machine's brokers of all groups at once.")
+    ] = 1,
     flush: Annotated[Literal["sync", "async"], Parameter(help="When a message is acknowledged.")] = "async",
     analysis: Annotated[bool, Parameter(help="Whether Spark judges the traces.")] = True,
     json: AsJson = False,
 ) -> int:
-    """Run a local group under load and faults, and check that nothing is lost, doubled or read wrongly.
+    """Run a local group, or several, under load and faults, and check that nothing is lost, doubled or read wrongly.
 
     A name server and brokers behind proxies are killed, paused, restarted, cut off, slowed down, given empty disks and
-    replaced, by a schedule that the seed draws, while producers send and consumers read. Then the group must recover
+    replaced, by a schedule that the seed draws, while producers send and consumers read. Then each group must recover
     within a minute, its stores must be byte-identical, and Spark judges the traces.
 
     Exit codes: 0 everything holds, 1 something does not, 2 wrong usage, 3 nothing was found but the traces were not
@@ -52,9 +56,16 @@ def chaos(
     from broker.settings.tables import StorageSettings
     from broker.tools.chaos.run import ChaosRun
     from broker.tools.chaos.schedule import draw_schedule
+    from broker.tools.cluster.layout import GROUPS_MAX
 
     if not 0 < minutes <= 24 * 60:
         raise CommandError(f"--minutes {minutes:g}: more than 0, and at most a day (1440)", USAGE)
+    if not 1 <= groups <= GROUPS_MAX:
+        raise CommandError(f"--groups {groups}: from 1 to {GROUPS_MAX}", USAGE)
+    if groups * nodes > PROCESSES_MAX:
+        raise CommandError(
+            f"--groups {groups} --nodes {nodes}: at most {PROCESSES_MAX} brokers together", USAGE
+        )
     if not 0 <= kills <= 10_000:
         raise CommandError(f"--kills {kills}: at most 10000", USAGE)
     if seed is None:
@@ -81,6 +92,7 @@ def chaos(
         seconds,
         kills=kills,
         nodes=nodes,
+        groups=groups,
         storage=storage,
         tell=display.tell,
     )
@@ -94,7 +106,8 @@ def chaos(
     elif analysis:
         display.tell("Spark judges the traces")
         try:
-            judged, summary.verdict, summary.report = judge_traces(directory, keep_stdout=json)
+            histories = [Path(path) for path in summary.traces]
+            judged, summary.verdict, summary.report = judge_traces(directory, histories, keep_stdout=json)
             code = code or judged
         except KeyboardInterrupt:
             code, summary.verdict = INTERRUPTED, "interrupted: the traces were not judged"
@@ -176,6 +189,7 @@ def _print_summary(summary: Summary, code: int) -> None:
     if summary.gaps is not None:
         course = f"--kills {sum(summary.gaps.kills.values())}"
     repeat = f"trivet chaos {course} --seed {summary.seed}"
+    repeat += f" --groups {summary.groups}" if summary.groups > 1 else ""
     repeat += f" --nodes {summary.nodes} --flush {summary.flush}"
     rows += [("traces", summary.verdict)]
     if summary.report is not None:
@@ -183,7 +197,7 @@ def _print_summary(summary: Summary, code: int) -> None:
     if code:
         rows += [
             ("look at", f"{summary.directory}: namesrv.log, clients.log, nX/broker.log"),
-            ("again", f"trivet analyze {summary.traces}"),
+            ("again", f"trivet analyze {' '.join(summary.traces)}"),
         ]
     rows += [("repeat", repeat), ("time", f"{summary.seconds:.0f} s"), ("result", _RESULTS[code])]
     print_facts(rows)

@@ -11,6 +11,7 @@ import fcntl
 import logging
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -89,15 +90,17 @@ class Judgement(NamedTuple):
     report: str | None
 
 
-def judge_traces(directory: Path, *, spark: bool = False, keep_stdout: bool = False) -> Judgement:
-    """Judge ``directory/traces``, with Spark if they are long or ``spark``; what it prints goes to stderr with
-    `keep_stdout`."""
+def judge_traces(
+    directory: Path, histories: Sequence[Path] = (), *, spark: bool = False, keep_stdout: bool = False
+) -> Judgement:
+    """Judge ``directory/traces``, or these histories below it, with Spark if they are long or ``spark``; what it prints
+    goes to stderr with `keep_stdout`."""
     from broker.tools.cli.analysis import analyze
 
     report = directory / "report"
     with contextlib.redirect_stdout(sys.stderr) if keep_stdout else contextlib.nullcontext():
         try:
-            code = analyze(directory / "traces", report=report, spark=spark)
+            code = analyze(*(histories or [directory / "traces"]), report=report, spark=spark)
         except CommandError as error:
             print(f"trivet: {error}", file=sys.stderr)
             code = UNDECIDED

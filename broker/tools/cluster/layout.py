@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -212,12 +212,24 @@ class Layout:
         Without ``group`` it is one of the first. Its peers are all nodes that its group has in this cluster: `discard`
         those that are no members any more before.
         """
-        group = group or self.options.group
-        number, machine = self.options.group_names.index(group), self._machines
+        (node,) = self._add_machine([group or self.options.group])
+        return node
+
+    def add_machine(self) -> list[LocalNode]:
+        """Make files for one more node of each group, all on one new machine; returns them. As `add_node`."""
+        return self._add_machine(self.options.group_names)
+
+    def _add_machine(self, groups: Sequence[str]) -> list[LocalNode]:
+        machine = self._machines
         self._machines += 1
-        node_id = _node_id(number, machine)
-        listen, peer = self._reserve(number, machine)
-        return self._add(node_id, group, listen, {**self._peers(group), node_id: peer}, join=True)
+        added = []
+        for group in groups:
+            number = self.options.group_names.index(group)
+            node_id = _node_id(number, machine)
+            listen, peer = self._reserve(number, machine)
+            peers = {**self._peers(group), node_id: peer}
+            added.append(self._add(node_id, group, listen, peers, join=True))
+        return added
 
     def discard(self, node_id: str) -> None:
         """Forget a node that was removed from the group and is stopped; its files stay."""
@@ -238,6 +250,10 @@ class Layout:
     def on_machine(self, machine: int) -> list[LocalNode]:
         """The nodes of a machine, one of each group: what is lost with it."""
         return [node for node in self.nodes.values() if node.machine == machine]
+
+    def machines(self) -> list[int]:
+        """The numbers of all machines, in the order in which they came."""
+        return list(dict.fromkeys(node.machine for node in self.nodes.values()))
 
     def _peers(self, group: str) -> dict[str, str]:
         return {node.id: node.peer_address for node in self.members(group)}

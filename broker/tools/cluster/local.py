@@ -284,9 +284,9 @@ class LocalCluster:
 
         return await self._ask_until(newest, timeout_s)
 
-    async def wait_caught_up(self, timeout_s: float = READY_TIMEOUT_S) -> int:
-        """Wait until every running node has applied all that its group's leader had committed; returns that index of
-        the first group.
+    async def wait_caught_up(self, timeout_s: float = READY_TIMEOUT_S) -> dict[str, int]:
+        """Wait until every running node has applied all that its group's leader had committed; returns that index by
+        group.
 
         Raises trio.TooSlowError, ChildDiedError.
         """
@@ -307,7 +307,7 @@ class LocalCluster:
             )
 
         await self._ask_until(is_caught_up, timeout_s)
-        return targets[self.layout.options.group]
+        return targets
 
     async def ready_report(self) -> dict[str, object]:
         """The contents of the ``READY`` line: the name server's address, and each node's id, pid, address and role;

@@ -102,7 +102,7 @@ class Demonstration:
                 await admin.create_topic(TOPIC, queues=QUEUES)
             with Recording(self.directory / "traces") as recording:
                 await self._drive(cluster, recording)
-            commit_index = await cluster.wait_caught_up()
+            commit_index = (await cluster.wait_caught_up())[options.group]
             self._narrate(f"all nodes have applied entry {commit_index:,}")
             unclean = [node_id for node_id in cluster.nodes if not await cluster.stop(node_id)]
             if unclean:

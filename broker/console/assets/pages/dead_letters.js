@@ -47,7 +47,7 @@ function showOne({ root, signal, fail, reload }, group) {
     root,
     h("div", { class: "row between" }, h("h1", null, "Dead letters of ", h("a", { href: href("groups", group) }, group)), buttons),
     h("section", null, facts),
-    h("section", null, h("h2", null, "The newest ", number(SHOWN)), list.element),
+    h("section", null, h("h2", null, "The newest, at most ", number(SHOWN)), list.element),
   );
   poll(async () => {
     const letters = await ask(api("dead-letters", group), null, signal);

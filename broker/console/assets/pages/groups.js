@@ -74,7 +74,7 @@ function showOne({ root, signal, fail, reload }, name) {
             : "0",
         value: (queue) => queue.lag,
       },
-      { title: "Waits since", numeric: true, cell: (queue) => (queue.lag ? duration(queue.lag_s * 1000) : DASH), value: (queue) => queue.lag_s },
+      { title: "Oldest waits", numeric: true, cell: (queue) => (queue.lag ? duration(queue.lag_s * 1000) : DASH), value: (queue) => queue.lag_s },
       { title: "Held by", cell: (queue) => h("code", null, queue.owner ?? DASH), value: (queue) => queue.owner },
     ],
   });

@@ -11,7 +11,7 @@ export function show({ root, signal, query }) {
   const body = h("textarea", { rows: 8, required: true, spellcheck: "false" });
   body.value = "hello";
   const tag = h("input", { type: "text" });
-  const keys = h("input", { type: "text", placeholder: "several with spaces between" });
+  const keys = h("input", { type: "text", placeholder: "with spaces between" });
   const orderBy = h("input", { type: "text", placeholder: "any queue" });
   const delay = h(
     "select",
@@ -28,6 +28,7 @@ export function show({ root, signal, query }) {
   const properties = h("textarea", { rows: 3, spellcheck: "false", placeholder: "name = value, one on a line" });
   const problem = h("p", { class: "problem", role: "alert", hidden: true });
   const sent = h("ol", { class: "history" });
+  const nothing = h("p", { class: "faint" }, "Nothing yet.");
   const button = h("button", { type: "submit", class: "primary" }, "Send");
 
   async function submit(event) {
@@ -60,6 +61,7 @@ export function show({ root, signal, query }) {
               ),
         ),
       );
+      nothing.remove();
       notify("The message is stored.");
     } catch (error) {
       problem.textContent = error.message;
@@ -86,7 +88,7 @@ export function show({ root, signal, query }) {
         h("div", { class: "buttons" }, button),
       ),
     ),
-    h("section", null, h("h2", null, "Sent from here"), sent),
+    h("section", null, h("h2", null, "Sent from here"), nothing, sent),
   );
   ask("/api/topics", null, signal)
     .then((topics) => fill(names, topics.filter((one) => one.kind === "topic").map((one) => h("option", { value: one.name }))))
