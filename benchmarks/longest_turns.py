@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import structlog
 
-from benchmarks.full_state import WIDE_GROUP, fill_registry, fill_tables, group_name, topic_name
+from benchmarks.full_state import TOPICS, WIDE_GROUP, fill_registry, fill_tables, group_name, topic_name
 from broker.access.name_server_control import NameServerControl
 from broker.name_server import NameServer
 from broker.name_server.sessions import NameServerSessions
@@ -32,6 +32,7 @@ from broker.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable
 from broker.remoting.codes import RequestCode, Version
 from broker.remoting.command import encode, request
 from broker.remoting.register_body import RegisterBrokerBody, body_crc
+from broker.replica.replica import Replica
 from broker.requests.client_sessions import ClientSession
 from broker.requests.connection import Connection
 from broker.settings.tables import NameServerSettings
@@ -46,6 +47,7 @@ ENTRANCES: Final[tuple[tuple[type, str], ...]] = (
     (AcceptedLink, "received"),
     (RunningNode, "turn"),
     (RunningNode, "job_done"),
+    (Replica, "save_snapshot"),
     (NameServerSessions, "step"),
 )
 STORE: Final = StoreOptions(
@@ -395,6 +397,8 @@ def full_tables(longest: Longest) -> None:
     )
     for member in group.alive():
         fill_tables(member.alive.replica.metadata, group.wall_ms)
+        for number in range(TOPICS):
+            member.alive.replica.store.queues.make(topic_name(number), 0)
     fill_registry(group)
     client = group.connect()
     group.advance(30)

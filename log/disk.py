@@ -112,8 +112,9 @@ class Disk(Protocol):
     def read(self, path: str) -> bytes:
         """Worker. Returns the whole file. Raises DiskError."""
 
-    def write_durably(self, path: str, data: bytes) -> None:
-        """Worker. Replaces the file as a whole: temporary file, fsync, rename, fsync of the directory.
+    def write_durably(self, path: str, *data: bytes | memoryview) -> None:
+        """Worker. Replaces the file as a whole, by the pieces of `data`: temporary file, fsync, rename, fsync of the
+        directory.
 
         Raises DiskFullError, FlushError, DiskError.
         """

@@ -298,13 +298,13 @@ class MmapDisk:
         except OSError as error:
             raise _failure(path, "reading", error) from error
 
-    def write_durably(self, path: str, data: bytes) -> None:
+    def write_durably(self, path: str, *data: bytes | memoryview) -> None:
         full = self._root / path
         temporary = self._take_temporary(full)
         try:
             private_files.make_directories(full.parent)
             with io.BufferedWriter(private_files.open_file(temporary, "wb")) as file:
-                file.write(data)
+                file.writelines(data)
                 file.flush()
                 try:
                     os.fsync(file.fileno())

@@ -24,11 +24,16 @@ class Snapshot(NamedTuple):
     data: bytes
 
 
-def write_snapshot(disk: Disk, snapshot: Snapshot) -> None:
-    """Worker. Replaces the snapshot, durably. Raises DiskFullError, FlushError, DiskError."""
-    head = _HEAD.pack(_MAGIC, snapshot.applied_index, len(snapshot.data))
-    checksum = _CHECKSUM.pack(crc32(snapshot.data, crc32(head)))
-    disk.write_durably(PATH, b"".join((head, checksum, snapshot.data)))
+def write_snapshot(disk: Disk, applied_index: int, *data: bytes | memoryview) -> None:
+    """Worker. Replaces the snapshot, whose data come in pieces, durably.
+
+    Raises DiskFullError, FlushError, DiskError.
+    """
+    head = _HEAD.pack(_MAGIC, applied_index, sum(map(len, data)))
+    checksum = crc32(head)
+    for piece in data:
+        checksum = crc32(piece, checksum)
+    disk.write_durably(PATH, head, _CHECKSUM.pack(checksum), *data)
 
 
 def read_snapshot(disk: Disk) -> Snapshot | None:

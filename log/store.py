@@ -205,14 +205,17 @@ class Store:
         self._built_index = max(self._built_index, self.dispatched_index)
         return result
 
-    def queue_end_offsets(self) -> dict[tuple[str, int], int]:
-        """Returns by (topic, queue id) the offset of the next message, entries that are not dispatched included.
+    def queue_end(self, queue: tuple[str, int]) -> int:
+        """Returns the offset behind the last dispatched message of (topic, queue id)."""
+        found = self.queues.get(*queue)
+        return 0 if found is None else found.max_offset
 
-        A new leader assigns these offsets next, and a snapshot carries them for `reset`.
+    def queue_ends_behind_dispatch(self) -> dict[tuple[str, int], int]:
+        """Returns by (topic, queue id) the offset of the next message, where entries are not dispatched yet.
+
+        A new leader assigns these offsets next, and in other queues those that `queue_end` tells.
         """
-        ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in self.queues}
-        ends.update(queue_ends_of_entries(self.log, self.dispatched_index + 1, self.log.last_index))
-        return ends
+        return queue_ends_of_entries(self.log, self.dispatched_index + 1, self.log.last_index)
 
     def find_by_key(self, topic: str, key: str, limit: int) -> list[int]:
         """Returns the physical offsets of records that may have the key (UNIQ_KEY or one of KEYS), newest first.
@@ -304,9 +307,12 @@ class Store:
         """Returns the bytes of the disk that this store may still use."""
         return self._disk.usage().free_bytes
 
-    def save_snapshot(self, applied_index: int, data: bytes) -> None:
-        """Worker. Replaces the snapshot durably. Raises DiskFullError, FlushError, DiskError."""
-        write_snapshot(self._disk, Snapshot(applied_index, data))
+    def save_snapshot(self, applied_index: int, *data: bytes | memoryview) -> None:
+        """Worker. Replaces the snapshot, whose data come in pieces, durably.
+
+        Raises DiskFullError, FlushError, DiskError.
+        """
+        write_snapshot(self._disk, applied_index, *data)
         self.snapshot_index = applied_index
 
     def load_snapshot(self) -> Snapshot | None:
@@ -340,7 +346,7 @@ class Store:
 
         def install() -> None:
             # The log is empty and noted as pending: a crash before the end of this is repaired by another reset.
-            write_snapshot(self._disk, snapshot)
+            write_snapshot(self._disk, *snapshot)
             self.snapshot_index = snapshot.applied_index
             self.queues.remove_all()
             self.index.remove_all()

@@ -13,8 +13,10 @@ worker where they are cold, one at a time. The reader decides how fast.
     ILLEGAL_OPERATION 604   no backup is under way on this connection: it has ended, or the log began anew
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Final
 
 import msgspec
@@ -23,6 +25,7 @@ from broker.node.listeners import Listeners
 from broker.remoting.backup_description import BackupDescription
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Int64, RemotingCommand
+from broker.remoting.pieces import Pieces
 from broker.replica.replica import Replica
 from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER, Time
@@ -64,8 +67,11 @@ class _Backup:
     connection: Connection
     epoch: int
     last_index: int
-    snapshot: bytes
     needed_from: int
+    snapshot: list[bytes | memoryview] = field(default_factory=list)
+    """In pieces; none as long as it is being written."""
+    begins: list[int] = field(default_factory=list)
+    """The offset of each piece."""
 
 
 class BackupProcessor:
@@ -92,8 +98,8 @@ class BackupProcessor:
         """The first entry that the backup under way may still read; None if there is none."""
         return None if self._backup is None else self._backup.needed_from
 
-    def begin(self, connection: Connection, command: RemotingCommand) -> None:
-        """Begins a backup of all that is applied now, and describes it (`BackupDescription`).
+    def begin(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
+        """Begins a backup of all that is applied now, and describes it (`BackupDescription`), in steps.
 
         It takes the place of an earlier one of this connection. Raises `RequestError`.
         """
@@ -111,8 +117,8 @@ class BackupProcessor:
                 ResponseCode.SYSTEM_BUSY,
                 f"{replica.node_id} has applied up to {last_index}, not {wanted} yet",
             )
-        snapshot = replica.applied.snapshot(replica.membership.addresses).data
-        self._backup = _Backup(connection, log.epoch, last_index, snapshot, log.first_index)
+        written = replica.applied.written(replica.membership.addresses)
+        self._backup = backup = _Backup(connection, log.epoch, last_index, log.first_index)
         self._renew()
         description = BackupDescription(
             group=self._names.group,
@@ -126,8 +132,16 @@ class BackupProcessor:
             base_term=log.base_term,
             last_index=last_index,
             end_position=log.end_of(last_index),
-            snapshot_bytes=len(snapshot),
+            snapshot_bytes=0,
         )
+        state = yield from written
+        if self._backup is not backup:
+            raise RequestError(ResponseCode.ILLEGAL_OPERATION, "the backup has ended meanwhile")
+        backup.snapshot = state.all()
+        lengths = list(map(len, backup.snapshot))
+        backup.begins = [0, *accumulate(lengths[:-1])]
+        self._renew()
+        description = msgspec.structs.replace(description, snapshot_bytes=sum(lengths))
         reply(connection, command, ResponseCode.SUCCESS, body=msgspec.json.encode(description))
 
     def read_log(self, connection: Connection, command: RemotingCommand) -> None:
@@ -170,14 +184,21 @@ class BackupProcessor:
     def read_snapshot(self, connection: Connection, command: RemotingCommand) -> None:
         """Answers with bytes of the state behind the last entry. Raises `RequestError`."""
         offset = command.decode_fields(BackupSnapshotHeader).offset
-        snapshot = self._of(connection).snapshot
-        if not 0 <= offset < len(snapshot):
+        backup = self._of(connection)
+        length = backup.begins[-1] + len(backup.snapshot[-1]) if backup.snapshot else 0
+        if not 0 <= offset < length:
             raise RequestError(
-                ResponseCode.INVALID_PARAMETER,
-                f"byte {offset} is not in the {len(snapshot)} bytes of the snapshot",
+                ResponseCode.INVALID_PARAMETER, f"byte {offset} is not in the {length} bytes of the snapshot"
             )
         self._renew()
-        body = memoryview(snapshot)[offset : offset + SLICE_BYTES]
+        body, left = Pieces(), SLICE_BYTES
+        first = bisect_right(backup.begins, offset) - 1
+        for begin, piece in zip(backup.begins[first:], backup.snapshot[first:], strict=True):
+            part = memoryview(piece)[max(0, offset - begin) :][:left]
+            body.write(part)
+            left -= len(part)
+            if not left:
+                break
         reply(connection, command, ResponseCode.SUCCESS, body=body)
 
     def _of(self, connection: Connection) -> _Backup:

@@ -121,7 +121,7 @@ class ConnectionsProcessor:
         topics = (
             [name for name in named.split(";") if name]
             if named
-            else list(metadata.offsets_by_group.get(group, ()))
+            else list(metadata.offsets.by_group.get(group, ()))
         )
         offsets, pace, queues, rate = ObjectKeyed(), Pace(QUEUES_AT_ONCE), 0, 0.0
         for topic in dict.fromkeys(topics):
@@ -222,7 +222,7 @@ class ConnectionsProcessor:
         topic = command.decode_fields(TopicHeader).topic
         groups = dict.fromkeys(self._registry.consumer_groups_of(topic))
         groups |= dict.fromkeys(
-            group for group, topics in self._replica.metadata.offsets_by_group.items() if topic in topics
+            group for group, topics in self._replica.metadata.offsets.by_group.items() if topic in topics
         )
         sight = self._requests.sight(connection, command)
         self._reply(connection, command, encode_body(GroupList([*filter(sight.group, groups)])))
@@ -235,7 +235,7 @@ class ConnectionsProcessor:
         def write(some: Sequence[str]) -> bytes:
             return encode_body(list(filter(sight.topic, some)))
 
-        topics = list(self._replica.metadata.offsets_by_group.get(group, ()))
+        topics = list(self._replica.metadata.offsets.by_group.get(group, ()))
         return self._long_answers.tell(connection, command, listed(b'{"topicList":[', topics, write))
 
     def subscription(self, connection: Connection, command: RemotingCommand) -> None:

@@ -128,7 +128,7 @@ class StatisticsProcessor:
         pace, metadata = Pace(OFFSETS_AT_ONCE), self._replica.metadata
         groups = [
             group
-            for group, topics in metadata.offsets_by_group.items()
+            for group, topics in metadata.offsets.by_group.items()
             if header.topic in topics and group not in left_out
         ]
         for group in groups:
@@ -158,9 +158,9 @@ class StatisticsProcessor:
         body = Pieces(b'{"brokerAddr":%s,"consumeStatsList":[' % encode_body(self._address))
         told_before, behind, queues, pace = b"", 0, 0, Pace(QUEUES_AT_ONCE)
         # By group, in the order of the groups' table; one without progress is left out.
-        for group in dict.fromkeys((*metadata.groups, *metadata.offsets_by_group)):
+        for group in dict.fromkeys((*metadata.groups, *metadata.offsets.by_group)):
             begin = b"%s{%s:[" % (told_before, encode_body(group))
-            for topic in list(metadata.offsets_by_group.get(group, ())):
+            for topic in list(metadata.offsets.by_group.get(group, ())):
                 if pace.spent(1):
                     yield
                 config = metadata.topics.get(topic)

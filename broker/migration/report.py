@@ -111,7 +111,7 @@ def report_of(
         messages=queued,
         topics=topics,
         consumer_groups=len(metadata.groups),
-        positions=metadata.offset_count,
+        positions=metadata.offsets.count,
         delayed_waiting=sum(queue.next_offset - max(queue.first_offset, at) for queue, at in delayed),
         timed_waiting=timed.messages,
         half_open=len(metadata.transactions.times_checked),

@@ -190,14 +190,14 @@ class OffsetCommits:
 
     def check_room(self, group: str, queue_ids: Mapping[str, Collection[int]]) -> None:
         """Raises `RequestError` where a group cannot be given an offset in all these queues of topics."""
-        stored = self._replica.metadata.offsets_by_group.get(group, {})
+        stored = self._replica.metadata.offsets.by_group.get(group, {})
         self._check_room(
             sum(len(set(ids) - stored.get(topic, {}).keys()) for topic, ids in queue_ids.items())
         )
 
     def has_room(self, new: int) -> bool:
         """Tells whether so many new offsets may be stored."""
-        count, most = self._replica.metadata.offset_count, self._settings.current.limits.max_stored_offsets
+        count, most = self._replica.metadata.offsets.count, self._settings.current.limits.max_stored_offsets
         return not new or count + self._staged_new + self._under_way_new + new <= most
 
     def _check_room(self, new: int) -> None:
@@ -354,7 +354,7 @@ class OffsetCommits:
         if queue_id in metadata.offsets.get((group, topic), ()):
             return
         count, most = (
-            metadata.offset_count + self._staged_new + self._under_way_new,
+            metadata.offsets.count + self._staged_new + self._under_way_new,
             self._settings.current.limits.max_stored_offsets,
         )
         if count >= most:

@@ -189,7 +189,7 @@ class OffsetsProcessor:
         header = command.decode_fields(CloneGroupOffsetHeader)
         _check_group(header.destination_group)
         source, target = header.source_group, header.destination_group
-        offsets = self._replica.metadata.offsets_by_group.get(source, {})
+        offsets = self._replica.metadata.offsets.by_group.get(source, {})
         named = {header.topic} & offsets.keys() if header.topic else list(offsets)
 
         def topics() -> Iterator[str]:

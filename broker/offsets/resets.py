@@ -60,7 +60,7 @@ class OffsetResets:
     def target(self, group: str, topic: str, queue_id: int) -> int | None:
         """Returns the offset that a consumer which pulls is to go to, None if it may go on."""
         parked = self._replica.metadata.parked
-        if not parked.by_group or (group, topic, queue_id) in self._ending:
+        if not parked.offsets or (group, topic, queue_id) in self._ending:
             return None
         return parked.get(group, topic, queue_id)
 

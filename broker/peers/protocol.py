@@ -26,6 +26,7 @@ All input is checked here: a frame that is too long, cut, of unknown kind or wit
 """
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final, NamedTuple
 
@@ -48,6 +49,7 @@ from broker.peers.headers import (
     encode_header,
     encode_raft_header,
 )
+from broker.remoting.pieces import Pieces
 from broker.requests.connection import Buffer
 from broker.state.release import FIRST_FORMAT, Release
 from raft.messages import AppendRequest, Message, RecoveryResponse, SnapshotRequest
@@ -56,7 +58,7 @@ FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
 """The longest frame; the longest bodies, those of snapshots, go in pieces."""
 
 PIECE_BYTES: Final = 16 * 1024 * 1024
-"""The length of the pieces of a body that is longer than `WHOLE_BODY_BYTES_MAX`."""
+"""The longest piece of a body that is longer than `WHOLE_BODY_BYTES_MAX`."""
 
 WHOLE_BODY_BYTES_MAX: Final = 32 * 1024 * 1024
 """The longest body that goes in one frame: longer than any forwarded request, relayed response or append."""
@@ -283,20 +285,32 @@ def encode_frame(frame: Frame | HandshakeFrame) -> tuple[Buffer, ...]:
         case Proof(proof):
             header = cbor2.dumps(("proof", proof))
     if len(body) > WHOLE_BODY_BYTES_MAX:
-        return _in_pieces(header, body)
+        return _in_pieces(header, [body])
     head = _FRAME.pack(_HEADER_LENGTH_BYTES + len(header) + len(body), len(header)) + header
     return (head, body) if body else (head,)
 
 
-def _in_pieces(header: bytes, body: Buffer) -> tuple[Buffer, ...]:
-    if len(body) > BODY_BYTES_MAX:
-        raise PeerProtocolError(f"a body of {len(body)} bytes, at most {BODY_BYTES_MAX} can be sent")
-    view = memoryview(body)
+def encode_snapshot(frame: RaftFrame, state: Pieces) -> tuple[Buffer, ...]:
+    """Returns the frame of a snapshot, with the state as its body. Raises as `encode_frame`."""
+    header = encode_raft_header(frame.message, frame.position, frame.applied_index)
+    buffers = state.all()
+    length = sum(map(len, buffers))
+    if length > WHOLE_BODY_BYTES_MAX:
+        return _in_pieces(header, buffers)
+    return (_FRAME.pack(_HEADER_LENGTH_BYTES + len(header) + length, len(header)) + header, *buffers)
+
+
+def _in_pieces(header: bytes, body: Sequence[Buffer]) -> tuple[Buffer, ...]:
+    length = sum(map(len, body))
+    if length > BODY_BYTES_MAX:
+        raise PeerProtocolError(f"a body of {length} bytes, at most {BODY_BYTES_MAX} can be sent")
     buffers: list[Buffer] = []
-    for begin in range(0, len(view), PIECE_BYTES):
-        piece = view[begin : begin + PIECE_BYTES]
-        length = _HEADER_LENGTH_BYTES + len(PIECE_HEADER) + len(piece)
-        buffers += (_FRAME.pack(length, len(PIECE_HEADER)) + PIECE_HEADER, piece)
+    for whole in body:
+        view = memoryview(whole)
+        for begin in range(0, len(view), PIECE_BYTES):
+            piece = view[begin : begin + PIECE_BYTES]
+            length = _HEADER_LENGTH_BYTES + len(PIECE_HEADER) + len(piece)
+            buffers += (_FRAME.pack(length, len(PIECE_HEADER)) + PIECE_HEADER, piece)
     return (*buffers, _FRAME.pack(_HEADER_LENGTH_BYTES + len(header), len(header)) + header)
 
 

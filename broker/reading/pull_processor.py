@@ -153,7 +153,7 @@ class PullProcessor:
         flags = header.sys_flag
         if flags & COMMITS_OFFSET and header.commit_offset >= 0 and not self._checks.is_broadcast(group):
             self._offsets.stage(group, topic, header.queue_id, header.commit_offset)
-        if metadata.parked.by_group:
+        if metadata.parked.offsets:
             self._resets.pulled(group, topic, header.queue_id, header.queue_offset)
 
         # Read, then answer or hold. Only what says where the queue ends needs the certainty that this node leads.

@@ -8,18 +8,21 @@ past it, queues and metadata reflect different entries, and no snapshot of them 
 from collections.abc import Callable
 from typing import Any, Final
 
+from broker.remoting.pieces import Pieces
 from broker.replica.digests import Digests
 from broker.replica.internal_records import COMMAND, read_internal
 from broker.replica.room import Room
+from broker.replica.state_writing import StateWriting
 from broker.replica.upkeep import Upkeep
+from broker.requests.long_bodies import finished
 from broker.state.commands import Command, decode_command, deleted_topics
 from broker.state.metadata import Metadata
 from broker.state.release import Release
-from broker.state.snapshot import StateSnapshot, encode_state
+from broker.state.snapshot import StateSnapshot, state_written
+from broker.state.writing import ROWS_AT_ONCE, Written
 from broker.statistics.timings import Timings
 from log.dispatch import Arrival
 from log.errors import DamagedEntryError, DamagedLogError, DiskFullError
-from log.snapshot import Snapshot
 from log.store import Store
 
 COMMAND_BYTES_AT_ONCE: Final = 128 * 1024
@@ -40,12 +43,14 @@ class AppliedState:
         "_metadata_index",
         "_release",
         "_room",
+        "_rows_at_once",
+        "_saving",
         "_store",
-        "_timings",
         "_upkeep",
         "digests",
         "index",
         "metadata",
+        "writing",
     )
 
     def __init__(
@@ -57,17 +62,21 @@ class AppliedState:
         room: Room,
         release: Release,
         timings: Timings,
+        rows_at_once: int = ROWS_AT_ONCE,
     ) -> None:
         self._store = store
         self._upkeep = upkeep
         self._room = room
         self._release = release
-        self._timings = timings
+        self._rows_at_once = rows_at_once
+        self.writing = StateWriting(timings)
+        self._saving: Callable[[], None] | None = None
+        """While a snapshot for the disk is being written: gives it up."""
         self.index = store.dispatched_index
         self.metadata = metadata
         self._metadata_index = metadata_index
         """The last entry whose command `metadata` reflects; dispatch may restart before it."""
-        self.digests = Digests()
+        self.digests = Digests(self.writing, rows_at_once)
 
     @property
     def reflected_index(self) -> int:
@@ -159,6 +168,7 @@ class AppliedState:
     def reset(self, state: StateSnapshot, state_index: int, first_index: int, now_ns: int) -> None:
         """The log begins anew at `first_index`; `state`, the leader's, reflects the entries up to `state_index`."""
         self.metadata = state.metadata
+        self._give_up_saving()
         self._upkeep.note_format(self.metadata.format, now_ns)
         self._metadata_index = state_index
         self.index = first_index - 1
@@ -166,25 +176,39 @@ class AppliedState:
     # ------------------------------------------------------------------ snapshots
 
     def is_of_one_place(self, index: int) -> bool:
-        """True if the state is that of one place in the log, at `index` or behind it: `snapshot` may be called then."""
+        """True if the state is that of one place in the log, at `index` or behind it, as that of a snapshot is."""
         return self.index >= max(index, self._metadata_index)
 
-    def encode(self, addresses: dict[str, str]) -> bytes:
-        """Returns the state with the members' `addresses`. It reflects `reflected_index`."""
-        return encode_state(self.metadata, addresses, self._store.queues)
-
-    def snapshot(self, addresses: dict[str, str]) -> Snapshot:
-        """Returns the state of one place, with the members' `addresses`."""
-        assert self.is_of_one_place(self.index), "metadata and queues reflect the same entries"
-        return Snapshot(self.index, self.encode(addresses))
+    def written(self, addresses: dict[str, str]) -> Written:
+        """Writes the state as it is at this call, which reflects `reflected_index`, with the members' `addresses`."""
+        return state_written(self.metadata, addresses, self._store.queues, self._rows_at_once)
 
     def save(self, addresses: dict[str, str], now_ns: int) -> None:
-        """Writes the state durably once the log is durable so far; what comes before it may be deleted then.
+        """Begins to write the state: it is on the disk some turns later, once the log is durable so far. What comes
+        before it may be deleted then.
 
         As long as it is not of one place the old snapshot stays. Raises `log.errors.DiskError`.
         """
-        if self._upkeep.waiting_snapshot is None and self.is_of_one_place(self.index):
-            began_ns = self._timings.stopwatch()
-            snapshot = self.snapshot(addresses)
-            self._upkeep.keep_snapshot(snapshot, self._timings.stopwatch() - began_ns)
+        index = self.index
+
+        def written(state: Pieces, took_ns: int) -> None:
+            self._saving = None
+            self._upkeep.keep_snapshot(index, state, took_ns)
+            self._upkeep.write_snapshot(now_ns)
+
+        if self._saving is None and self._upkeep.waiting_snapshot is None and self.is_of_one_place(index):
+            self._saving = self.writing.begin(self.written(addresses), written)
+        else:
+            self._upkeep.write_snapshot(now_ns)
+
+    def save_at_once(self, addresses: dict[str, str], now_ns: int) -> None:
+        """Does the same in one call, for a stop. Raises `log.errors.DiskError`."""
+        self._give_up_saving()
+        if self.is_of_one_place(self.index):
+            self._upkeep.keep_snapshot(self.index, finished(self.written(addresses)), 0)
         self._upkeep.write_snapshot(now_ns)
+
+    def _give_up_saving(self) -> None:
+        if self._saving is not None:
+            self._saving()
+            self._saving = None

@@ -174,7 +174,7 @@ class BatchAppends:
         )
         positions = entry_log.make_room_for_all(sizes)
         key = (common.topic, common.queue_id)
-        first_offset = self._uncommitted.queue_ends.get(key, 0)
+        first_offset = self._uncommitted.queue_end(key)
         # All are encoded before the first is appended: one that cannot be raises here.
         if len(sizes) < RUN_FROM or not shared.fits:
             records = encode_each(shared, items, positions, first_offset)

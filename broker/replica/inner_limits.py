@@ -6,6 +6,8 @@ them in several appends. They suit real disks and networks; a simulated group, w
 
 from dataclasses import dataclass
 
+from broker.state.writing import ROWS_AT_ONCE
+
 
 @dataclass(frozen=True, slots=True)
 class InnerLimits:
@@ -15,6 +17,8 @@ class InnerLimits:
     """The most that one append carries, unless a single entry is larger."""
     snapshot_interval_entries: int = 200_000
     """A metadata snapshot is written after so many applied entries."""
+    state_rows_at_once: int = ROWS_AT_ONCE
+    """Rows of the state that one turn writes for a snapshot."""
     catch_up_lag_entries: int = 1000
     """A learner at most this far behind may be promoted (`RaftConfig`)."""
     pull_bytes_max: int = 256 * 1024
@@ -25,4 +29,5 @@ class InnerLimits:
     def __post_init__(self) -> None:
         for name in ("append_bytes_max", "snapshot_interval_entries", "pull_bytes_max", "hour_ms"):
             assert getattr(self, name) > 0, f"{name} is positive"
+        assert 0 < self.state_rows_at_once < 1 << 16, "so many rows have a head of three bytes at most"
         assert self.catch_up_lag_entries >= 0, "nobody is ahead of the leader"

@@ -30,6 +30,7 @@ import structlog
 
 from broker.peers import protocol as peer_protocol
 from broker.peers.protocol import RaftFrame
+from broker.remoting.pieces import Pieces
 from broker.replica.applied import AppliedState
 from broker.replica.batch_appends import BatchAppends
 from broker.replica.durability import Durability
@@ -193,7 +194,7 @@ class Replica:
         self._snapshot_state: StateSnapshot | None = None
         """What the snapshot that came last says: it is read before Raft hears of it."""
 
-        self._uncommitted = Uncommitted()
+        self._uncommitted = Uncommitted(store.queue_end)
         self.batches = BatchAppends(
             self, entry_log, self.raft, self._uncommitted, options.store_host, store.options.batch_messages
         )
@@ -224,7 +225,14 @@ class Replica:
         self.upkeep = Upkeep(store, self.raft, self.room, now_ns, self.release, timings)
         self.upkeep.note_format(start.metadata.format, now_ns)
         self.applied = AppliedState(
-            store, start.metadata, start.metadata_index, self.upkeep, self.room, self.release, timings
+            store,
+            start.metadata,
+            start.metadata_index,
+            self.upkeep,
+            self.room,
+            self.release,
+            timings,
+            limits.state_rows_at_once,
         )
         self.repairs = Repairs(
             entry_log, self.links, self.link_versions, self.loads, events, lambda: self._committed_index
@@ -232,6 +240,8 @@ class Replica:
         self.scrubbing = Scrubbing(
             store, self.repairs, lambda: self._committed_index, self.save_snapshot, now_ns
         )
+        self._snapshots_for: dict[str, Callable[[], None]] = {}
+        """By peer, gives up the snapshot that is being written for it."""
         self.members = Members(
             node_id, self.raft, membership, self.links, observer, options.release.newest_format
         )
@@ -278,7 +288,7 @@ class Replica:
 
     def queue_end(self, topic: str, queue_id: int) -> int:
         """The queue offset that the leader gives to the next message, uncommitted ones counted."""
-        return self._uncommitted.queue_ends.get((topic, queue_id), 0)
+        return self._uncommitted.queue_end((topic, queue_id))
 
     @property
     def owes_answers(self) -> bool:
@@ -339,7 +349,7 @@ class Replica:
             size += 1  # the topic's length takes two bytes
         physical_offset = entry_log.next_position(size) + HEADER_BYTES
         key = (message.topic, message.queue_id)
-        queue_offset = self._uncommitted.queue_ends.get(key, 0)
+        queue_offset = self._uncommitted.queue_end(key)
         record = self._encode_record(
             topic_bytes,
             message.queue_id,
@@ -528,6 +538,8 @@ class Replica:
         When jobs become due says `Jobs.due_ns`.
         """
         deadline: int | None = self.raft.deadline()
+        if self.applied.writing.is_under_way:
+            return self.now_ns
         due = self.repairs.due_ns
         if deadline is not None and deadline < due:
             due = deadline
@@ -665,17 +677,36 @@ class Replica:
         if link is None:
             self.raft.snapshot_failed(message.target, self.now_ns)
             return
-        snapshot = self.applied.encode(self.membership.addresses)
-        frame = RaftFrame(message, self._log.first_position, self.applied.reflected_index, snapshot)
+        frame = RaftFrame(message, self._log.first_position, self.applied.reflected_index)
+        if (give_up := self._snapshots_for.pop(message.target, None)) is not None:
+            give_up()
+        give_up = self.applied.writing.begin(
+            self.applied.written(self.membership.addresses),
+            lambda state, _: self._send_snapshot(frame, state),
+        )
+        if give_up is not None:
+            self._snapshots_for[message.target] = give_up
+
+    def _send_snapshot(self, frame: RaftFrame, state: Pieces) -> None:
+        """Sends a snapshot that was wanted some turns ago, if it is of use still."""
+        message = frame.message
+        assert isinstance(message, SnapshotRequest), "snapshots are sent by such a message"
+        self._snapshots_for.pop(message.target, None)
+        link = self.links.get(message.target)
+        leads = self.raft.role is fx.Role.LEADER and self.raft.term == message.term
+        if link is None or not leads or message.first_index != self._log.first_index:
+            self.raft.snapshot_failed(message.target, self.now_ns)
+            return
         try:
-            buffers = peer_protocol.encode_frame(frame)
+            buffers = peer_protocol.encode_snapshot(frame, state)
         except peer_protocol.PeerProtocolError as error:
             log.warning("snapshot not sent", target=message.target, reason=str(error))
             self.raft.snapshot_failed(message.target, self.now_ns)
             return
         link.send(*buffers)
         # A long one is on its way for a while, and is not to be sent again meanwhile.
-        self.raft.snapshot_sent(message.target, self.now_ns + len(snapshot) * SNAPSHOT_NS_PER_BYTE)
+        length = sum(map(len, buffers))
+        self.raft.snapshot_sent(message.target, self.now_ns + length * SNAPSHOT_NS_PER_BYTE)
 
     def _on_reset_log(self, effect: fx.ResetLog) -> None:
         frame = self._frame
@@ -701,7 +732,7 @@ class Replica:
     def turn(self, now_ns: int, wall_ms: int, send: Callable[[], None]) -> bool:
         """Does all that has become possible: replicates, answers sends, dispatches and applies what is committed.
 
-        Returns `is_behind`: the next turn is wanted at once.
+        Returns True if the next turn is wanted at once: it `is_behind`, or writes its state.
 
         `send` is called before the dispatch: acknowledgements and responses to sends need not wait for it, and what
         is asked because of them comes after this turn. Afterwards `durability`, `upkeep` and `loads` say what a worker
@@ -711,6 +742,9 @@ class Replica:
         applied = self.applied
         assert applied.index <= self._committed_index, "only what is committed is applied"
         self._has_timed_append = False
+        writing = applied.writing
+        if writing.is_under_way:
+            writing.step()
         raft = self.raft
         reads, trace = self._reads, self._trace
         durability = self.durability
@@ -748,7 +782,7 @@ class Replica:
                     break
             # A read that passes its barrier may propose something. It leaves in this turn: the next one may be far.
             reads.applied(applied.index)
-        return applied.index < self._committed_index and self.is_behind
+        return writing.is_under_way or (applied.index < self._committed_index and self.is_behind)
 
     def _tell_committed(self) -> None:
         """Tells the trace, and then those who wait for no more, what is committed: a checker compares the two."""
@@ -793,7 +827,7 @@ class Replica:
 
     def _start_serving(self) -> None:
         """Begins to answer for the group: all before this term is applied, and so the queues' ends are known."""
-        self._uncommitted.queue_ends = self.store.queue_end_offsets()
+        self._uncommitted.queue_ends = self.store.queue_ends_behind_dispatch()
         self.serving = True
         log.info("serving", term=self.raft.term, index=self._serving_from)
         self._observer.role_changed()
@@ -812,7 +846,7 @@ class Replica:
     # ------------------------------------------------------------------ the state kept apart from the log
 
     def save_snapshot(self) -> None:
-        """Writes the applied state durably once the log is durable so far. Raises `log.errors.DiskError`."""
+        """Begins to write the applied state, durably once the log is durable so far. Raises `log.errors.DiskError`."""
         self.applied.save(self.membership.addresses, self.now_ns)
 
     def head_deleted(self) -> None:
@@ -829,7 +863,7 @@ class Replica:
         try:
             self.store.flush()
             self.upkeep.stopping()
-            self.save_snapshot()
+            self.applied.save_at_once(self.membership.addresses, now_ns)
         except BaseException:
             self.store.abandon()
             raise

@@ -4,6 +4,7 @@ On a node that does not lead all of this is empty.
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from broker.replica.proposals import CallbackWaiter, Waiter
@@ -12,11 +13,25 @@ from broker.replica.proposals import CallbackWaiter, Waiter
 class Uncommitted:
     """The appends of one leader in its term, in the order of the log. Indices given to one method never fall."""
 
-    __slots__ = ("_commands", "_sizes", "_wait_for_apply", "_wait_for_commit", "bytes", "queue_ends")
+    __slots__ = (
+        "_begun_anew",
+        "_commands",
+        "_sizes",
+        "_stored_end",
+        "_wait_for_apply",
+        "_wait_for_commit",
+        "bytes",
+        "queue_ends",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, stored_end: Callable[[tuple[str, int]], int]) -> None:
+        """`stored_end` tells where a queue ends as far as it is dispatched."""
+        self._stored_end = stored_end
         self.queue_ends: dict[tuple[str, int], int] = {}
-        """The offset of the next message of each queue; queues that are not here begin at 0."""
+        """The offset of the next message of each queue to which something was appended that was not dispatched when
+        this leader began."""
+        self._begun_anew: set[str] = set()
+        """Topics that are being deleted, or were: what is not in `queue_ends` begins at 0."""
         self.bytes = 0
         """The sum of `_sizes`."""
         self._sizes: deque[tuple[int, int]] = deque()
@@ -57,6 +72,13 @@ class Uncommitted:
         if waiter is not None:
             (self._wait_for_commit if told_at_commit else self._wait_for_apply).append((index, waiter))
 
+    def queue_end(self, queue: tuple[str, int]) -> int:
+        """Returns the offset of the next message of a queue."""
+        end = self.queue_ends.get(queue)
+        if end is None:
+            end = 0 if queue[0] in self._begun_anew else self._stored_end(queue)
+        return end
+
     def wait_for_apply(self, index: int, waiter: Waiter) -> None:
         """Has `waiter` told when the entry is dispatched and applied."""
         self._wait_for_apply.append((index, waiter))
@@ -74,6 +96,7 @@ class Uncommitted:
 
     def forget_queues(self, topic: str) -> None:
         """Lets the queues of a topic begin at 0 again."""
+        self._begun_anew.add(topic)
         for key in [key for key in self.queue_ends if key[0] == topic]:
             del self.queue_ends[key]
 
@@ -96,6 +119,7 @@ class Uncommitted:
         waiting = [*self._wait_for_commit, *self._wait_for_apply]
         for kept in (
             self.queue_ends,
+            self._begun_anew,
             self._sizes,
             self._commands,
             self._wait_for_commit,

@@ -16,13 +16,13 @@ from typing import Final
 
 import structlog
 
+from broker.remoting.pieces import Pieces
 from broker.replica.room import UPKEEP_PAUSE_NS, Room
 from broker.requests.deadline import NEVER
 from broker.state.release import Release
 from broker.statistics.timings import Timings
 from log.checkpoint import CheckpointJob
 from log.errors import DiskFullError
-from log.snapshot import Snapshot
 from log.store import Store
 from raft.core import Raft
 
@@ -59,8 +59,8 @@ class Upkeep:
         self._checkpoint_due_ns = now_ns + CHECKPOINT_INTERVAL_NS
         self.checkpointed_index = store.dispatched_index
         """The dispatched index that the last checkpoint noted; while it is the newest, no checkpoint is due."""
-        self.waiting_snapshot: Snapshot | None = None
-        """A snapshot that is written when all that it reflects is durable here."""
+        self.waiting_snapshot: tuple[int, Pieces] | None = None
+        """A snapshot that is written when all that it reflects, up to this entry, is durable here."""
         self._encoded_ns = 0
         """The time that it took to encode `waiting_snapshot`."""
         self._no_space_until_ns = 0
@@ -97,9 +97,9 @@ class Upkeep:
         if job.refused is not None:
             self._lacks_space("checkpoint", job.refused, now_ns)
 
-    def keep_snapshot(self, snapshot: Snapshot, took_ns: int) -> None:
+    def keep_snapshot(self, applied_index: int, state: Pieces, took_ns: int) -> None:
         """Keeps a snapshot, which took so long to encode, until `write_snapshot` can write it."""
-        self.waiting_snapshot = snapshot
+        self.waiting_snapshot = applied_index, state
         self._encoded_ns = took_ns
 
     def write_snapshot(self, now_ns: int) -> None:
@@ -107,15 +107,13 @@ class Upkeep:
 
         Raises `log.errors.DiskError`; a full disk only makes it wait.
         """
-        snapshot = self.waiting_snapshot
-        if (
-            snapshot is not None
-            and snapshot.applied_index <= self._store.log.durable_index
-            and now_ns >= self._no_space_until_ns
-        ):
+        if self.waiting_snapshot is None:
+            return
+        applied_index, state = self.waiting_snapshot
+        if applied_index <= self._store.log.durable_index and now_ns >= self._no_space_until_ns:
             began_ns = self._timings.stopwatch()
             try:
-                self._store.save_snapshot(snapshot.applied_index, snapshot.data)
+                self._store.save_snapshot(applied_index, *state.all())
             except DiskFullError as error:
                 self._lacks_space("snapshot", error, now_ns)
             else:

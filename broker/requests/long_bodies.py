@@ -53,10 +53,16 @@ def listed(
     return pieces
 
 
-def whole(body: Body) -> bytes:
-    """Does all steps at once, and returns the body in one piece."""
+def finished(body: Body) -> Pieces:
+    """Does all steps at once."""
     while True:
         try:
             next(body)
         except StopIteration as end:
-            return b"".join(end.value.all())
+            pieces: Pieces = end.value
+            return pieces
+
+
+def whole(body: Body) -> bytes:
+    """Does all steps at once, and returns the body in one piece."""
+    return b"".join(finished(body).all())

@@ -62,7 +62,8 @@ def delete_expired(
     try:
         removed = delete()
         if not removed and entry_log.index_at(starts[1]) > store.snapshot_index + 1:
-            # Nothing goes that the snapshot does not cover; whether the first file may go shows behind a new one.
+            # Nothing goes that the snapshot does not cover; whether the first file may go shows behind a new one, which
+            # is there at once unless the state is large: then the next look finds it.
             replica.save_snapshot()
             removed = delete()
         return removed

@@ -10,15 +10,16 @@ was away for longer than the log reaches.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import islice, repeat
+from collections.abc import Iterable, Sized
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, TypeVar
 
 import cbor2
 import msgspec
 
 from broker.remoting.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
+from broker.requests.long_bodies import whole
 from broker.state.commands import (
     BeginPortion,
     CheckTransactions,
@@ -45,11 +46,13 @@ from broker.state.commands import (
     UnlockQueues,
 )
 from broker.state.open_transactions import Transactions
-from broker.state.parked_offsets import ParkedFields, ParkedOffsets
+from broker.state.parked_offsets import ParkedOffsets
 from broker.state.release import FIRST_FORMAT
+from broker.state.stored_offsets import OffsetFields, StoredOffsets
 from broker.state.timer_progress import TimerProgress
 from broker.state.topic_rules import queues_of
 from broker.state.writers import WriterFields, Writers
+from broker.state.writing import ROWS_AT_ONCE, MessagePackWriter, Rows, Written, cbor_map, slices
 
 _Key = TypeVar("_Key")
 
@@ -84,14 +87,10 @@ class Metadata:
 
     topics: dict[str, TopicConfig] = field(default_factory=dict)
     groups: dict[str, SubscriptionGroupConfig] = field(default_factory=dict)
-    offsets: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
+    offsets: StoredOffsets = field(default_factory=StoredOffsets)
     """By (consumer group, topic), queue id -> next offset to consume."""
-    offset_count: int = field(default=0, compare=False)
-    """The number of these offsets, kept along: `limits.max_stored_offsets` asks for it with every commit."""
-    offsets_by_group: dict[str, dict[str, dict[int, int]]] = field(default_factory=dict, compare=False)
-    """The same inner dicts by consumer group, then by topic, kept along likewise: nobody goes through all groups'."""
     nameless_groups: int = field(default=0, compare=False)
-    """The number of groups in `offsets_by_group` that are not in `groups`: offsets are all that is known of them."""
+    """The number of groups with offsets that are not in `groups`: offsets are all that is known of them."""
     queue_count: int = field(default=0, compare=False)
     """The number of all topics' queues, kept along: `limits.max_queues` asks for it with every topic."""
     parked: ParkedOffsets = field(default_factory=ParkedOffsets)
@@ -116,7 +115,7 @@ class Metadata:
 
     def knows_group(self, name: str) -> bool:
         """Tells whether the group has settings or offsets."""
-        return name in self.groups or name in self.offsets_by_group
+        return name in self.groups or name in self.offsets.by_group
 
     def apply(self, command: Command) -> Any:
         """Carries out one committed command; the result is for the leader, which answers its client with it."""
@@ -130,9 +129,9 @@ class Metadata:
             case DeleteTopic(topic, wall_ms):
                 self._count_queues(topic, None)
                 self.topics.pop(topic, None)
-                for group in [group for group, topics in self.offsets_by_group.items() if topic in topics]:
-                    self._forget_offsets(group, [topic])
-                self.parked.forget(lambda _, of_topic: of_topic == topic)
+                for group in self.offsets.forget_topic(topic):
+                    self._offsets_forgotten(group)
+                self.parked.offsets.forget_topic(topic)
                 _drop(self.locks, [lock_key for lock_key in self.locks if lock_key[1] == topic])
                 self.writers.forget_topic(topic)
                 self.topics_version = _next_version(self.topics_version, wall_ms)
@@ -140,15 +139,16 @@ class Metadata:
                 if if_absent and group_config.group_name in self.groups:
                     return None
                 name = group_config.group_name
-                self.nameless_groups -= name not in self.groups and name in self.offsets_by_group
+                self.nameless_groups -= name not in self.groups and name in self.offsets.by_group
                 self.groups[name] = group_config
                 self.groups_version = _next_version(self.groups_version, wall_ms)
             case DeleteGroup(group, clean_offsets, wall_ms):
                 if self.groups.pop(group, None) is not None:
-                    self.nameless_groups += group in self.offsets_by_group
-                if clean_offsets:
-                    self._forget_offsets(group, list(self.offsets_by_group.get(group, ())))
-                self.parked.forget(lambda of_group, _: of_group == group)
+                    self.nameless_groups += group in self.offsets.by_group
+                if clean_offsets and group in self.offsets.by_group:
+                    self.offsets.forget_group(group)
+                    self._offsets_forgotten(group)
+                self.parked.offsets.forget_group(group)
                 _drop(self.locks, [lock_key for lock_key in self.locks if lock_key[0] == group])
                 self.groups_version = _next_version(self.groups_version, wall_ms)
             case CommitOffsets(offsets, is_order):
@@ -162,7 +162,7 @@ class Metadata:
                 # A topic that was deleted meanwhile has no offsets, parked ones neither.
                 for group, topic, queue_id, offset in offsets:
                     if topic in self.topics:
-                        self.parked.park(group, topic, queue_id, offset)
+                        self.parked.offsets.put(group, topic, queue_id, offset)
             case EndResets(offsets):
                 for item in offsets:
                     self.parked.end(*item)
@@ -214,7 +214,7 @@ class Metadata:
 
         Returns where the reporters of these are to go; None if there is nothing that is parked.
         """
-        if not self.parked.by_group:
+        if not self.parked.offsets:
             self._commit_offsets(offsets)
             return None
         targets = {item[:3]: self.parked.get(*item[:3]) for item in offsets}
@@ -225,33 +225,20 @@ class Metadata:
         for group, topic, queue_id, offset in offsets:
             if topic not in self.topics:
                 continue  # deleted since: when it is created again, nobody has read anything of it
-            queues = self.offsets.get((group, topic))
-            if queues is None:
-                queues = self.offsets[group, topic] = {}
-                if group not in self.offsets_by_group:
-                    self.offsets_by_group[group] = {}
-                    self.nameless_groups += group not in self.groups
-                self.offsets_by_group[group][topic] = queues
-            self.offset_count += queue_id not in queues
-            queues[queue_id] = offset
+            if group not in self.offsets.by_group:
+                self.nameless_groups += group not in self.groups
+            self.offsets.put(group, topic, queue_id, offset)
 
-    def _forget_offsets(self, group: str, topics: Sequence[str]) -> None:
-        """Forgets a group's offsets in some topics, in each of which it has some."""
-        of_group = self.offsets_by_group.get(group, {})
-        self.offset_count -= sum(map(len, map(of_group.pop, topics)))
-        _drop(self.offsets, zip(repeat(group), topics))
-        if not of_group and self.offsets_by_group.pop(group, None) is not None:
-            self.nameless_groups -= group not in self.groups
+    def _offsets_forgotten(self, group: str) -> None:
+        """Some of a group's offsets are forgotten, maybe its last."""
+        self.nameless_groups -= group not in self.groups and group not in self.offsets.by_group
 
     def _forget_unchanged(self, offsets: Iterable[tuple[str, str, int, int]]) -> None:
         for group, topic, queue_id, offset in offsets:
-            queues = self.offsets.get((group, topic), {})
-            if queues.get(queue_id) == offset:
+            if self.offsets.get((group, topic), {}).get(queue_id) == offset:
                 self.parked.end(group, topic, queue_id)
-                del queues[queue_id]
-                self.offset_count -= 1
-                if not queues:
-                    self._forget_offsets(group, [topic])
+                self.offsets.remove(group, topic, queue_id)
+                self._offsets_forgotten(group)
 
     def _lock(self, asked: LockQueues) -> tuple[tuple[str, int], ...]:
         granted = []
@@ -271,30 +258,58 @@ class Metadata:
             del self.locks[key]
         return tuple(granted)
 
-    def snapshot(self) -> bytes:
-        """The whole state as bytes; `restore` of it gives an equal `Metadata`.
-
-        It is taken on the owner's thread while clients wait, so it must be quick with a hundred thousand topics.
+    def view(self) -> "Metadata":
+        """Returns the state as it is now, whatever is applied from here on: what is in its tables is never changed, but
+        replaced, and tables are copied without a step of Python for each row.
         """
-        assert self.offset_count == sum(map(len, self.offsets.values())), "the count moves with the offsets"
-        assert self.nameless_groups == len(self.offsets_by_group.keys() - self.groups.keys()), (
-            "so does that of groups"
+        assert self.nameless_groups == len(self.offsets.by_group.keys() - self.groups.keys()), (
+            "the count moves with the groups"
         )
-        tables = _Tables(
-            topics=list(self.topics.values()),
-            groups=list(self.groups.values()),
-            offsets=[(group, topic, queues) for (group, topic), queues in self.offsets.items()],
-            parked=self.parked.to_fields(),
-            locks=[(*key, lock.client, lock.refreshed_ms) for key, lock in self.locks.items()],
-            delays=[(level, d.offset, d.count, d.index) for level, d in self.delays.items()],
-            timers=self.timers.to_fields(),
-            writers=self.writers.to_fields(),
-            transactions=self.transactions.to_fields(),
-            topics_version=self.topics_version,
-            groups_version=self.groups_version,
-            format=self.format,
+        return replace(
+            self,
+            topics=self.topics.copy(),
+            groups=self.groups.copy(),
+            offsets=self.offsets.view(),
+            parked=ParkedOffsets(self.parked.offsets.view()),
+            locks=self.locks.copy(),
+            delays=self.delays.copy(),
+            writers=self.writers.view(),
+            transactions=self.transactions.view(),
         )
-        return cbor2.dumps({"version": SNAPSHOT_VERSION, "tables": msgspec.msgpack.encode(tables)})
+
+    def written(self, rows_at_once: int) -> Written:
+        """Writes the whole state, a view if anything may be applied meanwhile; `restore` gives an equal `Metadata`."""
+        writer = MessagePackWriter(rows_at_once)
+
+        def rows(table: Sized, members: Iterable[Any]) -> Rows:
+            return Rows(len(table), slices(members, rows_at_once))
+
+        tables: dict[str, Any] = {
+            "topics": rows(self.topics, self.topics.values()),
+            "groups": rows(self.groups, self.groups.values()),
+            "offsets": self.offsets.rows(rows_at_once),
+            "locks": rows(
+                self.locks, ((*key, lock.client, lock.refreshed_ms) for key, lock in self.locks.items())
+            ),
+            "delays": [(level, d.offset, d.count, d.index) for level, d in self.delays.items()],
+            "parked": self.parked.offsets.rows(rows_at_once),
+            "timers": self.timers.to_fields(),
+            "transactions": self.transactions.to_fields(),
+            "topics_version": self.topics_version,
+            "groups_version": self.groups_version,
+        }
+        # What came later is left out as long as it says what its absence says (`_Tables`).
+        if self.format != FIRST_FORMAT:
+            tables["format"] = self.format
+        if self.writers.portions:
+            tables["writers"] = self.writers.rows(rows_at_once)
+        assert not tables.keys() - set(_Tables.__struct_fields__), "what is written can be read"
+        pieces = yield from writer.map(tables)
+        return cbor_map({"version": SNAPSHOT_VERSION, "tables": pieces})
+
+    def snapshot(self) -> bytes:
+        """Returns the whole state as bytes."""
+        return whole(self.written(ROWS_AT_ONCE))
 
     @classmethod
     def restore(cls, data: bytes) -> "Metadata":
@@ -309,17 +324,13 @@ class Metadata:
             raise UnknownCommandError(
                 f"metadata snapshot of version {version}, this version reads those up to {SNAPSHOT_VERSION}"
             )
-        by_group: dict[str, dict[str, dict[int, int]]] = {}
-        for group, topic, queues in tables.offsets:
-            by_group.setdefault(group, {})[topic] = queues
+        offsets = StoredOffsets(tables.offsets)
         groups = {config.group_name: config for config in tables.groups}
         return cls(
             topics={config.topic_name: config for config in tables.topics},
             groups=groups,
-            offsets={(group, topic): queues for group, topic, queues in tables.offsets},
-            offset_count=sum(len(queues) for _, _, queues in tables.offsets),
-            offsets_by_group=by_group,
-            nameless_groups=len(by_group.keys() - groups.keys()),
+            offsets=offsets,
+            nameless_groups=len(offsets.by_group.keys() - groups.keys()),
             queue_count=sum(map(queues_of, tables.topics)),
             parked=ParkedOffsets.from_fields(tables.parked or ()),
             locks={
@@ -345,10 +356,10 @@ class _Tables(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw
 
     topics: list[TopicConfig]
     groups: list[SubscriptionGroupConfig]
-    offsets: list[tuple[str, str, dict[int, int]]]
+    offsets: OffsetFields
     locks: list[tuple[str, str, int, str, int]]
     delays: list[tuple[int, int, int, int]]
-    parked: ParkedFields | None = None
+    parked: OffsetFields | None = None
     timers: list[Any] | None = None
     transactions: list[Any] | None = None
     topics_version: DataVersion

@@ -6,12 +6,13 @@ ones are kept one by one. So a finished transaction costs nothing, and an open o
 """
 
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
 from broker.state.transaction_records import decision_of
+from broker.state.writing import Numbers
 
 
 @dataclass(slots=True)
@@ -82,14 +83,14 @@ class Transactions:
 
     # ------------------------------------------------------------------ snapshots
 
+    def view(self) -> "Transactions":
+        """The open transactions as they are now, whatever changes from here on."""
+        return Transactions(self.horizon, self.times_checked.copy(), self.operations_owed.copy())
+
     def to_fields(self) -> list[Any]:
         """The form in a snapshot. Numbers are packed: millions of small objects would take seconds."""
-        assert not self.times_checked.keys() & self.operations_owed.keys(), (
-            "what owes its operation is decided"
-        )
-        assert max(self.times_checked, default=-1) < self.horizon, "what lies beyond the horizon is not kept"
         times = self.times_checked
-        return [self.horizon, _packed(times), _packed(times.values()), _packed(self.operations_owed)]
+        return [self.horizon, Numbers(times), Numbers(times.values()), Numbers(self.operations_owed)]
 
     @classmethod
     def from_fields(cls, fields: list[Any] | None) -> "Transactions":
@@ -102,10 +103,6 @@ class Transactions:
         horizon, offsets, counts, owed = fields
         times = dict(zip(_unpacked(offsets), _unpacked(counts), strict=True))
         return cls(horizon, times, dict.fromkeys(_unpacked(owed)))
-
-
-def _packed(numbers: Collection[int]) -> bytes:
-    return struct.pack(f"<{len(numbers)}q", *numbers)
 
 
 def _unpacked(data: bytes) -> tuple[int, ...]:

@@ -11,12 +11,16 @@ The ends are those of dispatched messages, and so of committed ones: an end that
 leave a hole.
 """
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import cbor2
 import msgspec
 
+from broker.requests.long_bodies import whole
 from broker.state.metadata import Metadata
+from broker.state.writing import ROWS_AT_ONCE, MessagePackWriter, Rows, Written, cbor_map, slices
+from log.consume_queue import ConsumeQueue
 from log.consume_queues import ConsumeQueues
 
 
@@ -28,20 +32,41 @@ class StateSnapshot(NamedTuple):
     queue_ends: dict[tuple[str, int], int]
 
 
-def encode_state(metadata: Metadata, addresses: dict[str, str], queues: ConsumeQueues) -> bytes:
+def state_written(
+    metadata: Metadata,
+    addresses: dict[str, str],
+    queues: Iterable[ConsumeQueue],
+    rows_at_once: int = ROWS_AT_ONCE,
+) -> Written:
+    """Writes a snapshot of the state as it is at this call, in steps, whatever changes between them."""
+    lasting = list(queues)
+    # Quick, for each new message moves an end: two hundred thousand take 5 ms.
+    ends = [queue.max_offset for queue in lasting]
+    keys = ((queue.topic, queue.queue_id) for queue in lasting)
+    return _written(metadata.view(), dict(addresses), keys, ends, rows_at_once)
+
+
+def encode_state(metadata: Metadata, addresses: dict[str, str], queues: Iterable[ConsumeQueue]) -> bytes:
     """A snapshot of the state as it is now."""
-    return _encode(metadata, addresses, [(queue.topic, queue.queue_id, queue.max_offset) for queue in queues])
+    return whole(state_written(metadata, addresses, queues))
 
 
 def encode_parts(metadata: Metadata, queue_ends: dict[tuple[str, int], int]) -> bytes:
     """A snapshot of a state that no node has had yet: without members."""
-    return _encode(metadata, {}, [(*key, end) for key, end in queue_ends.items()])
+    return whole(_written(metadata, {}, queue_ends, list(queue_ends.values()), ROWS_AT_ONCE))
 
 
-def _encode(metadata: Metadata, addresses: dict[str, str], ends: list[tuple[str, int, int]]) -> bytes:
-    return cbor2.dumps(
-        {"metadata": metadata.snapshot(), "addresses": addresses, "queue_ends": msgspec.msgpack.encode(ends)}
-    )
+def _written(
+    metadata: Metadata,
+    addresses: dict[str, str],
+    keys: Iterable[tuple[str, int]],
+    ends: list[int],
+    rows_at_once: int,
+) -> Written:
+    tables = yield from metadata.written(rows_at_once)
+    rows = ((*key, end) for key, end in zip(keys, ends, strict=True))
+    queues = yield from MessagePackWriter(rows_at_once).array(Rows(len(ends), slices(rows, rows_at_once)))
+    return cbor_map({"metadata": tables, "addresses": addresses, "queue_ends": queues})
 
 
 def decode_state(snapshot: bytes) -> StateSnapshot:

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from broker.state.writing import Rows, slices
+
 WriterFields = list[tuple[str, str, int, int, bool, int]]
 """Topic, writer and what is known of its last portion, as a snapshot holds them."""
 
@@ -83,12 +85,17 @@ class Writers:
         for key in [key for key in self.portions if key[0] == topic]:
             del self.portions[key]
 
-    def to_fields(self) -> WriterFields | None:
-        """The form in a snapshot; None without writers."""
-        return [
+    def view(self) -> "Writers":
+        """The writers as they are now, whatever changes from here on."""
+        return Writers(self.portions.copy())
+
+    def rows(self, at_once: int) -> Rows | None:
+        """The form in a snapshot (`WriterFields`); None without writers."""
+        rows = (
             (topic, writer, portion.number, portion.position, portion.is_done, portion.touched_ms)
             for (topic, writer), portion in self.portions.items()
-        ] or None
+        )
+        return Rows(len(self.portions), slices(rows, at_once)) if self.portions else None
 
     @classmethod
     def from_fields(cls, fields: WriterFields | None) -> "Writers":

@@ -519,7 +519,7 @@ class SimulatedDisk:
             raise DiskError(path, "reading", "no such file")
         return bytes(inode.cached)
 
-    def write_durably(self, path: str, data: bytes) -> None:
+    def write_durably(self, path: str, *data: bytes | memoryview) -> None:
         """See `log.disk.Disk.write_durably`; power may fail before it or right after."""
         self._finish_flushes()
         self.check_space(path)
@@ -528,10 +528,11 @@ class SimulatedDisk:
             self.failing_flushes -= 1
             self.fired("flush failure")
             raise FlushError(path, "flush", "input/output error")
-        inode = _Inode(len(data))
-        inode.cached[:] = data
-        inode.durable[:] = data
-        inode.durable_size = len(data)
+        whole = b"".join(data)
+        inode = _Inode(len(whole))
+        inode.cached[:] = whole
+        inode.durable[:] = whole
+        inode.durable_size = len(whole)
         self._names[path] = self._durable_names[path] = inode
         self.sync_directory(path.rpartition("/")[0] or ".")
 

@@ -150,7 +150,10 @@ class World:
         ips = {group.node_names(machine): group.ip(machine) for machine in machines}
         peers = {name: f"{ips[name]}:40911" for name in list(ips)[: plan.nodes]}
         group.model.voters = tuple(peers)
-        options, limits = self._store_options(), _inner_limits(plan.limits)
+        options, limits = (
+            self._store_options(),
+            _inner_limits(plan.limits, self.random("state rows at once").choice((1, 5, 1000))),
+        )
 
         def replica_writer(host: BrokerHost) -> TraceWriter:
             return self._replica_writer(group.monitor, host)
@@ -326,13 +329,14 @@ def _delete_hours(limits: Limits) -> tuple[int, ...]:
     return tuple(range(0, 24, 2 if limits.hour_ms == Limits().hour_ms else 1))
 
 
-def _inner_limits(limits: Limits) -> InnerLimits:
+def _inner_limits(limits: Limits, state_rows_at_once: int) -> InnerLimits:
     return InnerLimits(
         append_bytes_max=limits.append_bytes,
         snapshot_interval_entries=limits.snapshot_entries,
         catch_up_lag_entries=limits.catch_up_entries,
         pull_bytes_max=limits.pull_bytes,
         hour_ms=limits.hour_ms,
+        state_rows_at_once=state_rows_at_once,
     )
 
 

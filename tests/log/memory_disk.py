@@ -152,16 +152,17 @@ class MemoryDisk:
             raise DiskError(path, "reading", "no such file")
         return bytes(self.files[path].seen)
 
-    def write_durably(self, path: str, data: bytes) -> None:
+    def write_durably(self, path: str, *data: bytes | memoryview) -> None:
         if self.flush_fails:
             raise FlushError(path, "flush", "input/output error")
         if self.free_pages == 0:
             raise DiskFullError(path, "writing", "no space left on the device")
         self.step()
         self._removed.pop(path, None)
-        file = self.files[path] = _File(len(data))
-        file.seen[:] = data
-        file.durable[:] = data
+        whole = b"".join(data)
+        file = self.files[path] = _File(len(whole))
+        file.seen[:] = whole
+        file.durable[:] = whole
         file.named = True
 
     def flush_file(self, path: str, file: _File | None = None) -> None:

@@ -54,13 +54,20 @@ def make_record(
     )
 
 
+def queue_ends(store: Store) -> dict[tuple[str, int], int]:
+    """Returns by (topic, queue id) the offset that a leader gives to the next message."""
+    return {
+        (queue.topic, queue.queue_id): queue.max_offset for queue in store.queues
+    } | store.queue_ends_behind_dispatch()
+
+
 class Writer:
     """Appends messages to a store as a leader would, assigning queue offsets."""
 
     def __init__(self, store: Store, term: int = 1) -> None:
         self.store = store
         self.term = term
-        self.ends = store.queue_end_offsets()
+        self.ends = queue_ends(store)
 
     def send(
         self,

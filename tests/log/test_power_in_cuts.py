@@ -23,7 +23,7 @@ from log.retention import RetentionPolicy
 from log.snapshot import Snapshot
 from log.store import RecoveryReport, Store
 from tests.log.memory_disk import MemoryDisk
-from tests.log.messages import NOW, TINY, Writer
+from tests.log.messages import NOW, TINY, Writer, queue_ends
 
 Change = tuple[str, int]
 
@@ -252,7 +252,7 @@ def test_everything_goes_for_a_snapshot(options: StoreOptions) -> None:
             assert store.log.last_index == 199
             cut(store)
         assert store.load_snapshot() == Snapshot(199, b"leader's")
-        assert store.queue_end_offsets() == {("T", 0): 55}
+        assert queue_ends(store) == {("T", 0): 55}
         goes_on(store, after, options)
     assert kinds == {(False, False, 0), (False, True, 200), (True, False, 200)}
 

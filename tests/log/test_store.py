@@ -27,7 +27,7 @@ from log.retention import DataFile, RetentionPolicy, files_to_delete
 from log.snapshot import Snapshot
 from log.store import RecoveryReport, Store
 from tests.log.memory_disk import MemoryDisk
-from tests.log.messages import NOW, TINY, Writer, make_record
+from tests.log.messages import NOW, TINY, Writer, make_record, queue_ends
 from tests.log.plain_reader import plain_hash, query_index, read_entries, read_queue, read_record
 
 INTERNAL = INTERNAL_TOPIC.decode()
@@ -260,7 +260,7 @@ def test_queue_ends_count_what_is_not_dispatched_yet(store: Store) -> None:
     writer.send("A", 0, sys_flag=4)
     writer.send(INTERNAL)
     store.dispatch(3, NOW)
-    assert store.queue_end_offsets() == {("A", 0): 3, ("B", 1): 3}
+    assert queue_ends(store) == {("A", 0): 3, ("B", 1): 3}
 
 
 # ---- recovery --------------------------------------------------------------------------------------------
@@ -549,7 +549,7 @@ def test_a_snapshot_replaces_a_store(disk: MemoryDisk, store: Store) -> None:
     )
     for _ in range(2):
         assert (store.log.first_index, store.log.last_index, store.log.base_term) == (200, 199, 7)
-        assert store.queue_end_offsets() == {("topic-0", 0): 55, ("quiet", 1): 9}
+        assert queue_ends(store) == {("topic-0", 0): 55, ("quiet", 1): 9}
         assert store.index.query("topic-0", "all", 64, 0, 1 << 60) == []
         assert store.load_snapshot() == Snapshot(199, b"leader's")
         assert store.dispatched_index == 199
@@ -568,7 +568,7 @@ def test_a_snapshot_replaces_a_store(disk: MemoryDisk, store: Store) -> None:
     store.close(200)
     store, report = open_store(disk)
     assert not report.damage
-    assert store.queue_end_offsets() == {("topic-0", 0): 56, ("quiet", 1): 9}
+    assert queue_ends(store) == {("topic-0", 0): 56, ("quiet", 1): 9}
 
 
 class FailingDisk(MemoryDisk):
@@ -576,11 +576,11 @@ class FailingDisk(MemoryDisk):
 
     writes_left = 1 << 30
 
-    def write_durably(self, path: str, data: bytes) -> None:
+    def write_durably(self, path: str, *data: bytes | memoryview) -> None:
         if not self.writes_left:
             raise FlushError(path, "flush", "power is gone")
         self.writes_left -= 1
-        super().write_durably(path, data)
+        super().write_durably(path, *data)
 
 
 @pytest.mark.parametrize("writes", range(1, 6))
@@ -598,7 +598,7 @@ def test_a_reset_that_fails_half_way_is_reported_until_it_is_repeated(writes: in
     store.reset(200, 10_240, 7, {("topic-0", 0): 55}, Snapshot(199, b"leader's"))
     store, report = open_store(after.kill())
     assert not report.needs_snapshot
-    assert store.queue_end_offsets() == {("topic-0", 0): 55}
+    assert queue_ends(store) == {("topic-0", 0): 55}
 
 
 def test_a_checkpoint_waits_for_the_flush_of_what_it_notes(disk: MemoryDisk, store: Store) -> None:
@@ -687,7 +687,7 @@ def test_a_checkpoint_overtaken_by_a_reset_does_no_harm(disk: MemoryDisk, store:
     store.checkpointed(job)
     store, report = open_store(disk.kill())
     assert not report.damage
-    assert store.queue_end_offsets() == {("quiet", 1): 9}
+    assert queue_ends(store) == {("quiet", 1): 9}
     assert store.checkpoint_job(199) is not None
 
 
@@ -707,7 +707,7 @@ def test_queue_ends_survive_the_loss_of_notes_and_of_old_records(disk: MemoryDis
     disk.remove("recovery-notes-0")
     store, _ = open_store(disk)
     store.dispatch(110, NOW)
-    assert store.queue_end_offsets() == {("quiet", 0): 11, ("busy", 0): 100}
+    assert queue_ends(store) == {("quiet", 0): 11, ("busy", 0): 100}
 
 
 def test_expired_files_go_with_their_queues_but_not_beyond_the_snapshot(
@@ -730,17 +730,17 @@ def test_expired_files_go_with_their_queues_but_not_beyond_the_snapshot(
     units = [unit for queue in store.queues for unit in units_of(queue)]
     assert min(unit[0] for unit in units) >= first
     assert min(store.find_by_key("topic-0", "all", 64)) > first
-    ends = store.queue_end_offsets()
+    ends = queue_ends(store)
     before = derived(store)
     store.close(99)
     store, report = open_store(disk)
     assert not report.damage
-    assert store.queue_end_offsets() == ends
+    assert queue_ends(store) == ends
     assert derived(store) == before
     disk.remove_tree("consumequeue")
     disk.remove_tree("index")
     store, report = open_store(disk.kill())
-    assert store.queue_end_offsets() == ends
+    assert queue_ends(store) == ends
     assert derived(store) == before
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from broker.remoting.pieces import Pieces
 from broker.replica.upkeep import Upkeep
 from broker.retention import waiting
 from broker.state.metadata import Metadata
@@ -20,7 +21,6 @@ from log.entry_log import EntryLog
 from log.entry_range import EntryRange
 from log.entry_recovery import LogBegin, write_begin
 from log.errors import DiskFullError
-from log.snapshot import Snapshot
 from log.store import Store
 from raft.durability import PersistedIndex
 from tests.simulation.planting import planted
@@ -102,10 +102,10 @@ planted(
 def snapshot_before_its_entries_are_durable(patch: pytest.MonkeyPatch) -> None:
     original = Upkeep.keep_snapshot
 
-    def keep_snapshot(self: Upkeep, snapshot: Snapshot, took_ns: int) -> None:
-        original(self, snapshot, took_ns)
+    def keep_snapshot(self: Upkeep, applied_index: int, state: Pieces, took_ns: int) -> None:
+        original(self, applied_index, state, took_ns)
         try:
-            self._store.save_snapshot(snapshot.applied_index, snapshot.data)
+            self._store.save_snapshot(applied_index, *state.all())
         except DiskFullError:
             return
         self.waiting_snapshot = None

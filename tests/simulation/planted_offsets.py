@@ -13,6 +13,7 @@ from broker.offsets.commits import OffsetCommits
 from broker.replica.replica import Replica
 from broker.state.commands import CommitOffsets
 from broker.state.metadata import Metadata
+from broker.state.stored_offsets import StoredOffsets
 from tests.simulation.planting import planted
 
 
@@ -34,7 +35,7 @@ def offsets_applied_by_the_leader_only(patch: pytest.MonkeyPatch) -> None:
     def apply_committed(self: Replica, upto: int) -> None:
         offsets = self.metadata.offsets
         if not self.serving:
-            self.metadata.offsets = {}
+            self.metadata.offsets = StoredOffsets()
         original(self, upto)
         self.metadata.offsets = offsets
 

@@ -13,7 +13,7 @@ from log.entry_log import EntryLog
 from log.entry_recovery import LogBegin, write_begin
 from log.layout import HEADER_BYTES, file_name
 from log.options import StoreOptions
-from log.snapshot import Snapshot, write_snapshot
+from log.snapshot import write_snapshot
 from raft.recovery_loss import Loss
 from simulation.findings.report import describe_finding, summary_line
 from simulation.journal import Violation
@@ -304,7 +304,7 @@ def _dark_voter() -> tuple[PowerLosses, Any, EntryLog]:
 def _delete_head(host: Any, log: EntryLog) -> None:
     """Deletes the first two files, behind a snapshot, as retention does."""
     keep = log.index_at(log.file_starts()[2])
-    write_snapshot(host.disk, Snapshot(keep - 1, b"state"))
+    write_snapshot(host.disk, keep - 1, b"state")
     cuts.delete_before(log, keep)
 
 
@@ -351,7 +351,7 @@ def test_a_loss_behind_a_deleted_head_is_a_finding(what: str) -> None:
         case "the snapshot":
             host.disk.remove("snapshot")
         case "an older snapshot":
-            write_snapshot(host.disk, Snapshot(log.first_index - 2, b"state"))
+            write_snapshot(host.disk, log.first_index - 2, b"state")
         case _:
             write_begin(host.disk, f"{directory}/begin", LogBegin(10, 4096, 1, 1, pending=True))
     with pytest.raises(Violation, match=rf"no voter holds entries {first_lost}\.\.29"):

@@ -343,7 +343,7 @@ def test_a_snapshot_does_not_say_that_it_reflects_less_than_it_does() -> None:
         dispatched_index=5,
         log=SimpleNamespace(durable_index=9),
         queues=(),
-        save_snapshot=lambda index, data: saved.append((index, data)),
+        save_snapshot=lambda index, *data: saved.append((index, b"".join(data))),
     )
     upkeep = Upkeep(cast("Store", store), cast("Raft", None), cast(Room, None), 0, THIS_RELEASE, Timings())
     state = AppliedState(

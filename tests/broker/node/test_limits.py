@@ -730,7 +730,7 @@ def test_positions_of_groups() -> None:
     assert (clone.code, "max_stored_offsets" in str(clone.remark)) == (ERROR, True)
     group.advance(1)
     metadata = group.node("n0").replica.metadata
-    assert metadata.offset_count == sum(map(len, metadata.offsets.values())) == 10
+    assert metadata.offsets.count == sum(map(len, metadata.offsets.values())) == 10
     client.ok(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "G1", "cleanOffset": True})
     client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, report(20))
 

@@ -61,7 +61,7 @@ def stored(client: Client) -> int:
 
 def is_parked(group: Group) -> bool:
     group.settle()
-    return bool(group.node(group.leader).replica.metadata.parked.by_group)
+    return bool(group.node(group.leader).replica.metadata.parked.offsets)
 
 
 def assert_told(answer: Pulled, offset: int) -> None:
@@ -369,9 +369,9 @@ def test_with_topic_or_group_their_orders_go(
 ) -> None:
     metadata = parked_state()
     metadata.apply(gone())
-    assert metadata.parked.by_group == left
+    assert metadata.parked.offsets == left
     metadata.apply(ResetOffsets((("g", "T", 0, 5),)))
-    assert (("g", "T") in metadata.parked.by_group) == ("T" in metadata.topics)
+    assert (("g", "T") in metadata.parked.offsets) == ("T" in metadata.topics)
 
 
 def test_snapshots_hold_them_and_those_without_are_read() -> None:
@@ -382,7 +382,7 @@ def test_snapshots_hold_them_and_those_without_are_read() -> None:
     assert tables.pop("parked")
     older = cbor2.dumps({**fields, "tables": msgspec.msgpack.encode(tables)})
     restored = Metadata.restore(older)
-    assert restored.parked.by_group == {}
+    assert restored.parked.offsets == {}
     assert restored.offsets == metadata.offsets
     restored.apply(CommitOffsets((("g", "T", 0, 9),)))
     assert restored.offsets["g", "T"] == {0: 9}

@@ -19,7 +19,7 @@ class Told:
 
 
 def test_each_is_told_at_its_time_and_in_the_order_of_the_log() -> None:
-    told, uncommitted = Told(), Uncommitted()
+    told, uncommitted = Told(), Uncommitted(lambda queue: {("T", 0): 4}.get(queue, 0))
     uncommitted.add_messages(QUEUE, 1, 1, 100, told.waiter("first"), told_at_commit=True)
     uncommitted.add_messages(QUEUE, 2, 2, 100, told.waiter("second"), told_at_commit=False)
     uncommitted.add(3, 50)
@@ -42,7 +42,7 @@ def test_each_is_told_at_its_time_and_in_the_order_of_the_log() -> None:
 
 
 def test_a_waiter_that_appends_is_counted_behind_what_is_done() -> None:
-    uncommitted = Uncommitted()
+    uncommitted = Uncommitted(lambda queue: {("T", 0): 4}.get(queue, 0))
     seen: list[int] = []
     uncommitted.add(1, 100)
     uncommitted.wait_for_apply(1, CallbackWaiter(lambda _: seen.append(uncommitted.bytes), lambda: None))
@@ -51,7 +51,7 @@ def test_a_waiter_that_appends_is_counted_behind_what_is_done() -> None:
 
 
 def test_when_leadership_ends_all_are_told_and_nothing_is_left() -> None:
-    told, uncommitted = Told(), Uncommitted()
+    told, uncommitted = Told(), Uncommitted(lambda queue: {("T", 0): 4}.get(queue, 0))
     uncommitted.add_messages(QUEUE, 1, 1, 100, told.waiter("message"), told_at_commit=True)
     uncommitted.wait_for_command(2, told.waiter("command"))
     left: list[object] = []
@@ -67,8 +67,11 @@ def test_when_leadership_ends_all_are_told_and_nothing_is_left() -> None:
 
 
 def test_a_deleted_topic_s_queues_begin_at_0() -> None:
-    uncommitted = Uncommitted()
+    uncommitted = Uncommitted(lambda queue: {("T", 0): 4}.get(queue, 0))
     for queue in (("T", 0), ("T", 1), ("TT", 0)):
         uncommitted.add_messages(queue, 9, 1, 1, None, told_at_commit=True)
     uncommitted.forget_queues("T")
     assert uncommitted.queue_ends == {("TT", 0): 9}
+    assert uncommitted.queue_end(("T", 0)) == 0, "wherever it ends as long as that is not applied"
+    uncommitted.abandon()
+    assert uncommitted.queue_end(("T", 0)) == 4

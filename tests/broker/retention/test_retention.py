@@ -20,6 +20,7 @@ from log.errors import DiskFullError
 from raft.configuration import Configuration
 from tests.broker.harness import SECOND, Client, Group
 from tests.log.memory_disk import MemoryDisk
+from tests.log.messages import queue_ends
 
 HOUR_NS = 3600 * SECOND
 INTERVAL_S = 1
@@ -373,7 +374,7 @@ def test_a_follower_that_was_away_longer_than_the_log_reaches_comes_back() -> No
     returned = group.node(away).replica
     assert returned.store.log.first_index == leader.store.log.first_index
     assert returned.metadata == leader.metadata
-    assert returned.store.queue_end_offsets() == leader.store.queue_end_offsets()
+    assert queue_ends(returned.store) == queue_ends(leader.store)
     group.kill(group.leader)
     group.elect()
     client = group.connect()

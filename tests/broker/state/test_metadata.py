@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.remoting.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
+from broker.requests.long_bodies import whole
 from broker.state.commands import (
     BeginPortion,
     CheckTransactions,
@@ -36,8 +37,10 @@ from broker.state.commands import (
     decode_command,
     encode_command,
 )
-from broker.state.metadata import DelayProgress, Metadata, OrderLock
+from broker.state.metadata import DelayProgress, Metadata, OrderLock, _Tables
+from broker.state.stored_offsets import StoredOffsets
 from broker.state.topic_rules import topic_config
+from broker.state.writing import Written
 
 topic = st.sampled_from(["T1", "T2"])
 group = st.sampled_from(["g1", "g2"])
@@ -107,6 +110,60 @@ def test_a_snapshot_stands_for_the_commands_before_it(before: list[Command], aft
     assert restored.snapshot() == metadata.snapshot(), "replicas' snapshots are byte-identical"
 
 
+@given(st.lists(commands, max_size=20), st.lists(commands, min_size=1, max_size=30), st.integers(1, 3))
+def test_what_is_written_in_steps_is_the_state_of_one_place(
+    before: list[Command], meanwhile: list[Command], rows_at_once: int
+) -> None:
+    """Two views, of two places, are written while commands are applied between any two steps."""
+    metadata = Metadata()
+    for name in ("T1", "T2"):
+        metadata.apply(PutTopic(topic_config(name, 4), 0))
+    for command in before:
+        metadata.apply(command)
+    writing: list[Written] = []
+    expected: list[bytes] = []
+    found: dict[int, bytes] = {}
+
+    def step(number: int) -> None:
+        try:
+            next(writing[number])
+        except StopIteration as end:
+            found[number] = b"".join(end.value.all())
+
+    for moment, command in enumerate(meanwhile):
+        if moment in {0, len(meanwhile) // 3}:
+            writing.append(metadata.view().written(rows_at_once))
+            expected.append(metadata.snapshot())
+        metadata.apply(command)
+        for number in set(range(len(writing))) - found.keys():
+            step(number)
+    for number in range(len(writing)):
+        while number not in found:
+            step(number)
+    assert [found[number] for number in range(len(writing))] == expected
+
+
+@pytest.mark.parametrize("count", [0, 15, 16, 23, 24, 255, 256, 70_000])
+@pytest.mark.parametrize("rows_at_once", [15, 1_000])
+def test_what_is_written_in_steps_is_what_msgspec_writes(count: int, rows_at_once: int) -> None:
+    """As earlier releases did: the head of an array, a text or a map says how long it is, in six ways."""
+    metadata = Metadata(
+        topics={str(number): topic_config(str(number), 1) for number in range(count)},
+        offsets=StoredOffsets((str(number), "T", {0: number}) for number in range(count)),
+        nameless_groups=count,
+        locks={("g", "T", number): OrderLock("c", number) for number in range(count)},
+    )
+    metadata.transactions.times_checked = dict.fromkeys(range(count), 1)
+    metadata.transactions.horizon = count
+    metadata.writers.begin("T", "writer", 1, 2, 3)
+    metadata.apply(RaiseFormat(2))
+    data = whole(metadata.written(rows_at_once))
+    tables = cbor2.loads(data)["tables"]
+    assert cbor2.dumps({"version": 2, "tables": tables}) == data
+    assert msgspec.msgpack.encode(msgspec.msgpack.decode(tables, type=_Tables)) == tables
+    assert Metadata.restore(data) == metadata
+
+
 def test_a_snapshot_of_an_earlier_version_is_restored() -> None:
     config = {"topicName": "T", "readQueueNums": 3, "writeQueueNums": 4, "attributes": {"a": "b"}}
     version = {"counter": 5, "stateVersion": 0, "timestamp": 7}
@@ -125,7 +182,7 @@ def test_a_snapshot_of_an_earlier_version_is_restored() -> None:
             "T": TopicConfig(topic_name="T", read_queue_nums=3, write_queue_nums=4, attributes={"a": "b"})
         },
         groups={"g": SubscriptionGroupConfig(group_name="g", retry_max_times=2)},
-        offsets={("g", "T"): {0: 5, 2: 6}},
+        offsets=StoredOffsets([("g", "T", {0: 5, 2: 6})]),
         locks={("g", "T", 0): OrderLock("c", 1000)},
         delays={1: DelayProgress(5, 2, 70)},
         topics_version=DataVersion(5, 0, 7),
@@ -187,17 +244,17 @@ def test_deleting_a_topic_or_a_group_takes_its_offsets_along() -> None:
     for topic in ("T1", "T2"):
         metadata.apply(PutTopic(topic_config(topic, 4), 0))
     metadata.apply(CommitOffsets((("g1", "T1", 0, 5), ("g1", "T2", 0, 6), ("g2", "T1", 0, 7))))
-    assert metadata.offset_count == 3
+    assert metadata.offsets.count == 3
     metadata.apply(DeleteTopic("T1", 0))
     assert metadata.offsets == {("g1", "T2"): {0: 6}}
     metadata.apply(CommitOffsets((("g2", "T1", 0, 8),)))
     assert metadata.offsets == {("g1", "T2"): {0: 6}}, "of a topic that is gone"
-    assert metadata.offset_count == 1
+    assert metadata.offsets.count == 1
     metadata.apply(DeleteGroup("g1", clean_offsets=False, wall_ms=0))
     assert metadata.offsets == {("g1", "T2"): {0: 6}}
     metadata.apply(DeleteGroup("g1", clean_offsets=True, wall_ms=0))
     assert metadata.offsets == {}
-    assert metadata.offset_count == 0
+    assert metadata.offsets.count == 0
 
 
 def test_only_offsets_that_have_not_changed_are_forgotten() -> None:
@@ -208,7 +265,7 @@ def test_only_offsets_that_have_not_changed_are_forgotten() -> None:
         ForgetOffsets((("g1", "T1", 0, 5), ("g1", "T1", 1, 5), ("g2", "T1", 0, 7), ("g3", "T1", 0, 1)))
     )
     assert metadata.offsets == {("g1", "T1"): {1: 6}}
-    assert metadata.offset_count == 1
+    assert metadata.offsets.count == 1
 
 
 def test_what_is_created_by_use_does_not_replace_what_exists() -> None:
@@ -265,19 +322,14 @@ def test_what_is_kept_along_follows_the_tables() -> None:
             DeleteGroup(group, clean_offsets=random.random() < 0.5, wall_ms=0),
         )
         metadata.apply(random.choices(commands, (4, 8, 4, 4, 2, 2, 1, 1))[0])
-        flat = {
-            (group, topic): queues
-            for group, of in metadata.offsets_by_group.items()
-            for topic, queues in of.items()
-        }
-        assert flat == metadata.offsets
-        assert all(metadata.offsets_by_group.values()), "a group without offsets is not there"
+        assert metadata.offsets.count == sum(map(len, metadata.offsets.values()))
+        assert all(metadata.offsets.by_group.values()), "a group without offsets is not there"
         assert metadata.queue_count == sum(config.read_queue_nums for config in metadata.topics.values())
-        metadata.snapshot()  # which asserts the other counts
+        metadata.view().snapshot()  # which asserts the other counts
     restored = Metadata.restore(metadata.snapshot())
-    assert restored.offsets_by_group == metadata.offsets_by_group
+    assert restored.offsets.by_group == metadata.offsets.by_group
     assert restored.queue_count == metadata.queue_count
     restored.apply(CommitOffsets((("g0", names[0], 0, 99),)))
     restored.apply(PutTopic(topic_config(names[0], 1), 0))
     restored.apply(CommitOffsets((("g0", names[0], 0, 77),)))
-    assert restored.offsets["g0", names[0]] is restored.offsets_by_group["g0"][names[0]]
+    assert restored.offsets["g0", names[0]] is restored.offsets.by_group["g0"][names[0]]

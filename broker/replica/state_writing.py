@@ -1,0 +1,61 @@
+"""The replica's state, written down in steps: one a turn, so that nobody waits for a hundred thousand rows.
+
+What is written is the state as it was when that began. It goes to the disk (broker/replica/upkeep.py), to a peer that
+lacks the log's head, or is summed up (broker/replica/digests.py). A state that is small is written at once.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from broker.remoting.pieces import Pieces
+from broker.state.writing import Written
+from broker.statistics.timings import Timings
+
+_OVER: Final = object()
+"""What an iterator of steps gives that has no more."""
+
+
+class StateWriting:
+    """What is being written."""
+
+    __slots__ = ("_timings", "_under_way")
+
+    def __init__(self, timings: Timings) -> None:
+        self._timings = timings
+        self._under_way: deque[Iterator[None]] = deque()
+
+    @property
+    def is_under_way(self) -> bool:
+        """Something is being written: the next turn is wanted at once."""
+        return bool(self._under_way)
+
+    def begin(self, written: Written, done: Callable[[Pieces, int], None]) -> Callable[[], None] | None:
+        """Writes a first step; `done` is called with the bytes, and the time that all steps took.
+
+        Returns what gives it up before that; None if all is done already.
+        """
+        steps = self._steps(written, done)
+        if next(steps, _OVER) is not None:
+            return None
+        self._under_way.append(steps)
+        return lambda: self._under_way.remove(steps)
+
+    def step(self) -> None:
+        """Goes on with what was begun first; to be called once a turn."""
+        if self._under_way:
+            steps = self._under_way.popleft()
+            if next(steps, _OVER) is None:
+                self._under_way.append(steps)
+
+    def _steps(self, written: Written, done: Callable[[Pieces, int], None]) -> Iterator[None]:
+        stopwatch, took_ns = self._timings.stopwatch, 0
+        while True:
+            began_ns = stopwatch()
+            try:
+                next(written)
+            except StopIteration as end:
+                done(end.value, took_ns + stopwatch() - began_ns)
+                return
+            took_ns += stopwatch() - began_ns
+            yield

@@ -1,0 +1,162 @@
+"""Consumer offsets by consumer group, topic and queue: a table that can be lent as it is.
+
+There may be a million of them, and a snapshot is written while others go on changing them. So a view shares all inner
+dicts with the table, and the table copies one of them before it changes it, as long as there is a view. A group, with
+offsets in however many topics, is forgotten by taking one item away.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar, overload
+
+from broker.state.writing import Rows
+
+OffsetFields = list[tuple[str, str, dict[int, int]]]
+"""Consumer group, topic, and queue id -> offset, as a snapshot holds them: a group's topics follow each other."""
+
+_Key = tuple[str, str]
+_Default = TypeVar("_Default")
+
+
+class _Copied:
+    """What the table has copied since it was lent last: the topics of groups, and the queues of (group, topic)."""
+
+    __slots__ = ("groups", "queues")
+
+    def __init__(self) -> None:
+        self.groups: set[str] = set()
+        self.queues: set[_Key] = set()
+
+
+class StoredOffsets(Mapping[_Key, dict[int, int]]):
+    """By (consumer group, topic), queue id -> offset. No dict in it is empty; only `put` and its kin change any."""
+
+    __slots__ = ("__weakref__", "_copied", "_views", "by_group", "count")
+
+    def __init__(self, fields: Iterable[tuple[str, str, dict[int, int]]] = ()) -> None:
+        """Begins with what a snapshot has."""
+        self.by_group: dict[str, dict[str, dict[int, int]]] = {}
+        self.count = 0
+        """The number of offsets."""
+        self._copied: _Copied | None = None
+        """None while all dicts are this table's own."""
+        self._views = 0
+        for group, topic, queues in fields:
+            self.by_group.setdefault(group, {})[topic] = queues
+            self.count += len(queues)
+
+    # ------------------------------------------------------------------ as a mapping
+
+    def __getitem__(self, key: _Key) -> dict[int, int]:
+        return self.by_group[key[0]][key[1]]
+
+    @overload
+    def get(self, key: _Key, /) -> dict[int, int] | None: ...
+
+    @overload
+    def get(self, key: _Key, default: dict[int, int] | _Default, /) -> dict[int, int] | _Default: ...
+
+    def get(self, key: _Key, default: object = None, /) -> object:
+        """The offsets of a group in a topic, which are not to be changed."""
+        topics = self.by_group.get(key[0])
+        return default if topics is None else topics.get(key[1], default)
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, tuple) and key[1] in self.by_group.get(key[0], ())
+
+    def __iter__(self) -> Iterator[_Key]:
+        return ((group, topic) for group, topics in self.by_group.items() for topic in topics)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.by_group.values()))
+
+    def __bool__(self) -> bool:
+        return bool(self.by_group)
+
+    # ------------------------------------------------------------------ changes
+
+    def put(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Stores an offset; it takes the place of an earlier one."""
+        queues = self._queues_to_change(group, topic)
+        self.count += queue_id not in queues
+        queues[queue_id] = offset
+
+    def remove(self, group: str, topic: str, queue_id: int) -> None:
+        """Removes an offset, which is there."""
+        queues = self._queues_to_change(group, topic)
+        del queues[queue_id]
+        self.count -= 1
+        if not queues:
+            self._remove_queues(group, topic)
+
+    def forget_group(self, group: str) -> None:
+        """Removes all offsets of a group."""
+        self.count -= sum(map(len, self.by_group.pop(group, {}).values()))
+
+    def forget_topic(self, topic: str) -> list[str]:
+        """Removes the offsets of all groups in a topic. Returns those groups."""
+        groups = [group for group, topics in self.by_group.items() if topic in topics]
+        for group in groups:
+            self.count -= len(self.by_group[group][topic])
+            self._remove_queues(group, topic)
+        return groups
+
+    def _remove_queues(self, group: str, topic: str) -> None:
+        topics = self._topics_to_change(group)
+        del topics[topic]
+        if not topics:
+            del self.by_group[group]
+
+    def _topics_to_change(self, group: str) -> dict[str, dict[int, int]]:
+        topics, copied = self.by_group.get(group), self._copied
+        if topics is None or (copied is not None and group not in copied.groups):
+            topics = self.by_group[group] = {} if topics is None else topics.copy()
+            if copied is not None:
+                copied.groups.add(group)
+        return topics
+
+    def _queues_to_change(self, group: str, topic: str) -> dict[int, int]:
+        topics, copied = self._topics_to_change(group), self._copied
+        queues = topics.get(topic)
+        if queues is None or (copied is not None and (group, topic) not in copied.queues):
+            queues = topics[topic] = {} if queues is None else queues.copy()
+            if copied is not None:
+                copied.queues.add((group, topic))
+        return queues
+
+    # ------------------------------------------------------------------ views and snapshots
+
+    def view(self) -> StoredOffsets:
+        """Returns the offsets as they are now, whatever changes from here on: in a step for each group."""
+        view = StoredOffsets()
+        view.by_group, view.count = self.by_group.copy(), self.count
+        self._copied = _Copied()
+        self._views += 1
+        weakref.finalize(view, self._given_back).atexit = False
+        return view
+
+    def _given_back(self) -> None:
+        """A view is gone; without one all dicts are this table's own again."""
+        self._views -= 1
+        if not self._views:
+            self._copied = None
+
+    def rows(self, at_once: int) -> Rows:
+        """The form in a snapshot (`OffsetFields`): slices of rows that have some `at_once` offsets together."""
+        return Rows(len(self), self._slices(at_once), lambda rows: sum(len(row[2]) for row in rows))
+
+    def _slices(self, at_once: int) -> Iterator[list[tuple[str, str, dict[int, int]]]]:
+        some, count, total = [], 0, 0
+        for group, topics in self.by_group.items():
+            for topic, queues in topics.items():
+                some.append((group, topic, queues))
+                count += len(queues)
+                if count >= at_once:
+                    yield some
+                    total += count
+                    some, count = [], 0
+        if some:
+            yield some
+        assert self.count == total + count, "the count moves with the offsets"

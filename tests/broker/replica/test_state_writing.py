@@ -1,0 +1,183 @@
+"""Snapshots that take many turns: they are of one place all the same, and what overtakes one ends it."""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+import pytest
+
+from broker.peers import protocol as peer_protocol
+from broker.peers.protocol import RaftFrame
+from broker.remoting.backup_description import BackupDescription
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.pieces import Pieces
+from broker.replica.inner_limits import InnerLimits
+from broker.replica.replica import Replica
+from broker.requests.connection import Buffer
+from broker.retention.retention import delete_expired
+from broker.state.metadata import Metadata
+from broker.state.snapshot import decode_state
+from log.retention import RetentionPolicy
+from raft.messages import SnapshotRequest
+from tests.broker.harness import Client, Group
+from tests.broker.retention.test_retention import beginnings, fill, group_with, pass_time
+
+
+@pytest.fixture(autouse=True)
+def a_row_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Group, "limits", InnerLimits(state_rows_at_once=1))
+
+
+def filled(group: Group) -> Client:
+    client = group.connect()
+    for number in range(5):
+        client.create_topic(f"T{number}")
+        client.heartbeat(f"G{number}", (f"T{number}",))
+        client.send(f"T{number}", b"x")
+        store_offset(client, number, 1)
+    group.advance(1)
+    return client
+
+
+def store_offset(client: Client, number: int, offset: int) -> None:
+    fields = {"consumerGroup": f"G{number}", "topic": f"T{number}", "queueId": 0, "commitOffset": offset}
+    client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+
+
+def saved(group: Group, node_id: str) -> tuple[int, Metadata]:
+    snapshot = group.node(node_id).replica.store.load_snapshot()
+    assert snapshot is not None
+    return snapshot.applied_index, decode_state(snapshot.data).metadata
+
+
+def test_commands_between_its_turns_are_not_in_a_snapshot() -> None:
+    group = Group.elected(3)
+    client = filled(group)
+    replica = group.node(group.leader).replica
+    expected, index = Metadata.restore(replica.metadata.snapshot()), replica.applied_index
+    replica.save_snapshot()
+    assert replica.applied.writing.is_under_way
+    store_offset(client, 3, 7)
+    client.create_topic("T9")
+    assert replica.metadata.offsets["G3", "T3"] == {0: 7}
+    group.advance(2)
+    assert not replica.applied.writing.is_under_way
+    assert saved(group, group.leader) == (index, expected)
+
+
+def test_a_snapshot_is_begun_once_and_a_stop_writes_another_at_once() -> None:
+    group = Group.elected(1)
+    filled(group)
+    replica = group.node("n0").replica
+    for _ in range(3):
+        replica.save_snapshot()
+    assert len(replica.applied.writing._under_way) == 1
+    replica.close(group.now_ns)
+    index, state = saved(group, "n0")
+    assert (index, state) == (replica.applied_index, replica.metadata)
+
+
+def until_it_is_written(group: Group, replica: Replica) -> None:
+    """Lets the group do one thing after the other, until the replica writes its state."""
+    order = Random(1)
+    for _ in range(10_000):
+        if replica.applied.writing.is_under_way:
+            return
+        if not group._in_flight:
+            group.now_ns = max(group.now_ns, group.next_due_ns())
+        group.step_at_random(order)
+    raise AssertionError("nobody wants a snapshot")
+
+
+def test_what_a_peer_lacks_is_of_one_place_and_is_sent_though_much_happens_meanwhile() -> None:
+    group = group_with()
+    filled(group)
+    away = group.follower
+    group.kill(away)
+    fill(group)
+    pass_time(group, 1.1)
+    assert all(first > 10 for first in beginnings(group))
+    group.replace_disk(away)
+    group.restart(away)
+    replica = group.node(group.leader).replica
+    until_it_is_written(group, replica)
+    client = group.connect()
+    for number in range(5):
+        store_offset(client, number, 10 + number)
+    group.converge()
+    assert group.node(away).replica.metadata == replica.metadata
+    assert group.node(away).replica.store.log.first_index > 10
+
+
+def delete_one_file(replica: Replica) -> None:
+    first_index = replica.store.log.first_index
+    policy = RetentionPolicy(reserved_ms=0, files_per_pass=1)
+    delete_expired(replica, policy, is_delete_hour=True)
+    assert replica.store.log.first_index > first_index
+
+
+@pytest.mark.parametrize("what", ["link lost", "head deleted", "another leads"])
+def test_a_snapshot_that_is_of_no_use_any_more_is_not_sent(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = group_with()
+    filled(group)
+    away = group.follower
+    group.kill(away)
+    fill(group)
+    for member in group.alive():
+        member.alive.replica.save_snapshot()
+    group.advance(1)
+    for member in group.alive():
+        delete_one_file(member.alive.replica)
+    group.replace_disk(away)
+    group.restart(away)
+    leader = group.leader
+    replica = group.node(leader).replica
+    until_it_is_written(group, replica)
+    sent: list[tuple[str, int]] = []
+    original = peer_protocol.encode_snapshot
+
+    def encode_snapshot(frame: RaftFrame, state: Pieces) -> tuple[Buffer, ...]:
+        assert isinstance(frame.message, SnapshotRequest)
+        sent.append((frame.message.source, frame.message.first_index))
+        return original(frame, state)
+
+    monkeypatch.setattr(peer_protocol, "encode_snapshot", encode_snapshot)
+    if what == "link lost":
+        group.kill(away)
+        group.advance(1)
+        assert sent == []
+        group.restart(away)
+    elif what == "head deleted":
+        delete_one_file(replica)
+    else:
+        group.transfer_leadership(next(node for node in group.members if node not in {leader, away}))
+    group.converge()
+    assert sent == [(group.leader, group.node(group.leader).replica.store.log.first_index)]
+    assert group.node(away).replica.metadata == group.node(group.leader).replica.metadata
+
+
+def test_a_backup_is_written_in_turns_and_ends_with_its_connection() -> None:
+    group = Group.elected(3)
+    client = filled(group)
+    replica = group.node(group.leader).replica
+    expected, index = replica.metadata.snapshot(), replica.applied_index
+    first = group.connect(group.leader)
+    began = first.start_call(RequestCode.TRIVET_BACKUP_BEGIN)
+    refused = client.call(RequestCode.TRIVET_BACKUP_BEGIN)
+    assert refused.code == ResponseCode.SYSTEM_BUSY
+    store_offset(client, 3, 7)
+    described = msgspec.json.decode(bytes(first.wait(began).body), type=BackupDescription)
+    data = b""
+    while len(data) < described.snapshot_bytes:
+        data += first.ok(RequestCode.TRIVET_BACKUP_SNAPSHOT, {"offset": len(data)}).body
+    assert described.last_index == index
+    assert decode_state(data).metadata.snapshot() == expected
+    beyond = first.call(RequestCode.TRIVET_BACKUP_SNAPSHOT, {"offset": len(data)})
+    assert beyond.code == ResponseCode.INVALID_PARAMETER
+    first.start_call(RequestCode.TRIVET_BACKUP_BEGIN)
+    first.close()
+    group.advance(1)
+    assert client.call(RequestCode.TRIVET_BACKUP_BEGIN).code == ResponseCode.SUCCESS
