@@ -17,6 +17,7 @@ Here a registration says whether it is: Trivet's brokers' are.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -30,8 +31,8 @@ from broker.remoting.route import MASTER_ID, BrokerData, ClusterInfo, QueueData,
 
 ConnectionId = Hashable
 
-TOPICS_AT_ONCE: Final = 8_000
-"""Topics that a registration enters in one step: some 3 ms."""
+TOPICS_AT_ONCE: Final = 5_000
+"""Topics that a registration enters in one step, or that are forgotten: some 3 ms."""
 
 
 @dataclass(slots=True)
@@ -72,6 +73,10 @@ class RouteTable:
     """cluster -> its broker names, in order of registration; none is empty"""
     _live: dict[str, LiveBroker] = field(default_factory=dict)
     """address -> what keeps it; an address stands for one broker name of one cluster"""
+    _topics_of: dict[str, dict[str, None]] = field(default_factory=dict)
+    """broker name -> its topics; a name in ``_queues`` whose topic is not here is only left there to be forgotten"""
+    _left: deque[tuple[str, dict[str, None]]] = field(default_factory=deque)
+    """broker names that are gone, and topics in ``_queues`` that may name them still"""
     _route_count: int = 0
     """The queues of all topics together: topics of brokers"""
 
@@ -111,6 +116,7 @@ class RouteTable:
         before = self._live.get(address)
         if before is not None and (before.cluster, before.broker_name) != (header.cluster_name, name):
             self._remove(address)  # renamed: it is no longer what it was
+            self.forget()
             before = None
         data = self._brokers.get(name)
         if data is None:
@@ -126,6 +132,7 @@ class RouteTable:
             if held.data_version.state_version > topics.data_version.state_version:
                 # The registering broker is of an earlier master epoch: it may not keep an entry of any kind.
                 self._remove(address)
+                self.forget()
                 return None
             del self._live[holder]  # displaced: it is told to register anew when it next asks (322)
 
@@ -155,28 +162,42 @@ class RouteTable:
         if is_master or is_prime_slave:
             changed = first or before is None or before.data_version != topics.data_version
             read_only = is_prime_slave and data.enable_acting_master
+            own = self._topics_of.setdefault(name, {})
             if changed and header.all_topics:
-                self._drop_others(name, topics.topic_config_table)
-            for number, topic in enumerate(topics.topic_config_table.values(), 1):
+                others = [topic for topic in own if topic not in topics.topic_config_table]
+                for number, topic in enumerate(others, 1):
+                    if number % TOPICS_AT_ONCE == 0:
+                        yield
+                        if self._live.get(address) is not live:
+                            return None
+                    self._drop_queues(topic, name)
+            for number, config in enumerate(topics.topic_config_table.values(), 1):
                 if number % TOPICS_AT_ONCE == 0:
                     yield
                     if self._live.get(address) is not live:
                         break
-                queues = self._queues.get(topic.topic_name)
-                if queues is None:
-                    self._queues[topic.topic_name] = {name: _queue_data(name, topic, read_only)}
-                    self._route_count += 1
-                elif changed or name not in queues:
+                topic = config.topic_name
+                if changed or topic not in own:
+                    queues = self._queues.get(topic)
+                    if queues is None:
+                        queues = self._queues[topic] = {}
                     self._route_count += name not in queues
-                    queues[name] = _queue_data(name, topic, read_only)
+                    queues[name] = _queue_data(name, config, read_only)
+                    own[topic] = None
         return None if is_master else self._master_of(data)
 
-    def counts_with(self, address: str, name: str, topics: Iterable[str]) -> tuple[int, int]:
+    def counts_with(
+        self, address: str, name: str, topics: Mapping[str, TopicConfig]
+    ) -> Generator[None, None, tuple[int, int]]:
         """How many addresses, and how many topics of brokers, there would be after a registration; 0 topics are told
-        where none is added.
+        where none is added. Those that are to be forgotten count until then. In steps.
         """
         addresses = len(self._live) + (address not in self._live)
-        added = sum(name not in self._queues.get(topic, ()) for topic in topics)
+        added = 0
+        for number, topic in enumerate(topics.values(), 1):
+            if number % TOPICS_AT_ONCE == 0:
+                yield
+            added += topic.topic_name not in self._topics_of.get(name, ())
         return addresses, added and added + self._route_count
 
     def routes_with(self, topic: str, names: Iterable[str]) -> int:
@@ -190,18 +211,41 @@ class RouteTable:
         live = self._live.get(address)
         if live is not None and live.cluster == cluster:
             self._remove(address)
+            self.forget()
 
     def connection_closed(self, connection_id: ConnectionId) -> None:
         """Remove every broker that was last heard on this connection."""
         for address in [a for a, live in self._live.items() if live.connection_id == connection_id]:
             self._remove(address)
+        self.forget()
 
     def expire(self, now_ns: int) -> list[ConnectionId]:
         """Remove the brokers whose deadline has passed; returns their connections, each once."""
         expired = [(address, live) for address, live in self._live.items() if live.deadline_ns <= now_ns]
         for address, _ in expired:
             self._remove(address)
+        self.forget()
         return list(dict.fromkeys(live.connection_id for _, live in expired))
+
+    @property
+    def is_forgetting(self) -> bool:
+        """More is to be forgotten of brokers that are gone; until then `topics` and its kin may name it."""
+        return bool(self._left)
+
+    def forget(self) -> None:
+        """Takes a step in forgetting the topics of brokers that are gone: there may be a million of them."""
+        left = TOPICS_AT_ONCE
+        while left > 0 and self._left:
+            name, topics = self._left[0]
+            own = self._topics_of.get(name, {})
+            while left > 0 and topics:
+                left -= 1
+                topic, _ = topics.popitem()
+                if topic not in own:
+                    self._drop_queues(topic, name)
+            if not topics:
+                self._left.popleft()
+                left -= 1
 
     def heard(self, cluster: str, address: str, now_ns: int) -> None:
         """Put off the deadline of a broker, if it is known."""
@@ -216,9 +260,11 @@ class RouteTable:
 
     def route(self, topic: str) -> TopicRouteData | None:
         """The queues of a topic and the brokers that have them; None if there are none."""
-        queues = self._queues.get(topic)
-        if not queues:
-            return None
+        queues = {
+            name: data
+            for name, data in self._queues.get(topic, {}).items()
+            if topic in self._topics_of.get(name, ())
+        }
         brokers = [self._brokers[name] for name in queues if name in self._brokers]
         return TopicRouteData(broker_datas=brokers, queue_datas=list(queues.values())) if brokers else None
 
@@ -263,19 +309,27 @@ class RouteTable:
         addresses = (address for data in self._brokers.values() for address in data.broker_addresses.values())
         return topics, next(addresses, None)
 
-    def set_writable(self, broker_name: str, writable: bool) -> int:
-        """Give or take the write permission of all topics of a broker name; returns how many it has."""
+    def set_writable(self, broker_name: str, writable: bool) -> Generator[None, None, int]:
+        """Give or take the write permission of all topics of a broker name, in steps; returns how many it has."""
 
         def changed(perm: int) -> int:
             return both if writable else perm & ~write
 
         both, write = int(Permission.READ | Permission.WRITE), int(Permission.WRITE)
-        return self._change_permissions(broker_name, changed)
+        count, topics = 0, list(self._topics_of.get(broker_name, ()))
+        for begin in range(0, len(topics), TOPICS_AT_ONCE):
+            if begin:
+                yield
+            count += self._change_permissions(broker_name, topics[begin : begin + TOPICS_AT_ONCE], changed)
+        return count
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic, everywhere or on one cluster's brokers."""
         if cluster is None:
-            self._route_count -= len(self._queues.pop(topic, ()))
+            queues = self._queues.pop(topic, {})
+            self._route_count -= len(queues)
+            for name in queues:
+                self._topics_of.get(name, {}).pop(topic, None)
             return
         for name in self._clusters.get(cluster, {}):
             self._drop_queues(topic, name)
@@ -287,6 +341,7 @@ class RouteTable:
                 present = self._queues.setdefault(topic, {})
                 self._route_count += data.broker_name not in present
                 present[data.broker_name] = data
+                self._topics_of.setdefault(data.broker_name, {})[topic] = None
 
     def _master_of(self, data: BrokerData) -> Master | None:
         address = data.broker_addresses.get(MASTER_ID)
@@ -305,16 +360,11 @@ class RouteTable:
         if not data.broker_addresses:
             del self._brokers[name]
             self._leave_cluster(data.cluster, name)
-            emptied = []
-            for topic, queues in self._queues.items():
-                if queues.pop(name, None) is not None:
-                    self._route_count -= 1
-                    if not queues:
-                        emptied.append(topic)
-            for topic in emptied:
-                del self._queues[topic]
+            if topics := self._topics_of.pop(name, None):
+                self._left.append((name, topics))
         elif data.enable_acting_master and MASTER_ID not in data.broker_addresses:
-            self._change_permissions(name, lambda perm: perm & ~Permission.WRITE)
+            topics = self._topics_of.get(name, {})
+            self._change_permissions(name, topics, lambda perm: perm & ~Permission.WRITE)
 
     def _leave_cluster(self, cluster: str, broker_name: str) -> None:
         names = self._clusters.get(cluster, {})
@@ -323,23 +373,22 @@ class RouteTable:
             self._clusters.pop(cluster, None)
 
     def _drop_queues(self, topic: str, broker_name: str) -> None:
+        self._topics_of.get(broker_name, {}).pop(topic, None)
         queues = self._queues.get(topic)
         if queues is not None:
             self._route_count -= queues.pop(broker_name, None) is not None
             if not queues:
                 del self._queues[topic]
 
-    def _drop_others(self, broker_name: str, topics: Mapping[str, TopicConfig]) -> None:
-        """Forget the queues that a broker name has of topics which are not among these."""
-        for topic in [found for found, queues in self._queues.items() if broker_name in queues]:
-            if topic not in topics:
-                self._drop_queues(topic, broker_name)
-
-    def _change_permissions(self, broker_name: str, change: Callable[[int], int]) -> int:
+    def _change_permissions(
+        self, broker_name: str, topics: Iterable[str], change: Callable[[int], int]
+    ) -> int:
         count = 0
-        for queues in self._queues.values():
-            data = queues.get(broker_name)
-            if data is not None:
+        own = self._topics_of.get(broker_name, {})
+        for topic in topics:
+            if topic in own:
+                queues = self._queues[topic]
+                data = queues[broker_name]
                 queues[broker_name] = msgspec.structs.replace(data, perm=change(data.perm))
                 count += 1
         return count

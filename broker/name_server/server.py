@@ -7,7 +7,7 @@ monotonic time, tells it of closed connections, and has it look for silent broke
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -62,6 +62,18 @@ _ORDERED_KEY: Final = "orderMessageEnable"
 
 LONG_REGISTRATION_BYTES: Final = 4096
 """A longer one may be of thousands of topics."""
+
+
+_CHANGES_ALL_TOPICS: Final = frozenset(
+    {RequestCode.WIPE_WRITE_PERM_OF_BROKER, RequestCode.ADD_WRITE_PERM_OF_BROKER}
+)
+_OF_ALL_TOPICS: Final = _CHANGES_ALL_TOPICS | {
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+    RequestCode.GET_TOPICS_BY_CLUSTER,
+    RequestCode.GET_UNIT_TOPIC_LIST,
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST,
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +158,16 @@ class NameServer:
         return self._key_values.count
 
     def is_long(self, command: RemotingCommand) -> bool:
-        """Tells whether a request may take more than some milliseconds: a registration with thousands of topics.
+        """Tells whether a request may take more than some milliseconds: a registration with thousands of topics, what
+        changes all topics of a broker, and a list of topics while those of a broker that is gone are forgotten.
 
         What is compressed may be: a hundred bytes unfold to thousands of topics that are all the same.
         """
-        if command.code != RequestCode.REGISTER_BROKER or command.is_response:
+        if command.is_response:
+            return False
+        if command.code in _OF_ALL_TOPICS:
+            return command.code in _CHANGES_ALL_TOPICS or self._routes.is_forgetting
+        if command.code != RequestCode.REGISTER_BROKER:
             return False
         return len(command.body) > self._long_registration_bytes or _is_compressed(command)
 
@@ -216,6 +233,21 @@ class NameServer:
         self.refused += answer.code != ResponseCode.SUCCESS
         return None if command.is_one_way else answer
 
+    @property
+    def is_forgetting(self) -> bool:
+        """Brokers are gone whose topics are still to be forgotten: call `forget` until it is done."""
+        return self._routes.is_forgetting
+
+    def forget(self) -> None:
+        """Takes a step in forgetting the topics of brokers that are gone, of some milliseconds."""
+        self._routes.forget()
+
+    def _forgotten(self) -> Iterator[None]:
+        """Forgets the topics of all brokers that are gone, in steps."""
+        while self._routes.is_forgetting:
+            self._routes.forget()
+            yield
+
     def figures(self) -> tuple[int, int, int, int]:
         """Returns the numbers of brokers, of broker names, of topics, and of keys of the key-value configuration."""
         return (*self._routes.counts(), self._key_values.count)
@@ -252,8 +284,11 @@ class NameServer:
         body = yield from RegisterBrokerBody.decode_in_steps(
             command.body, compressed=header.compressed, version=command.version
         )
-        names = [topic.topic_name for topic in body.topics.topic_config_table.values()]
-        addresses, routes = self._routes.counts_with(header.broker_address, header.broker_name, names)
+        if self.is_long(command):
+            yield
+        addresses, routes = yield from self._routes.counts_with(
+            header.broker_address, header.broker_name, body.topics.topic_config_table
+        )
         if addresses > self._settings.max_brokers:
             return _too_many(request, "brokers", addresses, self._settings.max_brokers)
         if routes > self._settings.max_routes:
@@ -303,35 +338,40 @@ class NameServer:
         group = BrokerMemberGroup(addresses, header.broker_name, header.cluster_name)
         return response(request.command, ResponseCode.SUCCESS, body=group.encode())
 
-    def _get_all_topics(self, request: _Request) -> RemotingCommand:
+    def _get_all_topics(self, request: _Request) -> _Steps:
+        yield from self._forgotten()
         return _topic_list(request, self._routes.topics())
 
-    def _get_topics_by_cluster(self, request: _Request) -> RemotingCommand:
+    def _get_topics_by_cluster(self, request: _Request) -> _Steps:
+        yield from self._forgotten()
         header = request.command.decode_fields(TopicsByClusterHeader)
         return _topic_list(request, self._routes.topics_of_cluster(header.cluster))
 
     def _get_system_topics(self, request: _Request) -> RemotingCommand:
         return _topic_list(request, *self._routes.system_topics())
 
-    def _get_unit_topics(self, request: _Request) -> RemotingCommand:
+    def _get_unit_topics(self, request: _Request) -> _Steps:
+        yield from self._forgotten()
         return _topic_list(request, self._routes.unit_topics(TopicSysFlag.UNIT))
 
-    def _get_unit_subscribed_topics(self, request: _Request) -> RemotingCommand:
+    def _get_unit_subscribed_topics(self, request: _Request) -> _Steps:
+        yield from self._forgotten()
         return _topic_list(request, self._routes.unit_topics(TopicSysFlag.UNIT_SUBSCRIPTION))
 
-    def _get_unit_subscribed_plain_topics(self, request: _Request) -> RemotingCommand:
+    def _get_unit_subscribed_plain_topics(self, request: _Request) -> _Steps:
+        yield from self._forgotten()
         return _topic_list(
             request, self._routes.unit_topics(TopicSysFlag.UNIT_SUBSCRIPTION, TopicSysFlag.UNIT)
         )
 
-    def _wipe_write_permission(self, request: _Request) -> RemotingCommand:
+    def _wipe_write_permission(self, request: _Request) -> _Steps:
         header = request.command.decode_fields(BrokerNameHeader)
-        count = self._routes.set_writable(header.broker_name, False)
+        count = yield from self._routes.set_writable(header.broker_name, False)
         return response(request.command, ResponseCode.SUCCESS, fields=WipeWritePermResponseHeader(count))
 
-    def _add_write_permission(self, request: _Request) -> RemotingCommand:
+    def _add_write_permission(self, request: _Request) -> _Steps:
         header = request.command.decode_fields(BrokerNameHeader)
-        count = self._routes.set_writable(header.broker_name, True)
+        count = yield from self._routes.set_writable(header.broker_name, True)
         return response(request.command, ResponseCode.SUCCESS, fields=AddWritePermResponseHeader(count))
 
     def _delete_topic(self, request: _Request) -> RemotingCommand:

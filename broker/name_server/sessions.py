@@ -110,15 +110,21 @@ class NameServerSessions:
             self._long[1].close()
             self._long = None
         self._core.connection_closed(connection)
+        if self.has_more:
+            self._wake()
 
     @property
     def has_more(self) -> bool:
-        """A request is carried out in steps, or waits for that."""
-        return self._long is not None or bool(self._behind)
+        """A request is carried out in steps, or waits for that, or topics are to be forgotten."""
+        return self._long is not None or bool(self._behind) or self._core.is_forgetting
 
     def step(self) -> None:
         """Goes on with what takes long, for some milliseconds."""
         self._begin()
+        if self._core.is_forgetting:
+            self._core.forget()
+            self._wake()
+            return
         if self._long is not None:
             connection, steps = self._long
             try:

@@ -154,15 +154,14 @@ def wiped_only_at_registered_topics(patch: pytest.MonkeyPatch) -> None:
         by_hand[topic] = None
         added(self, topic, queues)
 
-    def set_writable(self: RouteTable, broker_name: str, writable: bool) -> int:
-        kept = {topic: self._queues[topic] for topic in by_hand if topic in self._queues}
-        count = 0
-        for topic, queues in kept.items():
-            self._queues[topic] = {}
-            count += broker_name in queues
-        count += original(self, broker_name, writable)
-        self._queues.update(kept)
-        return count
+    def set_writable(self: RouteTable, broker_name: str, writable: bool) -> Generator[None, None, int]:
+        own = self._topics_of.get(broker_name, {})
+        kept = [topic for topic in by_hand if topic in own]
+        for topic in kept:
+            del own[topic]
+        count = yield from original(self, broker_name, writable)
+        own.update(dict.fromkeys(kept))
+        return count + len(kept)
 
     patch.setattr(RouteTable, "add_topic", add_topic)
     patch.setattr(RouteTable, "set_writable", set_writable)

@@ -7,7 +7,8 @@ import copy
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from broker.name_server import RouteTable
+from broker.name_server import RouteTable, route_table
+from broker.name_server.route_table import TOPICS_AT_ONCE
 from broker.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable
 from broker.remoting.name_server_headers import RegisterBrokerHeader
 
@@ -63,6 +64,8 @@ class RouteTableMachine(RuleBasedStateMachine):
         topics = TopicConfigTable(version, {topic: TopicConfig(topic_name=topic)})
         known = self.table.data_version(cluster, address) == version
         self.table.register(header, topics, connection, expiry, self.now_ns)
+        other = "U" if topic == "T" else "T"
+        assert before is not None or name not in self._names_of(other), "of an earlier life"
         after = self.table.broker(name)
         assert after is not None
         assert after.broker_addresses[broker_id] in (address, holder)
@@ -71,7 +74,7 @@ class RouteTableMachine(RuleBasedStateMachine):
             if broker_id == 0:
                 assert name in self._names_of(topic)
                 if all_topics and not known:
-                    assert name not in self._names_of("U" if topic == "T" else "T"), "it has this one no more"
+                    assert name not in self._names_of(other), "it has this one no more"
 
     @rule(address=addresses, cluster=clusters)
     def unregister(self, address: str, cluster: str) -> None:
@@ -110,7 +113,18 @@ class RouteTableMachine(RuleBasedStateMachine):
                     data.broker_name for data in route.broker_datas
                 ]
 
-        assert self.table.counts_with("h3", "y", ["V"])[1] == routes + 1
+        if not self.table.is_forgetting:
+            assert self._routes_with("V") == routes + 1
+            assert self.table.topics() == [topic for topic in self.table.topics() if self._names_of(topic)]
+
+    def _routes_with(self, topic: str) -> int:
+        steps = self.table.counts_with("h3", "y", {topic: TopicConfig(topic_name=topic)})
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                routes: int = end.value[1]
+                return routes
 
     def _names_of(self, topic: str) -> list[str]:
         route = self.table.route(topic)
@@ -118,3 +132,21 @@ class RouteTableMachine(RuleBasedStateMachine):
 
 
 RouteTableTest = RouteTableMachine.TestCase
+
+
+class ForgetfulMachine(RouteTableMachine):
+    """Topics of brokers that are gone are forgotten one by one, while all else goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        setattr(route_table, "TOPICS_AT_ONCE", 1)  # noqa: B010 - it is final
+
+    @rule()
+    def forget(self) -> None:
+        self.table.forget()
+
+    def teardown(self) -> None:
+        setattr(route_table, "TOPICS_AT_ONCE", TOPICS_AT_ONCE)  # noqa: B010
+
+
+ForgetfulTest = ForgetfulMachine.TestCase

@@ -11,15 +11,17 @@ import structlog.testing
 
 from broker.access.name_server_control import NameServerControl
 from broker.name_server import NameServer, sessions
-from broker.name_server.route_table import TOPICS_AT_ONCE
+from broker.name_server.route_table import TOPICS_AT_ONCE, RouteTable
 from broker.name_server.server import LONG_REGISTRATION_BYTES
 from broker.name_server.sessions import NameServerSessions
 from broker.remoting import register_body
-from broker.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable
+from broker.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable, TopicList
 from broker.remoting.codes import RequestCode, ResponseCode, Version
 from broker.remoting.command import RemotingCommand, encode, request
 from broker.remoting.frame import FrameDecoder
+from broker.remoting.json_body import decode_body
 from broker.remoting.register_body import RegisterBrokerBody
+from broker.remoting.route import QueueData, TopicRouteData
 from broker.requests import unread
 from broker.requests.budget import Budget
 from broker.requests.connection import Connection
@@ -122,14 +124,16 @@ def test_whose_broker_is_silent_is_closed_and_told_once() -> None:
     )
 
 
-def registration(topics: int, address: str = "10.0.0.1:10911", *, compressed: bool = False) -> bytes:
+def registration(
+    topics: int, address: str = "10.0.0.1:10911", *, compressed: bool = False, name: str = "b"
+) -> bytes:
     table = {f"topic-{number}": TopicConfig(topic_name=f"topic-{number}") for number in range(topics)}
     body = RegisterBrokerBody(topics=TopicConfigTable(DataVersion(), table))
     return encode(
         request(
             RequestCode.REGISTER_BROKER,
             {
-                "brokerName": "b",
+                "brokerName": name,
                 "brokerAddr": address,
                 "clusterName": "c",
                 "haServerAddr": "",
@@ -187,6 +191,53 @@ def test_a_long_registration_ends_with_its_connection() -> None:
         while rig.sessions.has_more:
             rig.sessions.step()
         assert rig.core.figures()[:3] == (0, 0, 0)
+
+
+def test_brokers_that_are_gone_are_forgotten_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each was looked for in all topics there are: ten thousand on one connection took a minute, in one call."""
+    rig = Rig()
+    broker, other, client = rig.connect("broker"), rig.connect("other"), rig.connect("client")
+    rig.sessions.clients.open[other].received(registration(50, "10.0.0.2:10911", name="lasting"))
+    for number in range(60):
+        address = f"10.0.1.{number}:10911"
+        rig.sessions.clients.open[broker].received(registration(500, address, name=f"b{number}"))
+        while rig.sessions.has_more:
+            rig.sessions.step()
+    other.take()
+    drops = 0
+    original = RouteTable._drop_queues
+
+    def drop_queues(self: RouteTable, topic: str, broker_name: str) -> None:
+        nonlocal drops
+        drops += 1
+        original(self, topic, broker_name)
+
+    monkeypatch.setattr(RouteTable, "_drop_queues", drop_queues)
+    rig.sessions.clients.open[broker].lost()
+    longest, drops = drops, 0
+    asked = encode(request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
+    rig.sessions.clients.open[client].received(asked)
+    assert not client.take(), "it is answered when all is forgotten"
+    longest = max(longest, drops)
+    steps = 0
+    while rig.sessions.has_more:
+        assert {queue.broker_name for queue in routes(rig, other, "topic-0")} == {"lasting"}
+        drops = 0
+        rig.sessions.step()
+        longest = max(longest, drops)
+        steps += 1
+    assert 0 < longest <= TOPICS_AT_ONCE
+    assert steps >= 2
+    (answer,) = FrameDecoder().feed(b"".join(client.take()))
+    assert len(decode_body(answer.body, TopicList).topics) == 50
+    assert rig.core.figures()[:3] == (1, 1, 50)
+
+
+def routes(rig: Rig, connection: Connection, topic: str) -> list[QueueData]:
+    command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+    rig.sessions.clients.open[connection].received(encode(command))
+    (answer,) = FrameDecoder().feed(b"".join(connection.take()))
+    return TopicRouteData.decode(answer.body).queue_datas
 
 
 def of_one_topic(count: int) -> bytes:
