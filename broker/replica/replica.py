@@ -537,9 +537,9 @@ class Replica:
 
         When jobs become due says `Jobs.due_ns`.
         """
-        deadline: int | None = self.raft.deadline()
         if self.applied.writing.is_under_way:
             return self.now_ns
+        deadline: int | None = self.raft.deadline()
         due = self.repairs.due_ns
         if deadline is not None and deadline < due:
             due = deadline
