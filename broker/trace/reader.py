@@ -46,16 +46,20 @@ def read_items(
         following = find_mark(stream, mark, damage.offset)
         if following is not None:
             damage = Damage(name, damage.offset, f"{damage.reason}; skipped to byte {following}")
+        elif not damage.cut:
+            damage = Damage(name, damage.offset, f"{damage.reason}; nothing behind it was read")
         yield damage.offset, damage
         position = following
 
 
 def first_header(prefix: bytes, name: str) -> tuple[TraceHeader, bytes]:
+    if not prefix:
+        raise TraceFormatError(f"{name}: the file is empty")
     buffer = io.BytesIO(prefix)
     try:
         item = cbor2.CBORDecoder(buffer).decode()
     except Exception as error:  # whatever the decoder finds wrong, the file is not a trace
-        raise TraceFormatError(f"{name}: no trace header at its beginning ({error})") from error
+        raise TraceFormatError(f"{name}: no trace header at its beginning") from error
     mark = prefix[: buffer.tell()]
     return _parse_header(item, name), mark
 

@@ -59,6 +59,24 @@ REPLICA_ANOMALIES: Final = (
     *("log-mismatch", "prefix-mismatch"),
 )
 
+_UNANSWERED: Final = "the answers of the appends of unknown outcome are missing"
+_ALIKE: Final = "was not found out; distinct values would decide"
+WHAT_IS_MISSING: Final = {
+    " unexplained-offset at ": f"{_UNANSWERED}: whether they can have filled this offset, or an acknowledged message "
+    "is lost, is a search that was given up; a read of the offset would decide",
+    " duplicate-value at ": f"{_UNANSWERED}: whether one of them stands here, or a message was stored twice, {_ALIKE}, "
+    "and so would sends that name their queue",
+    " torn-append at ": f"{_UNANSWERED}: whether one of several stands here, or one was torn apart, {_ALIKE}",
+    " unexplained-value at ": f"{_UNANSWERED}: whether one of several stands here, or what came too late, {_ALIKE}",
+    " stale-offset at ": "the order of the commits is missing: one position was committed several times, and the "
+    "search for an order, without which a consumer was sent back, was given up",
+    "given up after ": "an order of the operations is missing, or the proof that there is none: a stale or lost value "
+    "may be among them; --search-seconds and --search-memory search longer, fewer unknown outcomes need less",
+    " may be explained by what was not read": "records are missing, which may explain all of it: mend the lines, or "
+    "record again",
+}
+"""What an undecided history lacks, and why it matters, by what stands in the texts about its places."""
+
 REGISTER_ANOMALIES: Final = ("stale-offset", "phantom-offset")
 """Kinds of anomalies about a consumer offset; their key has the queue and the consumer group
 (:mod:`spark_analysis.checking.register_names`)."""
@@ -147,6 +165,22 @@ class Verdict:
             return int(self.facts.get("answered", self.operations))
         return sum(outcomes.get("ok", 0) for outcomes in functions.values())
 
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What is missing where the history could not be decided, and why that matters: a sentence for each reason."""
+        return tuple(
+            why for sign, why in WHAT_IS_MISSING.items() if any(sign in one for one in self.undecided)
+        )
+
+    @property
+    def reservations(self) -> tuple[str, ...]:
+        """What of the recording the verdict is not about."""
+        cut = self.facts.get("cut", 0)
+        said = ["The recording was cut off: the verdict is about what was recorded before."] if cut else []
+        if self.facts.get("bad_lines", len(self.damage)) > cut:
+            said.append("Parts of the recording could not be read: the verdict is about the rest.")
+        return tuple(said)
+
     def as_json(self) -> dict[str, Any]:
         return {
             "path": self.path,
@@ -156,6 +190,7 @@ class Verdict:
             "allowed": self.allowed,
             "anomalies": [anomaly.as_json() for anomaly in self.anomalies],
             "undecided": list(self.undecided),
+            "missing": list(self.missing),
             "damage": list(self.damage),
             **self.facts,
         }
@@ -182,7 +217,7 @@ def _nothing_to_judge(verdict: Verdict) -> str:
     if verdict.facts.get("replica_events"):
         return "no operations of clients were recorded: only the replicas were judged, and nothing is wrong with them"
     if verdict.damage:
-        return "nothing of the recording could be read"
+        return "nothing of the recording could be read (--format says what the file is)"
     return "no operations were recorded: there was nothing to judge"
 
 

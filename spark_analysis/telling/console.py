@@ -105,8 +105,10 @@ def _print_one(verdict: Verdict, around: Mapping[int, Sequence[Operation]], cons
     for kind, count in verdict.allowed.items():
         _say(f"allowed: {count:,} {kind} ({EXPLANATIONS.get(kind, kind)})", console)
     _say_some("undecided", verdict.undecided, len(verdict.undecided), console)
-    if verdict.facts.get("cut"):
-        _say("the recording was cut: the verdict is about what was recorded before", console)
+    for why in verdict.missing:
+        _say(f"missing: {why}", console)
+    for said in verdict.reservations if verdict.operations else ():
+        _say(said, console)
     _say_some("not read", verdict.damage, verdict.facts.get("bad_lines", len(verdict.damage)), console)
 
 

@@ -90,12 +90,7 @@ def words(verdict: Verdict) -> list[str]:
         )
     if not verdict.operations:
         return said
-    cut = verdict.facts.get("cut", 0)
-    if cut:
-        said.append("The recording was cut off: the verdict is about what was recorded before.")
-    if verdict.facts.get("bad_lines", len(verdict.damage)) > cut:
-        said.append("Parts of the recording could not be read: the verdict is about the rest.")
-    return said
+    return [*said, *verdict.reservations]
 
 
 def checked_and_not(verdict: Verdict) -> list[tuple[str, str]]:

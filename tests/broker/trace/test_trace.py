@@ -151,10 +151,17 @@ def test_damage_names_file_and_byte() -> None:
         list(read_trace(io.BytesIO(good + bad), "some.trace"))
 
 
+def test_damage_without_a_header_behind_it_says_that_nothing_more_was_read() -> None:
+    content = written(3, sync_bytes=1 << 20) + b"\xff" + written(1)[-20:]
+    told = [item for _, item in read_items(io.BytesIO(content), "a.trace") if isinstance(item, Damage)]
+    assert len(told) == 1
+    assert told[0].reason.endswith("; nothing behind it was read")
+
+
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (b"", "no trace header"),
+        (b"", "the file is empty"),
         (b"hello, world", "no trace header"),
         (cbor2.dumps({"format": "something"}), "no trace header"),
         (cbor2.dumps({"format": "trivet-trace", "version": 2}), "version 2"),

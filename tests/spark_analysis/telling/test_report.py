@@ -401,13 +401,33 @@ def test_the_answer_in_words() -> None:
         assert words(verdict_of(damage=damage, facts=FACTS | facts))[1:] == said
     nothing = FACTS | {"functions": {}, "replica_events": {}}
     for damage, why in (
-        (("a: no header",), "nothing of the recording could be read"),
+        (("a: no header",), "nothing of the recording could be read (--format says what the file is)"),
         ((), "no operations were recorded: there was nothing to judge"),
     ):
         unread = of_what_was_read(verdict_of(operations=0, damage=damage, facts=nothing))
         assert (unread.verdict, words(unread)) == (UNDECIDED, [f"There is no answer: {why}."])
     keyed = verdict_of(facts={"model": "mutex", "keys": 1})
     assert "a single mutex on a single machine" in words(keyed)[0]
+
+
+def test_what_an_undecided_history_lacks_is_told_once_for_each_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    places = (
+        "t/0: unexplained-offset at 3",
+        "t/1: unexplained-offset at 9",
+        "k: given up after 7 configurations (time)",
+    )
+    undecided = replace(verdict_of(), verdict=UNDECIDED, undecided=places)
+    offset, search = undecided.missing
+    assert "an acknowledged message is lost" in offset
+    assert "--search-seconds" in search
+    assert undecided.as_json()["missing"] == [offset, search]
+    assert verdict_of().missing == ()
+    print_verdicts([replace(undecided, damage=("a: byte 7: not CBOR",), facts=FACTS | {"bad_lines": 1})])
+    told = " ".join(capsys.readouterr().out.split())
+    assert offset in told
+    assert "Parts of the recording could not be read: the verdict is about the rest." in told
 
 
 def test_what_may_stand_in_unread_parts_is_not_missing() -> None:
