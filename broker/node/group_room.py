@@ -28,10 +28,12 @@ class GroupRoom:
         """
         metadata, under_way = self._state.metadata, self._under_way
         new = [name for name in dict.fromkeys(groups) if not metadata.knows_group(name)]
-        count = metadata.group_count + sum(not metadata.knows_group(name) for name in under_way)
         most = self._settings.current.limits.max_groups
-        if new and count + sum(name not in under_way for name in new) > most:
-            raise TooManyError(f"there are {count} groups, at most {most} are allowed (limits.max_groups)")
+        # Thousands may be under way: which of them are known by now is asked only where it could decide.
+        if new and metadata.group_count + len(under_way) + len(new) > most:
+            count = metadata.group_count + sum(not metadata.knows_group(name) for name in under_way)
+            if count + sum(name not in under_way for name in new) > most:
+                raise TooManyError(f"there are {count} groups, at most {most} are allowed (limits.max_groups)")
         for name in new:
             under_way[name] = under_way.get(name, 0) + 1
 
