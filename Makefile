@@ -3,6 +3,8 @@ PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
 	$$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
+# Tests start hundreds of processes of the same modules: what one has compiled is kept for the others.
+unexport PYTHONDONTWRITEBYTECODE
 STAMP := $(VENV)/.installed
 # Tests run in a process for each core; tests/conftest.py says which ones stay together.
 SHARED := --numprocesses auto

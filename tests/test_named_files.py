@@ -26,7 +26,14 @@ def texts(ending: str) -> list[Path]:
     return sorted(found)
 
 
-PATHS = [path.relative_to(ROOT).as_posix() for ending in (".py", ".md") for path in texts(ending)]
+ENDS = {
+    "/".join(parts[-length:])
+    for ending in (".py", ".md")
+    for path in texts(ending)
+    for parts in [path.relative_to(ROOT).parts]
+    for length in range(1, len(parts))
+}
+"""The ends of all files' paths that are shorter than the path itself."""
 
 
 def is_there(name: str, source: Path) -> bool:
@@ -34,7 +41,7 @@ def is_there(name: str, source: Path) -> bool:
     return (
         (ROOT / name).exists()
         or (source.parent / name).exists()
-        or any(path.endswith("/" + name.removeprefix("../")) for path in PATHS)
+        or name.removeprefix("../") in ENDS
     )
 
 
