@@ -26,26 +26,50 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 ROOMS_TOGETHER = (
+    "tests/cluster/",
+    "tests/interop/",
     "tests/spark_analysis/",
     "tests/broker/spark_source/",
-    "tests/broker/console/test_browser.py",
-    "tests/cluster/",
-    "tests/monitoring/",
-    "tests/interop/",
     "tests/wheel/",
+    "tests/broker/console/test_browser.py",
+    "tests/monitoring/",
 )
-"""Tests that are expensive to begin, or start real processes: of each of these rooms, one process runs all."""
+"""Tests that are expensive to begin, or start real processes: of each of these rooms, one process runs all. They come
+first, those that take longest before others, so that no process is left with one of them when the others are done.
+"""
+
+TESTS_APART = ("tests/simulation/", "tests/raft/test_planted_bugs.py")
+"""Single tests of these take seconds, and are shared out one by one, behind the rooms. Of all else a process runs a
+file at a time: many tests are quicker than word of them.
+"""
+
+
+def rank(nodeid: str) -> int:
+    """Returns which tests are run first: the rooms in their order, then long tests, then all others."""
+    for number, room in enumerate((*ROOMS_TOGETHER, *TESTS_APART)):
+        if nodeid.startswith(room):
+            return number
+    return len(ROOMS_TOGETHER) + len(TESTS_APART)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: rank(item.nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Shares the tests among the processes one by one, but for the rooms that stay together."""
+    """Shares the tests among the processes in the order of `rank`."""
     from xdist.scheduler import LoadScopeScheduling
+
+    config.option.loadscopereorder = False  # by the number of tests, of which some take a millisecond
 
     class RoomScheduling(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            room = next((room for room in ROOMS_TOGETHER if nodeid.startswith(room)), nodeid)
-            return "spark" if "spark" in room.split("::")[0] else room
+            if nodeid.startswith(TESTS_APART):
+                return nodeid
+            file = nodeid.split("::")[0]
+            room = next((room for room in ROOMS_TOGETHER if nodeid.startswith(room)), file)
+            return "spark" if "spark" in room else room
 
     return RoomScheduling(config, log)
 

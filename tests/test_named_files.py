@@ -38,11 +38,7 @@ ENDS = {
 
 def is_there(name: str, source: Path) -> bool:
     """Whether a name means a file: from the root, from where it is named, or as the end of some file's path."""
-    return (
-        (ROOT / name).exists()
-        or (source.parent / name).exists()
-        or name.removeprefix("../") in ENDS
-    )
+    return (ROOT / name).exists() or (source.parent / name).exists() or name.removeprefix("../") in ENDS
 
 
 def told(path: Path) -> Iterator[tuple[int, str]]:

@@ -233,6 +233,7 @@ def test_the_tail_goes_and_another_leaders_comes(options: StoreOptions, last_ind
         goes_on(store, after, options)
 
 
+@pytest.mark.slow
 def test_everything_goes_for_a_snapshot(options: StoreOptions) -> None:
     _, store = filled(options)
     whole = bodies(store)
@@ -274,6 +275,7 @@ def damaged(options: StoreOptions) -> tuple[FailingDisk, Store]:
     return failing, store
 
 
+@pytest.mark.slow
 def test_what_is_behind_damage_goes(options: StoreOptions) -> None:
     _, store = filled(options)
     whole = bodies(store)

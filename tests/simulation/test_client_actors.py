@@ -66,6 +66,7 @@ def test_without_faults_each_request_makes_one_copy() -> None:
     assert all(stage.copies == stage.requests for stage in given_back)
 
 
+@pytest.mark.slow
 def test_a_reader_without_a_stored_offset_begins_where_the_queue_begins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -71,12 +71,14 @@ def _half_messages_taken_for_deleted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TransactionChecks, "_half", half)
 
 
+@pytest.mark.slow
 def test_a_log_that_loses_its_head_all_the_time_breaks_nothing() -> None:
     result = run_plan(_plan_under_pressure(0, "clerk", "picker", "scheduler", "transactor"))
     assert result.violation is None, str(result.violation)
     assert result.fault_counts["retention"] > 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mistake", "actor", "invariant"),
     [

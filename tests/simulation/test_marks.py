@@ -44,6 +44,7 @@ def test_a_small_batch_need_not_reach_everything(tmp_path: Path) -> None:
     assert Batch(range(1), 40, None, 1, tmp_path, [_outcome(0, {})])._never_reached() == []
 
 
+@pytest.mark.slow
 def test_a_run_says_what_it_reached() -> None:
     faults = (
         *(Fault(at * SECOND // 2, "membership", 0, 0, 0.2) for at in range(8, 40)),

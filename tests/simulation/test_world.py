@@ -21,7 +21,9 @@ from simulation.world.running import run_plan
 _ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("seed", [2, 7, 15, 20, 28, 33])
+@pytest.mark.parametrize(
+    "seed", [2, 7, 15, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (20, 28, 33))]
+)
 def test_a_seed_holds(seed: int) -> None:
     result = run_plan(draw_plan(seed, seconds=30))
     assert result.violation is None, describe_finding(result, f"trivet simulate --seed {seed} --seconds 30")
@@ -36,6 +38,7 @@ def test_five_nodes_hold() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_end_waits_for_no_node_that_was_removed() -> None:
     """A removed node has only what was committed until then: the wait took its whole second, and load went on."""
     plan = replace(draw_plan(6, seconds=40), flush="async")

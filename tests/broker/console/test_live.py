@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from broker.client.admin import AdminClient
+from broker.console import sessions
 from broker.console.app import STREAMS_MAX
 from broker.console.live import Live
 from broker.console.sessions import IDLE_S_MAX
@@ -213,18 +214,19 @@ async def test_a_console_that_comes_later_is_told_of_the_leaders_before(
 
 
 async def test_an_open_page_keeps_its_session_and_a_closed_one_loses_it(
-    open_console: Open, broker: Broker, nursery: trio.Nursery
+    open_console: Open, broker: Broker, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sessions, "IDLE_S_MAX", idle_s := IDLE_S_MAX / 15)
     page = await open_console()
     broker.script(
         RequestCode.GET_ALL_TOPIC_CONFIG, code(ResponseCode.NO_PERMISSION), code(ResponseCode.SUCCESS)
     )
     await page.sign_in("operator", "a secret of mine")
     stream = Stream(page, nursery)
-    await trio.sleep(IDLE_S_MAX + 10)
+    await trio.sleep(idle_s + 10)
     assert stream.events[0][1]["account"] == "operator"
     assert (await page.get("/api/session")).json()["account"] == "operator"
     assert not stream.ended.is_set()
     stream.leave()
-    await trio.sleep(IDLE_S_MAX + 10)
+    await trio.sleep(idle_s + 10)
     assert (await page.get("/api/session")).json()["account"] is None

@@ -170,6 +170,7 @@ def long_history(kind: str, size: int, unknown: float) -> list[Call]:
     return calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CONTAINERS)
 @pytest.mark.parametrize("unknown", [0, 0.002])
 def test_long_histories_take_seconds(kind: str, unknown: float) -> None:
