@@ -33,7 +33,9 @@ class GroupRoom:
         if new and metadata.group_count + len(under_way) + len(new) > most:
             count = metadata.group_count + sum(not metadata.knows_group(name) for name in under_way)
             if count + sum(name not in under_way for name in new) > most:
-                raise TooManyError(f"there are {count} groups, at most {most} are allowed (limits.max_groups)")
+                raise TooManyError(
+                    f"there are {count} groups, at most {most} are allowed (limits.max_groups)"
+                )
         for name in new:
             under_way[name] = under_way.get(name, 0) + 1
 
