@@ -15,6 +15,7 @@ from broker.client.errors import (
     BrokerError,
     ClientError,
     ConnectionFailed,
+    NoGroup,
     NoRoute,
     UsageError,
 )
@@ -258,7 +259,7 @@ class AdminClient:
             if status.serving:
                 return status
             failure = f"the leader is {status.leader or 'unknown'}"
-        raise NoRoute(name, f"no leader of the group found: {failure}")
+        raise NoGroup(name, f"no leader found: {failure}")
 
     async def addresses(self, group: str | None = None) -> list[str]:
         """Return the addresses of the group's registered brokers, the leader's first. Raises as `members` does."""
@@ -328,7 +329,7 @@ class AdminClient:
 
         Raises the last error: one that ``is_final``, or NoRoute for a group without members.
         """
-        failure: ClientError = NoRoute(name, "the group has no member that answers")
+        failure: ClientError = NoGroup(name, "it has no member that answers")
         for address in _addresses(info, name):
             try:
                 response = await self.core.pool.call(address, code, fields, b"", CALL_TIMEOUT_S)
@@ -364,7 +365,7 @@ def _check_group(info: ClusterInfo, group: str) -> None:
     """Check that a group is registered. Raises NoRoute."""
     if group not in info.broker_table:
         names = ", ".join(sorted(info.broker_table)) or "none"
-        raise NoRoute(group, f"no such group is registered; there are: {names}")
+        raise NoGroup(group, f"no such group is registered; there are: {names}")
 
 
 def _group_name(info: ClusterInfo, group: str | None) -> str:
@@ -375,7 +376,7 @@ def _group_name(info: ClusterInfo, group: str | None) -> str:
     if len(names) > 1:
         raise UsageError(f"several groups are registered, name one of them: {', '.join(names)}")
     if not names:
-        raise NoRoute("", "no broker is registered")
+        raise NoGroup("", "no broker is registered")
     return names[0]
 
 

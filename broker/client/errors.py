@@ -5,6 +5,7 @@
     │   ├── ClientClosed           used before ``async with`` or after it
     │   └── MessageRejected        the message itself is illegal: too large, bad topic name, forbidden topic
     ├── NoRoute                    no name server knows a usable queue of the topic; it may be created later
+    │   └── NoGroup                what an administrator asks of a broker group: there is none such, or none answers
     ├── NameServerUnavailable      none of the name servers answered; try again once one is back
     ├── BrokerError                a broker answered with an error code; `retry_may_help` says whether to try again
     │   └── BrokerBusy             it took on more than it can do, or its group is electing a leader: try again later
@@ -73,6 +74,15 @@ class NoRoute(ClientError):
     def __init__(self, topic: str, detail: str) -> None:
         super().__init__(f"topic {topic!r}: {detail}")
         self.topic = topic
+
+
+class NoGroup(NoRoute):
+    """No such broker group is registered, or nobody of it can be asked; `group` is "" where there is none at all."""
+
+    def __init__(self, group: str, detail: str) -> None:
+        ClientError.__init__(self, f"group {group!r}: {detail}" if group else detail)
+        self.topic = ""
+        self.group = group
 
 
 class NameServerUnavailable(ClientError):

@@ -41,6 +41,9 @@ class MessageQueue(NamedTuple):
     broker_name: str
     queue_id: int
 
+    def __str__(self) -> str:
+        return f"{self.topic} {self.broker_name}/{self.queue_id}"
+
 
 def trace_key(queue: MessageQueue) -> str:
     """Return the name of a queue in traces, ``topic/broker:number``, as several broker groups may serve one topic."""

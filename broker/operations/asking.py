@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from broker.client.admin import CALL_TIMEOUT_S, AdminClient
-from broker.client.errors import BrokerError, ClientError, ConnectionFailed, NoRoute
+from broker.client.errors import BrokerError, ClientError, ConnectionFailed, NoGroup
 from broker.client.transport.core import broker_error
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand
@@ -52,10 +52,10 @@ class Groups:
 
     @classmethod
     async def registered(cls, admin: AdminClient) -> Groups:
-        """Ask a name server which groups there are. Raises NoRoute if there is none, NameServerUnavailable."""
+        """Ask a name server which groups there are. Raises NoGroup if there is none, NameServerUnavailable."""
         groups = cls(admin, await admin.cluster_info())
         if not groups.names:
-            raise NoRoute("", "no broker is registered")
+            raise NoGroup("", "no broker is registered")
         return groups
 
     @property
@@ -101,11 +101,11 @@ class Groups:
         return answers
 
     def addresses(self, name: str) -> list[str]:
-        """Return the addresses of a group's members, the leader's first. Raises NoRoute for an unknown group."""
+        """Return the addresses of a group's members, the leader's first. Raises NoGroup for an unknown group."""
         data = self._info.broker_table.get(name)
         if data is None:
             known = ", ".join(sorted(self._info.broker_table))
-            raise NoRoute(name, f"no such group is registered; there are: {known}")
+            raise NoGroup(name, f"no such group is registered; there are: {known}")
         return [address for _, address in sorted(data.broker_addresses.items())]
 
     async def read(
@@ -121,7 +121,7 @@ class Groups:
 
         Returns a response with an ``accepted`` code. Raises BrokerError, ConnectionFailed, NoRoute.
         """
-        failure: ClientError = NoRoute(name, "the group has no member that answers")
+        failure: ClientError = NoGroup(name, "it has no member that answers")
         for address in self.addresses(name):
             try:
                 response = await self.admin.core.pool.call(address, code, dict(fields), b"", timeout_s)

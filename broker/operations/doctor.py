@@ -68,6 +68,10 @@ def judged(examination: Examination) -> Diagnosis:
         for name, check in CHECKS.items()
         for severity, about, what, advice in check(examination)
     ]
+    if not any(server.brokers is not None for server in examination.name_servers):
+        # Nothing else was looked at: there was nobody to name it.
+        found = [finding for finding in found if finding.check == "name servers"]
+        return Diagnosis(findings=tuple(found), checks=("name servers",))
     order = ("fault", "warning", "note")
     found.sort(key=lambda finding: order.index(finding.severity))
     return Diagnosis(findings=tuple(found), checks=tuple(CHECKS))

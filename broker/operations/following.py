@@ -9,11 +9,12 @@ from types import TracebackType
 
 from broker.client.admin import AdminClient
 from broker.client.consuming.pull_consumer import PullConsumer
-from broker.client.consuming.subscription import SqlFilter
-from broker.client.errors import BrokerError, NameServerUnavailable, NoRoute
+from broker.client.consuming.subscription import SqlFilter, Subscription
+from broker.client.errors import BrokerError, ClientError, NameServerUnavailable, NoRoute
+from broker.client.message import MessageQueue
 from broker.operations.asking import each
 from broker.operations.own_groups import READER_GROUP
-from broker.operations.reading import StoredMessage, stored_message
+from broker.operations.reading import StoredMessage, queue_calls, stored_message
 
 QUEUES_LOOKED_FOR_S = 10.0
 """A topic that is given more queues, or whose broker groups become more, is noticed after so long."""
@@ -25,7 +26,8 @@ class Follower:
     async with Follower(admin, "topic") as follower:
         messages = await follower.take()
 
-    Entering raises NoRoute for an unknown topic, UsageError, ClientError.
+    It raises UsageError for tags that cannot be; entering it NoRoute for an unknown topic, BrokerError for a condition
+    that the broker cannot read, ClientError.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class Follower:
         options = admin.options
         self._admin = admin
         self._topic = topic
+        self._wanted = Subscription.parse(topic, wanted, 0)
         self._since_ms = since_ms
         self._looked_ns = 0
         self._consumer = PullConsumer(
@@ -56,6 +59,8 @@ class Follower:
                 begins = await each(
                     self._admin, queues, lambda queue: self._consumer.search_offset(queue, since_ms)
                 )
+            for queue, begin in [*zip(queues, begins, strict=True)][:1]:
+                await self._check(queue, begin)
             self._consumer.assign(dict(zip(queues, begins, strict=True)))
             self._assigned = set(queues)
             self._looked_ns = self._admin.core.runtime.now_ns()
@@ -68,6 +73,18 @@ class Follower:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         return await self._consumer.__aexit__(kind, error, traceback)
+
+    async def _check(self, queue: MessageQueue, begin: int) -> None:
+        """Pull once: what is refused for good, a condition that cannot be read say, would be refused again and again.
+
+        Raises BrokerError.
+        """
+        calls = queue_calls(self._admin)
+        try:
+            await calls.pull(queue, begin, self._wanted, max_messages=1, suspend_s=0)
+        except ClientError as error:
+            if not error.retry_may_help:
+                raise
 
     async def take(self, timeout_s: float = 1.0) -> list[StoredMessage]:
         """Return messages of one queue, in their order; none if none comes in time. Brokers that are away are waited

@@ -119,6 +119,8 @@ async def find_messages(
     """
     if not 1 <= limit <= LIMIT_MAX:
         raise UsageError(f"limit {limit}: from 1 to {LIMIT_MAX}")
+    if min(queue or 0, offset or 0) < 0:
+        raise UsageError("a queue and an offset are 0 or more")
     if sum(choice is not None for choice in (key, message_id, offset)) > 1:
         raise UsageError("a key, an id and an offset each find messages: give one of them")
     if offset is not None and since_ms is not None:

@@ -60,8 +60,10 @@ async def preview_reset(groups: Groups, group: str, topic: str, target: Target) 
     """Return where each queue would go, sorted; nothing is changed. Queues of broker groups that are missing stay.
 
     Raises NotThere for a topic or queue that does not exist, and for a consumer group that no broker knows; NoRoute for
-    a shift by messages while a broker group is missing; ClientError.
+    an unknown broker group, and for a shift by messages while one is missing; ClientError.
     """
+    if target.broker is not None:
+        groups.addresses(target.broker)  # an unknown group is refused
     names = [name for name in groups.names if target.broker in (None, name)]
     found = await groups.ask(lambda name: _ranges(groups, name, group, topic), names)
     if target.kind == "by" and groups.missing:

@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from broker.client.consuming.consumer import Consumer
-from tests.cli.conftest import CommandLine
+from tests.cli.conftest import CommandLine, Outcome
 from tests.cluster.support import LIMIT_S
 
 pytestmark = pytest.mark.cluster
@@ -40,6 +40,10 @@ class Operator:
         self._run = run
         self._name_server = name_server
         self._documented = documented()
+
+    def run(self, *arguments: str) -> Outcome:
+        """How a command ends."""
+        return self._run(*arguments, "--namesrv", self._name_server)
 
     def says(self, *arguments: str, exit_code: int = 0) -> str:
         """What a command prints; it must end with that exit code."""
@@ -133,6 +137,31 @@ def test_dead_letters_from_the_first_to_the_last_of_them(operator: Operator, nam
     assert operator.json("consumer", "lag", "billing", "--max", "2", exit_code=1)["lag"] == 3
     assert operator.json("dlq", "purge", "billing", "--yes")["deleted"] == 3
     assert operator.says("dlq", "show", "billing", exit_code=1) == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "exit_code", "said"),
+    [
+        ("dlq show nobody", 1, "consumer group 'nobody' has no dead letters"),
+        (
+            "topic move TBW102 --from broker-a --to nowhere --yes",
+            1,
+            "group 'nowhere': no such group is registered",
+        ),
+        ("topic create x --groups nowhere", 1, "group 'nowhere': no such group is registered"),
+        ("group status --group nowhere", 1, "group 'nowhere': no such group is registered"),
+        ("message find TBW102 --offset -3", 2, "0 or more"),
+        ("tail Wrong --sql a====b --timeout 20", 1, "no SQL92 condition"),
+        ("consumer reset g TBW102 --to latest --broker nowhere --yes", 1, "no such group is registered"),
+    ],
+)
+def test_what_cannot_be_is_said_at_once(operator: Operator, command: str, exit_code: int, said: str) -> None:
+    if command.startswith("tail"):
+        operator.says("topic", "create", "Wrong", "--queues", "1", "--yes")
+    outcome = operator.run(*command.split())
+    assert (outcome.exit_code, outcome.out) == (exit_code, "")
+    assert said in outcome.err
+    assert len(outcome.err.splitlines()) == 1
 
 
 def test_a_group_is_shown_sent_elsewhere_and_deleted(operator: Operator, name_server: str) -> None:

@@ -46,6 +46,7 @@ async def show(
     json: AsJsonLines = False,
 ) -> int:
     """Show a group's dead letters, the oldest first. With --json a line is what `trivet message find` prints."""
+    from broker.client.errors import NoGroup, NoRoute
     from broker.operations.asking import Groups
     from broker.operations.messages import find_messages
     from broker.state.topic_rules import DEAD_LETTER_PREFIX
@@ -54,7 +55,12 @@ async def show(
 
     async with servers.admin() as admin:
         brokers = await Groups.registered(admin)
-        found = await find_messages(brokers, DEAD_LETTER_PREFIX + group, limit=limit)
+        try:
+            found = await find_messages(brokers, DEAD_LETTER_PREFIX + group, limit=limit)
+        except NoRoute as error:
+            if isinstance(error, NoGroup):
+                raise
+            raise CommandError(f"consumer group {group!r} has no dead letters") from None
     for message in found:
         (print_message_json if json else print_message)(message)
     return tell_missing(brokers.missing)

@@ -49,12 +49,16 @@ async def move(
     """
     import trio
 
+    from broker.operations.asking import Groups
     from broker.operations.moving import TopicMove
     from broker.tools.cli.output import print_json
 
     confirm(f"Move topic {topic} from {source} to {target}?", yes=yes)
     waits: list[str] = []
     async with servers.admin() as admin:
+        groups = await Groups.registered(admin)
+        for name in (source, target):
+            groups.addresses(name)  # an unknown group is refused
         moving = TopicMove(
             admin,
             topic,

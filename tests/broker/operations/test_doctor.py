@@ -125,7 +125,10 @@ async def test_name_servers_that_are_silent_or_know_less(healthy: Examination) -
     dead = ExaminedNameServer(address="ns3:9876", brokers=None, failure="refused")
     diagnosis = judged(dataclasses.replace(healthy, name_servers=(one, poorer, dead)))
     assert found(diagnosis) == [("name servers", "ns3:9876"), *[("name servers", "ns2:9876")] * 3]
-    assert not judged(dataclasses.replace(healthy, name_servers=(dead,), nodes=())).is_healthy
+    # Without a name server nothing else was looked at, and nothing else is called healthy.
+    alone = judged(dataclasses.replace(healthy, name_servers=(dead,), nodes=(), failure="no name server"))
+    assert (alone.is_healthy, alone.checks) == (False, ("name servers",))
+    assert {finding.check for finding in alone.findings} == {"name servers"}
     empty = dataclasses.replace(one, brokers={})
     assert not judged(dataclasses.replace(healthy, name_servers=(empty,), nodes=())).is_healthy
 

@@ -7,7 +7,7 @@ import trio
 
 from broker.client.admin import AdminClient
 from broker.client.consuming.subscription import SqlFilter
-from broker.client.errors import NoRoute
+from broker.client.errors import BrokerError, NoRoute, UsageError
 from broker.operations.asking import Groups
 from broker.operations.figures import between, sample
 from broker.operations.following import Follower
@@ -58,6 +58,16 @@ async def test_a_follower_takes_what_is_wanted_since_a_time(
     with pytest.raises(NoRoute):
         async with Follower(admin, "nowhere"):
             pass
+
+
+async def test_a_condition_that_no_broker_can_read_ends_it_at_once(
+    leaders: list[Broker], admin: AdminClient
+) -> None:
+    with pytest.raises(BrokerError, match="no SQL92 condition"):
+        async with Follower(admin, "t", wanted=SqlFilter("a ==== b")):
+            pass
+    with pytest.raises(UsageError, match="names no tag"):
+        Follower(admin, "t", wanted="||")
 
 
 async def test_rates_are_what_lies_between_two_samples(leaders: list[Broker], admin: AdminClient) -> None:

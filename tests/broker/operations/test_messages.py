@@ -60,6 +60,8 @@ async def test_messages_are_found_by_time_offset_key_and_id(
         await found(key="k1", message_id="x")
     with pytest.raises(UsageError):
         await found(offset=1, since_ms=1)
+    with pytest.raises(UsageError, match="0 or more"):
+        await found(offset=-1)
     with pytest.raises(NotThere):
         await found(queue=9)
     with pytest.raises(NoRoute):

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.client.admin import AdminClient
+from broker.client.errors import NoGroup
 from broker.operations.asking import Groups
 from broker.operations.errors import NotThere
 from broker.operations.positions import QueueReset, Target, planned_reset, preview_reset, reset
@@ -38,6 +39,8 @@ async def test_every_target_in_every_queue(leaders: list[Broker], admin: AdminCl
     assert await to(Target(kind="time", value=middle_ms)) == [(6, 2, 0), (0, 0, 0), (0, 0, 0), (0, 0, 1)]
     assert await to(Target(kind="by", value=-2)) == [(2, 0, 2), (0, 0, 0), (0, 0, 0), (0, 0, 1)]
     assert await to(Target(kind="offset", value=5, broker="a", queue=0)) == [(5, 1, 0)]
+    with pytest.raises(NoGroup, match="group 'z': no such group is registered; there are: a, b"):
+        await to(Target(kind="latest", broker="z"))
 
     chosen = await preview_reset(await Groups.registered(admin), "g", "t", Target(kind="by", value=-2))
     with a.client() as client:
