@@ -7,6 +7,7 @@ world.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from broker.trace import TraceWriter
@@ -43,6 +44,9 @@ class Journal:
         """How often actors have done what, by kind: an actor that never gets anywhere checks nothing."""
         self.marks: dict[str, int] = {}
         """How often the group has come to a state of the protocol (simulation/judges/marks.py)."""
+        self.mark_reached: Callable[[str, str], object] = lambda before, mark: None
+        """Called for each of them, with the one that was reached before it, which is another one."""
+        self._marks_before = ("", "")
         self.finding: Violation | None = None
         self.acting = ""
         """The broker whose code runs: what is logged now is its log."""
@@ -62,6 +66,9 @@ class Journal:
     def reached(self, mark: str) -> None:
         """Counts a state of the protocol."""
         self.marks[mark] = self.marks.get(mark, 0) + 1
+        if mark != self._marks_before[1]:
+            self._marks_before = self._marks_before[1], mark
+        self.mark_reached(self._marks_before[0], mark)
 
     def record_fault(self, kind: str, target: str, detail: str) -> None:
         """Notes a fault in transcript and trace."""

@@ -3,17 +3,36 @@
 No other module of the simulator imports `random`, so that none can draw from a stream that no seed fixes.
 """
 
+from __future__ import annotations
+
 from random import Random as Random  # re-exported
 
 
-def stream(text: str) -> Random:
+class Stream(Random):
+    """A stream of random numbers, and those that have branched off it."""
+
+    def __init__(self, seed: str | int) -> None:
+        super().__init__(seed)
+        self.branches: list[Stream] = []
+
+    def go_on_as(self, text: str) -> None:
+        """From now on this stream, and each that has branched off it, is another one, which `text` fixes."""
+        self.seed(text)
+        for number, one in enumerate(self.branches):
+            one.go_on_as(f"{text} {number}")
+
+
+def stream(text: str) -> Stream:
     """The stream that `text` fixes, in any process: the random module hashes text seeds with SHA-512."""
-    return Random(text)
+    return Stream(text)
 
 
 def branch(random: Random) -> Random:
     """A new stream, fixed by the next number of another one."""
-    return Random(random.getrandbits(64))
+    branched = Stream(random.getrandbits(64))
+    if isinstance(random, Stream):
+        random.branches.append(branched)
+    return branched
 
 
 def draw_range(random: Random, start: int, stop: int) -> int:

@@ -38,11 +38,22 @@ class Timer:
 class Scheduler:
     """`now_ns` is true time: nanoseconds since the world began, which no host in it can see (see `clock`)."""
 
-    __slots__ = ("_far", "_near", "_near_end_ns", "_sequence", "events_run", "now_ns", "stopped")
+    __slots__ = (
+        "_far",
+        "_near",
+        "_near_end_ns",
+        "_sequence",
+        "events_run",
+        "now_ns",
+        "pause_behind",
+        "stopped",
+    )
 
     def __init__(self) -> None:
         self.now_ns = 0
         self.events_run = 0
+        self.pause_behind = 0
+        """`run_until` returns early behind the event of this number, counted from 1; it may be the present one's."""
         self.stopped = False
         """Set to end `run_until` after the present event."""
         self._sequence = 0
@@ -66,8 +77,11 @@ class Scheduler:
         """Calls `callback(*arguments)` in `delay_ns`."""
         return self.at(self.now_ns + delay_ns, callback, *arguments)
 
-    def run_until(self, end_ns: int) -> None:
-        """Runs every event up to and including `end_ns`, and stands there. What an event raises passes through."""
+    def run_until(self, end_ns: int) -> bool:
+        """Runs every event up to and including `end_ns`, and stands there. What an event raises passes through.
+
+        Returns False if it stands behind the event of `pause_behind` instead, and is to be called again.
+        """
         near = self._near
         while (near or self._come_nearer()) and near[0][0] <= end_ns and not self.stopped:
             self.now_ns, _, timer = heappop(near)
@@ -76,8 +90,11 @@ class Scheduler:
                 self.events_run += 1
                 timer.callback = None
                 callback(*timer.arguments)
+                if self.events_run == self.pause_behind:
+                    return False
         if not self.stopped:
             self.now_ns = max(self.now_ns, end_ns)
+        return True
 
     def _come_nearer(self) -> bool:
         """Moves the next events to the near heap, which is empty; False when there are none."""

@@ -73,6 +73,7 @@ def rivals(stage: Stage, host: BrokerHost, fault: Fault) -> None:
         if process is not None and process.frames.call_to_arms(leader.name, term):
             called.append(other.name)
     if called:
+        stage.availability.disturbed()
         stage.done(fault, leader.name, f"{' '.join(called)} stand against it")
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from simulation.journal import Journal
+from simulation.judges.availability import Availability
 from simulation.machines.broker_host import BrokerHost
 from simulation.machines.client_host import ClientHost
 from simulation.machines.members import Members
@@ -36,6 +37,8 @@ class Stage:
     flush: Literal["sync", "async"]
     calm_ns: int
     """The true time at which all faults have ended."""
+    availability: Availability
+    """Told of what is done to the whole group, and from when on a core of it is left alone."""
     host_names: list[str] = field(init=False)
     """The names of all brokers, name servers and clients, in this order."""
 

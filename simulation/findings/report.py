@@ -31,6 +31,10 @@ def describe_plan(plan: Plan) -> list[str]:
     )
     lines = [settings, f"actors: {', '.join(plan.actors)}"]
     lines += [
+        f"{fork.time_ns / 1e9:11.6f}  another future, {fork.seed}, behind event {fork.event}"
+        for fork in plan.forks
+    ]
+    lines += [
         f"{fault.time_ns / 1e9:11.6f}  {fault.kind} (target {fault.target}, {fault.duration_ns / 1e9:.3f} s, "
         f"amount {fault.amount:.3f})"
         for fault in plan.faults

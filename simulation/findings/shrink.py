@@ -149,6 +149,7 @@ class _Search:
                 ("length", self._cut),
                 ("faults", self._drop_faults),
                 ("length", self._cut),
+                ("futures", self._drop_forks),
                 ("actors", self._drop_actors),
                 ("groups", self._drop_group),
                 ("nodes", self._drop_nodes),
@@ -229,6 +230,10 @@ class _Search:
             return bool(actors) and self._fails(replace(self.best.plan, actors=actors))
 
         _leave_out(self.best.plan.actors, fails)
+
+    def _drop_forks(self) -> None:
+        if self.best.plan.forks:
+            self._fails(replace(self.best.plan, forks=()))
 
     def _drop_group(self) -> None:
         if self.best.plan.groups > 1:

@@ -39,6 +39,14 @@ class Question:
         return self.group, self.topic, self.queue_id
 
 
+@dataclass(slots=True)
+class Unanswered:
+    """Attempts to send since the last one that was acknowledged: how many, and since when."""
+
+    sends: int = 0
+    since_ns: int = 0
+
+
 def _untrue(invariant: str, asked: Question, detail: str) -> Violation:
     return Violation(invariant, asked.process, f"{detail}; asked at {asked.since_ns / SECOND:.6f} s")
 
@@ -63,6 +71,7 @@ class ClientJudge:
         """(topic, unique key) -> how each attempt to store it ended: "open" until known, then ok, fail or info."""
         self.at_most_once: dict[str, None] = {}
         """Keys of producers whose messages are stored once at most."""
+        self.unanswered = Unanswered()
         self.acknowledged = 0
         self.read = 0
         self.answered = 0
@@ -74,12 +83,17 @@ class ClientJudge:
         topic, _, queue = key.rpartition("/")
         for value in values:
             self.outcomes.setdefault((topic, value), []).append("open")
+        if values:
+            self.unanswered.sends += 1
+            if self.unanswered.sends == 1:
+                self.unanswered.since_ns = self._now_ns()
         queue_id = int(queue.rpartition(":")[2])
         return Question(process, topic, queue_id, group or "", tuple(values), offset, self._now_ns())
 
     def stored(self, asked: Question, base_offset: int) -> None:
         """Judges an acknowledgement: the message is committed, where it says."""
         self.acknowledged += len(asked.values)
+        self.unanswered.sends = 0
         queue = self._model.queues.get((asked.topic, asked.queue_id))
         held = queue.keys[base_offset : base_offset + len(asked.values)] if queue is not None else []
         if tuple(held) != asked.values and asked.topic not in self._model.deleted_topics:

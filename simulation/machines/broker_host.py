@@ -129,6 +129,8 @@ class BrokerHost:
         self.paused = False
         self.in_service = True
         """Its operator wants a broker to run on it."""
+        self.is_broken = False
+        """A fault keeps it down: nobody can start it."""
         self.frame_faults: FrameFaults | None = None
         self.disk_delay_ns = 100 * MICROSECOND
         """About how long a flush takes."""
@@ -192,7 +194,7 @@ class BrokerHost:
 
     def start(self) -> None:
         """Starts a process over what the disk holds; does nothing while one runs."""
-        if self.process is not None or self.needs_new_disk or not self.in_service:
+        if self.process is not None or self.needs_new_disk or not self.in_service or self.is_broken:
             return
         self.surroundings.network.set_dark(self.name, False)
         self.incarnation += 1

@@ -40,6 +40,11 @@ class Members:
         self._wiped = wiped
 
     @property
+    def committed_voters(self) -> tuple[str, ...]:
+        """The voters of the newest committed configuration."""
+        return self._model.voters
+
+    @property
     def committed(self) -> tuple[str, ...]:
         """The voters and learners of the newest committed configuration."""
         return (*self._model.voters, *self._model.learners)

@@ -15,7 +15,7 @@ from functools import cache
 from itertools import combinations, cycle
 from typing import Final
 
-from simulation.plans.draw import _NEEDS_SYNC
+from simulation.plans.draw import NEEDS_SYNC
 from simulation.plans.plan import CHOREOGRAPHIES, FAULT_KINDS, Fault, Limits, Plan, Shape
 from simulation.plans.swarm import Rhythm, draw_fault
 from simulation.randomness import Random, stream
@@ -101,7 +101,7 @@ def draw_dense_plan(seed: int, number: int, *, seconds: int = 60, nodes: int | N
     end_ns = seconds * SECOND
     calm_ns = max(_FIRST_FAULT_NS, end_ns - max(20 * SECOND, end_ns // 3))
     kinds = kinds_of(number)
-    is_sync = random.random() < 0.6 or not _NEEDS_SYNC.isdisjoint(kinds)
+    is_sync = random.random() < 0.6 or not NEEDS_SYNC.isdisjoint(kinds)
     drawn_nodes = 5 if random.random() < _FIVE_NODES_SHARE else 3
     group_size = nodes or drawn_nodes
     return Plan(

@@ -29,7 +29,7 @@ _NOT_OF_GROUPS: Final = frozenset(
 )
 """Kinds of faults that are not about the machines of one group, or that ask an operator of the first one."""
 
-_NEEDS_SYNC: Final = frozenset({"power inside", "power of all"})
+NEEDS_SYNC: Final = frozenset({"power inside", "power of all"})
 """Kinds that take power from any number of nodes: with async flush only that of a minority may fail unpunished."""
 _ASYNC_OUTAGE_SHARE: Final = 0.25
 """The share of the plans with async flush in which all lose power once nevertheless; late, since it may end the run."""
@@ -59,7 +59,7 @@ def draw_plan(seed: int, *, seconds: int = 60, nodes: int = 3, groups: int | Non
     kinds = [kind for kind in FAULT_KINDS if kind not in _DRAWN_APART]
     faults: list[Fault] = []
     for kind in draw_kinds(random, kinds, _SHARE):
-        if flush == "async" and kind in _NEEDS_SYNC:
+        if flush == "async" and kind in NEEDS_SYNC:
             continue
         faults += draw_faults(random, kind, _RHYTHM, calm_ns)
     # What has a stream of its own leaves the draws above as they are: old seeds keep their meaning.
@@ -99,7 +99,7 @@ def _faults_of_second_group(seed: int, flush: str, calm_ns: int) -> list[Fault]:
     faults: list[Fault] = []
     for kind in FAULT_KINDS:
         random = stream(f"second group {kind} {seed}")
-        if kind in _NOT_OF_GROUPS or (flush == "async" and kind in _NEEDS_SYNC) or random.random() >= _SHARE:
+        if kind in _NOT_OF_GROUPS or (flush == "async" and kind in NEEDS_SYNC) or random.random() >= _SHARE:
             continue
         faults += [replace(fault, group=1) for fault in draw_faults(random, kind, _RHYTHM, calm_ns)]
     return faults

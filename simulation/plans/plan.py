@@ -6,6 +6,7 @@ Replaying a run is running its plan; shrinking a failure is running plans with f
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass, field
+from itertools import pairwise
 from typing import Final, Literal
 
 import msgspec
@@ -34,6 +35,8 @@ CHOREOGRAPHIES: Final = (
 
 LATER_KINDS: Final = ("damage",)
 """Kinds that a share of the seeds has beside what they draw (simulation/plans/seeds.py)."""
+LASTING: Final = ("core",)
+"""Kinds of which a plan has one at most, and which last until all faults end (simulation/plans/lasting.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,18 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class Fork:
+    """A moment at which a run goes on with another future: all streams of random numbers are others from then on."""
+
+    event: int
+    """Behind the event of this number, counted from 1."""
+    time_ns: int
+    """The time of that event. The faults behind it belong to the new future."""
+    seed: int
+    """The seed of the streams from then on."""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A whole run. Faults end at `calm_ns`; from then on the group must recover, and the run ends at `end_ns`."""
 
@@ -116,6 +131,8 @@ class Plan:
     """Groups of so many nodes each, which share name servers and clients."""
     limits: Limits = field(default_factory=Limits)
     shape: Shape = field(default_factory=Shape)
+    forks: tuple[Fork, ...] = ()
+    """In the order of their events."""
 
 
 def encode_plan(plan: Plan) -> bytes:
@@ -132,7 +149,7 @@ def decode_plan(data: bytes) -> Plan:
     for what, known, named in (
         (
             "kind of fault",
-            (*FAULT_KINDS, *CHOREOGRAPHIES, *LATER_KINDS),
+            (*FAULT_KINDS, *CHOREOGRAPHIES, *LATER_KINDS, *LASTING),
             [fault.kind for fault in plan.faults],
         ),
         ("actor", ACTORS, plan.actors),
@@ -152,6 +169,8 @@ def decode_plan(data: bytes) -> Plan:
         and (plan.shape.fewest_voters == 0 or 2 <= plan.shape.fewest_voters <= plan.nodes)
         and plan.shape.most_learners >= 1
         and all(number > 0 for number in astuple(plan.limits))
+        and all(fork.event > 0 and fork.time_ns >= 0 for fork in plan.forks)
+        and all(one.event < other.event for one, other in pairwise(plan.forks))
         and plan.limits.index_entries > 1
         and all(
             0 <= fault.group < plan.groups

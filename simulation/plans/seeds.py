@@ -1,4 +1,7 @@
-"""The plan of a seed, as `trivet simulate` runs it: two in five seeds are dense, the others swarms."""
+"""The plan of a seed, as `trivet simulate` runs it: two in five seeds are dense, the others swarms.
+
+Of these one in six comes to a core that is left alone (simulation/plans/lasting.py).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Final
 
 from simulation.plans.dense import draw_dense_plan
 from simulation.plans.draw import draw_plan
+from simulation.plans.lasting import with_core
 from simulation.plans.plan import Plan
 from simulation.plans.swarm import Rhythm, draw_faults
 from simulation.randomness import stream
@@ -16,6 +20,8 @@ _OUT_OF: Final = 5
 _DENSE: Final = (1, 3)
 """The seeds whose number leaves one of these when it is divided by `_OUT_OF`."""
 _NODES: Final = 3
+_CORE: Final = 4
+"""The seeds whose number ends so come to a core; half of them have five nodes."""
 _DAMAGE_SHARE: Final = 0.3
 _DAMAGE_RHYTHM: Final = Rhythm(
     begin_ns=8 * SECOND,  # by then there are old files
@@ -29,6 +35,9 @@ _SNAPSHOT_ENTRIES: Final = (100, 500, 200_000)
 
 def plan_of_seed(seed: int, *, seconds: int = 60, nodes: int | None = None) -> Plan:
     """Draws the plan of a seed; `seconds` is the whole run. `nodes` None: as drawn, of a swarm three."""
+    if seed % 10 == _CORE:
+        drawn_nodes = 5 if seed // 10 % 2 else _NODES
+        return with_core(draw_plan(seed, seconds=seconds, nodes=nodes or drawn_nodes))
     if seed % _OUT_OF not in _DENSE:
         return _with_damage(draw_plan(seed, seconds=seconds, nodes=nodes or _NODES))
     number = seed // _OUT_OF * len(_DENSE) + _DENSE.index(seed % _OUT_OF)

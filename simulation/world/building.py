@@ -36,7 +36,7 @@ from simulation.machines.clock import HostClock
 from simulation.machines.name_server_host import NameServerHost
 from simulation.machines.network import Network
 from simulation.plans.plan import Limits, Plan
-from simulation.randomness import Random, stream
+from simulation.randomness import Random, Stream, stream
 from simulation.scheduler import SECOND, Scheduler
 from simulation.workload import ACTORS
 from simulation.workload.actor import Actor
@@ -60,6 +60,8 @@ class World:
     def __init__(self, plan: Plan, *, keep_traces: bool = False) -> None:
         self.plan = plan
         self.interrupted = False
+        self._streams: list[Stream] = []
+        """In the order in which they were made."""
         self.scheduler = Scheduler()
         self.traces = Traces(plan.seed, keep=keep_traces)
         driver = TraceWriter(self.traces.sink("driver"), self.traces.header("driver", "driver"))
@@ -68,7 +70,7 @@ class World:
         self.network = Network(self.scheduler, self.random("network"), self.journal.fired)
         # Their machines are made below: these tell the judges what happens, and the judges must know the members.
         self.groups = [
-            make_group(number, plan, self.scheduler, self.journal, self.random)
+            make_group(number, plan, self.scheduler, self.network, self.journal, self.random)
             for number in range(plan.groups)
         ]
         self.judges = GroupJudges({group.name: group.judge for group in self.groups})
@@ -113,7 +115,14 @@ class World:
 
     def random(self, name: str) -> Random:
         """Returns the random stream with that name of this world."""
-        return stream(f"{self.plan.seed} {name}")
+        made = stream(f"{self.plan.seed} {name}")
+        self._streams.append(made)
+        return made
+
+    def go_on_as(self, seed: int) -> None:
+        """From now on all that the world draws is fixed by another seed."""
+        for number, one in enumerate(self._streams):
+            one.go_on_as(f"fork {seed} {number}")
 
     # ---- machines ------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from simulation.faults.stage import Stage
 from simulation.journal import Journal
+from simulation.judges.availability import Availability
 from simulation.judges.client_judge import ClientJudge
 from simulation.judges.data_loss import DataLossWatch
 from simulation.judges.group_model import GroupModel
@@ -38,6 +39,7 @@ class WorldGroup:
     brokers: list[BrokerHost]
     members: Members
     losses: DataLossWatch
+    availability: Availability
 
     @property
     def node_names(self) -> Callable[[int], str]:
@@ -74,11 +76,17 @@ class WorldGroup:
             self.monitor.wiped,
             plan.flush,
             plan.calm_ns,
+            self.availability,
         )
 
 
 def make_group(
-    number: int, plan: Plan, scheduler: Scheduler, journal: Journal, random: Callable[[str], Random]
+    number: int,
+    plan: Plan,
+    scheduler: Scheduler,
+    network: Network,
+    journal: Journal,
+    random: Callable[[str], Random],
 ) -> WorldGroup:
     """Makes the judges of a group. `random` returns a stream of the world by its name."""
 
@@ -96,4 +104,6 @@ def make_group(
     brokers: list[BrokerHost] = []
     members = Members(brokers, model, monitor.wiped)
     losses = DataLossWatch(scheduler, journal, monitor.power_losses, model, judge, members)
-    return WorldGroup(number, f"broker-{'ab'[number]}", monitor, model, judge, brokers, members, losses)
+    availability = Availability(scheduler, network, members, model, judge)
+    name = f"broker-{'ab'[number]}"
+    return WorldGroup(number, name, monitor, model, judge, brokers, members, losses, availability)

@@ -11,18 +11,20 @@ import gc
 import logging
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import structlog
 
-from simulation.faults.injection import heal_everything, inject
+from simulation.faults.healing import heal_everything
+from simulation.faults.injection import inject
 from simulation.journal import Journal, Violation
 from simulation.judges.power_losses import DataLoss
-from simulation.plans.plan import Plan
-from simulation.scheduler import SECOND
+from simulation.plans.futures import with_future
+from simulation.plans.plan import Fork, Plan
+from simulation.scheduler import SECOND, Timer
 from simulation.world.building import World
 from simulation.world.end_checks import JudgeHistory, check_end, is_applied, is_read
 
@@ -70,23 +72,30 @@ class Result:
     """The loss to power failures that ended the run, as async flush allows: it is no finding."""
 
 
+Explore = Callable[[str], int | None]
+"""Told of each state that the run comes to while there are faults: a mark, behind the mark before it. Returns the seed
+of another future to go on with from there, or None."""
+
+
 def run_plan(plan: Plan, *, keep_traces: bool = False, judge_history: JudgeHistory | None = None) -> Result:
     """Runs a plan from beginning to end; `judge_history` has the last word on what clients were told."""
     world = World(plan, keep_traces=keep_traces or judge_history is not None)
     return run_world(world, judge_history)
 
 
-def run_world(world: World, judge_history: JudgeHistory | None = None) -> Result:
+def run_world(
+    world: World, judge_history: JudgeHistory | None = None, explore: Explore | None = None
+) -> Result:
     """Runs the whole plan of a new world. Never raises for what it finds.
 
     `judge_history` needs a world that keeps its traces. Raises KeyboardInterrupt if the run was interrupted.
     """
-    scheduler, journal = world.scheduler, world.journal
-    course = _Course(world)
+    journal = world.journal
+    course = _Course(world, explore)
     with _logs_noted(journal), _garbage_kept():
         try:
             course.plan_events()
-            scheduler.run_until(world.plan.end_ns)
+            course.run_to_end()
             if world.data_loss is None and not world.interrupted:
                 course.await_last_entries()
             if journal.finding is None and not world.interrupted:
@@ -109,8 +118,13 @@ def run_world(world: World, judge_history: JudgeHistory | None = None) -> Result
 class _Course:
     """The events of a run, in the order of time."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, explore: Explore | None) -> None:
         self._world = world
+        self._explore = explore
+        self._met: list[str] = []
+        """The states that the present event has come to."""
+        self._pending: list[Timer] = []
+        """The faults to come."""
         self._acknowledged_at_calm = 0
 
     def plan_events(self) -> None:
@@ -122,14 +136,64 @@ class _Course:
         for group in world.groups:
             for host in group.brokers:
                 scheduler.at(random.randrange(SECOND), host.start)
+            group.availability.start()
         for client in world.clients:
             scheduler.at(random.randrange(2 * SECOND), client.start)
-        for fault in plan.faults:
-            scheduler.at(fault.time_ns, inject, world.stages[fault.group], fault)
+        self._plan_faults(-1, plan.forks[0].time_ns if plan.forks else plan.end_ns)
         scheduler.at(plan.calm_ns, self._calm)
         scheduler.at(plan.calm_ns + _RECOVERY_NS, self._check_recovered)
         scheduler.at(plan.end_ns - _LOAD_STOPS_BEFORE_END_NS, self._stop_load)
         scheduler.at(_FLUSH_TRACES_NS, self._flush_traces)
+
+    def _plan_faults(self, behind_ns: int, until_ns: int) -> None:
+        world = self._world
+        self._pending += [
+            world.scheduler.at(fault.time_ns, inject, world.stages[fault.group], fault)
+            for fault in world.plan.faults
+            if behind_ns < fault.time_ns <= until_ns
+        ]
+
+    def run_to_end(self) -> None:
+        """Runs up to the plan's end, with the futures that its forks say."""
+        world, scheduler = self._world, self._world.scheduler
+        forks = world.plan.forks
+        for number, fork in enumerate(forks):
+            scheduler.pause_behind = fork.event
+            if scheduler.run_until(world.plan.end_ns):
+                return  # a plan that was shrunk may end before
+            behind = forks[number + 1 :]
+            self._go_on_as(fork, behind[0].time_ns if behind else world.plan.end_ns)
+        if self._explore is not None:
+            world.journal.mark_reached = self._came_to
+        while not scheduler.run_until(world.plan.end_ns):
+            self._offer_futures()
+
+    def _go_on_as(self, fork: Fork, until_ns: int) -> None:
+        self._world.go_on_as(fork.seed)
+        self._plan_faults(fork.time_ns, until_ns)
+
+    def _came_to(self, before: str, mark: str) -> None:
+        scheduler = self._world.scheduler
+        if scheduler.now_ns < self._world.plan.calm_ns:
+            self._met.append(f"{mark}, behind {before}" if before else mark)
+            scheduler.pause_behind = scheduler.events_run
+
+    def _offer_futures(self) -> None:
+        """Asks, between two events, whether to go on with another future; its faults are drawn from now on."""
+        world, scheduler = self._world, self._world.scheduler
+        met, self._met = self._met, []
+        for state in met:
+            assert self._explore is not None, "nobody else wants to know"
+            seed = self._explore(state)
+            if seed is not None:
+                fork = Fork(scheduler.events_run, scheduler.now_ns, seed)
+                for timer in self._pending:
+                    if timer.time_ns > fork.time_ns:
+                        timer.cancel()
+                world.plan = with_future(world.plan, fork)
+                world.journal.mark_reached = lambda before, mark: None
+                self._go_on_as(fork, world.plan.end_ns)
+                return
 
     def await_last_entries(self) -> None:
         """Goes on until every node has applied what was committed in the last moment of the run, and all is read."""

@@ -271,7 +271,7 @@ def test_power_failures_lose_nothing_that_was_flushed(seed: int) -> None:
 
 
 def test_a_truncation_is_durable_when_it_returns() -> None:
-    """Or entries of an older term could come back behind new ones; why no simulation sees it: docs/simulation.md."""
+    """Or entries of an older term could come back behind new ones; no simulation sees it: docs/planted-mistakes.md."""
     options = StoreOptions(data_file_bytes=4 * PAGE, index_file_units=64)
     disk = MemoryDisk()
     log, _ = EntryLog.open(disk, "d", options)

@@ -3,7 +3,7 @@
 A seed of the simulator draws from all kinds of faults, and some situations come up in one of dozens: a leader deposed
 while clients still ask it, a power failure between a batch's announcement and the batch. What the plans here show is
 that the world can make the situation and that an invariant sees it; how long drawn plans take is in the table of
-docs/simulation.md beside it.
+docs/planted-mistakes.md beside it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from simulation.faults.cores import KINDS
 from simulation.plans.plan import Fault, Plan
 from simulation.scheduler import SECOND
 from simulation.world.running import Result
@@ -126,6 +127,35 @@ def _stops_before_power_fails(random: Random) -> list[Fault]:
     return [replace(stop, amount=0.5 + 0.29 * stop.amount) for stop in stops]
 
 
+def _core_left_alone(
+    *kinds: str, before: Schedule = lambda random: [], leader_outside: bool = True
+) -> Schedule:
+    """Two of three nodes are left alone while the third one is broken for good, in one of these ways."""
+
+    def draw(random: Random) -> list[Fault]:
+        faults = before(random)
+        begin_ns = int((_BEGIN_S + 3 * random.random()) * SECOND)
+        begin_ns = max(begin_ns, *(fault.time_ns + fault.duration_ns for fault in faults), 0)
+        amount = (KINDS.index(random.choice(kinds)) + 0.5) / len(KINDS)
+        target = random.randrange(1 << 15) << 1 | leader_outside
+        return [*faults, Fault(begin_ns, "core", target, _LEFT_ALONE_NS, amount)]
+
+    return draw
+
+
+def _long_partitions(random: Random) -> list[Fault]:
+    """A node is cut off for so long that its links break, and are dialled in vain."""
+    return [Fault(int(2.5 * SECOND), "isolate", random.randrange(1 << 16), int(7.4 * SECOND), 0.1)]
+
+
+_LEFT_ALONE_NS = 27 * SECOND
+_CORE = {
+    "nodes": 3,
+    "think_ms": 300,
+    "actors": ("administrator", "producer", "consumer"),
+    "calm_ns": 32 * SECOND,
+    "end_ns": 50 * SECOND,
+}
 _FIRST_CLIENT = 6
 """Where clients begin among the hosts that a partition counts, behind three brokers, a spare and two name servers."""
 _BEGIN_OF_A_QUEUE = "the begin of a queue is linearizable"
@@ -334,6 +364,16 @@ AIMED: dict[str, Aim] = {
     ),
     "portion: not in snapshots": Aim(
         _often("kill", "stop", gap_s=1, seconds=(0, 1)), "a portion is stored once", _with("writer")
+    ),
+    "liveness: leads on without a majority": Aim(_core_left_alone("deaf"), "a core serves", _CORE),
+    "liveness: no PreVote": Aim(_core_left_alone("comes and goes"), "a core keeps its leader", _CORE),
+    "liveness: all voters must vote": Aim(_core_left_alone("gone", "isolated"), "a core serves", _CORE),
+    "liveness: commit waits for all": Aim(_core_left_alone("gone", "isolated"), "a core serves", _CORE),
+    "liveness: who lags holds up proposals": Aim(
+        _core_left_alone("with a full disk", leader_outside=False), "a core serves clients", _CORE
+    ),
+    "liveness: a dial that hangs is not repeated": Aim(
+        _core_left_alone("gone", before=_long_partitions), "whole links are up", _CORE
     ),
     # One of two groups is without a majority now and then, while a node of it stays registered.
     "groups: a key goes to whoever leads": Aim(

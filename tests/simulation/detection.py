@@ -1,9 +1,9 @@
 """How long the simulator takes to find mistakes that nothing was made to find: CPU seconds, by the way plans are drawn.
 
-    python -m tests.simulation.detection [--seconds CPU] [--only drawn|dense] [NAME ...]
+    python -m tests.simulation.detection [--seconds CPU] [--only drawn|dense|forked] [NAME ...]
 
-prints rows of the table in docs/simulation.md. A hunt begins at seed 0 and ends with the first finding, or when the
-seeds so far have taken the CPU seconds.
+prints rows of the table in docs/planted-mistakes.md. A hunt begins at seed 0 and ends with the first finding, or when
+the seeds so far have taken the CPU seconds. Forked are dense plans with other futures (broker/tools/cli/futures.py).
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from typing import Final
 
 import pytest
 
+from broker.tools.cli.futures import Futures
 from simulation.plans.plan import Plan
 from simulation.plans.seeds import dense_seed, plan_of_seed
+from simulation.world.running import Result
 from tests.simulation.planted_bugs import UNAIDED, plan_of, run_planted
 from tests.simulation.planting import Planted
 
@@ -35,7 +37,9 @@ def dense_plan_of(bug: Planted, number: int) -> Plan:
     return plan
 
 
-WAYS: Final[dict[str, PlanOf]] = {"drawn": plan_of, "dense": dense_plan_of}
+WAYS: Final[dict[str, PlanOf]] = {"drawn": plan_of, "dense": dense_plan_of, "forked": dense_plan_of}
+_FUTURES: Final = {"forked": 4}
+"""Other futures of each run, at most, by the way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +60,30 @@ class Hunt:
         return f"{self.cpu_s:.0f} (seed {self.seed})"
 
 
-def hunt_for(bug: Planted, plan_of_number: PlanOf, cpu_s_max: float) -> Hunt:
+def hunt_for(bug: Planted, way: str, cpu_s_max: float) -> Hunt:
     """Runs plan after plan with the mistake in the code."""
-    number = 0
-    begin = time.process_time()
+    number = runs = 0
+    cpu_s = 0.0
+    seen: set[str] = set()
     with pytest.MonkeyPatch.context() as patch:
         bug.patch(patch)
         while True:
-            result = run_planted(plan_of_number(bug, number))
-            cpu_s = time.process_time() - begin
+            plan = WAYS[way](bug, number)
             number += 1
-            if result.violation is not None or cpu_s >= cpu_s_max:
-                found_as = "" if result.violation is None else result.violation.invariant
-                return Hunt(found_as, result.plan.seed, number, cpu_s)
+            futures = Futures(seen, _FUTURES.get(way, 0), _found_as)
+            begin = time.process_time()
+            result = run_planted(plan, futures.explore)
+            futures.ended(result)
+            ends = [*futures.outcomes, _found_as(result, time.process_time() - begin)]
+            cpu_s += sum(end_cpu_s for _, end_cpu_s in ends)
+            runs += len(ends)
+            found = [found_as for found_as, _ in ends if found_as]
+            if found or cpu_s >= cpu_s_max:
+                return Hunt(found[0] if found else "", plan.seed, runs, cpu_s)
+
+
+def _found_as(result: Result, cpu_s: float) -> tuple[str, float]:
+    return "" if result.violation is None else result.violation.invariant, cpu_s
 
 
 def main() -> None:
@@ -81,7 +96,7 @@ def main() -> None:
     ways = [options.only] if options.only else list(WAYS)
     for name in options.names or list(UNAIDED):
         bug = UNAIDED[name]
-        hunts = [hunt_for(bug, WAYS[way], options.seconds) for way in ways]
+        hunts = [hunt_for(bug, way, options.seconds) for way in ways]
         found_as = "; ".join(dict.fromkeys(hunt.found_as for hunt in hunts if hunt.found_as))
         cells = (name, bug.part or "", *(hunt.cell() for hunt in hunts), found_as)
         print(f"| {' | '.join(cells)} |", flush=True)

@@ -1,7 +1,7 @@
 """Mistakes known from the history of Raft, DLedger and brokers, each put into the real code by a patch.
 
 The patches stand by subject in the modules beside this one. `PLANTED` maps a name to the patch. `hunt` looks for the
-first seed that finds it; run this file to fill the table of docs/simulation.md:
+first seed that finds it; run this file to fill the table of docs/planted-mistakes.md:
 
     python -m tests.simulation.planted_bugs [NAME ...]
 """
@@ -17,14 +17,15 @@ import pytest
 
 from simulation.plans.draw import draw_plan, faults_of_actor
 from simulation.plans.plan import Plan
-from simulation.world.running import Result, run_plan
+from simulation.world.building import World
+from simulation.world.running import Explore, Result, run_world
 from tests.simulation.planting import PLANTED, UNAIDED, Planted
 
 __all__ = ["PLANTED", "UNAIDED", "hunt", "plan_of", "run_planted", "run_with"]
 
 _SUBJECTS = """
 elections replication disks answers transactions timers orders reads resets retries requests one_way offsets
-name_servers settings backups groups recoveries heads former_leaders portions
+name_servers settings backups groups recoveries heads former_leaders portions liveness
 """
 for _subject in _SUBJECTS.split():
     import_module(f"tests.simulation.planted_{_subject}")
@@ -53,13 +54,13 @@ def run_with(bug: Planted, seed: int) -> Result:
         return run_planted(plan_of(bug, seed))
 
 
-def run_planted(plan: Plan) -> Result:
-    """Runs a plan while a mistake is in the code.
+def run_planted(plan: Plan, explore: Explore | None = None) -> Result:
+    """Runs a plan while a mistake is in the code; `explore` as `run_world` takes it.
 
     Raises AssertionError if the run failed because the patch does not fit the code that it patches: no mistake was
     planted then, and the failure would be taken for its finding.
     """
-    result = run_plan(plan)
+    result = run_world(World(plan), None, explore)
     if result.violation is not None:
         failure = result.violation.detail.rstrip().rpartition("\n")[2]
         assert not failure.startswith(_MISFITS), f"the patch does not fit: {failure}"

@@ -11,7 +11,7 @@ import pytest
 
 from simulation.faults.injection import _INJECTORS
 from simulation.plans.draw import draw_plan
-from simulation.plans.plan import CHOREOGRAPHIES, FAULT_KINDS, LATER_KINDS, Fault
+from simulation.plans.plan import CHOREOGRAPHIES, FAULT_KINDS, LASTING, LATER_KINDS, Fault
 from simulation.scheduler import SECOND
 from simulation.world.building import World
 from simulation.world.running import run_world
@@ -92,8 +92,8 @@ def test_where_nothing_runs_power_takes_nothing_and_no_connection_breaks() -> No
 
 
 def test_each_kind_is_told_of_and_can_be_done() -> None:
-    assert list(_INJECTORS) == [*FAULT_KINDS, *CHOREOGRAPHIES, *LATER_KINDS]
+    assert list(_INJECTORS) == [*FAULT_KINDS, *CHOREOGRAPHIES, *LATER_KINDS, *LASTING]
     page = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text()
     table = page.partition("\n## Faults\n")[2].partition("\n## ")[0]
     told = [kind for row in re.findall(r"^\| ([a-z ,]+) \|", table, re.MULTILINE) for kind in row.split(", ")]
-    assert set(told) - {"kind"} == {*FAULT_KINDS, *CHOREOGRAPHIES, *LATER_KINDS}
+    assert set(told) - {"kind"} == {*FAULT_KINDS, *CHOREOGRAPHIES, *LATER_KINDS, *LASTING}

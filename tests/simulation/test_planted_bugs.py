@@ -1,4 +1,4 @@
-"""The simulator finds known mistakes: docs/simulation.md has the table of all, and the tests hunt where it says.
+"""The simulator finds known mistakes: docs/planted-mistakes.md has the table of all, and the tests hunt where it says.
 
 `python -m tests.simulation.planted_bugs` makes the table's rows.
 """
@@ -16,7 +16,7 @@ from tests.simulation.planted_bugs import PLANTED, hunt
 _SEEDS = 4
 """What drawn plans show within so many seeds needs no plan that is aimed at it."""
 _UNSEEN = {"truncation not flushed"}
-"""docs/simulation.md says why no seed shows it."""
+"""docs/planted-mistakes.md says why no seed shows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,12 @@ class _Row:
 
 def _rows() -> dict[str, _Row]:
     """The table by the mistakes' names."""
-    text = Path("docs/simulation.md").read_text().partition("| mistake | history |")[2].partition("\n\n")[0]
+    text = (
+        Path("docs/planted-mistakes.md")
+        .read_text()
+        .partition("| mistake | history |")[2]
+        .partition("\n\n")[0]
+    )
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:]]
     return {
         name: _Row(history, drawn, aimed, tuple(found_as.split("; ")))

@@ -1,4 +1,4 @@
-"""Mistakes that nothing was made to find: docs/simulation.md says what finds them, and dense seeds do as it says.
+"""Mistakes that nothing was made to find: docs/planted-mistakes.md says what finds them, and dense seeds do as it says.
 
 `python -m tests.simulation.detection` makes the table's rows.
 """
@@ -28,7 +28,9 @@ class _Row:
 
 
 def _rows() -> dict[str, _Row]:
-    text = Path("docs/simulation.md").read_text().partition("| mistake | part |")[2].partition("\n\n")[0]
+    text = (
+        Path("docs/planted-mistakes.md").read_text().partition("| mistake | part |")[2].partition("\n\n")[0]
+    )
     rows = {}
     for line in text.splitlines()[2:]:
         name, part, _, dense, found_as = [cell.strip() for cell in line.split("|")[1:-1]]

@@ -22,6 +22,7 @@ _SECONDS_MAX = 86_400
 """The faults of a whole run are drawn before it, and its log is kept in memory."""
 _SECONDS, _JOBS = 60, 1
 _JOBS_MAX = 1024
+_FUTURES_MAX = 1000
 _SEED_DIGITS_MAX = 18
 """So that a batch can be counted in a machine word."""
 _FINDINGS = Path("simulation-findings")
@@ -40,6 +41,17 @@ def simulate(
         Parameter(help="Brokers in the group; unless told, three, of every fifth seed or so five."),
     ] = None,
     jobs: Annotated[int | None, Parameter(help=f"Processes for --seeds; {_JOBS} unless told.")] = None,
+    futures: Annotated[
+        int | None,
+        Parameter(
+            help="With --seeds: where a run comes to a state that the batch has not seen, run another future, too; so "
+            "many of each seed at most."
+        ),
+    ] = None,
+    all_marks: Annotated[
+        bool,
+        Parameter(negative="", help="With --seeds: fail if a state of the protocol was never reached."),
+    ] = False,
     out: Annotated[
         Path | None,
         Parameter(
@@ -72,6 +84,10 @@ def simulate(
         raise CommandError(
             f"--jobs {jobs}: a batch can be spread over processes (--seeds A-B), one run cannot", USAGE
         )
+    if seeds is None and (futures is not None or all_marks):
+        raise CommandError("--futures and --all-marks are about a batch (--seeds A-B)", USAGE)
+    if futures is not None and not 1 <= futures <= _FUTURES_MAX:
+        raise CommandError(f"--futures {futures}: at least 1, and at most {_FUTURES_MAX}", USAGE)
     seconds = _SECONDS if seconds is None else seconds
     jobs = _JOBS if jobs is None else jobs
     _check_bounds(seconds, jobs, shrink_runs, shrink_seconds)
@@ -85,7 +101,9 @@ def simulate(
         shrink = replay is None
     budget = ShrinkBudget(shrink_runs, shrink_seconds) if shrink else None
     if chosen is not None:
-        return Batch(chosen, seconds, nodes, jobs, out or _FINDINGS).run(budget)
+        batch = Batch(chosen, seconds, nodes, jobs, out or _FINDINGS)
+        batch.futures_max, batch.wants_all_marks = futures or 0, all_marks
+        return batch.run(budget)
     if replay is not None:
         plan = _read_plan(replay)
         print(f"seed {plan.seed}", flush=True)

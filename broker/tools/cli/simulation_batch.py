@@ -12,13 +12,18 @@ import sys
 import time
 from collections import Counter, deque
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from broker.tools.cli.errors import INTERRUPTED
 from broker.tools.cli.findings import ShrinkBudget, keep_plan, replay_command, shrink_finding
+from broker.tools.cli.futures import Futures
 from broker.tools.cli.simulation_run import judge_history, print_counts, run_and_time
+
+if TYPE_CHECKING:
+    from simulation.world.running import Result
 
 _RERUN_EVERY = 20
 """One seed in so many, the first among them, is run again in a process with another hash seed."""
@@ -45,6 +50,10 @@ class _Outcome:
     fault_counts: dict[str, int]
     work_counts: dict[str, int]
     marks: dict[str, int]
+    states: tuple[str, ...] = ()
+    """Those that the batch had not come to before, as far as it was known."""
+    futures: tuple[_Outcome, ...] = ()
+    """Other futures of the run, each from one of these."""
 
 
 @dataclass(slots=True)
@@ -59,6 +68,12 @@ class Batch:
     directory: Path
     """Plans of findings go there."""
     outcomes: list[_Outcome] = field(default_factory=list)
+    futures_max: int = 0
+    """Other futures of each run, at most."""
+    wants_all_marks: bool = False
+    """The batch fails if it never reached one of the states of simulation/judges/marks.py, however small it is."""
+    states: set[str] = field(default_factory=set)
+    """What the runs have come to: a state, behind the one before it."""
     reruns: int = 0
     differences: int = 0
     """Reruns that came to another trace: the simulator was not deterministic."""
@@ -73,19 +88,26 @@ class Batch:
             print(f"interrupted after {len(self.outcomes)} of {len(self.seeds)} seeds")
             return INTERRUPTED
         found = [outcome.seed for outcome in self.outcomes if outcome.finding]
+        in_futures = any(outcome.finding for outcome in self._futures())
         if budget is not None:
             for seed in found[:_SHRUNK_OF_A_BATCH]:
                 print(f"\nseed {seed}")
                 self._shrink(seed, budget)
-        return 1 if found or self.differences or self._never_reached() else 0
+        lacks_marks = self._must_reach_all() and bool(self._never_reached())
+        return 1 if found or in_futures or self.differences or lacks_marks else 0
+
+    def _futures(self) -> list[_Outcome]:
+        return [future for outcome in self.outcomes for future in outcome.futures]
+
+    def _must_reach_all(self) -> bool:
+        return self.wants_all_marks or len(self.outcomes) >= _ALL_MARKS_FROM
 
     def _never_reached(self) -> list[str]:
-        """The states of the protocol that a batch of this size reaches, and this one did not."""
+        """The states of the protocol that no run of the batch, and none of their futures, came to."""
         from simulation.judges.marks import MARKS
 
-        if len(self.outcomes) < _ALL_MARKS_FROM:
-            return []
-        return [mark for mark in MARKS if not any(mark in outcome.marks for outcome in self.outcomes)]
+        reached = {mark for outcome in (*self.outcomes, *self._futures()) for mark in outcome.marks}
+        return [mark for mark in MARKS if mark not in reached]
 
     def _run_seeds(self) -> bool:
         """Run seed after seed in the pool; returns False if Ctrl-C ended it early."""
@@ -97,7 +119,15 @@ class Batch:
             def submit(count: int) -> None:
                 for seed in islice(coming, count):
                     waiting.append(
-                        pool.submit(_run_seed, seed, self.seconds, self.nodes, str(self.directory))
+                        pool.submit(
+                            _run_seed,
+                            seed,
+                            self.seconds,
+                            self.nodes,
+                            str(self.directory),
+                            self.futures_max,
+                            frozenset(self.states),
+                        )
                     )
 
             submit(self.jobs * _AHEAD_OF_EACH_JOB)
@@ -122,8 +152,10 @@ class Batch:
 
     def _take(self, outcome: _Outcome) -> None:
         self.outcomes.append(outcome)
-        if outcome.finding:
-            print(outcome.finding, flush=True)
+        self.states.update(outcome.states)
+        for one in (outcome, *outcome.futures):
+            if one.finding:
+                print(one.finding, flush=True)
         print(f"{len(self.outcomes)} of {len(self.seeds)}: {outcome.line}", file=sys.stderr, flush=True)
 
     def _rerun(self, outcome: _Outcome) -> None:
@@ -150,7 +182,7 @@ class Batch:
         outcomes = self.outcomes
         faults, work = Counter[str](dict.fromkeys((*FAULT_KINDS, *CHOREOGRAPHIES), 0)), Counter[str]()
         marks = Counter[str](dict.fromkeys(MARKS, 0))
-        for outcome in outcomes:
+        for outcome in (*outcomes, *self._futures()):
             faults.update(outcome.fault_counts)
             work.update(outcome.work_counts)
             marks.update(outcome.marks)
@@ -162,6 +194,12 @@ class Batch:
         print_counts(marks)
         if missing := self._never_reached():
             print(f"never reached, and so not checked: {', '.join(missing)}")
+        if futures := self._futures():
+            print(
+                f"{len(self.states)} states, one behind another; {len(futures)} other futures from them, "
+                f"{sum(bool(future.finding) for future in futures)} findings, "
+                f"{sum(future.cpu_s for future in futures):.0f} CPU s"
+            )
         if losses := sum(outcome.lost_data for outcome in outcomes):
             print(
                 f"{losses} of {len(outcomes)} seeds ended where power failures took votes, or data as async flush may"
@@ -180,18 +218,45 @@ def _leave_interrupts_to_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _run_seed(seed: int, seconds: int, nodes: int | None, directory: str) -> _Outcome:
-    """Run one seed in a process of the pool, and keep the plan of a finding in ``directory``."""
-    from simulation.findings.report import describe_finding, summary_line
+_seen: set[str] = set()
+"""In a process of the pool: the states that the batch has come to, as far as this process knows."""
+
+
+def _run_seed(
+    seed: int,
+    seconds: int,
+    nodes: int | None,
+    directory: str,
+    futures_max: int = 0,
+    states: frozenset[str] = frozenset(),
+) -> _Outcome:
+    """Run one seed in a process of the pool, with its futures, and keep the plans of findings in ``directory``.
+
+    ``states`` are those that the batch has come to.
+    """
     from simulation.plans.seeds import plan_of_seed
 
-    result, cpu_s = run_and_time(plan_of_seed(seed, seconds=seconds, nodes=nodes))
+    def outcome_of(result: Result, cpu_s: float) -> _Outcome:
+        return _outcome(result, cpu_s, Path(directory))
+
+    _seen.update(states)
+    futures = Futures(_seen, futures_max, outcome_of) if futures_max else None
+    result, cpu_s = run_and_time(plan_of_seed(seed, seconds=seconds, nodes=nodes), futures=futures)
+    outcome = outcome_of(result, cpu_s)
+    if futures is None:
+        return outcome
+    return replace(outcome, states=tuple(futures.new_states), futures=tuple(futures.outcomes))
+
+
+def _outcome(result: Result, cpu_s: float, directory: Path) -> _Outcome:
+    from simulation.findings.report import describe_finding, summary_line
+
     finding = ""
     if result.violation is not None:
-        path = keep_plan(result.plan, Path(directory))
-        finding = describe_finding(result, replay_command(path))
+        mark = "".join(f"-future-{fork.event}" for fork in result.plan.forks)
+        finding = describe_finding(result, replay_command(keep_plan(result.plan, directory, mark)))
     return _Outcome(
-        seed,
+        result.plan.seed,
         summary_line(result, cpu_s),
         finding,
         result.trace_digest,

@@ -7,13 +7,21 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from broker.tools.cli.futures import Futures
+
 if TYPE_CHECKING:
     from simulation.plans.plan import Plan
     from simulation.world.end_checks import JudgeHistory
-    from simulation.world.running import Result
+    from simulation.world.running import Explore, Result
 
 
-def run_once(plan: Plan, *, keep_traces: bool = False, judge: JudgeHistory | None = None) -> Result:
+def run_once(
+    plan: Plan,
+    *,
+    keep_traces: bool = False,
+    judge: JudgeHistory | None = None,
+    explore: Explore | None = None,
+) -> Result:
     """Run the plan. Raises KeyboardInterrupt after Ctrl-C, if that is what Ctrl-C does in this process.
 
     It is raised between two events of the simulation. Within an event the code under test, or a client's task, might
@@ -24,7 +32,7 @@ def run_once(plan: Plan, *, keep_traces: bool = False, judge: JudgeHistory | Non
 
     world = World(plan, keep_traces=keep_traces or judge is not None)
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        return run_world(world, judge)
+        return run_world(world, judge, explore)
 
     def interrupt(number: int, frame: object) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -32,7 +40,7 @@ def run_once(plan: Plan, *, keep_traces: bool = False, judge: JudgeHistory | Non
 
     signal.signal(signal.SIGINT, interrupt)
     try:
-        return run_world(world, judge)
+        return run_world(world, judge, explore)
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -48,8 +56,10 @@ def judge_history(traces: Mapping[str, bytes]) -> str:
     return "; ".join((*map(unsure_place, verdict.anomalies), *verdict.damage))
 
 
-def run_and_time(plan: Plan, *, keep_traces: bool = False) -> tuple[Result, float]:
-    """Run the plan, and judge its history; returns the result and the CPU seconds of the run.
+def run_and_time(
+    plan: Plan, *, keep_traces: bool = False, futures: Futures | None = None
+) -> tuple[Result, float]:
+    """Run the plan, and judge its history; returns the result and the CPU seconds of the run, without its futures.
 
     Modules that only the first run of a process loads are loaded before, so that the seconds of all runs compare.
     """
@@ -57,7 +67,10 @@ def run_and_time(plan: Plan, *, keep_traces: bool = False) -> tuple[Result, floa
 
     judge_history({})
     begin = time.process_time()
-    result = run_once(plan, keep_traces=keep_traces, judge=judge_history)
+    explore = None if futures is None else futures.explore
+    result = run_once(plan, keep_traces=keep_traces, judge=judge_history, explore=explore)
+    if futures is not None:
+        futures.ended(result)
     return result, time.process_time() - begin
 
 

@@ -1,0 +1,32 @@
+"""The end of all faults of a world's machines."""
+
+from __future__ import annotations
+
+from simulation.faults import disks, operations
+from simulation.faults.stage import Stage
+
+
+def heal_everything(stage: Stage) -> None:
+    """Ends all faults: whatever still runs differently from a healthy group is put right."""
+    for source in stage.host_names:
+        for target in stage.host_names:
+            if source != target:
+                stage.network.heal(source, target)
+    for host in stage.members.machines:
+        host.frame_faults = None
+        host.disk.full = False
+        host.disk.used_by_others = 0.0
+        host.disk.failing_flushes = host.disk.failing_reads = 0
+        host.disk.arm_power_failure(0)
+        disks.quicken(host)
+        host.resume()
+        operations.finish_upgrade(host)
+        if host.needs_new_disk:
+            # Its disk was found damaged beyond repair: the operator gives it a new one.
+            stage.members.give_new_disk(host)
+        host.is_broken = False
+        host.start()
+    for name_server in stage.name_servers:
+        name_server.heal()
+    for client in stage.clients:
+        client.start()

@@ -1,0 +1,72 @@
+"""Liveness while faults go on: a core that is left alone serves, and what only the judge of that sees is found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from broker.settings.tables import RaftSettings, Settings
+from simulation.faults.cores import KINDS
+from simulation.judges.availability import Availability, bounds_of
+from simulation.plans.plan import Fault
+from simulation.plans.seeds import plan_of_seed
+from simulation.scheduler import SECOND
+from simulation.world.building import World
+from simulation.world.running import run_world
+from tests.simulation.aimed_plans import aimed_plan
+from tests.simulation.planted_bugs import PLANTED, run_planted
+
+_ONLY_HERE = {
+    "liveness: leads on without a majority": 1,
+    "liveness: no PreVote": 0,
+    "liveness: all voters must vote": 0,
+    "liveness: commit waits for all": 0,
+    "liveness: who lags holds up proposals": 2,
+}
+"""Mistakes that nothing else finds, with a seed of their aims that this judge finds them by."""
+
+
+@pytest.mark.parametrize("name", _ONLY_HERE)
+def test_nothing_else_sees_what_costs_a_core_its_availability(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once all is mended the group recovers, and has lost nothing."""
+    monkeypatch.setattr(Availability, "start", lambda self: None)
+    PLANTED[name].patch(monkeypatch)
+    result = run_planted(aimed_plan(name, _ONLY_HERE[name]))
+    assert result.violation is None, str(result.violation)
+
+
+def test_a_seed_with_a_core_is_judged_for_most_of_its_time() -> None:
+    """The group serves, whatever the others do."""
+    plan = plan_of_seed(4, seconds=40)
+    core = plan.faults[-1]
+    assert core.kind == "core"
+    assert core.time_ns + core.duration_ns == plan.calm_ns
+    assert all(fault.time_ns + fault.duration_ns <= core.time_ns for fault in plan.faults[:-1])
+    world = World(plan)
+    result = run_world(world)
+    assert result.violation is None, str(result.violation)
+    assert result.fault_counts["core"] == 1
+    assert sum(group.availability.stood_ns for group in world.groups) > 15 * SECOND
+
+
+def test_the_bounds_follow_from_the_settings() -> None:
+    usual = bounds_of(Settings())
+    patient = bounds_of(Settings(raft=RaftSettings(election_timeout_max_ms=12_000)))
+    assert abs(patient.leader_ns - usual.leader_ns - 2 * 10 * SECOND * 100 // 95) <= 1
+    assert patient.client_ns - usual.client_ns == patient.leader_ns - usual.leader_ns
+    assert patient.links_ns == usual.links_ns
+
+
+@pytest.mark.parametrize("number", range(len(KINDS)))
+def test_a_plan_says_how_the_nodes_outside_are_broken(number: int) -> None:
+    plan = aimed_plan("liveness: all voters must vote", 0)
+    fault = Fault(4 * SECOND, "core", 1, plan.calm_ns - 4 * SECOND, (number + 0.5) / len(KINDS))
+    world = World(replace(plan, faults=(fault,)))
+    world.scheduler.at(5 * SECOND, world.interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run_world(world)
+    (line,) = [line for line in world.journal.transcript if "FAULT core" in line]
+    assert line.endswith(f" {KINDS[number]}"), line
