@@ -8,10 +8,10 @@ import pytest
 
 from broker.node.request_states import DOUBT_NS
 from broker.peers.protocol import Forward, Frame, NotDone, RaftFrame, Relay
-from broker.remoting.bodies import LockBatchBody, MessageQueue
+from broker.remoting.bodies import LockBatchBody, MessageQueue, TopicConfig
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import ROCKETMQ
-from broker.remoting.json_body import encode_body
+from broker.remoting.json_body import decode_body, encode_body
 from broker.replica.operator_requests import transfer_leadership
 from broker.requests.processing import OUTCOME_UNKNOWN
 from raft.messages import AppendResponse, TimeoutNow
@@ -75,6 +75,7 @@ def test_a_second_request_of_an_opaque_is_refused_while_the_first_waits(group: G
 @pytest.mark.parametrize("code", [RequestCode.GET_MAX_OFFSET, RequestCode.GET_TOPIC_CONFIG])
 def test_question_to_a_lost_leader_is_asked_of_the_next(group: Group, code: int) -> None:
     client = group.connect(group.follower)
+    client.send("T", b"x", 0)
     old = group.leader
 
     def lost(source: str, target: str, frame: Frame) -> bool:
@@ -85,7 +86,12 @@ def test_question_to_a_lost_leader_is_asked_of_the_next(group: Group, code: int)
     group.settle()
     assert opaque not in client.answers
     group.kill(old)
-    assert client.wait(opaque).code == ResponseCode.SUCCESS
+    answer = client.wait(opaque)
+    assert answer.code == ResponseCode.SUCCESS
+    if code == RequestCode.GET_MAX_OFFSET:
+        assert answer.fields["offset"] == "1"
+    else:
+        assert decode_body(answer.body, TopicConfig).read_queue_nums == 2
 
 
 def test_send_of_unknown_outcome_is_never_repeated_by_the_broker(group: Group) -> None:
@@ -114,6 +120,9 @@ def test_requests_wait_for_the_next_leader(group: Group) -> None:
     opaques = [client.start_send("T", client.connection.name.encode()) for client in clients]
     for client, opaque in zip(clients, opaques, strict=True):
         assert client.wait(opaque, 3).code == ResponseCode.SUCCESS
+    names = {client.connection.name.encode() for client in clients}
+    assert set(clients[0].pull("T", "g", 0).bodies) == names
+    assert clients[0].offset_of(RequestCode.GET_MAX_OFFSET, "T") == len(names) == 2
 
 
 def test_without_a_majority_requests_are_refused_before_a_client_gives_up(group: Group) -> None:
@@ -309,6 +318,7 @@ def test_a_leader_that_was_only_not_heard_for_a_while_is_waited_for_as_before(gr
     group.advance(DOUBT_NS / 1e9 + 0.1)
     unanswered = False
     assert client.wait(sent).code == ResponseCode.SUCCESS
+    assert client.pull("T", "g", 0).bodies == [b"once"]
     assert replica.term == term
 
 
@@ -558,4 +568,5 @@ def test_requests_go_on_as_soon_as_a_transfer_is_given_up(group: Group, place: s
     group.settle()
     assert leader.held_count == 1
     assert client.wait(opaque, 2).code == ResponseCode.SUCCESS
+    assert client.pull("T", "g", 0).bodies == [b"x"]
     assert group.leader == old

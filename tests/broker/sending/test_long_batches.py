@@ -12,7 +12,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.replica.replica import Replica
 from log.batch import BatchItem, encode_batch
-from tests.broker.harness import SMALL_STORE, Client, Group
+from tests.broker.harness import SMALL_STORE, Client, Group, Pulled
 
 SLICE = 5
 COUNT = 43
@@ -89,7 +89,7 @@ def test_one_slice_a_turn_and_others_are_served_between(group: Group) -> None:
         pull = other.start_pull("T", "g", 0)
         group._turn(group.members[group.leader])
         assert replica.store.log.last_index - before <= SLICE
-        assert other.answers.pop(pull).code == ResponseCode.SUCCESS
+        assert Pulled.of(other.answers.pop(pull)).bodies == [b"before"]
     assert turns == 2 * ((COUNT - 1) // SLICE), (
         "to check them, then to append them; the first came with the request"
     )
