@@ -15,6 +15,7 @@ from simulation.world.building import World
 from simulation.world.running import run_plan, run_world
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("actor", "work"),
     [

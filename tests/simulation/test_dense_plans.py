@@ -78,6 +78,7 @@ def _plan(*, faults: tuple[Fault, ...] = (), actors: tuple[str, ...] = _BASE_LOA
     return replace(plan, calm_ns=(seconds - 20) * SECOND, end_ns=seconds * SECOND)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CHOREOGRAPHIES)
 def test_a_choreography_happens(kind: str) -> None:
     """With a small amount and with a large one, in one run."""
@@ -168,6 +169,7 @@ def test_age_takes_nothing_that_waits() -> None:
     _holds(run_plan(_aging_plan("transactor", "courier", "scheduler")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "actor"),
     [

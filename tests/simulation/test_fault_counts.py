@@ -55,6 +55,7 @@ def _target(kind: str) -> int:
     return side if kind == "partition" else _LEADER
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "amount"), _LASTING.items())
 def test_what_lasts_counts_once_when_it_meets_something(kind: str, amount: float) -> None:
     faults = [
@@ -74,6 +75,7 @@ def test_each_segment_that_is_lost_counts() -> None:
     assert "loss" not in counts([Fault(6 * SECOND, "loss", _LEADER, _LONG_NS, 0.0)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["name server", "client kill", "kill", "power"])
 def test_who_is_down_cannot_be_killed_again(kind: str) -> None:
     first, second = Fault(6 * SECOND, kind, 0, _LONG_NS, 0.5), Fault(7 * SECOND, kind, 0, SECOND, 0.5)

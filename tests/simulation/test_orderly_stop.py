@@ -42,7 +42,8 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return clean
 
 
-@pytest.mark.parametrize("amount", [_PLAIN, pytest.param(_POWER_BEHIND, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("amount", [_PLAIN, _POWER_BEHIND])
 def test_the_start_after_a_stop_is_the_short_one(starts: list[bool], amount: float) -> None:
     stops = [Fault((5 + number) * SECOND, "stop", 2 * number, SECOND // 2, amount) for number in range(3)]
     result = run_plan(_plan(*stops))

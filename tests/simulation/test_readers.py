@@ -10,6 +10,7 @@ from simulation.scheduler import SECOND
 from simulation.world.running import run_plan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("actor", "work"),
     [

@@ -31,6 +31,7 @@ def test_a_seed_holds(seed: int) -> None:
     assert result.read > 0
 
 
+@pytest.mark.slow
 def test_five_nodes_hold() -> None:
     result = run_plan(draw_plan(11, seconds=30, nodes=5))
     assert result.violation is None, describe_finding(

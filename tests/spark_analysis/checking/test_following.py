@@ -212,6 +212,7 @@ def test_once_something_came_late_only_what_is_proved_is_told() -> None:
         assert [one.kind for _, one in log.settle(140)] == ["inconsistent-offset"]
 
 
+@pytest.mark.slow
 def test_memory_is_what_is_not_settled() -> None:
     history = log_mutations.good_history(random.Random(7), 20_000)
     most = 0
