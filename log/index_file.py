@@ -218,17 +218,52 @@ class IndexFile:
         self._checked_count = self.count
         return self._checked_crc
 
-    def restore_slots(self, mapped: MappedFile) -> None:
-        """Corrects the slot table by the entries, whose checksum was right. Raises DiskFullError.
+    @property
+    def is_summed_up(self) -> bool:
+        """`noted_checksum` is that of all entries."""
+        return self._checked_count == self.count
 
-        A file that is in order is only read: old ones are many, and large.
-        """
-        hashes = self._entries(mapped.buffer)["hash"]
+    @property
+    def noted_checksum(self) -> int:
+        """The CRC-32 of the entries that were summed up last."""
+        return self._checked_crc
+
+    def place_of(self, number: int) -> int:
+        """Returns the place of an entry in the file."""
+        return self._entries_at + ENTRY_BYTES * number
+
+    def keys_at_end(self, buffer: memoryview, offset: int) -> int:
+        """Returns how many of the last entries are of the record at `offset`."""
+        number = self.count
+        while number > 1 and ENTRY.unpack_from(buffer, self.place_of(number - 1))[1] == offset:
+            number -= 1
+        return self.count - number
+
+    def slots_are_right(self, buffer: memoryview) -> bool:
+        """Tells whether header and slots are those that follow from the entries."""
+        return buffer[:HEADER_BYTES] == self.header() and np.array_equal(
+            self._table(buffer), self._expected_slots(buffer)
+        )
+
+    def _expected_slots(self, buffer: memoryview) -> NDArray[np.int32]:
+        hashes = self._entries(buffer)["hash"]
         expected = np.zeros(self._slots, np.int32)
         for begin in range(1, self.count, _CHUNK_ENTRIES):
             end = min(begin + _CHUNK_ENTRIES, self.count)
             # Of several values for one slot the last assigned, the newest entry, stays.
             expected[hashes[begin:end] % self._slots] = np.arange(begin, end, dtype=np.int32)
+        return expected
+
+    def clear_slots(self, mapped: MappedFile) -> None:
+        """Empties the table of slots: the entries are put anew."""
+        self._table(mapped.buffer)[:] = 0
+
+    def restore_slots(self, mapped: MappedFile) -> None:
+        """Corrects the slot table by the entries, whose checksum was right. Raises DiskFullError.
+
+        A file that is in order is only read: old ones are many, and large.
+        """
+        expected = self._expected_slots(mapped.buffer)
         if not np.array_equal(self._table(mapped.buffer), expected):
             mapped.prepare(0, self._entries_at, touch=False)
             self._table(mapped.buffer)[:] = expected
@@ -384,8 +419,9 @@ class IndexFiles:
         """Makes hashes of the keys that wait."""
         keys, offsets, times = self._keys
         if keys:
-            hashes = _positive(java_hash_utf8_many(keys))
-            self._hashed.append((hashes, np.array(offsets, np.int64), np.array(times, np.int64)))
+            self._hashed.append(
+                (hashes_of_keys(keys), np.array(offsets, np.int64), np.array(times, np.int64))
+            )
             self._hashed_count += len(keys)
             self._keys = ([], [], [])
 
@@ -501,6 +537,29 @@ class IndexFiles:
                 self._remove(name)
         return rebuild_from
 
+    def full_files(self) -> list[str]:
+        """Returns the names of all files but the last one, which is written to."""
+        return [file.name for file in self._files[:-1]]
+
+    def named(self, name: str) -> IndexFile | None:
+        """Returns a file by its name; None if it is gone."""
+        return next((file for file in self._files if file.name == name), None)
+
+    def before(self, file: IndexFile) -> IndexFile | None:
+        """Returns the file before one of these."""
+        at = self._files.index(file)
+        return self._files[at - 1] if at else None
+
+    def empty_copy(self, file: IndexFile, mapped: MappedFile) -> IndexFile:
+        """Returns a file without entries, to be filled in place of one that is damaged; empties its slots."""
+        copy = IndexFile(file.name, self._options)
+        copy.clear_slots(mapped)
+        return copy
+
+    def map(self, file: IndexFile) -> MappedFile:
+        """Returns the mapping of one of these files. Raises DiskError."""
+        return self._map(file)
+
     def notes(self) -> tuple[list[IndexNote], list[str]]:
         """Returns (what a checkpoint must note, files to flush first). Raises as `write`."""
         self.write()
@@ -555,6 +614,11 @@ class IndexFiles:
     def _remove(self, name: str) -> None:
         self._mapped.pop(name, None)
         self._disk.remove(f"{DIRECTORY}/{name}")
+
+
+def hashes_of_keys(keys: list[bytes]) -> NDArray[np.int32]:
+    """Returns the hashes of keys as the index has them."""
+    return _positive(java_hash_utf8_many(keys))
 
 
 def _positive(hashes: NDArray[np.int32]) -> NDArray[np.int32]:

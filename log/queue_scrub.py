@@ -17,6 +17,7 @@ from log.dispatch import Dispatcher
 from log.entry_log import EntryLog
 from log.errors import LogFault
 from log.index_file import IndexFiles
+from log.index_scrub import IndexScrubber
 from log.loops import PURE
 from log.options import StoreOptions
 from log.record import peek
@@ -104,28 +105,22 @@ class _Pool:
     opened = 0
 
 
-class _NoIndex:
-    """Takes keys for nobody."""
-
-    end_offset = 1 << 62
-
-    def put(self, keys: object, offsets: object, times: object, wall_ms: int) -> None:
-        """Forgets them."""
-
-
 class QueueScrub:
     """Compares the queues of one store with its log, entry by entry."""
 
-    def __init__(self, log: EntryLog, queues: ConsumeQueues, options: StoreOptions) -> None:
+    def __init__(
+        self, log: EntryLog, queues: ConsumeQueues, index: IndexScrubber, options: StoreOptions
+    ) -> None:
+        """The keys of all entries go to `index`."""
         self.log = log
         self.queues = queues
         self.pool = _Pool()
         self.corrected: list[Range] = []
         """Where units were written, to be flushed: the caller takes them out."""
         self._compared: dict[tuple[str, int], _Compared] = {}
-        # It is used as queues and as an index of which nothing else is used; C would add units by itself.
+        # Nothing else is used of what both stand for; C would add units by itself.
         self._dispatcher = Dispatcher(
-            log, cast(ConsumeQueues, self), cast(IndexFiles, _NoIndex()), replace(options, loops=PURE)
+            log, cast(ConsumeQueues, self), cast(IndexFiles, index), replace(options, loops=PURE)
         )
 
     def make(self, topic: str, queue_id: int) -> _Compared:

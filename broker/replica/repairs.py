@@ -178,6 +178,10 @@ class Repairs:
             **facts,
         )
 
+    def note_left(self, reason: str, now_ns: int, *, source: str = "", **facts: object) -> None:
+        """Tells of damage that cannot be put right."""
+        self._events.warn(Event.DAMAGE_LEFT, reason, now_ns, source=source, at_once=_TOLD_AT_ONCE, **facts)
+
     def _is_there(self, place: _Place) -> bool:
         """False if the log was cut or begun anew: what is there now is not what was damaged."""
         return place.epoch == self._log.epoch and self._log.first_index <= place.first_index
@@ -197,9 +201,7 @@ class Repairs:
         if not place.is_told:
             place.is_told = True
             reason = "no peer has it whole" if place.asked else "no peer is linked"
-            self._events.warn(
-                Event.DAMAGE_LEFT, reason, now_ns, entry=place.first_index, last_entry=place.last_index
-            )
+            self.note_left(reason, now_ns, entry=place.first_index, last_entry=place.last_index)
         place.asked.clear()
         return False
 

@@ -2,8 +2,8 @@
 
 A pass goes over all committed entries, slice by slice in a worker thread (`log.entry_scrub`), and holds against them
 what was made from them: the units of the log's index (here) and of the ConsumeQueues (`log.queue_scrub`). Index files
-and the snapshot are held against their checksums at the end. What is damaged among the entries goes to `Repairs`, which
-has it from a peer; all else is made anew here.
+(`log.index_scrub`) and the snapshot are held against their checksums at the end. What is damaged among the entries goes
+to `Repairs`, which has it from a peer; all else is made anew here.
 
 It takes `storage.scrub_bytes_per_second` at most, begins a pass every `storage.scrub_interval_s`, and rests in between:
 an idle node sleeps. Whoever meets damage whose place in the log nobody knows makes it go over everything at once
@@ -21,6 +21,7 @@ from log.entry_log import FlushJob
 from log.entry_repair import correct_marker, correct_units, whole_again
 from log.entry_scrub import EntryScrub
 from log.errors import DamagedEntryError, DamagedLogError
+from log.index_scrub import IndexScrub, IndexScrubber
 from log.queue_scrub import QueueScrub
 from log.snapshot import SnapshotScrub
 from log.store import Store
@@ -39,7 +40,7 @@ HURRY_NS: Final = 5_000_000
 HURRIES_EVERY_NS: Final = 60_000_000_000
 """The time from one hurried pass to the next, at least."""
 
-Scrub = EntryScrub | SnapshotScrub
+Scrub = EntryScrub | IndexScrub | SnapshotScrub
 
 
 class Scrubbing:
@@ -58,13 +59,16 @@ class Scrubbing:
         self._repairs = repairs
         self._committed = committed
         self._save_snapshot = save_snapshot
-        self._queues = QueueScrub(store.log, store.queues, store.options)
+        self._index = IndexScrubber(store.index)
+        self._queues = QueueScrub(store.log, store.queues, self._index, store.options)
         self._rate = 0
         self._interval_ns = 0
         self._job: Scrub | None = None
         self._next: tuple[int, int] | None = None
         """The entry to go on with, and its position; None between passes."""
         self._epoch = -1
+        self._is_past_entries = False
+        """All entries of this pass were gone over: files made of them are next."""
         self._pass_began_ns = now_ns
         self._is_hurried = False
         self._hurried_ns: int | None = None
@@ -113,11 +117,17 @@ class Scrubbing:
             self._pass_began_ns = now_ns
             self._epoch = entries.epoch
             self._next = (entries.first_index, entries.first_position)
+            self._is_past_entries = False
             self._queues.begin()
+            self._index.begin()
         elif self._next[0] < entries.first_index:
             self._next = (entries.first_index, entries.first_position)
-        if self._next[0] > self._last_index:
-            self._job = self._store.snapshot_scrub()
+        if self._next[0] > self._last_index or self._is_past_entries:
+            if not self._is_past_entries:
+                self._is_past_entries = True
+                self._queues.ended()
+                self._index.passed()
+            self._job = self._index.job() or self._store.snapshot_scrub()
         else:
             self._job = self._slice(*self._next, SLICE_BYTES)
         return self._job
@@ -144,6 +154,13 @@ class Scrubbing:
             self._take_snapshot(job, now_ns)
             read = job.bytes
             self._end(now_ns, wall_ms)
+        elif isinstance(job, IndexScrub):
+            read = job.end - job.begin
+            damage = self._index.done(job)
+            if damage is not None:
+                self._repairs.note_found("index file", damage, now_ns)
+            self._flush_units(now_ns)
+            self.due_ns = now_ns + self._rest_ns(read)
         else:
             read = job.next_position - job.position
             if job.index >= self._store.log.first_index:
@@ -158,14 +175,13 @@ class Scrubbing:
 
     def _end(self, now_ns: int, wall_ms: int) -> None:
         """A pass is over."""
-        self._queues.ended()
         self._flush_units(now_ns)
         self._next = None
-        self._is_hurried = False
+        self._is_hurried = self._index.is_rebuilding
         self.passes += 1
         self.last_pass_ms = wall_ms
         self.pace(self._rate, self._interval_ns // 1_000_000_000, now_ns)
-        self.due_ns = max(self.due_ns, now_ns + HURRY_NS)
+        self.due_ns = now_ns + HURRY_NS if self._is_hurried else max(self.due_ns, now_ns + HURRY_NS)
         log.info("scrubbed", entries=self._last_index, found=self._repairs.found, left=self._repairs.left)
 
     # ------------------------------------------------------------------ what was found
@@ -186,7 +202,14 @@ class Scrubbing:
             self._next = self._behind_damage(job.next_index, job.next_position, now_ns)
 
     def _flush_units(self, now_ns: int) -> None:
-        """Has units of queues flushed that were put right."""
+        """Has units of queues and index files flushed that were put right."""
+        index = self._index
+        if index.corrected:
+            self._repairs.to_flush(FlushJob(index.corrected, -1), "index file", len(index.corrected))
+            index.corrected = []
+        for path in index.given_up:
+            self._repairs.note_left("a part of its records is gone", now_ns, source=path)
+        index.given_up.clear()
         corrected = self._queues.corrected
         if corrected:
             self._queues.corrected = []

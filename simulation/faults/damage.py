@@ -10,19 +10,41 @@ from __future__ import annotations
 from simulation.faults.stage import Stage
 from simulation.machines.broker_host import BrokerHost
 from simulation.plans.plan import Fault
+from simulation.scheduler import MILLISECOND, SECOND
 
 _MISDIRECTED_SHARE = 0.4
+_PATIENCE_NS = 4 * SECOND
+_RETRY_NS = 20 * MILLISECOND
 
 
 def damage(stage: Stage, host: BrokerHost, fault: Fault) -> None:
-    """Damages a page of an old file of a running node, once nothing else is wrong with the group."""
+    """Damages a page of an old file of a running node, as soon as all others hold what is in such files."""
     hit = [other for other in stage.members.machines if other.was_damaged]
     victim = hit[0] if hit else host
-    stage.when_others_are_whole(victim, lambda: _harm(stage, victim, fault))
+    if not stage.members.may_lose_one() or stage.is_calm():
+        return
+    if _others_hold_it(stage, victim):
+        _harm(stage, victim, fault)
+    elif stage.scheduler.now_ns < fault.time_ns + _PATIENCE_NS:
+        stage.scheduler.after(_RETRY_NS, damage, stage, victim, fault)
+
+
+def _others_hold_it(stage: Stage, host: BrokerHost) -> bool:
+    if host.process is None or not host.in_service:
+        return False
+    end = host.process.node.replica.store.log.checked_position
+    others = [other.process for other in stage.members.in_service() if other is not host]
+    return all(
+        other is not None
+        and other.node.replica.raft.recovering is None
+        and other.node.replica.store.log.end_position >= end
+        for other in others
+    )
 
 
 def _harm(stage: Stage, host: BrokerHost, fault: Fault) -> None:
-    if host.process is None or not host.in_service or any(map(host.disk.is_harmed, host.damaged_pages)):
+    assert host.process is not None, "it holds what others hold"
+    if any(map(host.disk.is_harmed, host.damaged_pages)):
         return  # one place at a time
     pages = _old_pages(stage, host)
     if not pages:
@@ -64,5 +86,7 @@ def _old_pages(stage: Stage, host: BrokerHost) -> list[tuple[str, str, int]]:
     for queue in store.queues:
         for path in disk.numbered_files(f"{queue.directory}/")[:-1]:
             pages += [("queues", path, begin) for begin in disk.used_pages(path)]
+    for path in disk.numbered_files("index/", digits=17)[:-1]:
+        pages += [("keys", path, begin) for begin in disk.used_pages(path)]
     pages += [("snapshot", "snapshot", begin) for begin in disk.used_pages("snapshot")]
     return pages

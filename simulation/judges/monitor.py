@@ -15,6 +15,7 @@ from broker.trace.format import APPEND, COMMIT, RESET, ROLE, TRUNCATE
 from log.dispatch import Arrival
 from log.entry_log import EntryLog
 from log.hard_state import HardState, HardStateFile
+from log.index_scrub import IndexScrubber
 from log.layout import HEADER
 from raft.core import Raft
 from raft.effects import Role
@@ -457,6 +458,12 @@ class Monitor:
             )
             if number != index or entries.noted(index) != (position, size, term):
                 raise Violation("damage is repaired", name, f"the index unit of entry {index} leads nowhere")
+        index = IndexScrubber(store.index)
+        index.begin()
+        while (job := index.job()) is not None:
+            job.run()
+            if index.done(job) is not None:
+                raise Violation("damage is repaired", name, f"{job.mapped.path} is damaged")
         snapshot = store.snapshot_scrub()
         with host.disk.reads_succeed():
             snapshot.run()

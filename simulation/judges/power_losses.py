@@ -30,6 +30,7 @@ from typing import Final
 
 from log.entry_log import EntryLog
 from log.entry_recovery import LogBegin, read_begin
+from log.errors import DamagedStateError
 from log.layout import ENTRY_MAGIC, HEADER, HEADER_BYTES
 from log.snapshot import read_snapshot
 from raft.recovery_loss import Loss
@@ -278,7 +279,10 @@ def _first_index(host: BrokerHost) -> int | None:
     """
     with host.disk.reads_succeed():
         begin = read_begin(host.disk, f"{host.options.dledger_directory}/begin") or LogBegin()
-        snapshot = read_snapshot(host.disk)
+        try:
+            snapshot = read_snapshot(host.disk)
+        except DamagedStateError:
+            return None
     covered = -1 if snapshot is None else snapshot.applied_index
     return None if begin.pending or covered < begin.index - 1 else begin.index
 

@@ -359,12 +359,15 @@ class SimulatedDisk:
             begin for begin in range(0, len(cached), PAGE_BYTES) if any(cached[begin : begin + PAGE_BYTES])
         ]
 
-    def numbered_files(self, prefix: str) -> list[str]:
+    def numbered_files(self, prefix: str, *, digits: int = 20) -> list[str]:
         """Returns the files of a sequence that are not all zeros, by their paths, oldest first."""
         return [
             path
             for path in sorted(self._names)
-            if path.startswith(prefix) and path[-20:].isdigit() and any(self._names[path].cached)
+            if path.startswith(prefix)
+            and path[len(prefix) :].isdigit()
+            and len(path) == len(prefix) + digits
+            and any(self._names[path].cached)
         ]
 
     def _random_used_page(self, prefix: str) -> tuple[str, _Inode, int, int] | None:

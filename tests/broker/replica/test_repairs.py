@@ -18,7 +18,13 @@ from tests.broker.harness import SMALL_STORE, Group, Pulled
 MESSAGES = 60
 FILE = 16 * 1024
 OPTIONS = replace(
-    SMALL_STORE, data_file_bytes=FILE, hot_bytes=FILE, index_file_units=32, consume_queue_file_units=16
+    SMALL_STORE,
+    data_file_bytes=FILE,
+    hot_bytes=FILE,
+    index_file_units=32,
+    consume_queue_file_units=16,
+    index_slots=7,
+    index_entries=16,
 )
 SCRUBBED = {"scrub_bytes_per_second": 1 << 30, "scrub_interval_s": 1}
 
@@ -29,8 +35,10 @@ def group_of(size: int = 3, *, scrubbed: bool = True) -> Group:
     client.create_topic("T")
     client.heartbeat("g")
     for number in range(MESSAGES):
-        client.send("T", b"%02d" % number + bytes(1000))
+        keys = {"UNIQ_KEY": f"u{number}", "KEYS": f"k{number % 7} all"}
+        client.send("T", b"%02d" % number + bytes(1000), properties=keys)
     group.converge()
+    group.advance(3.5)  # and a checkpoint, which sums up index files
     group.advance(0.6)  # what is not on the disk is no scrubber's business
     return group
 
@@ -195,6 +203,39 @@ def test_units_of_an_earlier_life_of_a_queue_are_not_put_into_the_later_one() ->
     group.run_until(lambda: same_files(group, "consumequeue/T"), "the units are those of the others")
     bodies = group.connect(group.leader).pull("T", "g", 0).bodies
     assert bodies[0].startswith(b"1 00")
+
+
+@pytest.mark.parametrize("number", [0, 2, 5])
+@pytest.mark.parametrize(
+    ("at", "count"),
+    [(5, 1), (44, 3), (40 + 4 * 7 + 20 * 3 + 1, 1), (40 + 4 * 7 + 20, 250)],
+    ids=["header", "slot", "entry", "entries"],
+)
+def test_an_index_file_is_made_anew(number: int, at: int, count: int) -> None:
+    group = group_of()
+    damage = Damage(group, group.follower)
+    names = sorted(path for path in group.members[group.follower].disk.files if path.startswith("index/"))
+    assert len(names) >= 8
+    before = bytes(group.members[group.follower].disk.files[names[number]].seen)
+    damage.flip(names[number], at, count)
+    file = group.members[group.follower].disk.files[names[number]]
+    group.run_until(lambda: bytes(file.durable) == bytes(file.seen) == before, "it is what it was")
+    assert damage.replica.repairs.found == 1
+
+
+def test_an_index_file_whose_records_are_gone_in_part_is_told_of_once() -> None:
+    group = group_of()
+    damage = Damage(group, group.follower)
+    store = damage.replica.store
+    name = store.index.full_files()[0]
+    file = store.index.named(name)
+    assert file is not None
+    file.begin_offset -= 1  # as if its first record had been another one
+    damage.flip(f"index/{name}", 40 + 4 * 7 + 20, 4)
+    group.advance(5)
+    events = group.node(group.follower).events
+    assert events.count(Event.DAMAGE_LEFT) == 1
+    assert damage.replica.repairs.found == 1
 
 
 def test_a_snapshot_is_written_anew() -> None:

@@ -1,0 +1,158 @@
+"""Index files are held against the checksums of their entries, and made anew from the log where they were damaged.
+
+What a file holds follows from the log: the keys of its records, in their order. So a damaged one is filled once more,
+in its place, while the entries of the log go by (`log.queue_scrub`), and it is right if it has the checksum again that
+it had. The file under work is left out: its pages are in memory. A query meanwhile may find less, and never what is not
+there, as every record that it finds is looked at.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+import numpy as np
+
+from log.disk import MappedFile
+from log.errors import DamagedLogError
+from log.index_file import IndexFile, IndexFiles, hashes_of_keys
+
+SLICE_BYTES = 256 * 1024
+
+
+@dataclass(slots=True)
+class IndexScrub:
+    """Sums up a slice of the entries of one file. A worker runs it."""
+
+    file: IndexFile
+    mapped: MappedFile
+    begin: int
+    end: int
+    checksum: int
+    is_last: bool
+
+    def run(self) -> None:
+        """Worker. Raises nothing."""
+        self.mapped.load(self.begin, self.end)
+        self.checksum = crc32(self.mapped.buffer[self.begin : self.end], self.checksum)
+        self.mapped.cool(self.begin, self.end)
+
+
+class IndexScrubber:
+    """Goes over the index files of one store, one after the other, and fills those anew that are damaged."""
+
+    def __init__(self, files: IndexFiles) -> None:
+        self._files = files
+        self._names: list[str] = []
+        self._slice: tuple[IndexFile, int, int] | None = None
+        """The file under work, where its next slice begins, and the checksum so far."""
+        self._rebuilt: _Rebuilt | None = None
+        self.corrected: list[tuple[MappedFile, int, int]] = []
+        """What was written, to be flushed: the caller takes it out."""
+        self.given_up: list[str] = []
+        """The paths of files that cannot be made anew, as records of theirs are gone: the caller takes them out."""
+        self._hopeless: set[str] = set()
+
+    # ------------------------------------------------------------------ checking
+
+    def begin(self) -> None:
+        """The next `job` is of the first file."""
+        self._names = self._files.full_files()
+        self._slice = None
+
+    def job(self) -> IndexScrub | None:
+        """Returns the next slice, None behind the last one; `done` takes it back."""
+        while self._slice is None:
+            if not self._names:
+                return None
+            file = self._files.named(self._names.pop(0))
+            if file is not None and file.is_summed_up and file.name not in self._hopeless:
+                self._slice = (file, file.place_of(1), 0)
+        file, at, checksum = self._slice
+        end = min(at + SLICE_BYTES, file.place_of(file.count))
+        return IndexScrub(file, self._files.map(file), at, end, checksum, end == file.place_of(file.count))
+
+    def done(self, job: IndexScrub) -> DamagedLogError | None:
+        """Takes a slice back; returns what is wrong with the file, which is filled anew then (`is_rebuilding`)."""
+        file = job.file
+        if self._files.named(file.name) is not file:
+            self._slice = None  # deleted meanwhile
+            return None
+        if not job.is_last:
+            self._slice = (file, job.end, job.checksum)
+            return None
+        self._slice = None
+        if job.checksum != file.noted_checksum:
+            self._rebuilt = _Rebuilt(self._files, file)
+            self._names = []  # one at a time; the next pass finds others
+            return DamagedLogError(job.mapped.path, job.begin, "its entries do not match their checksum")
+        if not file.slots_are_right(job.mapped.buffer):
+            file.restore_slots(job.mapped)
+            self.corrected.append((job.mapped, 0, file.place_of(0)))
+            return DamagedLogError(job.mapped.path, 0, "header or slots do not match the entries")
+        return None
+
+    # ------------------------------------------------------------------ filling anew
+
+    @property
+    def is_rebuilding(self) -> bool:
+        """A file is damaged: all entries of the log should go by."""
+        return self._rebuilt is not None
+
+    end_offset = 1 << 62
+    """For the dispatcher: it walks, one by one."""
+
+    def put(self, keys: Sequence[bytes], offsets: Sequence[int], times: Sequence[int], wall_ms: int) -> None:
+        """Takes the keys of entries that go by, as `IndexFiles.put` does."""
+        if self._rebuilt is not None:
+            self._rebuilt.put(keys, offsets, times)
+
+    def passed(self) -> None:
+        """All entries of the log have gone by."""
+        rebuilt, self._rebuilt = self._rebuilt, None
+        if rebuilt is None or self._files.named(rebuilt.file.name) is not rebuilt.file:
+            return
+        if rebuilt.is_right():
+            mapped = self._files.map(rebuilt.file)
+            self.corrected.append((mapped, 0, mapped.size))
+        else:
+            self._hopeless.add(rebuilt.file.name)
+            self.given_up.append(self._files.map(rebuilt.file).path)
+
+
+class _Rebuilt:
+    """An index file that is filled once more, in its place."""
+
+    def __init__(self, files: IndexFiles, file: IndexFile) -> None:
+        self.file = file
+        self._mapped = files.map(file)
+        self._copy = files.empty_copy(file, self._mapped)
+        before = files.before(file)
+        # The keys of one record may be in two files.
+        self._skip = 0 if before is None else before.keys_at_end(files.map(before).buffer, file.begin_offset)
+
+    def put(self, keys: Sequence[bytes], offsets: Sequence[int], times: Sequence[int]) -> None:
+        """Adds those that belong to the file."""
+        file, copy = self.file, self._copy
+        taken = []
+        for number, offset in enumerate(offsets):
+            if offset == file.begin_offset and self._skip:
+                self._skip -= 1
+            elif file.begin_offset <= offset <= file.end_offset:
+                taken.append(number)
+        taken = taken[: file.count - copy.count]
+        if taken:
+            copy.put(
+                self._mapped,
+                hashes_of_keys([keys[number] for number in taken]),
+                np.array([offsets[number] for number in taken], np.int64),
+                np.array([times[number] for number in taken], np.int64),
+            )
+
+    def is_right(self) -> bool:
+        """True if the file is what it was."""
+        copy, file = self._copy, self.file
+        return (
+            copy.count == file.count
+            and copy.header() == file.header()
+            and copy.checksum(self._mapped.buffer) == file.noted_checksum
+        )
