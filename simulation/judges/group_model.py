@@ -9,7 +9,7 @@ exactly: an answer is right if the model was in that state at some moment betwee
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -110,6 +110,8 @@ class GroupModel:
     def __init__(self) -> None:
         self.last_index = -1
         self.end_position = 0
+        self.damaged: Callable[[str], list[tuple[int, bytes]]] = lambda node: []
+        """Returns what of a node's log is damaged on its disk: positions, and the bytes that were there."""
         self.image = bytearray()
         self.positions: list[int] = []
         """The position of each entry, by index."""
@@ -194,7 +196,7 @@ class GroupModel:
         """
         leader = self._leaders.get(term)
         while first_index <= last_index:
-            last, position, data = log.run(first_index, last_index, _RUN_BYTES_MAX)
+            last, position, data = self._run(node, log, first_index, last_index)
             image = self._terms.get(term)
             if image is None:
                 if leader != node:
@@ -242,6 +244,23 @@ class GroupModel:
             image.data[begin:] = data
             image.last_index = last_index
 
+    def _run(
+        self, node: str, log: EntryLog, first_index: int, last_index: int
+    ) -> tuple[int, int, memoryview]:
+        """Returns (last index, position, bytes) of a node's entries as they were written.
+
+        What a fault has damaged on its disk, and is not repaired yet, is looked at by `Monitor.check_repaired`.
+        """
+        last, position, data = log.run(first_index, last_index, _RUN_BYTES_MAX)
+        for begin, content in self.damaged(node):
+            at = max(begin, position)
+            end = min(begin + len(content), position + len(data))
+            if at < end:
+                mended = bytearray(data)
+                mended[at - position : end - position] = content[at - begin : end - begin]
+                data = memoryview(mended)
+        return last, position, data
+
     # ---- commits -------------------------------------------------------------------------------------
 
     def committed(
@@ -262,7 +281,7 @@ class GroupModel:
             self.commit_terms.append((new_first, term))
         index = new_first
         while index <= last_index:
-            last, position, data = log.run(index, last_index, _RUN_BYTES_MAX)
+            last, position, data = self._run(node, log, index, last_index)
             if position > len(self.image):
                 self.image += bytes(position - len(self.image))
             self.image[position:] = data
@@ -276,7 +295,7 @@ class GroupModel:
         """Raises Violation if a node's entries are not the committed ones, as far as its log reaches back."""
         index = max(first_index, log.first_index)
         while index <= last_index:
-            last, position, data = log.run(index, last_index, _RUN_BYTES_MAX)
+            last, position, data = self._run(node, log, index, last_index)
             if self.image[position : position + len(data)] != data:
                 raise Violation(invariant, node, f"entries {index}..{last} are not the committed ones")
             index = last + 1

@@ -116,6 +116,7 @@ class Monitor:
         random: Random,
     ) -> None:
         self.model = GroupModel()
+        self.model.damaged = self._damaged_pages
         self._random = random
         self._now_ns = now_ns
         self._journal = journal
@@ -127,6 +128,15 @@ class Monitor:
         self._watched: dict[str, _Watched] = {}
         self.elections = 0
         self._votes: dict[tuple[str, int], str] = {}
+
+    def _damaged_pages(self, name: str) -> list[tuple[int, bytes]]:
+        host = self._watched[name].host
+        directory = f"{host.options.dledger_directory}/data/"
+        return [
+            (int(page.path.removeprefix(directory)) + page.begin, page.content)
+            for page in host.damaged_pages
+            if page.path.startswith(directory) and host.disk.is_harmed(page)
+        ]
 
     # ---- the life of a node --------------------------------------------------------------------------
 
@@ -458,11 +468,11 @@ class Monitor:
             )
             if number != index or entries.noted(index) != (position, size, term):
                 raise Violation("damage is repaired", name, f"the index unit of entry {index} leads nowhere")
-        index = IndexScrubber(store.index)
-        index.begin()
-        while (job := index.job()) is not None:
+        scrubber = IndexScrubber(store.index)
+        scrubber.begin()
+        while (job := scrubber.job()) is not None:
             job.run()
-            if index.done(job) is not None:
+            if scrubber.done(job) is not None:
                 raise Violation("damage is repaired", name, f"{job.mapped.path} is damaged")
         snapshot = store.snapshot_scrub()
         with host.disk.reads_succeed():

@@ -160,7 +160,7 @@ def _frame_with_header(header: object, body_bytes: bytes = b"") -> bytes:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (_frame_with_header([16, 1]), "Invalid value 16"),
+        (_frame_with_header([31, 1]), "Invalid value 31"),
         (_frame_with_header(["dance", 1]), "Expected `int`, got `str`"),
         (_frame_with_header({"kind": 1}), "Expected `array`, got `object`"),
         (_frame_with_header([12]), "at least length 2, got 1"),

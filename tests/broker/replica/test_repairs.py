@@ -12,6 +12,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.replica.replica import Replica
 from broker.statistics.events import Event
 from log.consume_queue import UNIT_BYTES as QUEUE_UNIT_BYTES
+from log.errors import DamagedEntryError
 from log.layout import HEADER_BYTES, UNIT_BYTES
 from tests.broker.harness import SMALL_STORE, Group, Pulled
 
@@ -478,3 +479,35 @@ def test_a_damaged_unit_of_an_older_file_gives_nobody_other_bytes(at: int) -> No
     client.wait(client.start_pull("T", "g", 3))
     group.run_until(lambda: damage.replica.repairs.repaired == 1, "a hurried pass has put it right")
     assert [body[:2] for body in client.pull("T", "g", 3, count=2).bodies] == [b"03", b"04"]
+
+
+def test_only_committed_entries_are_lent(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = group_of(scrubbed=False)
+    replica = replica_of(group, group.leader)
+    group.partition(group.leader)
+    client = group.connect(group.leader)
+    for number in range(3):
+        client.start_send("T", b"not committed %d" % number)
+    group.advance(0.2)
+    committed, last = replica.raft.commit_index, replica.store.log.last_index
+    assert last > committed
+    answers: list[EntriesLent] = []
+    monkeypatch.setattr(replica.repairs, "_answer", lambda source, frame: answers.append(frame))
+    for first in (committed + 1, committed):
+        replica.repairs.lend(group.follower, EntriesWanted(first, last), group.now_ns)
+    refused, lent = answers
+    assert refused == EntriesLent(committed + 1, 0, b"")
+    entries = replica.store.log.check_range(lent.body, committed, lent.position)
+    assert entries.last_index == committed
+
+
+def test_what_is_not_committed_is_not_repaired() -> None:
+    group = group_of(scrubbed=False)
+    replica = replica_of(group, group.leader)
+    group.partition(group.leader)
+    group.connect(group.leader).start_send("T", b"not committed")
+    group.advance(0.2)
+    last = replica.store.log.last_index
+    error = DamagedEntryError("a file", 0, "it is damaged", 0)
+    replica.repairs.damaged(last, last, error, group.now_ns)
+    assert replica.repairs.left == replica.repairs.found == 0
