@@ -556,6 +556,11 @@ class IndexFiles:
         copy.clear_slots(mapped)
         return copy
 
+    def replace(self, file: IndexFile, copy: IndexFile) -> None:
+        """Puts a copy that was filled anew, and is to be flushed, in the place of a file."""
+        copy.flushed_count = copy.count
+        self._files[self._files.index(file)] = copy
+
     def map(self, file: IndexFile) -> MappedFile:
         """Returns the mapping of one of these files. Raises DiskError."""
         return self._map(file)

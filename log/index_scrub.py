@@ -50,7 +50,8 @@ class IndexScrubber:
         """What was written, to be flushed: the caller takes it out."""
         self.given_up: list[str] = []
         """The paths of files that cannot be made anew, as records of theirs are gone: the caller takes them out."""
-        self._hopeless: set[str] = set()
+        self._told: set[str] = set()
+        """Those of which that was said. Each pass tries them again: entries that were damaged may be whole by then."""
 
     # ------------------------------------------------------------------ checking
 
@@ -65,14 +66,14 @@ class IndexScrubber:
             if not self._names:
                 return None
             file = self._files.named(self._names.pop(0))
-            if file is not None and file.is_summed_up and file.name not in self._hopeless:
+            if file is not None and file.is_summed_up:
                 self._slice = (file, file.place_of(1), 0)
         file, at, checksum = self._slice
         end = min(at + SLICE_BYTES, file.place_of(file.count))
         return IndexScrub(file, self._files.map(file), at, end, checksum, end == file.place_of(file.count))
 
     def done(self, job: IndexScrub) -> DamagedLogError | None:
-        """Takes a slice back; returns what is wrong with the file, which is filled anew then (`is_rebuilding`)."""
+        """Takes a slice back; returns what is wrong with the file, which is filled anew then as entries go by."""
         file = job.file
         if self._files.named(file.name) is not file:
             self._slice = None  # deleted meanwhile
@@ -84,6 +85,8 @@ class IndexScrubber:
         if job.checksum != file.noted_checksum:
             self._rebuilt = _Rebuilt(self._files, file)
             self._names = []  # one at a time; the next pass finds others
+            if file.name in self._told:
+                return None
             return DamagedLogError(job.mapped.path, job.begin, "its entries do not match their checksum")
         if not file.slots_are_right(job.mapped.buffer):
             file.restore_slots(job.mapped)
@@ -94,9 +97,9 @@ class IndexScrubber:
     # ------------------------------------------------------------------ filling anew
 
     @property
-    def is_rebuilding(self) -> bool:
-        """A file is damaged: all entries of the log should go by."""
-        return self._rebuilt is not None
+    def is_in_haste(self) -> bool:
+        """A file is damaged, and was not tried yet: all entries of the log should go by."""
+        return self._rebuilt is not None and self._rebuilt.file.name not in self._told
 
     end_offset = 1 << 62
     """For the dispatcher: it walks, one by one."""
@@ -106,17 +109,25 @@ class IndexScrubber:
         if self._rebuilt is not None:
             self._rebuilt.put(keys, offsets, times)
 
-    def passed(self) -> None:
-        """All entries of the log have gone by."""
+    def passed(self, first_position: int, *, is_whole: bool) -> None:
+        """All entries of the log, which begins at `first_position`, have gone by; `is_whole`: none of them is damaged.
+
+        Of a file of which retention took the first records those that are left make a shorter one.
+        """
         rebuilt, self._rebuilt = self._rebuilt, None
         if rebuilt is None or self._files.named(rebuilt.file.name) is not rebuilt.file:
             return
-        if rebuilt.is_right():
+        is_shorter = is_whole and rebuilt.is_of_what_is_left(first_position)
+        if is_shorter:
+            self._files.replace(rebuilt.file, rebuilt.copy)
+        if is_shorter or rebuilt.is_right():
             mapped = self._files.map(rebuilt.file)
+            self._told.discard(rebuilt.file.name)
             self.corrected.append((mapped, 0, mapped.size))
         else:
-            self._hopeless.add(rebuilt.file.name)
-            self.given_up.append(self._files.map(rebuilt.file).path)
+            if rebuilt.file.name not in self._told:
+                self.given_up.append(self._files.map(rebuilt.file).path)
+            self._told.add(rebuilt.file.name)
 
 
 class _Rebuilt:
@@ -125,14 +136,14 @@ class _Rebuilt:
     def __init__(self, files: IndexFiles, file: IndexFile) -> None:
         self.file = file
         self._mapped = files.map(file)
-        self._copy = files.empty_copy(file, self._mapped)
+        self.copy = files.empty_copy(file, self._mapped)
         before = files.before(file)
         # The keys of one record may be in two files.
         self._skip = 0 if before is None else before.keys_at_end(files.map(before).buffer, file.begin_offset)
 
     def put(self, keys: Sequence[bytes], offsets: Sequence[int], times: Sequence[int]) -> None:
         """Adds those that belong to the file."""
-        file, copy = self.file, self._copy
+        file, copy = self.file, self.copy
         taken = []
         for number, offset in enumerate(offsets):
             if offset == file.begin_offset and self._skip:
@@ -148,9 +159,13 @@ class _Rebuilt:
                 np.array([times[number] for number in taken], np.int64),
             )
 
+    def is_of_what_is_left(self, first_position: int) -> bool:
+        """True if it has the keys of all records up to the last one, and the first ones of the file are gone."""
+        return self.file.begin_offset <= first_position and self.copy.end_offset == self.file.end_offset
+
     def is_right(self) -> bool:
         """True if the file is what it was."""
-        copy, file = self._copy, self.file
+        copy, file = self.copy, self.file
         return (
             copy.count == file.count
             and copy.header() == file.header()

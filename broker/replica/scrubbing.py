@@ -67,6 +67,8 @@ class Scrubbing:
         self._next: tuple[int, int] | None = None
         """The entry to go on with, and its position; None between passes."""
         self._epoch = -1
+        self._has_met_damage = False
+        """This pass has met entries that are damaged."""
         self._is_past_entries = False
         """All entries of this pass were gone over: files made of them are next."""
         self._pass_began_ns = now_ns
@@ -117,7 +119,7 @@ class Scrubbing:
             self._pass_began_ns = now_ns
             self._epoch = entries.epoch
             self._next = (entries.first_index, entries.first_position)
-            self._is_past_entries = False
+            self._is_past_entries = self._has_met_damage = False
             self._queues.begin()
             self._index.begin()
         elif self._next[0] < entries.first_index:
@@ -126,7 +128,7 @@ class Scrubbing:
             if not self._is_past_entries:
                 self._is_past_entries = True
                 self._queues.ended()
-                self._index.passed()
+                self._index.passed(entries.first_position, is_whole=not self._has_met_damage)
             self._job = self._index.job() or self._store.snapshot_scrub()
         else:
             self._job = self._slice(*self._next, SLICE_BYTES)
@@ -177,7 +179,7 @@ class Scrubbing:
         """A pass is over."""
         self._flush_units(now_ns)
         self._next = None
-        self._is_hurried = self._index.is_rebuilding
+        self._is_hurried = self._index.is_in_haste
         self.passes += 1
         self.last_pass_ms = wall_ms
         self.pace(self._rate, self._interval_ns // 1_000_000_000, now_ns)
@@ -232,6 +234,7 @@ class Scrubbing:
             repairs.note_found("end marker", DamagedLogError(path, offset, again.problem), now_ns)
             repairs.to_flush(marker, "end marker", 1)
             return index, again.start + entries.file_bytes
+        self._has_met_damage = True
         whole = whole_again(entries, index) or (self._last_index + 1, entries.end_position)
         error = DamagedEntryError(path, offset, again.problem, position)
         repairs.damaged(index, whole[0] - 1, error, now_ns)

@@ -86,7 +86,9 @@ def _old_pages(stage: Stage, host: BrokerHost) -> list[tuple[str, str, int]]:
     for queue in store.queues:
         for path in disk.numbered_files(f"{queue.directory}/")[:-1]:
             pages += [("queues", path, begin) for begin in disk.used_pages(path)]
-    for path in disk.numbered_files("index/", digits=17)[:-1]:
-        pages += [("keys", path, begin) for begin in disk.used_pages(path)]
+    for name in store.index.full_files():
+        file = store.index.named(name)
+        if file is not None and file.is_summed_up:  # by a checkpoint: until then it has just been written
+            pages += [("keys", f"index/{name}", begin) for begin in disk.used_pages(f"index/{name}")]
     pages += [("snapshot", "snapshot", begin) for begin in disk.used_pages("snapshot")]
     return pages

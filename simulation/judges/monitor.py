@@ -131,6 +131,8 @@ class Monitor:
 
     def _damaged_pages(self, name: str) -> list[tuple[int, bytes]]:
         host = self._watched[name].host
+        if not host.was_damaged:
+            return []
         directory = f"{host.options.dledger_directory}/data/"
         return [
             (int(page.path.removeprefix(directory)) + page.begin, page.content)

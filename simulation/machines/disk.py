@@ -359,14 +359,14 @@ class SimulatedDisk:
             begin for begin in range(0, len(cached), PAGE_BYTES) if any(cached[begin : begin + PAGE_BYTES])
         ]
 
-    def numbered_files(self, prefix: str, *, digits: int = 20) -> list[str]:
+    def numbered_files(self, prefix: str) -> list[str]:
         """Returns the files of a sequence that are not all zeros, by their paths, oldest first."""
         return [
             path
             for path in sorted(self._names)
             if path.startswith(prefix)
             and path[len(prefix) :].isdigit()
-            and len(path) == len(prefix) + digits
+            and len(path) == len(prefix) + 20
             and any(self._names[path].cached)
         ]
 

@@ -30,7 +30,9 @@ class Voter:
             sync_flush=True,
             random=Random(1),
         )
-        host: Any = SimpleNamespace(name="n0", disk=SimulatedDisk(Random(1)), options=StoreOptions())
+        host: Any = SimpleNamespace(
+            name="n0", disk=SimulatedDisk(Random(1)), options=StoreOptions(), was_damaged=False
+        )
         self.host = host
         self.monitor._watched["n0"] = _Watched(host)
 
@@ -90,7 +92,7 @@ class Group:
                 self.log = log
                 self.monitor.model.image[:] = log.run(0, 0, options.data_file_bytes)[2]
                 self.monitor.model.last_index = 0
-            host: Any = SimpleNamespace(name=name, disk=disk, options=options)
+            host: Any = SimpleNamespace(name=name, disk=disk, options=options, was_damaged=False)
             self.monitor._watched[name] = _Watched(host)
 
     def look(self, *configurations: tuple[int, tuple[str, ...]]) -> None:

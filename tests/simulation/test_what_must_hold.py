@@ -56,7 +56,9 @@ class Machine:
         self.log, _ = EntryLog.open(SimulatedDisk(Random(1)), options.dledger_directory, options)
         fired = SimpleNamespace(fired=lambda kind: None)
         limits = InnerLimits()
-        self.host: Any = SimpleNamespace(name=name, process=None, world=fired, limits=limits)
+        self.host: Any = SimpleNamespace(
+            name=name, process=None, world=fired, limits=limits, was_damaged=False
+        )
         self.messages = 0
 
     def append(self, term: int, body: bytes = b"body") -> None:
@@ -70,7 +72,8 @@ class Machine:
         """Its replica in that state, as a follower."""
         raft = FollowerState(self.log, commit)
         store = SimpleNamespace(log=self.log, snapshot_index=-1)
-        replica = SimpleNamespace(applied_index=applied, store=store, raft=raft, term=1)
+        repairs = SimpleNamespace(found=0)
+        replica = SimpleNamespace(applied_index=applied, store=store, raft=raft, term=1, repairs=repairs)
         return SimpleNamespace(replica=replica, listeners=SimpleNamespace(arrivals=[], role_changes=[]))
 
 
