@@ -165,6 +165,7 @@ def test_version(trivet: CommandLine) -> None:
         (["config", "set", "brokerPermission=6"], "say so with --yes"),
         (["acl", "check", "--file", "no-such-file"], "no-such-file: No such file"),
         (["completion", "tcsh"], "tcsh"),
+        (["cluster", "--dir", __file__], "is no directory that can be used"),
         (["demo", "--input", "no-such-file"], "no-such-file: no such file"),
         (["analyze"], "at least one PATH"),
         (["bench", "--only", "Z"], "letters of ABCDEI"),

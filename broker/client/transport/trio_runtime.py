@@ -21,6 +21,7 @@ from contextlib import AbstractAsyncContextManager
 import trio
 
 from broker.client.transport.runtime import Buffer, ByteStream, Event, TaskGroup, drop_bytes
+from broker.client.transport.tls_words import tls_failure
 from broker.remoting.addresses import split_address
 
 RECEIVE_BYTES = 256 * 1024
@@ -120,10 +121,9 @@ class TlsByteStream:
 def _lost(error: trio.BrokenResourceError | trio.ClosedResourceError) -> OSError:
     """Return the OSError beneath an error of Trio's, as users of a connection expect it."""
     cause = error.__cause__
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        return ConnectionError(f"the server's certificate is not good: {cause.verify_message}")
     if isinstance(cause, OSError):
-        return cause
+        reason = tls_failure(cause)
+        return ConnectionError(reason) if reason else cause
     return ConnectionError(str(error) or "connection was closed on this side")
 
 

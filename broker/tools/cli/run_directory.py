@@ -46,18 +46,24 @@ def prepare_directory(directory: Path, command: str) -> None:
         marker.touch(FILE_MODE)
         _take(marker)
     except OSError as error:
-        raise CommandError(
-            f"--dir {directory}: is no directory that can be used: {error.strerror}", USAGE
-        ) from error
+        raise _unusable(directory, error) from error
 
 
 def reuse_directory(directory: Path, command: str) -> None:
     """Take the directory with its files for this process alone, as long as it runs. Raises CommandError."""
-    make_directories(directory)
     marker = directory / f".trivet-{command}"
-    marker.touch(FILE_MODE)
-    if not _take(marker):
+    try:
+        make_directories(directory)
+        marker.touch(FILE_MODE)
+        is_ours = _take(marker)
+    except OSError as error:
+        raise _unusable(directory, error) from error
+    if not is_ours:
         raise CommandError(f"--dir {directory}: another {command} runs there", USAGE)
+
+
+def _unusable(directory: Path, error: OSError) -> CommandError:
+    return CommandError(f"--dir {directory}: is no directory that can be used: {error.strerror}", USAGE)
 
 
 def _take(marker: Path) -> bool:

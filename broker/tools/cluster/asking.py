@@ -188,9 +188,9 @@ class _Line:
 
 
 def _tls_reason(error: OSError) -> str:
-    if verify_message := getattr(error, "verify_message", ""):  # of an ssl.SSLCertVerificationError
-        return f"the server's certificate is not good: {verify_message}"
-    return error.strerror or str(error)
+    from broker.client.transport.tls_words import tls_failure
+
+    return tls_failure(error) or error.strerror or str(error)
 
 
 def node_status(address: str, **options: Unpack[Asking]) -> NodeStatus:

@@ -72,7 +72,7 @@ async def test_enforcing_sends_plain_connections_away(certificates: Certificates
 async def test_disabled_takes_no_handshake(certificates: Certificates) -> None:
     async with name_server(certificates, tls_mode="disabled") as address:
         await cluster_info(address)
-        with pytest.raises(ConnectFailed):
+        with pytest.raises(ConnectFailed, match="may not speak TLS"):
             await cluster_info(address, tls=certificates.client())
 
 

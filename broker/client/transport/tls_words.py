@@ -1,0 +1,15 @@
+"""Why a connection with TLS did not come about, in words for whoever asked for it."""
+
+from __future__ import annotations
+
+import ssl
+
+
+def tls_failure(error: OSError) -> str:
+    """Return what an error of a handshake means; "" for one that says so itself."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the server's certificate is not good: {error.verify_message}"
+    # What is not TLS ends the handshake, or answers it with something else.
+    if isinstance(error, ssl.SSLEOFError) or getattr(error, "reason", "") == "WRONG_VERSION_NUMBER":
+        return "the server has ended the TLS handshake: it may not speak TLS"
+    return ""
