@@ -126,7 +126,7 @@ def analyze(
         print(f"trivet: {error}", file=sys.stderr)
         return WRONG_USAGE
     except Exception:
-        return _failed()
+        return _failed(master)
     to_show: list[tuple[Verdict, Around]] = []
     try:
         if model in LOG_MODELS:
@@ -220,14 +220,16 @@ def _told(to_show: Sequence[tuple[Verdict, Around]], *, json_output: bool) -> in
     return EXIT_CODES[worst]
 
 
-def _failed() -> int:
+def _failed(master: str | None = None) -> int:
     """Report an unexpected end; returns its exit code, as it must not look like the verdict "violated", which is exit
-    code 1."""
+    code 1. ``master`` is the one that a session was just being started with."""
     text = traceback.format_exc()
     print(text, file=sys.stderr, end="")
     reason = "failed"
     if any(sign in text for sign in _SIGNS_OF_LITTLE_MEMORY):
         reason = f"ran out of memory: Java's heap is too small; {MEMORY_HINT}"
+    elif master is not None and "stopped SparkContext" in text:
+        reason = f"could not begin: no Spark master answers at {master}"
     print(f"trivet: the analysis {reason}; no verdict", file=sys.stderr)
     return FAILED
 

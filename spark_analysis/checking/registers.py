@@ -7,7 +7,8 @@ before one of A began (f_B < s_A). So the register is linearizable exactly if no
 no two values exclude both orders: f_A < s_B and f_B < s_A.
 
 A consumer may write one value again (after a rewind, or with nothing consumed meanwhile). The problem is then
-NP-complete in general, and a search with a budget gives the answer (:mod:`spark_analysis.checking.search`).
+NP-complete in general, and a search with a budget gives the answer, as for any other register
+(:mod:`spark_analysis.checking.models`).
 
 A consumer group without an offset and one at 0 are the same state here: RocketMQ answers either for a young queue
 (ConsumerManageProcessor). A write of unknown outcome whose value nobody read can be left out without changing the
@@ -18,19 +19,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark import StorageLevel
 
 from spark_analysis.checking.columns import found_in, together
+from spark_analysis.checking.models import MODELS
 from spark_analysis.checking.queues.unknown import Finding
 from spark_analysis.checking.register_names import register_column
-from spark_analysis.checking.search import search
 from spark_analysis.checking.sweep import Running, by_quantiles, running
-from spark_analysis.checking.verdict import UNDECIDED, VIOLATED
+from spark_analysis.checking.verdict import LINEARIZABLE, VIOLATED
 from spark_analysis.importing.arrow import arrow_table
 from spark_analysis.importing.calls import Call
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 INITIAL: Final = 0
+_MOST_CONFIGURATIONS: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,35 +91,23 @@ def check_register(accesses: Sequence[Access]) -> tuple[list[Finding], list[Find
     return findings, []
 
 
-def _search(accesses: Sequence[Access]) -> tuple[list[Finding], list[Finding]]:
-    calls = [
-        Call(one.op, "write" if one.is_write else "read", one.value, None, one.invoke_ns, one.complete_ns)
+def calls_of(accesses: Iterable[Access]) -> list[Call]:
+    """The accesses as calls of the model "register", in which nothing written is None."""
+    return [
+        Call(one.op, "write", one.value or None, None, one.invoke_ns, one.complete_ns)
+        if one.is_write
+        else Call(one.op, "read", None, one.value or None, one.invoke_ns, one.complete_ns)
         for one in accesses
     ]
-    result = search(
-        calls,
-        register_step,
-        INITIAL,
-        is_read=lambda call: call.function == "read",
-        reaches=_reaches,
-        maximum_configurations=500_000,
-    )
-    stuck = {one.op: one.value for one in accesses}
-    position = stuck[result.stuck[0]] if result.stuck else INITIAL
-    if result.verdict == VIOLATED:
-        return [Finding("stale-offset", position)], []
-    return [], [Finding("stale-offset", position)] if result.verdict == UNDECIDED else []
 
 
-def register_step(state: int, function: str, argument: Any, _result: Any, _completed: bool) -> Sequence[int]:
-    """Writes set the state, reads need it."""
-    if function == "write":
-        return (argument,)
-    return (state,) if state == argument else ()
-
-
-def _reaches(state: int, read: Call, before: Sequence[Call]) -> bool:
-    return state == read.argument or any(call.argument == read.argument for call in before)
+def _search(accesses: Sequence[Access]) -> tuple[list[Finding], list[Finding]]:
+    result = MODELS["register"].decide(calls_of(accesses), maximum_configurations=_MOST_CONFIGURATIONS)
+    if result.verdict == LINEARIZABLE:
+        return [], []
+    values = {one.op: one.value for one in accesses}
+    found = [Finding("stale-offset", values[result.stuck[0]] if result.stuck else INITIAL)]
+    return (found, []) if result.verdict == VIOLATED else ([], found)
 
 
 _FOUND: Final = "key STRING, kind STRING, position BIGINT, lower BIGINT, upper BIGINT, unsure BOOLEAN"

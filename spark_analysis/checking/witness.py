@@ -8,10 +8,9 @@ from typing import Any
 
 from spark_analysis.checking.models import MODELS
 from spark_analysis.checking.queues.witness import Step, queue_steps
-from spark_analysis.checking.registers import Access
+from spark_analysis.checking.registers import Access, calls_of
 from spark_analysis.checking.small import accesses_by_register, operations_by_queue
 from spark_analysis.checking.verdict import LINEARIZABLE
-from spark_analysis.importing.calls import Call
 
 
 def witness_of(rows: Iterable[Mapping[str, Any]], *, sparse: bool = False) -> tuple[Step, ...] | None:
@@ -35,14 +34,7 @@ def witness_of(rows: Iterable[Mapping[str, Any]], *, sparse: bool = False) -> tu
 
 
 def _register_steps(key: str, accesses: Sequence[Access]) -> list[Step] | None:
-    # A group without a position and one at 0 are the same state; the model calls it None.
-    calls = [
-        Call(one.op, "write", one.value or None, None, one.invoke_ns, one.complete_ns)
-        if one.is_write
-        else Call(one.op, "read", None, one.value or None, one.invoke_ns, one.complete_ns)
-        for one in accesses
-    ]
-    result = MODELS["register"].decide(calls)
+    result = MODELS["register"].decide(calls_of(accesses))
     if result.verdict != LINEARIZABLE:
         return None
     by_op = {one.op: one for one in accesses}

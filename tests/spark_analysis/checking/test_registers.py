@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from itertools import permutations
-from typing import TYPE_CHECKING
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_analysis.checking.register_names import queue_and_group, register_name
-from spark_analysis.checking.registers import INITIAL, Access, check_register, register_step
+from spark_analysis.checking.registers import INITIAL, Access, check_register
 from spark_analysis.checking.search import search
 from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
 from spark_analysis.importing.calls import Call
-
-if TYPE_CHECKING:
-    pass
 
 
 def random_accesses(rng: random.Random, size: int, values: int | None) -> list[Access]:
@@ -59,6 +57,13 @@ def by_permutation(accesses: list[Access]) -> bool:
             else:
                 return True
     return False
+
+
+def register_step(state: int, function: str, argument: Any, _result: Any, _completed: bool) -> Sequence[int]:
+    """Writes set the state, reads need it."""
+    if function == "write":
+        return (argument,)
+    return (state,) if state == argument else ()
 
 
 def by_search(accesses: list[Access]) -> str:
@@ -104,6 +109,27 @@ def test_a_search_beyond_its_budget_is_undecided() -> None:
     assert search(calls, register_step, INITIAL, maximum_configurations=500).verdict == UNDECIDED
     assert search(calls, register_step, INITIAL, is_over=lambda: True).verdict == UNDECIDED
     assert search(calls, register_step, INITIAL).verdict == VIOLATED
+
+
+def test_many_commits_of_few_positions_without_an_answer_are_decided() -> None:
+    """By width, in milliseconds; by depth 20,000 configurations are not enough."""
+    rng = random.Random(0)
+    accesses, value, now = list[Access](), INITIAL, 0
+    for op in range(300):
+        now += rng.randrange(1, 6)
+        begin, end = now - rng.randrange(60), now + rng.randrange(60)
+        if rng.random() < 0.5:
+            wanted, is_lost = rng.randrange(8), rng.random() < 0.5
+            value = value if is_lost and rng.random() < 0.5 else wanted
+            accesses.append(Access(op, True, wanted, begin, None if is_lost else end))
+        else:
+            accesses.append(Access(op, False, value, begin, end))
+    assert check_register(accesses) == ([], [])
+    calls = [
+        Call(one.op, "write" if one.is_write else "read", one.value, None, one.invoke_ns, one.complete_ns)
+        for one in accesses
+    ]
+    assert search(calls, register_step, INITIAL, maximum_configurations=20_000).verdict == UNDECIDED
 
 
 @given(*[st.text(alphabet="ab/ \\") for _ in range(4)])
