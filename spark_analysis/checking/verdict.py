@@ -59,7 +59,7 @@ REPLICA_ANOMALIES: Final = (
     *("log-mismatch", "prefix-mismatch"),
 )
 
-_UNANSWERED: Final = "the answers of the appends of unknown outcome are missing"
+_UNANSWERED: Final = "the answers of the appends of unknown outcome"
 _ALIKE: Final = "was not found out; distinct values would decide"
 WHAT_IS_MISSING: Final = {
     " unexplained-offset at ": f"{_UNANSWERED}: whether they can have filled this offset, or an acknowledged message "
@@ -68,12 +68,11 @@ WHAT_IS_MISSING: Final = {
     "and so would sends that name their queue",
     " torn-append at ": f"{_UNANSWERED}: whether one of several stands here, or one was torn apart, {_ALIKE}",
     " unexplained-value at ": f"{_UNANSWERED}: whether one of several stands here, or what came too late, {_ALIKE}",
-    " stale-offset at ": "the order of the commits is missing: one position was committed several times, and the "
+    " stale-offset at ": "the order of the commits: one position was committed several times, and the "
     "search for an order, without which a consumer was sent back, was given up",
-    "given up after ": "an order of the operations is missing, or the proof that there is none: a stale or lost value "
-    "may be among them; --search-seconds and --search-memory search longer, fewer unknown outcomes need less",
-    " may be explained by what was not read": "records are missing, which may explain all of it: mend the lines, or "
-    "record again",
+    "given up after ": "an order of the operations, or the proof that there is none: a stale or lost value may be "
+    "among them; --search-seconds and --search-memory search longer, fewer unknown outcomes need less",
+    " may be explained by what was not read": "records, which may explain all of it: mend the lines, or record again",
 }
 """What an undecided history lacks, and why it matters, by what stands in the texts about its places."""
 

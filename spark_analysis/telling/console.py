@@ -124,7 +124,8 @@ def _count(number: int, what: str) -> str:
 
 
 def _print_example(anomaly: Anomaly, around: Sequence[Operation], first_ns: int, console: Console) -> None:
-    _say(f"{anomaly.kind}, for example in {place_of(anomaly)}:", console)
+    place = place_of(anomaly)
+    _say(f"{anomaly.kind}, for example{f' in {place}' if place else ''}:", console)
     _say(" ".join(story(anomaly, first_ns, around)), console, 4)
     for operation in operations_told(anomaly, around):
         _say(describe(operation, first_ns, is_short=True), console, 6)

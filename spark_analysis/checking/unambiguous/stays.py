@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 from spark_analysis.checking.search import SearchResult
@@ -102,7 +103,8 @@ def stays_of(calls: Sequence[Call], put: str, take: str) -> Stays | SearchResult
     for value, listed in takes.items():
         if len(listed) > len(puts[value]):
             what = " more often than it was put in" if puts[value] else ", which nobody had put in"
-            ops = [one.op for one in (*puts[value], *listed)]
+            # Of many the first few are shown: takes and puts in turns.
+            ops = [one.op for pair in zip_longest(listed, puts[value]) for one in pair if one is not None]
             return violated(f"{value!r:.60} was taken out{what}", *ops)
     taken, left = [], []
     for value, tried in puts.items():
