@@ -238,9 +238,13 @@ class ClientRegistry(Generic[ConnectionType]):
         return list(self._producers)
 
     def local_heartbeats(self) -> Iterator[tuple[RegisteredClient[ConnectionType], HeartbeatData]]:
-        """Yields a heartbeat for each client connected to this very node, for a leader that has yet to hear of them."""
-        for connection, entries in self._entries.items():
-            if isinstance(connection, RelayedConnection):
+        """Yields a heartbeat for each client connected to this very node, for a leader that has yet to hear of them.
+
+        Who goes between two of them is left out.
+        """
+        for connection in list(self._entries):
+            entries = self._entries.get(connection)
+            if entries is None or isinstance(connection, RelayedConnection):
                 continue
             client: RegisteredClient[ConnectionType] | None = None
             consumers: list[ConsumerData] = []

@@ -1,0 +1,100 @@
+"""No turn does all of a large table's work: held by counting lines of Python, as a busy machine's clock is no measure.
+
+The operations are those of `benchmarks.longest_turns`, the tables smaller. Where all is done in one call it takes lines
+for each row; a call that does a part has a bound, however large the tables are.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, Final
+
+import pytest
+
+from benchmarks import full_state
+from benchmarks.longest_turns import ENTRANCES, FULL
+from tests.broker.harness import SMALL_STORE, Client, Group
+
+ROWS = 12_000
+LINES_MAX = 45_000
+"""Some 5 ms."""
+MORE_LINES: Final = {
+    "offsets": 160_000,
+    "groups of a topic": 60_000,
+    "members": 75_000,
+    "consumers' connections": 80_000,
+    "consumers' own status": 160_000,
+    "copy of offsets": 100_000,
+    "reset": 150_000,
+}
+"""What takes more, up to 10 ms."""
+
+
+class Lines:
+    """The most lines of Python that a call from a node's surroundings has run."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self._count = 0
+
+    def _trace(self, _frame: FrameType, event: str, _argument: Any) -> Any:
+        self._count += event == "line"
+        return self._trace
+
+    def counted(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            self._count = 0
+            sys.settrace(self._trace)
+            try:
+                return original(*arguments)
+            finally:
+                sys.settrace(None)
+                self.most = max(self.most, self._count)
+
+        return call
+
+
+@pytest.fixture(scope="module")
+def full_group() -> Iterator[tuple[Group, Client]]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("TOPICS", "MEMBERS", "OFFSETS_OF_WIDE", "LOCKS"):
+            patch.setattr(full_state, name, ROWS)
+        patch.setattr(full_state, "GROUPS", ROWS)
+        limits = {"max_topics": 10**6, "max_groups": 10**6, "max_connections": 10**6}
+        group = Group.elected(3, options=SMALL_STORE, limits=limits)
+        for member in group.alive():
+            full_state.fill_tables(member.alive.replica.metadata, group.wall_ms)
+            for number in range(ROWS):
+                member.alive.replica.store.queues.make(full_state.topic_name(number), 0)
+        full_state.fill_registry(group)
+        client = group.connect()
+        group.advance(1)
+        yield group, client
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> Lines:
+    counted = Lines()
+    for kind, name in ENTRANCES:
+        monkeypatch.setattr(kind, name, counted.counted(getattr(kind, name)))
+    return counted
+
+
+@pytest.mark.parametrize("what", FULL)
+def test_a_request_s_work_is_cut(what: str, full_group: tuple[Group, Client], lines: Lines) -> None:
+    group, client = full_group
+    code, fields = FULL[what]
+    client.call(code, fields)
+    group.advance(0.5)
+    assert lines.most <= MORE_LINES.get(what, LINES_MAX)
+
+
+def test_a_snapshot_s_work_is_cut(full_group: tuple[Group, Client], lines: Lines) -> None:
+    group, _ = full_group
+    replica = group.node(group.leader).replica
+    replica.save_snapshot()
+    group.advance(0.5)
+    assert not replica.applied.writing.is_under_way
+    assert lines.most <= LINES_MAX
