@@ -13,8 +13,8 @@ from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND
 
 _DISK_PRESSURE: Final = 0.87
 """Above `disk_force_percent`, below `disk_full_percent`: the oldest files go, sends are taken."""
-_RECOVERING_NS: Final = 20 * MILLISECOND
-"""So soon a node is killed again that recovers."""
+_RECOVERING_NS: Final = 5 * MILLISECOND
+"""So soon a node is killed again that recovers: many have their entries back a few milliseconds later."""
 _RETENTION_LOOKS_NS: Final = 2 * SECOND
 """Two of the intervals at which nodes look."""
 
@@ -80,10 +80,7 @@ def read_failure(stage: Stage, host: BrokerHost, fault: Fault) -> None:
 
 
 def harm(stage: Stage, host: BrokerHost, fault: Fault, damage: Callable[[str], str | None]) -> None:
-    """Kills the process, lets `damage` work on the files below a prefix, and starts it again.
-
-    If it recovers then, it is killed once more in half of the cases: what it lacks must be remembered.
-    """
+    """Kills the process, lets `damage` work on the files below a prefix, and starts it again."""
     prefixes = (host.options.dledger_directory, "consumequeue", "index", "recovery-notes", "")
     host.kill()
     what = damage(prefixes[int(fault.amount * len(prefixes))])
@@ -92,16 +89,22 @@ def harm(stage: Stage, host: BrokerHost, fault: Fault, damage: Callable[[str], s
         stage.wiped(host)
         stage.done(fault, host.name, what)
     host.start()
+    if what is not None:
+        kill_while_it_recovers(stage, host, fault, 0)
 
-    def kill_again() -> None:
+
+def kill_while_it_recovers(stage: Stage, host: BrokerHost, fault: Fault, starts_after_ns: int) -> None:
+    """In half of the cases a node that recovers from `fault` is killed again: what it lacks must be remembered."""
+
+    def kill() -> None:
         process = host.process
         if process is not None and not host.paused and process.node.replica.raft.recovering is not None:
             stage.done(replace(fault, kind="kill"), host.name, "while it recovers")
             host.kill()
             host.start()
 
-    if what is not None and fault.duration_ns % 2:
-        stage.scheduler.after(fault.duration_ns % _RECOVERING_NS, kill_again)
+    if fault.duration_ns % 2:
+        stage.scheduler.after(starts_after_ns + fault.duration_ns % _RECOVERING_NS, kill)
 
 
 def bit_rot(stage: Stage, host: BrokerHost, fault: Fault) -> None:

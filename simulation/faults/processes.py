@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulation.faults.disks import flush_failure
+from simulation.faults.disks import flush_failure, kill_while_it_recovers
 from simulation.faults.stage import Stage
 from simulation.machines.broker_host import BrokerHost
 from simulation.machines.clock import RATE_MAX_PPM
@@ -102,6 +102,7 @@ def new_disk(stage: Stage, host: BrokerHost, fault: Fault) -> None:
         stage.members.give_new_disk(host)
         stage.done(fault, host.name)
         host.start_after(fault.duration_ns)
+        kill_while_it_recovers(stage, host, fault, fault.duration_ns)
 
     stage.when_others_are_whole(host, wipe)
 
