@@ -190,7 +190,7 @@ def test_what_age_took_while_it_waited_is_missed(name: str, actor: str) -> None:
 @pytest.mark.slow
 def test_a_snapshot_of_what_was_lost_shows_at_the_next_start() -> None:
     faults = tuple(
-        Fault(at * SECOND, "power", 2 * number, SECOND // 5, 0.5) for number, at in enumerate((5, 7, 9))
+        Fault(at * SECOND, "power", 2 * number, SECOND // 5, 0.5) for number, at in enumerate(range(5, 10))
     )
     limits = replace(Limits(), snapshot_entries=20)
     plan = replace(_plan(faults=faults), flush="async", limits=limits, think_ms=100)
