@@ -53,7 +53,7 @@ def _peer(system: str) -> Step:
     common = f"benchmarks.peers {system} --output {{to}}"
     return Step(
         system,
-        200,
+        300,
         f"{common} --only ABC --repetitions 1 --scale 0.2",
         f"{common} --only ABC --repetitions 1 --scale 0.01",
     )
@@ -149,7 +149,8 @@ def tables(folder: Path) -> list[str]:
     own = folder / "trivet.json"
     report = msgspec.json.decode(own.read_bytes(), type=Report) if own.exists() else None
     systems = {name: _json(folder / f"{name}.json") for name in PEERS}
-    found.append(_side_by_side(report, {name: figures for name, figures in systems.items() if figures}))
+    if report is not None or any(systems.values()):
+        found.append(_side_by_side(report, {name: figures for name, figures in systems.items() if figures}))
     if report is not None:
         found.append(_of_itself(report))
     for flush in ("async", "sync"):

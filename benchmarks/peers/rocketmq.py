@@ -142,7 +142,13 @@ class _RocketmqSystem:
 
     @asynccontextmanager
     async def fresh(self, folder: Path) -> AsyncIterator[Group]:
-        cluster = await asyncio.to_thread(self._start, folder)
+        starting = asyncio.ensure_future(asyncio.to_thread(self._start, folder))
+        try:
+            cluster = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # The thread goes on: what it starts must not outlive this program.
+            await asyncio.to_thread((await starting).stop)
+            raise
         try:
             await asyncio.to_thread(make_topic, cluster, TOPIC, QUEUES)
             group = _LeanGroup(cluster, await Connection.open(cluster.leader().address))
