@@ -1,0 +1,152 @@
+"""Damage on the disk of a node that runs is repaired, and mistakes about that are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker.replica.repairs import RepairFlush
+from broker.replica.scrubbing import Scrubbing
+from log import entry_repair
+from log.entry_log import EntryLog
+from log.errors import DamagedEntryError
+from log.index_scrub import IndexScrubber
+from log.queue_scrub import QueueScrub
+from simulation.plans.draw import draw_plan
+from simulation.plans.plan import Fault, Plan
+from simulation.plans.seeds import plan_of_seed
+from simulation.scheduler import MILLISECOND, SECOND
+from simulation.world.running import run_plan
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+SEEDS = (1, 2)
+
+
+def plan_of(seed: int) -> Plan:
+    """A plan with small files in which nothing else happens than damage, to each kind of file in turn."""
+    drawn = draw_plan(seed, seconds=40, groups=1)
+    faults = tuple(
+        Fault(time_ns, "damage", seed, MILLISECOND, number * 0.23 % 1)
+        for number, time_ns in enumerate(range(8 * SECOND, drawn.calm_ns, SECOND // 2))
+    )
+    return replace(
+        drawn,
+        faults=faults,
+        data_file_bytes=16 * 1024,
+        think_ms=300,
+        producers=3,
+        queues=1,
+        flush="sync",
+        actors=tuple(name for name in drawn.actors if name in ("producer", "consumer", "auditor")),
+        limits=replace(drawn.limits, snapshot_entries=100, queue_units=16, index_entries=50),
+    )
+
+
+def never_flushed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RepairFlush, "run", lambda self: None)
+
+
+def written_a_page_too_far(patch: pytest.MonkeyPatch) -> None:
+    original = EntryLog.file_at
+
+    def put_back(log: EntryLog, entries: Any) -> Any:
+        with pytest.MonkeyPatch.context() as inner:
+            shift = 16
+            inner.setattr(EntryLog, "file_at", lambda self, start: _Shifted(original(self, start), shift))
+            return entry_repair.put_back(log, entries)
+
+    patch.setattr("broker.replica.repairs.put_back", put_back)
+
+
+class _Shifted:
+    """A mapping in which everything is written a few bytes too far."""
+
+    def __init__(self, mapped: Any, shift: int) -> None:
+        self._mapped = mapped
+        self.buffer = mapped.buffer[shift:]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._mapped, name)
+
+
+def first_file_skipped(patch: pytest.MonkeyPatch) -> None:
+    original = Scrubbing._take_entries
+
+    def take_entries(self: Scrubbing, job: Any, now_ns: int) -> None:
+        if job.start < job.mapped.size:
+            job.problem, job.units = "", []
+            job.next_index, job.next_position = self._behind_first_file(job)  # type: ignore[attr-defined]
+        original(self, job, now_ns)
+
+    def behind(self: Scrubbing, job: Any) -> tuple[int, int]:
+        log = self._store.log
+        start = job.start + log.file_bytes
+        return (
+            (log.index_at(start), start)
+            if start < log.end_position
+            else (log.last_index + 1, log.end_position)
+        )
+
+    patch.setattr(Scrubbing, "_behind_first_file", behind, raising=False)
+    patch.setattr(Scrubbing, "_take_entries", take_entries)
+
+
+def units_of_queues_not_compared(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(QueueScrub, "check", lambda self, first, last: None)
+
+
+def index_files_not_filled_anew(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(IndexScrubber, "put", lambda self, keys, offsets, times, wall_ms: None)
+
+
+def sound_entries_called_damaged(patch: pytest.MonkeyPatch) -> None:
+    original = Scrubbing._take_entries
+
+    def take_entries(self: Scrubbing, job: Any, now_ns: int) -> None:
+        original(self, job, now_ns)
+        if self.passes == 2 and job.index == self._store.log.first_index:
+            error = DamagedEntryError("a file", 0, "nothing is wrong", job.position)
+            self._repairs.damaged(job.index, job.index, error, now_ns)
+
+    patch.setattr(Scrubbing, "_take_entries", take_entries)
+
+
+PLANTS: dict[Plant, set[str]] = {
+    never_flushed: {"damage is repaired"},
+    written_a_page_too_far: {"damage is repaired", "a node fails", "state machine safety"},
+    first_file_skipped: {"damage is repaired", "state machine safety"},
+    units_of_queues_not_compared: {"queue agrees with log", "damage is repaired"},
+    index_files_not_filled_anew: {"damage is repaired"},
+    sound_entries_called_damaged: {"damage has a cause"},
+}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_damage_alone_is_repaired(seed: int) -> None:
+    result = run_plan(plan_of(seed))
+    assert result.violation is None
+    assert result.fault_counts["damage"] >= 1
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+def test_a_mistake_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    for seed in SEEDS:
+        violation = run_plan(plan_of(seed)).violation
+        if violation is not None:
+            assert violation.invariant in PLANTS[plant]
+            return
+    raise AssertionError("it was not found")
+
+
+def test_seeds_without_damage_are_what_they_were() -> None:
+    plans = {seed: plan_of_seed(seed, seconds=40) for seed in (0, 2, 5, 7, 9, 10, 12, 15, 17, 19, 20, 22)}
+    drawn = {seed: draw_plan(seed, seconds=40) for seed in plans}
+    damaged = [seed for seed, plan in plans.items() if plan != drawn[seed]]
+    assert 0 < len(damaged) < len(plans)
+    for seed in damaged:
+        others = tuple(fault for fault in plans[seed].faults if fault.kind != "damage")
+        assert others == drawn[seed].faults
