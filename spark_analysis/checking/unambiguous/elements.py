@@ -124,15 +124,14 @@ def _growing(calls: Sequence[Call]) -> SearchResult | None:
         if not before <= elements:
             assert last is not None
             return violated("each of two reads has an element that the other one lacks", last.op, read.op)
-        come = elements - before
+        come = [element for element in dict.fromkeys(read.result) if element not in before]
         if come or last is None:
-            added = [one for element in come for one in adds[element]]
-            if len(added) > len(come):
+            for element in come:
+                if not adds[element]:
+                    return violated(f"{element!r:.60} was read, which nobody had added", read.op)
+            if any(len(adds[element]) > 1 for element in come):
                 return None
-            if len(added) < len(come):
-                phantom = next(element for element in come if not adds[element])
-                return violated(f"{phantom!r:.60} was read, which nobody had added", read.op)
-            groups += [added, []]
+            groups += [[adds[element][0] for element in come], []]
         groups[-1].append(read)
         before, last = elements, read
     groups.append(

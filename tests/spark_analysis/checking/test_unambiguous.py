@@ -217,6 +217,13 @@ def test_a_value_put_in_twice_is_left_to_the_search() -> None:
     assert MODELS["fifo-queue"].without_search(calls[:-1]) is not None
 
 
+def test_attempts_for_one_element_do_not_stand_for_another() -> None:
+    """Three attempts to add 0 are as many as the elements that were read; nobody had added the other two."""
+    calls = [Call(op, "add", 0, None, 0, None) for op in range(3)] + [Call(3, "read", None, (0, 1, 2), 0, 0)]
+    result = MODELS["set"].decide(calls)
+    assert (result.verdict, result.because) == (VIOLATED, "1 was read, which nobody had added")
+
+
 def test_two_unknown_changes_to_one_value_are_left_to_the_search() -> None:
     calls = [Call(0, "write", 2, None, 0, None), Call(1, "cas", (0, 2), None, 0, None)]
     calls.append(Call(2, "cas", (2, 1), True, 0, 0))
