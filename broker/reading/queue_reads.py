@@ -10,7 +10,7 @@ from broker.offsets.resets import OffsetResets
 from broker.reading.subscriptions import SQL_WORK_MAX, Filter, SqlFilter
 from broker.remoting.codes import ResponseCode
 from broker.remoting.headers import PullMessageHeader
-from log.consume_queue import ConsumeQueue
+from log.consume_queue import NO_RECORD_BYTES, ConsumeQueue
 from log.entry_log import EntryLog
 from log.errors import DamagedEntryError, OutOfRangeError
 from log.record import peek
@@ -142,7 +142,7 @@ class QueueReads:
                     if len(records) == 1:
                         result.position = physical_offset
                 except OutOfRangeError:
-                    if not _is_gone(queue, offset, physical_offset, log):
+                    if length != NO_RECORD_BYTES and not _is_gone(queue, offset, physical_offset, log):
                         log.doubt_units()
                         end = offset
                         break
