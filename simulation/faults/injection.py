@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from simulation.faults import choreographies, cores, damage, disks, links, operations, processes
+from simulation.faults import choreographies, cores, damage, disks, links, operations, overload, processes
 from simulation.faults.stage import Stage
 from simulation.machines.broker_host import BrokerHost
 from simulation.plans.plan import Fault
@@ -72,4 +72,5 @@ _INJECTORS: Final[dict[str, Callable[[Stage, BrokerHost, Fault], None]]] = {
     "leadership returns": choreographies.leadership_returns,
     "damage": damage.damage,
     "core": cores.core,
+    "overload": overload.overload,
 }

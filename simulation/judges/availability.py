@@ -31,6 +31,7 @@ from raft.reasons import Reason
 from simulation.journal import Violation
 from simulation.judges.client_judge import ClientJudge
 from simulation.judges.group_model import GroupModel
+from simulation.judges.limits import check_limits
 from simulation.machines.broker_host import BrokerHost
 from simulation.machines.clock import RATE_MAX_PPM
 from simulation.machines.members import Members
@@ -151,6 +152,8 @@ class Availability:
     def _look(self) -> None:
         self._scheduler.after(_LOOK_NS, self._look)
         hosts = {host.name: host for host in self._members.machines if host.in_service}
+        for host in hosts.values():
+            check_limits(host)
         voters = [hosts[name] for name in self._model.voters if name in hosts]
         if len(voters) < 2:
             return

@@ -606,6 +606,10 @@ class BrokerProcess:
         session = self.running.accept_client(endpoint.address, pack_host(ip, int(port)))
         self._wires.attach(session.connection, endpoint, session.received, lambda _: session.lost())
 
+    def connections(self) -> list[Connection]:
+        """Returns the connections that are carried now."""
+        return list(self._wires.endpoints)
+
     def accepted_from_peers(self) -> list[Endpoint]:
         """The ends of the links that peers have dialled, for faults that break them."""
         return [self._wires.endpoints[link.connection] for link in self.running.links.accepted.values()]

@@ -177,6 +177,7 @@ def _draw_limits(random: Random) -> Limits:
         queue_units=small(usual.queue_units, 4, 16),
         index_slots=small(usual.index_slots, 1, 7),
         index_entries=small(usual.index_entries, 20, 50),
+        pending_bytes=small(usual.pending_bytes, 1024 * 1024),
     )
 
 

@@ -35,8 +35,8 @@ CHOREOGRAPHIES: Final = (
 
 LATER_KINDS: Final = ("damage",)
 """Kinds that a share of the seeds has beside what they draw (simulation/plans/seeds.py)."""
-LASTING: Final = ("core",)
-"""Kinds of which a plan has one at most, and which last until all faults end (simulation/plans/lasting.py)."""
+LASTING: Final = ("core", "overload")
+"""Kinds of which a plan has one at most, with no other fault behind its beginning (simulation/plans/lasting.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,7 @@ class Limits:
     """How long messages are kept: a few seconds, if the hours are short."""
     window_bytes: int = 8 * 1024 * 1024
     pending_messages: int = 65_536
+    pending_bytes: int = 64 * 1024 * 1024
     open_transactions: int = 1_000_000
     held_pulls: int = 100_000
     log_index_units: int = 256

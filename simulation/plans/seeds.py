@@ -10,7 +10,7 @@ from typing import Final
 
 from simulation.plans.dense import draw_dense_plan
 from simulation.plans.draw import draw_plan
-from simulation.plans.lasting import with_core
+from simulation.plans.lasting import with_core, with_overload
 from simulation.plans.plan import Plan
 from simulation.plans.swarm import Rhythm, draw_faults
 from simulation.randomness import stream
@@ -22,6 +22,8 @@ _DENSE: Final = (1, 3)
 _NODES: Final = 3
 _CORE: Final = 4
 """The seeds whose number ends so come to a core; half of them have five nodes."""
+_OVERLOAD: Final = 7
+"""The seeds whose number ends so are overloaded for a while."""
 _DAMAGE_SHARE: Final = 0.3
 _DAMAGE_RHYTHM: Final = Rhythm(
     begin_ns=8 * SECOND,  # by then there are old files
@@ -38,6 +40,8 @@ def plan_of_seed(seed: int, *, seconds: int = 60, nodes: int | None = None) -> P
     if seed % 10 == _CORE:
         drawn_nodes = 5 if seed // 10 % 2 else _NODES
         return with_core(draw_plan(seed, seconds=seconds, nodes=nodes or drawn_nodes))
+    if seed % 10 == _OVERLOAD:
+        return with_overload(draw_plan(seed, seconds=seconds, nodes=nodes or _NODES, groups=1))
     if seed % _OUT_OF not in _DENSE:
         return _with_damage(draw_plan(seed, seconds=seconds, nodes=nodes or _NODES))
     number = seed // _OUT_OF * len(_DENSE) + _DENSE.index(seed % _OUT_OF)

@@ -15,6 +15,7 @@ from simulation.workload.audit import audit
 from simulation.workload.configure import configure
 from simulation.workload.configure_rules import Configurations
 from simulation.workload.consume import consume
+from simulation.workload.crowd import crowd
 from simulation.workload.inquire import Inquiries, inquire
 from simulation.workload.keep import Keys, keep
 from simulation.workload.one_way import Notes, post
@@ -67,6 +68,7 @@ ACTORS: Final[dict[str, Actor]] = {
     "warden": Actor(restrict, share=0.3, processes=lambda producers: 2, invariant=Restrictions),
     "keeper": Actor(keep, share=0, processes=lambda producers: 2, at_most_once=True, invariant=Keys),
     "tenant": Actor(tenant, share=0.0, invariant=Tenancies),
+    "crowd": Actor(crowd, share=0.0, processes=lambda producers: 3),
     "writer": Actor(write, share=0.0, processes=lambda producers: 2, at_most_once=True, invariant=Portions),
 }
 """By the name that its hosts bear, with a number. Those of a share of 1 make up the load that every run has, and one of

@@ -56,6 +56,8 @@ class Wishes:
     transfers: int = 0
     member_changes: int = 0
     topic_changes: int = 0
+    is_crowded: bool = False
+    """A crowd is to send as much as it can."""
 
 
 @dataclass(slots=True)

@@ -242,6 +242,7 @@ class World:
             ),
             limits=LimitSettings(
                 max_pending_proposals=plan.limits.pending_messages,
+                max_pending_proposal_bytes=plan.limits.pending_bytes,
                 max_open_transactions=plan.limits.open_transactions,
                 max_held_pulls=plan.limits.held_pulls,
             ),

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from simulation.faults.cores import KINDS
-from simulation.plans.plan import Fault, Plan
+from simulation.plans.plan import Fault, Limits, Plan
 from simulation.scheduler import SECOND
 from simulation.world.running import Result
 from tests.simulation.planted_bugs import PLANTED, plan_of, run_planted
@@ -141,6 +141,22 @@ def _core_left_alone(
         return [*faults, Fault(begin_ns, "core", target, _LEFT_ALONE_NS, amount)]
 
     return draw
+
+
+def _overload(random: Random) -> list[Fault]:
+    """A crowd sends for some seconds over slow disks, and nothing else happens."""
+    return [Fault(int(_BEGIN_S * SECOND), "overload", 0, 4 * SECOND, random.random())]
+
+
+_CROWDED = {
+    "nodes": 3,
+    "flush": "sync",
+    "think_ms": 300,
+    "actors": ("administrator", "producer", "consumer", "crowd"),
+    "calm_ns": 30 * SECOND,
+    "end_ns": 50 * SECOND,
+    "limits": Limits(pending_messages=16, pending_bytes=1024 * 1024, held_pulls=1),
+}
 
 
 def _long_partitions(random: Random) -> list[Fault]:
@@ -375,6 +391,9 @@ AIMED: dict[str, Aim] = {
     "liveness: a dial that hangs is not repeated": Aim(
         _core_left_alone("gone", before=_long_partitions), "whole links are up", _CORE
     ),
+    "overload: bytes are not given back": Aim(_overload, "a core serves clients", _CROWDED),
+    "overload: proposals without a limit": Aim(_overload, "what waits stays within its limits", _CROWDED),
+    "overload: pulls without a limit": Aim(_overload, "what waits stays within its limits", _CROWDED),
     # One of two groups is without a majority now and then, while a node of it stays registered.
     "groups: a key goes to whoever leads": Aim(
         _often("kill", gap_s=0.7, seconds=(3, 8)),

@@ -8,9 +8,18 @@ from itertools import combinations
 import pytest
 
 from simulation.findings.report import describe_finding
-from simulation.plans.dense import KINDS, kinds_of, round_length
+from simulation.plans.dense import KINDS, draw_dense_plan, kinds_of, round_length
 from simulation.plans.draw import draw_plan
-from simulation.plans.plan import CHOREOGRAPHIES, Fault, Limits, Plan, Shape, decode_plan, encode_plan
+from simulation.plans.plan import (
+    CHOREOGRAPHIES,
+    LASTING,
+    Fault,
+    Limits,
+    Plan,
+    Shape,
+    decode_plan,
+    encode_plan,
+)
 from simulation.plans.seeds import dense_seed, plan_of_seed
 from simulation.scheduler import SECOND
 from simulation.world.building import World
@@ -36,9 +45,11 @@ def test_the_next_round_deals_the_kinds_anew() -> None:
 
 def test_two_in_five_seeds_are_dense_and_a_fifth_has_five_nodes() -> None:
     plans = [plan_of_seed(seed, seconds=40) for seed in range(500)]
-    dense = [plan for plan in plans if plan != draw_plan(plan.seed, seconds=40)]
-    assert [plan.seed for plan in dense] == [dense_seed(number) for number in range(200)]
-    assert 80 <= sum(plan.nodes == 5 for plan in plans) <= 120
+    dense = [plans[dense_seed(number)] for number in range(200)]
+    assert dense == [draw_dense_plan(plan.seed, number, seconds=40) for number, plan in enumerate(dense)]
+    assert not any(kind in CHOREOGRAPHIES for plan in plans if plan not in dense for kind in _kinds(plan))
+    assert 80 <= sum(plan.nodes == 5 for plan in plans if not _kinds(plan) & {*LASTING}) <= 120
+    assert [plan.seed % 10 for plan in plans if _kinds(plan) & {*LASTING}] == [4, 7] * 50
     assert any(plan.flush == "async" for plan in dense)
     assert 40 <= sum(any(fault.kind == "membership" for fault in plan.faults) for plan in dense) <= 90
     for plan in dense:
@@ -57,6 +68,10 @@ def test_two_in_five_seeds_are_dense_and_a_fifth_has_five_nodes() -> None:
 def test_the_number_of_nodes_may_be_told() -> None:
     assert {plan_of_seed(seed, nodes=nodes).nodes for seed in range(5) for nodes in (3,)} == {3}
     assert {plan_of_seed(seed, nodes=nodes).nodes for seed in range(5) for nodes in (5,)} == {5}
+
+
+def _kinds(plan: Plan) -> set[str]:
+    return {fault.kind for fault in plan.faults}
 
 
 def _holds(result: Result) -> None:

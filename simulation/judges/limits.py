@@ -1,0 +1,40 @@
+"""What a node lets wait stays within its limits, whatever is asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from broker.node.held_requests import HELD_REQUESTS_MAX
+from broker.requests.connection import UNREAD_BYTES_MAX
+from simulation.journal import Violation
+from simulation.machines.broker_host import BrokerHost
+
+LIMITED: Final = "what waits stays within its limits"
+
+_ENTRIES_BESIDE: Final = 16
+"""Beyond the limit of messages: what a leader finds in its log, a batch that comes alone, and its own small entries."""
+
+
+def check_limits(host: BrokerHost) -> None:
+    """Raises Violation if more waits at a node than its settings allow."""
+    for what, number, limit in _waiting(host):
+        if number > limit:
+            raise Violation(LIMITED, host.name, f"{number} {what}, at most {limit} may be")
+
+
+def _waiting(host: BrokerHost) -> Iterator[tuple[str, int, int]]:
+    """Yields what waits, how much of it there is, and how much there may be."""
+    process = host.process
+    if process is None:
+        return
+    node, limits = process.node, host.settings.limits
+    raft = node.replica.raft
+    if node.replica.serving:
+        pending = raft.log_terms.last_index - raft.commit_index
+        yield "entries wait for a majority", pending, limits.max_pending_proposals + _ENTRIES_BESIDE
+    yield "pulls are held", node.stats.pulls_held(), limits.max_held_pulls
+    yield "requests wait for a leader", node.held_count, HELD_REQUESTS_MAX
+    unread_max = limits.max_pending_bytes_per_connection + UNREAD_BYTES_MAX
+    for connection in process.connections():
+        yield f"bytes unread by {connection}", connection.unread_bytes, unread_max
