@@ -25,6 +25,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -45,6 +46,7 @@ from benchmarks.porcupine_module import build
 from benchmarks.standalone_cluster import MASTER
 
 RESULTS: Final = Path(__file__).parent / "results" / "checker-scaling.json"
+CLUSTER_RESULTS: Final = RESULTS.with_name("checker-cluster.json")
 CORES: Final = 2
 DRIVER_MEMORY: Final = (
     "4g"  # of the 8 GB: the Java heap; the rest is for what Java keeps beside it, and for Python
@@ -54,6 +56,7 @@ TRIVET_BOUNDS: Final = Bounds(7200.0, 8_000_000_000)
 PORCUPINE_BOUNDS: Final = Bounds(1800.0, 6_000_000_000, cpu_seconds=120.0)
 CLUSTER_BOUNDS: Final = Bounds(4 * 3600.0, 8_000_000_000)
 CLUSTER: Final = "trivet on a standalone cluster"
+LEAST_SHUFFLE_BYTES: Final = 100_000  # of the stages that are kept in the results
 MOST_AT_ONCE: Final = 20_000_000  # operations that are made in memory
 SIZES: Final = (1_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000)
 # (operations, of unknown outcome)
@@ -166,29 +169,29 @@ def run_trivet(
 
 
 def stages_of(event_log: Path) -> Iterator[dict[str, Any]]:
-    """What each stage of one Spark application did, in the order of their ends: its name, tasks, and bytes."""
+    """What the stages of one Spark application have shuffled, in the order of their ends."""
     with event_log.open() as lines:
         for line in lines:
             event = json.loads(line)
             if event["Event"] != "SparkListenerStageCompleted":
                 continue
             stage = event["Stage Info"]
-            counts = {one["Name"]: one["Value"] for one in stage["Accumulables"]}
-            read = [
-                int(counts.get(f"internal.metrics.shuffle.read.{where}BytesRead", 0))
-                for where in ("local", "remote")
-            ]
-            yield {
-                "stage": stage["Stage ID"],
-                "name": stage["Stage Name"],
-                "tasks": stage["Number of Tasks"],
-                "input_bytes": int(counts.get("internal.metrics.input.bytesRead", 0)),
-                "shuffle_read_bytes": sum(read),
-                "shuffle_read_from_others_bytes": read[1],
-                "shuffle_write_bytes": int(counts.get("internal.metrics.shuffle.write.bytesWritten", 0)),
-                "spilled_bytes": int(counts.get("internal.metrics.diskBytesSpilled", 0)),
-                "cpu_seconds": round(int(counts.get("internal.metrics.executorCpuTime", 0)) / 1e9, 1),
+            counts = {
+                one["Name"].removeprefix("internal.metrics."): one["Value"] for one in stage["Accumulables"]
             }
+            local, remote = (int(counts.get(f"shuffle.read.{at}BytesRead", 0)) for at in ("local", "remote"))
+            written = int(counts.get("shuffle.write.bytesWritten", 0))
+            if local + remote + written >= LEAST_SHUFFLE_BYTES:
+                yield {
+                    "stage": stage["Stage ID"],
+                    "name": re.sub(r" at \S*/", " at ", stage["Stage Name"]),
+                    "tasks": stage["Number of Tasks"],
+                    "shuffle_read_bytes": local + remote,
+                    "shuffle_read_from_others_bytes": remote,
+                    "shuffle_write_bytes": written,
+                    "spilled_bytes": int(counts.get("diskBytesSpilled", 0)),
+                    "cpu_seconds": round(int(counts.get("executorCpuTime", 0)) / 1e9, 1),
+                }
 
 
 def cluster(scratch: Path, sizes: list[int], places: list[str], results: Path) -> None:
@@ -287,7 +290,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--results", type=Path)
     commands = parser.add_subparsers(dest="command", required=True)
     grower = commands.add_parser("growth")
     grower.add_argument("--sizes", default=",".join(map(str, SIZES)), help="joined by commas")
@@ -304,14 +307,14 @@ def main() -> None:
     chosen = parser.parse_args()
     end_in_order()
     if chosen.command == "compare":
-        compare(chosen.scratch, chosen.results)
+        compare(chosen.scratch, chosen.results or RESULTS)
         return
     sizes = [int(float(size)) for size in chosen.sizes.split(",")]
     if chosen.command == "cluster":
-        cluster(chosen.scratch, sizes, chosen.places.split(","), chosen.results)
+        cluster(chosen.scratch, sizes, chosen.places.split(","), chosen.results or CLUSTER_RESULTS)
         return
     if chosen.command == "growth":
-        growth(chosen.scratch, sizes, chosen.formats.split(","), chosen.results)
+        growth(chosen.scratch, sizes, chosen.formats.split(","), chosen.results or RESULTS)
         return
     for operations in sizes:
         for format in chosen.formats.split(","):

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.checker_histories import good_history, write_parquet
+from benchmarks.checker_histories import good_history, parts_of_one_queue, write_parquet
+from spark_analysis.checking.small import check_rows
 from spark_analysis.importing import schema
 from spark_analysis.importing.arrow import ARROW_TYPES
 from spark_analysis.main import WRONG_USAGE, _check_usage, analyze
@@ -109,3 +110,23 @@ def test_parquet_of_others_must_have_the_columns(tmp_path: Path, capsys: pytest.
     (directory / "part.parquet").write_text("not Parquet")
     assert analyze([tmp_path / "kept"], format="parquet") == WRONG_USAGE
     assert "no Parquet that can be read" in capsys.readouterr().err
+
+
+def test_a_history_that_is_made_in_parts_is_one_good_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is measured with a hundred million operations: here 10,000, in parts of 1,500."""
+    monkeypatch.setattr("benchmarks.checker_histories.OPERATIONS_OF_A_PART", 1_500)
+    before = 0
+    for part in parts_of_one_queue(10_000, 20):
+        write_parquet(part, tmp_path / str(before), before)
+        before += len(part.kind)
+    files = [str(path) for path in tmp_path.rglob("*.parquet")]
+    rows = [
+        row | {"record": "operation"} for file in files for row in pq.ParquetFile(file).read().to_pylist()
+    ]
+    verdict = check_rows("", rows)
+    assert (verdict.operations, verdict.verdict) == (10_000, "linearizable"), verdict.counts
+    assert verdict.facts["queues"] == 1
+    assert verdict.facts["functions"]["append"]["info"] == 20
+    assert len({row["op"] for row in rows}) == 10_000
