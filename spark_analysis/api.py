@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import heapq
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_analysis.checking.keyed import complaint_of
+from spark_analysis.checking.keyed import complaint_of, decide_within
 from spark_analysis.checking.minimal import minimal_calls, minimal_rows
 from spark_analysis.checking.models import MODELS, Model
 from spark_analysis.checking.queues.witness import Step
@@ -197,25 +196,17 @@ def _check_keyed(
             raise HistoryError(f"operation {place}: {problem}")
         if call.complete_ns is not None or call.function not in READS:
             keys[one.key if model.by_key else ""].append(call)
-    found = {key: _decide(model, calls, budget) for key, calls in keys.items()}
+    found = {key: decide_within(budget, model, calls) for key, calls in keys.items()}
     verdict = _verdict(operations, model, keys, found)
     order = minimal = None
     if wants_order and verdict.verdict == LINEARIZABLE:
         order = _merged(operations, found)
     if wants_minimal and verdict.verdict == VIOLATED:
         key = next(key for key, one in found.items() if one.verdict == VIOLATED)
-        minimal = minimal_calls(keys[key], lambda calls: _decide(model, calls, budget).verdict == VIOLATED)
+        minimal = minimal_calls(
+            keys[key], lambda calls: decide_within(budget, model, calls).verdict == VIOLATED
+        )
     return Judgement(of_what_was_read(verdict), order, minimal)
-
-
-def _decide(model: Model, calls: Sequence[Call], budget: Budget) -> SearchResult:
-    limit = time.monotonic() + budget.seconds
-    return model.decide(
-        calls,
-        maximum_configurations=budget.configurations,
-        maximum_bytes=budget.memory_bytes,
-        is_over=lambda: time.monotonic() > limit,
-    )
 
 
 def _verdict(

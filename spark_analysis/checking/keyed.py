@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from spark_analysis.checking.models import MODELS, Model
 from spark_analysis.checking.proofs import PROOF_OPERATIONS, damage_facts
-from spark_analysis.checking.search import Budget
+from spark_analysis.checking.search import Budget, SearchResult
 from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED, Anomaly, Verdict
 from spark_analysis.importing.arrow import Row, arrow_batches, arrow_table
 from spark_analysis.importing.calls import Call, KeyedCall, calls
@@ -177,6 +177,17 @@ def _unjudged(path: str, key: str, operations: int) -> dict[str, Any]:
     }
 
 
+def decide_within(budget: Budget, model: Model, calls: Sequence[Call]) -> SearchResult:
+    """Decide the calls of one key, a search for them within the budget."""
+    limit = time.monotonic() + budget.seconds
+    return model.decide(
+        calls,
+        maximum_configurations=budget.configurations,
+        maximum_bytes=budget.memory_bytes,
+        is_over=lambda: time.monotonic() > limit,
+    )
+
+
 def _judge_key(table: pa.Table, model: Model, budget: Budget) -> pa.Table:
     rows = table.to_pylist()
     listed = [
@@ -190,13 +201,7 @@ def _judge_key(table: pa.Table, model: Model, budget: Budget) -> pa.Table:
         )
         for row in rows
     ]
-    limit = time.monotonic() + budget.seconds
-    result = model.decide(
-        listed,
-        maximum_configurations=budget.configurations,
-        maximum_bytes=budget.memory_bytes,
-        is_over=lambda: time.monotonic() > limit,
-    )
+    result = decide_within(budget, model, listed)
     # The proof: what excludes every order; or the last operation of the longest linearization, and the first few that
     # cannot follow it.
     by_op = {row["op"]: row for row in rows}

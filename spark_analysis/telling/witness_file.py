@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import heapq
 import json
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from spark_analysis.checking.keyed import decide_within
 from spark_analysis.checking.models import MODELS
 from spark_analysis.checking.search import Budget
 from spark_analysis.checking.verdict import LINEARIZABLE
@@ -54,13 +54,7 @@ def write_keyed_witness(file: Path, path: Path, format: str, model_name: str, bu
                 keys[one.key if model.by_key else ""].append(one)
     orders = []
     for listed in keys.values():
-        limit = time.monotonic() + within.seconds
-        result = model.decide(
-            [one.call for one in listed],
-            maximum_configurations=within.configurations,
-            maximum_bytes=within.memory_bytes,
-            is_over=lambda limit=limit: time.monotonic() > limit,  # type: ignore[misc]
-        )
+        result = decide_within(within, model, [one.call for one in listed])
         if result.verdict != LINEARIZABLE:
             return False
         orders.append(_told(listed, result.prefix))
