@@ -464,7 +464,7 @@ class EntryLog:
         """
         buffer, start = self.file_view(self.position_of(first))
         units = self._index.units(first, last)
-        if first < self._sound_from or first < self._index.first:
+        if first < self._sound_from:
             units = units[:0]
         places = units["position"].astype(np.int64) - start
         places = places[: leading(places < self._file_bytes)]
