@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -239,7 +239,10 @@ class Layout:
     def write_peers(self) -> None:
         """Name the present nodes in all settings files, as operators do after a change of members."""
         for node in self.nodes.values():
-            raft = msgspec.structs.replace(node.settings.raft, peers=self._peers(node.group))
+            peers = self._peers(node.group)
+            raft = msgspec.structs.replace(
+                node.settings.raft, peers=peers, preferred_leaders=self._preferred(node.group, peers)
+            )
             node.settings = msgspec.structs.replace(node.settings, raft=raft)
             node.write_settings()
 
@@ -258,13 +261,15 @@ class Layout:
     def _peers(self, group: str) -> dict[str, str]:
         return {node.id: node.peer_address for node in self.members(group)}
 
-    def _preferred(self, group: str) -> tuple[str, ...]:
-        """The node that is to lead a group while it can; nobody where there is but one group, or but one machine."""
+    def _preferred(self, group: str, peers: Mapping[str, str]) -> tuple[str, ...]:
+        """The node that is to lead a group while it can; nobody where there is but one group, or but one machine, and
+        when it is not among the group's ``peers`` any more."""
         options = self.options
         if options.groups == 1 or options.nodes == 1:
             return options.raft.preferred_leaders
         number = options.group_names.index(group)
-        return (_node_id(number, number % options.nodes),)
+        node_id = _node_id(number, number % options.nodes)
+        return (node_id,) if node_id in peers else ()
 
     def _reserve(self, number: int, machine: int) -> tuple[str, str]:
         """Reserve the addresses for clients and for peers of a group's node on a machine."""
@@ -293,7 +298,7 @@ class Layout:
                 options.raft,
                 peers=peers,
                 join=join,
-                preferred_leaders=self._preferred(group),
+                preferred_leaders=self._preferred(group, peers),
                 peer_secret=options.raft.peer_secret or self._secret,
             ),
             storage=msgspec.structs.replace(options.storage, path=str(directory / "store")),

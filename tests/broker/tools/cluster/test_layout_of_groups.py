@@ -45,6 +45,19 @@ def test_a_node_joins_its_own_group(layout: Layout) -> None:
     assert sorted(joined.settings.raft.peers) == ["n100", "n101", "n102", "n103"]
 
 
+def test_a_machine_goes_and_another_one_comes(layout: Layout) -> None:
+    assert [node.id for node in layout.add_machine()] == ["n3", "n103", "n203"]
+    for node in layout.on_machine(1):
+        layout.discard(node.id)
+    layout.write_peers()
+    # Whom its group preferred is gone: a settings file that names it would be refused at the next start.
+    preferred = {
+        node.group: load(node.settings_path).raft.preferred_leaders for node in layout.nodes.values()
+    }
+    assert preferred == {"broker-a": ("n0",), "broker-b": (), "broker-c": ("n202",)}
+    assert [node.id for node in layout.add_machine()] == ["n4", "n104", "n204"]
+
+
 def test_one_group_is_as_it_was(tmp_path: Path) -> None:
     layout = Layout(LocalClusterOptions(tmp_path, nodes=3))
     layout.release()
