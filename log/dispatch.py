@@ -118,6 +118,7 @@ class Dispatcher:
         "_tags",
         "_topics",
         "_touched",
+        "_walked",
     )
 
     def __init__(
@@ -135,6 +136,9 @@ class Dispatcher:
         self._tags: dict[bytes | None, int] = {}
         # Kept from a call that failed to the next, so that no arrival is forgotten.
         self._touched: dict[ConsumeQueue, int] = {}
+        self._walked = range(0)
+        """Entries that were seen to be in no run, for calls that end before the last of them. They may be others by
+        now, as a log can begin anew: the walk is right for all."""
 
     def forget_topics(self) -> None:
         """Forgets all that it remembers of topics, because queues were removed."""
@@ -194,9 +198,13 @@ class Dispatcher:
                 index, stopped = self._walk(index, last, wall_ms, internal, stop_at_internal)
         while index <= to_index and not stopped:
             parts: list[tuple[int, Run | None]] = [(to_index, None)]
-            if to_index - index >= RUN_FROM - 1:
+            if index in self._walked:
+                parts = [(min(to_index, self._walked[-1]), None)]
+            elif to_index - index >= RUN_FROM - 1:
                 parts = runs_of(self._log, index, to_index)
             for last, run in parts:
+                if run is None:
+                    self._walked = range(index, last + 1)
                 while run is not None and len(run.sizes) >= RUN_FROM and (count := self._run(run, wall_ms)):
                     index += count
                     run = run.behind(count)

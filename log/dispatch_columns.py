@@ -120,29 +120,30 @@ def runs_of(log: EntryLog, first: int, last: int) -> list[tuple[int, Run | None]
         & (np.diff(offsets) == 1)
         & (rests[1:] == rests[:-1])
     )
-    ends = [*(np.flatnonzero(~goes_on) + 1).tolist(), count]
+    ends = np.append(np.flatnonzero(~goes_on) + 1, count)
+    begins = np.append(0, ends[:-1])
+    long = (ends - begins >= RUN_FROM) & plain[begins]
     found: list[tuple[int, Run | None]] = []
-    begin = 0
-    for end in ends:
-        run = None
-        if end - begin >= RUN_FROM and plain[begin]:
-            part = slice(begin, end)
-            run = Run(
-                buffer,
-                first + end - 1,
-                int(queue_ids[begin]),
-                int(offsets[begin]),
-                physical_offsets[part],
-                sizes[part] - HEADER_BYTES,
-                heads["time"][part].astype(np.int64),
-                places[part] + bodies[part] + _HEADS_BYTES,
-                int(rests[begin]),
-            )
-        if run is None and found and found[-1][1] is None:
-            found[-1] = (first + end - 1, None)
-        else:
-            found.append((first + end - 1, run))
-        begin = end
+    walked_from = 0
+    for begin, end in zip(begins[long].tolist(), ends[long].tolist(), strict=True):
+        part = slice(begin, end)
+        run = Run(
+            buffer,
+            first + end - 1,
+            int(queue_ids[begin]),
+            int(offsets[begin]),
+            physical_offsets[part],
+            sizes[part] - HEADER_BYTES,
+            heads["time"][part].astype(np.int64),
+            places[part] + bodies[part] + _HEADS_BYTES,
+            int(rests[begin]),
+        )
+        if begin > walked_from:
+            found.append((first + begin - 1, None))
+        found.append((first + end - 1, run))
+        walked_from = end
+    if walked_from < count:
+        found.append((first + count - 1, None))
     return found
 
 

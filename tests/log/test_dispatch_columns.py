@@ -1,6 +1,9 @@
 """Runs that are dispatched as columns leave the same bytes as those that are walked, whatever is in them."""
 
+import sys
 from dataclasses import replace
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,3 +56,33 @@ def test_a_batch_is_one_run() -> None:
     outcome = store.dispatch(255, NOW)
     assert outcome.arrivals == [Arrival("T", 0, 0, 256)]
     assert store.find_by_key("T", f"{77:032X}", 9) == [store.log.position_of(77) + 48]
+
+
+def test_entries_are_looked_at_once_however_many_records_it_stops_at() -> None:
+    """A command ends a dispatch, and behind it the next one begins: what was seen to be no run is not seen anew."""
+    assert _lines_for(2_000) < 2.2 * _lines_for(1_000)
+
+
+def _lines_for(commands: int) -> int:
+    """Returns the lines of Python that dispatch takes for so many commands, each applied before what is behind it."""
+    options = replace(OPTIONS, data_file_bytes=1 << 20, index_file_units=4096, dispatch_entries=4096)
+    store, _ = Store.open(MemoryDisk(), options, NOW)
+    writer = Writer(store)
+    for number in range(commands):
+        writer.send("TRIVET_SYS_RAFT_LOG", body=bytes(number % 7), properties=b"TAGS\x01command\x02")
+    lines = 0
+
+    def trace(_frame: FrameType, event: str, _argument: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return trace
+
+    seen = 0
+    sys.settrace(trace)
+    try:
+        while store.dispatched_index < commands - 1:
+            seen += len(store.dispatch(commands - 1, NOW, stop_at_internal=True).internal)
+    finally:
+        sys.settrace(None)
+    assert seen == commands
+    return lines
