@@ -170,7 +170,7 @@ class EntryLog:
         self.damage_seen: dict[int, DamagedEntryError] = {}
         """By position: entries that a reader has found damaged, for the owner to take out and have repaired."""
         self.units_doubted = False
-        """A reader was led to something else than it looked for, by the unit of a queue; for the owner to take out."""
+        """A unit of a queue or of the index has led a reader astray, or nowhere; for the owner to take out."""
         self.damage_met: Callable[[], None] = _ignore
         """Called when a reader has met damage, which `damage_seen` or `units_doubted` says then."""
         self._tail = Tail(data, options.prepare_ahead_bytes, options.prepare_step_bytes)
@@ -335,7 +335,9 @@ class EntryLog:
         if end > limit:
             last_index = self._last_before(limit, first_index, last_index - 1)
             end = self._end_of(last_index)
-        return Run(last_index, begin, self._buffer(start)[at : end - start])
+        tail = self._tail
+        buffer = tail.buffer if start == tail.start else self._data.mapping(start).buffer
+        return Run(last_index, begin, buffer[at : end - start])
 
     def _last_before(self, limit: int, low: int, high: int) -> int:
         """Returns the last entry of `low`..`high` that ends at `limit` or before; `low` if none does."""
@@ -420,7 +422,7 @@ class EntryLog:
         return error
 
     def doubt_units(self) -> None:
-        """A unit of a queue has led a reader to something else than it looked for: all of them are to be looked at."""
+        """A unit has led a reader astray, or nowhere: all of them are to be looked at."""
         self.units_doubted = True
         self.damage_met()
 

@@ -23,7 +23,6 @@ The order that safety asks for holds by construction:
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -76,7 +75,7 @@ from log import cuts
 from log.cold_reads import ColdReads
 from log.entry_log import FlushJob, Run
 from log.entry_range import EntryRange
-from log.errors import DamagedEntryError, DamagedRangeError, DiskFullError
+from log.errors import DamagedEntryError, DamagedLogError, DamagedRangeError, DiskFullError
 from log.hard_state import HardState as StoredHardState
 from log.layout import HEADER_BYTES
 from log.record import (
@@ -185,7 +184,7 @@ class Replica:
             start.configurations,
             random,
             now_ns,
-            partial(entry_log.run, max_bytes=limits.append_bytes_max),
+            self._clip,
             start.loss,
         )
         self._frame: RaftFrame | None = None
@@ -576,6 +575,14 @@ class Replica:
             if not durability.sync and durability.written_index != self._log.last_index:
                 durability.acknowledge_written(self.now_ns)
 
+    def _clip(self, first_index: int, last_index: int) -> Run:
+        """Returns the entries of one append; none of them where damage keeps the log from finding the first."""
+        try:
+            return self._log.run(first_index, last_index, self.limits.append_bytes_max)
+        except DamagedLogError:
+            self._log.doubt_units()
+            return Run(first_index, 0, memoryview(b""))
+
     def _on_send(self, effect: fx.Send) -> None:
         link = self.links.get(effect.message.target)
         if link is None:
@@ -586,10 +593,13 @@ class Replica:
         else:
             assert isinstance(run, Run), "clipped by this replica's own log"
             assert isinstance(effect.message, AppendRequest), "only appends carry entries"
+            # What is damaged is as if lost on the way: raft sends it again, and `repairs` has it put back.
+            if not run.body:
+                return
             try:
                 self._log.check_run(effect.message.prev_index + 1, run)
             except DamagedEntryError:
-                return  # as if lost on the way: raft sends it again, and `repairs` has it put back
+                return
             frame = RaftFrame(effect.message, run.position, body=run.body)
         link.send(*peer_protocol.encode_frame(frame))
 

@@ -297,6 +297,26 @@ def test_damaged_entries_are_not_sent_to_a_follower_that_lacks_them() -> None:
     assert not any(refused), "no peer was sent anything that it had to refuse"
 
 
+@pytest.mark.parametrize("many", [1, 3])
+def test_entries_whose_headers_and_units_are_both_damaged_are_sent_when_they_are_repaired(many: int) -> None:
+    group = group_of(scrubbed=False)
+    away = group.follower
+    group.kill(away)
+    group.replace_disk(away)
+    damage = Damage(group, group.leader)
+    first = entry_of(damage.replica, 5)
+    places = [damage.replica.store.log.position_of(index) for index in range(first, first + many)]
+    for index, position in enumerate(places, first):
+        damage.flip(damage.path_of_data(0), position + 8)
+        damage.unit(index, 20)
+    group.restart(away)
+    group.converge()
+    repairs = damage.replica.repairs
+    assert (repairs.found, repairs.left) == (repairs.repaired, 0)
+    assert repairs.found >= many
+    group.run_until(old_files_are_the_same(group), "all have the same")
+
+
 def test_a_damaged_message_by_its_id_is_refused_and_repaired() -> None:
     group = group_of(scrubbed=False)
     damage = Damage(group, group.leader)
