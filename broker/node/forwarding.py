@@ -297,7 +297,7 @@ class Forwarding:
     ) -> list[RemotingCommand]:
         """Removes the wanted requests of a client, forwarded or held, and returns them: the caller answers them.
 
-        They must be repeatable ones, which a leader may have done or not. Its response, if it comes later, is dropped.
+        Only for requests that may be repeated: the leader may have done them already. A later response is dropped.
         """
         client = self._by_connection.get(connection)
         taken: list[WaitingRequest] = []

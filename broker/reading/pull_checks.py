@@ -102,7 +102,7 @@ class PullChecks:
         return subscription
 
     def parse_in_steps(self, header: PullMessageHeader) -> Iterator[None]:
-        """Reads the condition of a pull that `is_filtered_by_sql`; `filter_for`, right behind, takes no time then."""
+        """Parses a long SQL92 condition in steps and remembers it, so that `filter_for` takes no time right behind."""
         if header.sys_flag & _HAS_SUBSCRIPTION:
             yield from parse_in_steps(header.expression_type, header.subscription or "*")
         elif subscription := self._registry.subscription(header.consumer_group, header.topic):

@@ -30,7 +30,7 @@ _REMEMBERED_LENGTH: Final = 256
 SQL_WORK_MAX: Final = 200_000
 """The work (`SqlFilter.work`) after which a response looks at no more records: some 15 ms."""
 _BYTES_AS_A_LOOK: Final = 512
-"""Each term of a short condition looks through all properties of a record; so many bytes take as long as the rest."""
+"""Looking through so many bytes of properties takes about as long as all else in judging one record by one term."""
 
 
 @dataclass(frozen=True, slots=True)

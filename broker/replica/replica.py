@@ -725,8 +725,8 @@ class Replica:
         state, self._snapshot_state = self._snapshot_state, None
         assert state is not None, "it was read when it came"
         self.membership.merge(state.addresses)
-        # A log that begins anew must never be found beside the members of long ago. They are noted as those of its very
-        # beginning, for the entries that are here until then may end before theirs, or be truncated.
+        # The snapshot's members are saved before the reset, so that a crash in between cannot leave the new log with
+        # the members of long ago. Their index is -1: the old log may be shorter than their entry's index, or be cut.
         self.membership.save([(-1, effect.configuration)])
         self.upkeep.waiting_snapshot = None
         self.store.reset(effect.first_index, frame.position, effect.base_term, state.queue_ends, snapshot)

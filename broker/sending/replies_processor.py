@@ -30,7 +30,7 @@ from broker.requests.processing import Place, Route
 from broker.requests.responses import reply, reply_unknown
 from broker.sending.properties import check_properties
 from broker.sending.responses import send_fields
-from broker.sending.shared import forbidden_topic, sent_message, too_early, unusual_queue
+from broker.sending.shared import choose_queue, forbidden_topic, sent_message, too_early
 from broker.settings.live import LiveSettings
 from broker.state.topic_rules import FORBIDDEN_TO_SEND
 from broker.statistics.events import Event, Events
@@ -179,7 +179,7 @@ class RepliesProcessor:
         check_properties(header.properties or "", header.topic)
         if header.sys_flag & SYS_FLAG_TRANSACTION_MASK:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a reply cannot be part of a transaction")
-        return unusual_queue(header.topic, header.queue_id, topic, self._random)
+        return choose_queue(header.topic, header.queue_id, topic, self._random)
 
     def _pushed_header(
         self, connection: Connection, header: SendHeader, properties: bytes

@@ -42,7 +42,7 @@ from broker.sending.properties import (
     read_properties,
 )
 from broker.sending.responses import PendingSend
-from broker.sending.shared import forbidden_topic, sent_message, too_early, too_long, unusual_queue
+from broker.sending.shared import choose_queue, forbidden_topic, sent_message, too_early, too_long
 from broker.settings.live import LiveSettings
 from broker.state.topic_rules import DEAD_LETTER_PREFIX, FORBIDDEN_TO_SEND, RETRY_PREFIX
 from broker.statistics.stats import Stats
@@ -134,7 +134,7 @@ class SendProcessor:
             raise RequestError(ResponseCode.NO_PERMISSION, "the broker's permission does not include writing")
         queue_id = header.queue_id
         if not 0 <= queue_id < topic.write_queue_nums:
-            queue_id = unusual_queue(header.topic, queue_id, topic, self._random)
+            queue_id = choose_queue(header.topic, queue_id, topic, self._random)
         properties = read_properties(header.properties)
         if header.sys_flag & _FLAGS_TO_CHECK:
             check_sys_flag(header.sys_flag, properties.by_name())

@@ -51,10 +51,10 @@ def too_long(size: int, size_max: int) -> RequestError:
     )
 
 
-def unusual_queue(topic: str, queue_id: int, config: TopicConfig, random: RandomSource) -> int:
-    """The queue for a message whose producer names none that the topic's messages are written to.
+def choose_queue(topic: str, queue_id: int, config: TopicConfig, random: RandomSource) -> int:
+    """Chooses the queue for a message whose producer names none that the topic's messages are written to.
 
-    Any of those where the number is negative; the named one where messages are still read from it, as of a producer
+    A negative number means any queue that is written to. A queue that is only read from is taken, too, as of a producer
     with an older route. Raises `RequestError` for a queue that the topic does not have.
     """
     if queue_id < 0:

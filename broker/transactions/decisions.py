@@ -144,7 +144,7 @@ class Decisions:
                 ResponseCode.SYSTEM_ERROR,
                 f"commitOrRollback is {header.outcome}, allowed are 8 (commit), 12 (rollback) and 0 (unknown)",
             ) from None
-        half = self._half(header)
+        half = self._checked_half(header)
         self._check_access(connection, command, half)
         if outcome is TransactionOutcome.UNKNOWN:
             # `EndTransactionProcessor` answers nothing, since nobody waits; the producer will be asked.
@@ -170,8 +170,11 @@ class Decisions:
             raise self._decided_otherwise(decided)
         reply(connection, command, ResponseCode.SUCCESS)
 
-    def _half(self, header: EndTransactionHeader) -> Record:
-        """The half message that a request names. Raises `RequestError` where it says something untrue."""
+    def _checked_half(self, header: EndTransactionHeader) -> Record:
+        """Returns the half message that a request names.
+
+        Raises `RequestError` where there is none, or where its place or producer group is not what the request says.
+        """
         view = committed_record(self._appends, header.commit_log_offset)
         if view is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")

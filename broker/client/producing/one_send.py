@@ -12,8 +12,9 @@ of an attempt decides what follows:
 | refused for good | raised at once | over: `SendOutcomeUnknown` |
 | undecidable for its floor | again under a newer floor, at first without a pause | over: `SendOutcomeUnknown` |
 
-A message of a portion has the floor of the portion in all attempts (`OneSend.behind`). Where a first attempt is
-undecidable for that, the next one is a repeated one.
+The *floor* is the place in the log from which a broker searches for an earlier attempt; where it is too old the broker
+cannot tell. A message of a portion has the floor of the portion in all attempts (`OneSend.behind`). Where a first
+attempt is undecidable for that, the next one is a repeated one.
 
 An attempt may be stored when the connection broke, or the time limit passed, after its request had left, and when the
 broker reports an error that does not say. Only the group that it went to knows, so from then on the send stays with its
@@ -444,7 +445,8 @@ class OneSend(Call):
             self.sender.reached(self._target.broker_name, response.fields.get("once", "0"), 10)
             if self._maybe_stored:
                 return _Next.OVER
-            # A first attempt is not looked for far back, a repeated one is; and before a newer floor others may be.
+            # Brokers search for a first attempt only a short way back, and far for a repeated one. An attempt that had
+            # a floor of its own may lie before the newer floor, so the next one has to say that it is repeated.
             self._maybe_stored = self._has_own_floor
             return _Next.AT_ONCE if self._attempts == 1 else _Next.AGAIN
         if response.code in NOT_STORED_RETRY:

@@ -15,7 +15,8 @@ from typing import Final
 from spark_analysis.checking.queues.unknown import Finding
 from spark_analysis.checking.queues.value_hash import value_hash
 
-# In the order in which a bound that several operations share is named: the last begins it, the first ends it.
+# Where several kinds of operation give the same bound, a lower bound is named after the last of them in this order, an
+# upper bound after the first.
 FUNCTIONS: Final = ("append", "head", "read", "tail")
 _CODES: Final = {"poll": FUNCTIONS.index("read")} | {name: code for code, name in enumerate(FUNCTIONS)}
 
@@ -156,11 +157,13 @@ def wrong_at(position: int, at: Position, latest: int | None) -> list[Finding]:
     lower_ns = None if at.lower is None else at.lower >> 2
     latest_ns = None if latest is None else latest >> 2
     kinds = ["duplicate-offset"] * (at.acks > 1) + ["inconsistent-offset"] * (len(at.values) > 1)
-    return [Finding(kind, position, lower_ns, latest_ns) for kind in kinds] + order(position, at, latest)
+    return [Finding(kind, position, lower_ns, latest_ns) for kind in kinds] + wrong_order(
+        position, at, latest
+    )
 
 
-def order(position: int, at: Position, latest: int | None, *, is_head: bool = False) -> list[Finding]:
-    """Something began too late, after an end that needs this position or a later one."""
+def wrong_order(position: int, at: Position, latest: int | None, *, is_head: bool = False) -> list[Finding]:
+    """Returns the finding that an operation began too late: behind the end of one that needs this position, or more."""
     if at.lower is None or latest is None or at.lower >> 2 <= latest >> 2:
         return []
     began, ended = FUNCTIONS[at.lower & 3], FUNCTIONS[latest & 3]
