@@ -100,16 +100,13 @@ def reset(
 def delete_before(log: EntryLog, index: int) -> int:
     """Deletes the data files all of whose entries come before `index`, never the last file; returns their number.
 
-    Raises DamagedLogError, with nothing deleted, where the log does not tell what a file begins with.
+    A file whose first entry is damaged goes with the next one whose first entry is whole.
 
     `first_index` and `first_position` move up to the first file that stays, and have done so even where this raises
     `DiskFullError` because a directory cannot be written: the next deletion removes what is left.
     """
     keep, keep_index = log.first_position, log.first_index
-    for start in log._data.starts:
-        if start <= keep or start > log._tail.start or start >= log.end_position:
-            continue
-        first = log.index_at(start)  # not what a header says alone, which may be damaged
+    for start, first in log.file_beginnings():
         if first > index:
             break
         keep, keep_index = start, first

@@ -19,7 +19,7 @@ truncated while a slice is held show zeros or other entries. A leader never trun
 """
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -273,6 +273,19 @@ class EntryLog:
                 high = middle - 1
         return low
 
+    def file_beginnings(self) -> Iterator[tuple[int, int]]:
+        """Yields (position, first entry) of the data files behind the first one, oldest first.
+
+        A file whose first entry is hidden by damage is left out: the log could not begin with it.
+        """
+        for start in self.file_starts():
+            try:
+                first = self.index_at(start)
+            except DamagedLogError:
+                continue
+            if start > self.first_position:
+                yield start, first
+
     def noted(self, index: int) -> tuple[int, int, int] | None:
         """Returns (position, size, term) of an entry as its index unit has it, unchecked; None if that is damaged."""
         try:
@@ -416,8 +429,11 @@ class EntryLog:
         return found
 
     def _damage(self, start: int, position: int, problem: str) -> DamagedEntryError:
-        error = DamagedEntryError(self._data.path(start), position - start, problem, position)
-        self.damage_seen[position] = error
+        return self._met(DamagedEntryError(self._data.path(start), position - start, problem, position))
+
+    def _met(self, error: DamagedEntryError) -> DamagedEntryError:
+        """Notes damage that a reader has met, for the owner."""
+        self.damage_seen[error.position] = error
         self.damage_met()
         return error
 
@@ -841,9 +857,12 @@ class EntryLog:
         # Those of older files may have come from the disk again.
         if index >= self._sound_from and index >= self._index.first:
             return self._index.unit(index)
-        return checked_unit(
-            index, self._index, self._data, self._units, self.first_position, self.end_position
-        )
+        try:
+            return checked_unit(
+                index, self._index, self._data, self._units, self.first_position, self.end_position
+            )
+        except DamagedEntryError as error:
+            raise self._met(error) from None
 
     def _end_of(self, index: int) -> int:
         if index == self.last_index:

@@ -19,6 +19,7 @@ there, as far as the group says is committed. Nothing beyond the noted commit in
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 from log import cuts
 from log.checkpoint import ABORT, CheckpointJob, Notes, read_notes, remove_other_notes
@@ -397,10 +398,8 @@ class Store:
         if needed_from_index is not None:
             covered = min(covered, needed_from_index - 1)
         # The age of a file is the store time of the first record behind it: the last record's, or close to it.
-        starts = self.log.file_starts()
         files = []
-        for start in starts[1 : policy.files_per_pass + 1]:
-            index = self.log.index_at(start)
+        for start, index in islice(self.log.file_beginnings(), policy.files_per_pass):
             try:
                 newest_ms = self.store_time_of(start + HEADER_BYTES)
             except (RecordError, OutOfRangeError, DamagedLogError):

@@ -6,7 +6,7 @@ readers and followers live at the log's end.
 """
 
 from log.entry_index import EntryIndex
-from log.errors import DamagedLogError
+from log.errors import DamagedEntryError, DamagedLogError
 from log.layout import END_MAGIC, ENTRY_MAGIC, HEADER, HEADER_BYTES, MARKER_BYTES, UNIT, UNIT_BYTES
 from log.segments import Segments
 
@@ -16,7 +16,7 @@ def checked_unit(
 ) -> tuple[int, int, int]:
     """Returns (position, size, term) of an entry that is in the log, whose bytes are [first_position, end_position).
 
-    Raises DamagedLogError when the data file does not say it either.
+    Raises DamagedEntryError when the data file does not say it either.
     """
     try:
         unit = entries.unit(index)
@@ -44,7 +44,10 @@ def _names_entry(
 def _rebuild_file_of(
     index: int, data: Segments, units: Segments, first_position: int, end_position: int
 ) -> None:
-    """Writes the units of all entries of the data file in which entry `index` lies. Raises DamagedLogError."""
+    """Writes the units of the entries of the data file in which entry `index` lies, up to a damaged one behind it.
+
+    Raises DamagedEntryError for one that comes before, or is `index`.
+    """
     begin, found = first_position, -1
     for start in data.starts:
         position = max(start, first_position)
@@ -62,12 +65,14 @@ def _rebuild_file_of(
         if magic == END_MAGIC:
             break
         if magic != ENTRY_MAGIC or number != found or position != start + at or size < HEADER_BYTES:
-            raise DamagedLogError(data.path(start), at, f"it does not hold entry {found}")
+            if found > index:
+                return  # the unit that is wanted is made; who needs those behind it meets the damage
+            raise DamagedEntryError(data.path(start), at, f"it does not hold entry {found}", start + at)
         _write_unit(units, number, UNIT.pack(ENTRY_MAGIC, position, size, number, term))
         at += size
         found += 1
     if found <= index:
-        raise DamagedLogError(data.path(start), at, f"it does not hold entry {index}")
+        raise DamagedEntryError(data.path(start), at, f"it does not hold entry {index}", start + at)
 
 
 def _write_unit(units: Segments, index: int, unit: bytes) -> None:

@@ -167,8 +167,8 @@ class BackupProcessor:
             if backup is not self._backup or backup.epoch != log.epoch:
                 reply(connection, command, ResponseCode.ILLEGAL_OPERATION, "the backup has ended meanwhile")
                 return
-            run = log.run(index, backup.last_index, SLICE_BYTES)
             try:
+                run = log.run(index, backup.last_index, SLICE_BYTES)
                 log.check_run(index, run)
             except DamagedEntryError as error:
                 # It is repaired meanwhile, if somebody has it whole.

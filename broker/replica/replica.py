@@ -75,7 +75,7 @@ from log import cuts
 from log.cold_reads import ColdReads
 from log.entry_log import FlushJob, Run
 from log.entry_range import EntryRange
-from log.errors import DamagedEntryError, DamagedLogError, DamagedRangeError, DiskFullError
+from log.errors import DamagedEntryError, DamagedRangeError, DiskFullError
 from log.hard_state import HardState as StoredHardState
 from log.layout import HEADER_BYTES
 from log.record import (
@@ -576,12 +576,19 @@ class Replica:
                 durability.acknowledge_written(self.now_ns)
 
     def _clip(self, first_index: int, last_index: int) -> Run:
-        """Returns the entries of one append; none of them where damage keeps the log from finding the first."""
-        try:
-            return self._log.run(first_index, last_index, self.limits.append_bytes_max)
-        except DamagedLogError:
-            self._log.doubt_units()
-            return Run(first_index, 0, memoryview(b""))
+        """Returns the entries of one append, for raft: as many as fit, from `first_index` to `last_index` at most.
+
+        They end before an entry whose header is damaged. If that is the first one the run has no bytes.
+        """
+        entries = self._log
+        while True:
+            try:
+                return entries.run(first_index, last_index, self.limits.append_bytes_max)
+            except DamagedEntryError as error:
+                damaged = entries.index_of(error.position)
+                if damaged is None or damaged <= first_index:
+                    return Run(first_index, error.position, memoryview(b""))
+                last_index = damaged - 1
 
     def _on_send(self, effect: fx.Send) -> None:
         link = self.links.get(effect.message.target)
@@ -593,7 +600,7 @@ class Replica:
         else:
             assert isinstance(run, Run), "clipped by this replica's own log"
             assert isinstance(effect.message, AppendRequest), "only appends carry entries"
-            # What is damaged is as if lost on the way: raft sends it again, and `repairs` has it put back.
+            # Damage is as if lost on the way: raft sends it again, and `repairs` has it put back.
             if not run.body:
                 return
             try:

@@ -38,8 +38,7 @@ def delete_expired(
     Returns how many. Raises `DiskFullError`.
     """
     store, entry_log = replica.store, replica.store.log
-    starts = entry_log.file_starts()
-    if len(starts) < 2:
+    if len(entry_log.file_starts()) < 2:
         return 0
 
     waiting_from: int | None = None
@@ -61,7 +60,8 @@ def delete_expired(
     first_index = entry_log.first_index
     try:
         removed = delete()
-        if not removed and entry_log.index_at(starts[1]) > store.snapshot_index + 1:
+        _, second = next(entry_log.file_beginnings(), (0, 0))
+        if not removed and second > store.snapshot_index + 1:
             # Nothing goes that the snapshot does not cover; whether the first file may go shows behind a new one, which
             # is there at once unless the state is large: then the next look finds it.
             replica.save_snapshot()

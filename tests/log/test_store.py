@@ -744,6 +744,27 @@ def test_expired_files_go_with_their_queues_but_not_beyond_the_snapshot(
     assert derived(store) == before
 
 
+@pytest.mark.parametrize("file", [1, 2, 4])
+def test_a_damaged_header_at_the_beginning_of_a_file_does_not_keep_the_log(
+    file: int, disk: MemoryDisk, store: Store
+) -> None:
+    send_many(store, 100)
+    store.dispatch(99, NOW)
+    flush(store)
+    store.save_snapshot(99, b"state")
+    store.close(99)
+    store, _ = open_store(disk)
+    start = store.log.file_starts()[file]
+    _flip(disk, f"{TINY.dledger_directory}/data/{start:020d}", 2)
+    policy = RetentionPolicy(reserved_ms=1000, files_per_pass=100)
+    last = store.log.file_starts()[-1]
+    assert store.delete_expired(policy, wall_ms=NOW + 10**9, is_delete_hour=True) > file
+    assert store.log.first_position == last
+    store, report = open_store(disk.kill())
+    assert report.log.kind is RecoveryKind.CLEAN
+    assert store.log.first_position == last
+
+
 def test_the_log_never_begins_with_an_entry_that_may_be_replaced(store: Store) -> None:
     """In seed 3019 it did: power took that entry, and another leader's shorter one belonged into the file before."""
     send_many(store, 100)

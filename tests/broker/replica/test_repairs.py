@@ -277,13 +277,15 @@ def test_a_unit_that_leads_to_another_message_gives_nobody_that_one() -> None:
     assert len(client.pull("T", "g", 0, count=8).bodies) == 8
 
 
-def test_damaged_entries_are_not_sent_to_a_follower_that_lacks_them() -> None:
+@pytest.mark.parametrize("at", [HEADER_BYTES + 600, 0, 24], ids=["body", "magic", "position"])
+@pytest.mark.parametrize("offset", [0, 3, 5])
+def test_damaged_entries_are_not_sent_to_a_follower_that_lacks_them(at: int, offset: int) -> None:
     group = group_of(scrubbed=False)
     away = group.follower
     group.kill(away)
     group.replace_disk(away)
     damage = Damage(group, group.leader)
-    damage.entry(entry_of(damage.replica, 5), HEADER_BYTES + 600)
+    damage.entry(entry_of(damage.replica, offset), at)
     refused = []
 
     def watch(source: str, target: str, frame: Frame) -> bool:
