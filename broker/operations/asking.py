@@ -19,7 +19,7 @@ from broker.client.transport.core import broker_error
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import RemotingError
-from broker.remoting.route import ClusterInfo
+from broker.remoting.route import MASTER_ID, ClusterInfo
 
 AT_ONCE = 16
 """Requests of one operation that are under way at once."""
@@ -148,6 +148,15 @@ class Groups:
         After a BrokerError with code 1 or a ConnectionFailed the outcome is unknown. Raises them, and NoRoute.
         """
         await self.read(name, code, fields)
+
+
+def leaderless(info: ClusterInfo) -> tuple[Missing, ...]:
+    """Return the registered groups whose leader is not, sorted by name."""
+    return tuple(
+        Missing(group=name, why="no leader is registered")
+        for name, data in sorted(info.broker_table.items())
+        if MASTER_ID not in data.broker_addresses
+    )
 
 
 def read_body(response: RemotingCommand, address: str, decode: Callable[[bytes | memoryview], Body]) -> Body:

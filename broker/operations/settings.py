@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from broker.client.admin import AdminClient
-from broker.client.errors import BrokerError, UsageError
+from broker.client.errors import BrokerError, ClientError, UsageError
 from broker.operations.asking import Groups, each
 from broker.operations.errors import NotThere
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -29,46 +29,34 @@ class NodeSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
-    """The settings of one node by their names, RocketMQ's where it has one; secrets are told to nobody."""
+    """The settings of one node by their names, RocketMQ's where it has one; secrets are told to nobody. None with a
+    ``failure``, of a node that did not tell."""
 
     broker: str
     address: str
     settings: tuple[NodeSetting, ...]
+    failure: str | None = None
 
 
 async def settings_in_force(admin: AdminClient, *, address: str | None = None) -> list[NodeSettings]:
-    """Return the settings of every registered node, or of the one at an address. Raises NotThere, ClientError."""
-    nodes = await _nodes(admin, address)
+    """Return the settings of every registered node, or of the one at an address.
+
+    A node that does not tell has a failure instead; where none tells, the first one's error is raised. Raises NotThere,
+    ClientError.
+    """
+    errors: list[ClientError] = []
 
     async def ask(node: tuple[str, str]) -> NodeSettings:
-        broker, at = node
-        response = await admin.call(at, RequestCode.GET_BROKER_CONFIG, {"origins": "true"})
-        if response.code != ResponseCode.SUCCESS:
-            raise BrokerError(response.code, response.remark, at)
         try:
-            entries = parse(bytes(response.body).decode("utf-8", "replace"))
-        except PropertiesSyntaxError as error:
-            raise BrokerError(response.code, f"unreadable response: {error}", at) from error
-        fields = response.fields
-        tells = "changedSettings" in fields
-        changed = set(fields.get("changedSettings", "").split(";"))
-        given = set(fields.get("givenSettings", "").split(";"))
-        changeable = set(fields.get("changeableSettings", "").split(";"))
-        return NodeSettings(
-            broker=broker,
-            address=at,
-            settings=tuple(
-                NodeSetting(
-                    name=entry.key,
-                    value=entry.value,
-                    origin=_origin(entry.key, changed, given) if tells else "unknown",
-                    changeable=entry.key in changeable,
-                )
-                for entry in entries
-            ),
-        )
+            return await _settings_of(admin, *node)
+        except ClientError as error:
+            errors.append(error)
+            return NodeSettings(broker=node[0], address=node[1], settings=(), failure=str(error))
 
-    return await each(admin, nodes, ask)
+    found = await each(admin, await _nodes(admin, address), ask)
+    if len(errors) == len(found):
+        raise errors[0]
+    return found
 
 
 async def change_settings(
@@ -95,6 +83,34 @@ def _origin(key: str, changed: set[str], given: set[str]) -> Origin:
     if key in changed:
         return "run time"
     return "file" if key in given else "default"
+
+
+async def _settings_of(admin: AdminClient, broker: str, at: str) -> NodeSettings:
+    response = await admin.call(at, RequestCode.GET_BROKER_CONFIG, {"origins": "true"})
+    if response.code != ResponseCode.SUCCESS:
+        raise BrokerError(response.code, response.remark, at)
+    try:
+        entries = parse(bytes(response.body).decode("utf-8", "replace"))
+    except PropertiesSyntaxError as error:
+        raise BrokerError(response.code, f"unreadable response: {error}", at) from error
+    fields = response.fields
+    tells = "changedSettings" in fields
+    changed = set(fields.get("changedSettings", "").split(";"))
+    given = set(fields.get("givenSettings", "").split(";"))
+    changeable = set(fields.get("changeableSettings", "").split(";"))
+    return NodeSettings(
+        broker=broker,
+        address=at,
+        settings=tuple(
+            NodeSetting(
+                name=entry.key,
+                value=entry.value,
+                origin=_origin(entry.key, changed, given) if tells else "unknown",
+                changeable=entry.key in changeable,
+            )
+            for entry in entries
+        ),
+    )
 
 
 async def _nodes(admin: AdminClient, address: str | None) -> list[tuple[str, str]]:

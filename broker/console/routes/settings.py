@@ -6,9 +6,10 @@ from typing import Annotated
 
 import msgspec
 
-from broker.console.asking import Order, Question
+from broker.console.asking import InPart, Order, Question
 from broker.console.parameters import BrokerName, Nothing, Parameters
 from broker.console.seats import Seat
+from broker.operations.asking import Missing
 from broker.operations.settings import NodeSettings, change_settings, settings_in_force
 
 
@@ -20,9 +21,13 @@ class Changed(Parameters, frozen=True):
     address: BrokerName | None = None
 
 
-async def list_settings(seat: Seat, parameters: Nothing) -> list[NodeSettings]:
-    """The settings of every node."""
-    return await settings_in_force(seat.admin)
+async def list_settings(seat: Seat, parameters: Nothing) -> InPart[list[NodeSettings]]:
+    """The settings of every node that tells."""
+    nodes = await settings_in_force(seat.admin)
+    return InPart(
+        [one for one in nodes if one.failure is None],
+        tuple(Missing(group=one.broker, why=one.failure) for one in nodes if one.failure is not None),
+    )
 
 
 async def change(seat: Seat, parameters: Changed) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -28,7 +29,7 @@ async def get(
     """Show settings in force and where each is from: the default, the broker's file, a change at run time.
 
     They have RocketMQ's names where it has one. Secrets are told to nobody. The exit code is 1 for a name that no
-    broker has.
+    broker has, and where a registered broker does not answer, which is named.
     """
     from broker.operations.settings import settings_in_force
     from broker.tools.cli.output import print_json, print_table
@@ -49,15 +50,18 @@ async def get(
         for setting in one.settings
         if setting.name in names or (not names and (everything or setting.origin != "default"))
     ]
+    silent = [{"address": one.address, "why": one.failure} for one in nodes if one.failure is not None]
     if json:
-        print_json({"settings": rows})
+        print_json({"settings": rows, "missing": silent})
     else:
         columns = ["address", "name", "value", "origin", "changeable"]
         print_table(columns, [[row[column] for column in columns] for row in rows])
-    missing = sorted(set(names) - {str(row["name"]) for row in rows})
-    if missing:
-        raise CommandError(f"no broker has a setting {', '.join(missing)}", FAILED)
-    return 0
+    for missing in silent:
+        print(f"trivet: {missing['why']}", file=sys.stderr)
+    unknown = sorted(set(names) - {str(row["name"]) for row in rows})
+    if unknown:
+        raise CommandError(f"no broker has a setting {', '.join(unknown)}", FAILED)
+    return FAILED if silent else 0
 
 
 @app.command(name="set")

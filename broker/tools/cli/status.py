@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers, check_address
 
 if TYPE_CHECKING:
+    from broker.operations.asking import Missing
     from broker.tools.cluster.asking import AskedBroker
 
 _COLUMNS = (
@@ -54,10 +55,10 @@ def status(
 
     Lag is how many entries a replica has yet to apply of what its leader has committed. A replica that only its leader
     knows, because it is down, is listed too; its lag is what the leader knows not to be there. A group that has
-    no leader may be registered nowhere: name its brokers then. The exit code is 1 if a group has no serving leader or a
-    broker does not answer.
+    no leader may be registered nowhere: name its brokers then. The exit code is 1 if a group has no serving leader,
+    which is named, or a broker does not answer.
     """
-    from broker.tools.cli.output import print_json, print_table
+    from broker.tools.cli.output import print_json, print_table, tell_missing
 
     if brokers:
         asked = _named(brokers, servers)
@@ -65,9 +66,10 @@ def status(
     else:
         asked = _registered(servers)
         rows = [_row(broker, asked) for broker in asked] + _unregistered(asked)
-    healthy = bool(asked) and all(broker.error is None for broker in asked) and _every_group_is_led(asked)
+    missing = _missing(asked)
+    healthy = bool(asked) and all(broker.error is None for broker in asked) and not missing
     if json:
-        print_json({"healthy": healthy, "nodes": rows})
+        print_json({"healthy": healthy, "nodes": rows}, missing)
     elif not asked:
         print(
             "no broker is registered; for a group without a leader, name its brokers: trivet status HOST:PORT..."
@@ -80,6 +82,7 @@ def status(
             if row["error"] is not None:
                 # A client's error begins with the address that it is about.
                 print(row["error"] if row["node"] is None else f"{row['node']}: {row['error']}")
+    tell_missing(missing)
     return 0 if healthy else 1
 
 
@@ -108,9 +111,15 @@ def _registered(servers: Servers) -> list[AskedBroker]:
     raise failure
 
 
-def _every_group_is_led(brokers: list[AskedBroker]) -> bool:
+def _missing(brokers: list[AskedBroker]) -> list[Missing]:
+    """Return the groups of which no node that answers is a serving leader."""
     led = {broker.group for broker in brokers if broker.status is not None and broker.status.serving}
-    return all(broker.group in led for broker in brokers)
+    unled = sorted({broker.group for broker in brokers} - led)
+    if not unled:
+        return []
+    from broker.operations.asking import Missing  # loads the client
+
+    return [Missing(group=group, why="no node that answers is a serving leader") for group in unled]
 
 
 def _unregistered(brokers: list[AskedBroker]) -> list[dict[str, object]]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from broker.tools.cli.errors import USAGE, CommandError
+from broker.tools.cli.errors import FAILED, USAGE, CommandError
 from broker.tools.cli.moments import moment_ms
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJsonLines, Servers
+
+if TYPE_CHECKING:
+    from broker.operations.asking import Missing
 
 
 async def tail(
@@ -35,15 +38,16 @@ async def tail(
 ) -> int:
     """Follow a topic until Ctrl-C, --count or --timeout: each message with its place, id, tag and keys.
 
-    All queues are read, no position is stored, and no consumer group is disturbed. Leaders that die are waited for.
-    With --json a line is what `trivet message find` prints. The exit code is 1 if fewer than --count came in time.
+    All queues are read, no position is stored, and no consumer group is disturbed. Leaders that die are waited for, and
+    so are groups that had none at the beginning: each is named, and followed when it has one. With --json a line is
+    what `trivet message find` prints. The exit code is 1 if fewer than --count came in time, or a group is missing yet.
     """
     import trio
 
     from broker.client.consuming.subscription import SqlFilter
     from broker.operations.following import Follower
     from broker.tools.cli.message_output import print_message, print_message_json
-    from broker.tools.cli.output import tell_warnings
+    from broker.tools.cli.output import tell_missing, tell_warnings
     from broker.tools.cli.signals import stop_signals
 
     if count is not None and count < 1:
@@ -56,16 +60,20 @@ async def tail(
     wanted: str | SqlFilter = tags if sql is None else SqlFilter(sql)
     show = print_message_json if json else print_message
     shown = 0
+    missing: tuple[Missing, ...] = ()
     with stop_signals() as stopped:
         async with servers.admin() as admin, trio.open_nursery() as nursery:
 
             async def follow() -> None:
-                nonlocal shown
+                nonlocal shown, missing
                 async with Follower(
                     admin, topic, wanted=wanted, since_ms=moment_ms(since, "--since")
                 ) as follower:
                     last_s = trio.current_time()
                     while trio.current_time() - last_s < timeout_s:
+                        named = {one.group for one in missing}
+                        tell_missing(one for one in follower.missing if one.group not in named)
+                        missing = follower.missing
                         messages = await follower.take(min(1.0, timeout_s))
                         for message in messages[: None if count is None else count - shown]:
                             show(message)
@@ -80,4 +88,4 @@ async def tail(
             nursery.cancel_scope.cancel()
     if count is not None and shown < count:
         raise CommandError(f"only {shown} of {count} messages came")
-    return 0
+    return FAILED if missing else 0

@@ -89,20 +89,25 @@ async def list_topics(
     servers: Servers = DEFAULT_SERVERS,
     json: AsJson = False,
 ) -> int:
-    """List the topics that the name server knows."""
-    from broker.tools.cli.output import print_json
+    """List the topics that the name server knows.
+
+    Groups that have no leader are named, and the exit code is 1: topics that only they have may not be in the list.
+    """
+    from broker.operations.asking import leaderless
+    from broker.tools.cli.output import print_json, tell_missing
 
     async with servers.admin() as admin:
         info = await admin.cluster_info()
         topics = await admin.topics()
+    missing = leaderless(info)
     hidden = _SYSTEM_TOPICS | info.broker_table.keys() | info.cluster_table.keys()
     shown = [name for name in topics if everything or not (name in hidden or _is_system(name))]
     if json:
-        print_json({"topics": shown})
+        print_json({"topics": shown}, missing)
     else:
         for name in shown:
             print(name)
-    return 0
+    return tell_missing(missing)
 
 
 @app.command

@@ -10,15 +10,17 @@ import trio
 
 from broker.client.admin import AdminClient
 from broker.client.errors import BrokerError, ClientError, NoRoute
-from broker.operations.asking import Groups
+from broker.operations.asking import Groups, leaderless
 from broker.operations.clients import connected_clients
 from broker.operations.consumer_groups import delete_group, describe_group, list_groups
 from broker.operations.dead_letters import count_dead_letters, list_dead_letters, purge, redrive
 from broker.operations.doctor import diagnose
 from broker.operations.errors import InUse, NotThere
 from broker.operations.figures import between, sample
+from broker.operations.following import QUEUES_LOOKED_FOR_S, Follower
 from broker.operations.messages import find_messages, way_of
 from broker.operations.positions import Target, preview_reset, reset
+from broker.operations.settings import settings_in_force
 from broker.operations.topics import (
     alter_topic,
     create_topic,
@@ -230,6 +232,50 @@ async def test_what_is_looked_at_is_told_where_it_can_be(halves: Halves) -> None
     after = await sample(await halves.groups())
     assert ([one.group for one in before.missing], after.missing) == (["a"], ())
     assert [rate.stored_per_s for rate in between(before, after).topics] == [0.0]
+
+
+async def test_what_can_be_followed_is_and_the_rest_when_it_answers_again(halves: Halves) -> None:
+    halves.a[0].append("t", 0, b"before")
+    halves.b.append("t", 0, b"before")
+    await trio.sleep(1)
+    halves.lose()
+    async with Follower(halves.admin, "t") as follower:
+        assert [one.group for one in follower.missing] == ["a"]
+        halves.b.append("t", 1, b"b")
+        assert await bodies(follower) == [b"b"]
+        await halves.find_again()
+        halves.a[0].append("t", 1, b"a")
+        assert await bodies(follower) == [b"a"]
+        assert follower.missing == ()
+        halves.b.create_topic("t", 3)
+        halves.b.append("t", 2, b"in a new queue")
+        assert await bodies(follower) == [b"in a new queue"]
+        assert await bodies(follower, 0) == []
+
+
+async def bodies(follower: Follower, count: int = 1) -> list[bytes | None]:
+    """So many messages, or those that come until queues have been looked for."""
+    found: list[bytes | None] = []
+    with trio.move_on_after(3 * QUEUES_LOOKED_FOR_S):
+        while not count or len(found) < count:
+            found += [message.body for message in await follower.take()]
+    return found
+
+
+async def test_settings_are_told_of_nodes_that_answer(halves: Halves) -> None:
+    halves.a[2].script(RequestCode.GET_BROKER_CONFIG, code(1, "not now"))
+    told = await settings_in_force(halves.admin)
+    assert sorted((one.broker, bool(one.settings)) for one in told) == [
+        ("a", False), ("a", True), ("a", True), ("b", True)
+    ]  # fmt: skip
+    (failure,) = (one.failure for one in told if one.failure is not None)
+    assert failure == f"{halves.a[2].address} answered code 1: not now"
+    halves.lose()
+    assert [one.group for one in leaderless(await halves.admin.cluster_info())] == ["a"]
+    for broker in (*halves.a, halves.b):
+        broker.kill()
+    with pytest.raises(ClientError):
+        await settings_in_force(halves.admin)
 
 
 async def test_nothing_is_done_where_no_group_answers_and_a_refusal_is_no_absence(halves: Halves) -> None:
