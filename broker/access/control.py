@@ -16,7 +16,7 @@ from typing import Final
 from broker.access.accounts import Account, Accounts
 from broker.access.identification import Identification
 from broker.access.needs import Need, Subject, consuming, needs, publishing, reading, using
-from broker.access.refusal import Reason, RefusedError
+from broker.access.refusal import Reason, RefusedError, request_words
 from broker.remoting.command import RemotingCommand
 from broker.requests.connection import Greeting
 from broker.state.topic_rules import WAITING_TOPICS
@@ -118,11 +118,11 @@ def _check_needs(account: Account, command: RemotingCommand, wanted: list[Need])
     if need.subject is Subject.BROKER:
         raise RefusedError(
             Reason.NO_PERMISSION,
-            f"request {command.code} needs an administrator, and {account.access_key!r} is none",
+            f"{request_words(command.code)} needs an administrator, and {account.access_key!r} is none",
         )
     raise RefusedError(
         Reason.NO_PERMISSION,
-        f"{account.access_key!r} needs {need.permission.name} on {need.subject.value} {need.name!r}",
+        f"{account.access_key!r} needs {need.words} on {need.subject.value} {need.name!r}",
     )
 
 

@@ -13,7 +13,7 @@ from broker.access.accounts import Account, Accounts
 from broker.access.control import SEES_ALL, Sight
 from broker.access.identification import Identification, check_frame
 from broker.access.name_server_needs import NAME_SERVER_NEEDS, Need
-from broker.access.refusal import Reason, RefusedError
+from broker.access.refusal import Reason, RefusedError, request_words
 from broker.remoting.command import RemotingCommand
 from broker.remoting.signature import ACCESS_KEY
 from broker.requests.connection import Connection
@@ -71,7 +71,7 @@ class NameServerControl:
             if need is Need.ADMINISTRATOR:
                 raise RefusedError(
                     Reason.NO_PERMISSION,
-                    f"request {command.code} needs an administrator, and the sender is a broker",
+                    f"{request_words(command.code)} needs an administrator, and the sender is a broker",
                 )
             return SEES_ALL
         if connection.is_certified and need is not Need.ADMINISTRATOR and ACCESS_KEY not in command.fields:
@@ -104,7 +104,7 @@ def _check_need(need: Need, account: Account, command: RemotingCommand) -> None:
         raise _no_broker(command)
     raise RefusedError(
         Reason.NO_PERMISSION,
-        f"request {command.code} needs an administrator, and {account.access_key!r} is none",
+        f"{request_words(command.code)} needs an administrator, and {account.access_key!r} is none",
     )
 
 

@@ -40,6 +40,11 @@ class Need(NamedTuple):
     name: str
     permission: Permission
 
+    @property
+    def words(self) -> str:
+        """The permission as files of accounts have it."""
+        return "PUB or SUB" if self.permission is Permission.ANY else str(self.permission.name)
+
 
 ADMINISTRATOR: Final = Need(Subject.BROKER, "", Permission.ANY)
 

@@ -3,7 +3,7 @@
 from enum import Enum
 from typing import Final
 
-from broker.remoting.codes import ResponseCode
+from broker.remoting.codes import RequestCode, ResponseCode
 from broker.requests.errors import RequestError
 
 _REMARK_LENGTH_MAX: Final = 500
@@ -32,3 +32,11 @@ class RefusedError(RequestError):
         """`remark` may have a client's own words in it, which are cut."""
         super().__init__(ResponseCode.NO_PERMISSION, remark[:_REMARK_LENGTH_MAX])
         self.reason = reason
+
+
+def request_words(code: int) -> str:
+    """Returns a request's number and, if it has one, its name."""
+    try:
+        return f"request {code} ({RequestCode(code).name})"
+    except ValueError:
+        return f"request {code}"
