@@ -5,12 +5,12 @@ lacks the log's head, or is summed up (broker/replica/digests.py). A state that 
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Generator, Iterator
+from typing import Final, TypeVar
 
-from broker.remoting.pieces import Pieces
-from broker.state.writing import Written
 from broker.statistics.timings import Timings
+
+_Result = TypeVar("_Result")
 
 _OVER: Final = object()
 """What an iterator of steps gives that has no more."""
@@ -30,8 +30,10 @@ class StateWriting:
         """Something is being written: the next turn is wanted at once."""
         return bool(self._under_way)
 
-    def begin(self, written: Written, done: Callable[[Pieces, int], None]) -> Callable[[], None] | None:
-        """Writes a first step; `done` is called with the bytes, and the time that all steps took.
+    def begin(
+        self, written: Generator[None, None, _Result], done: Callable[[_Result, int], None]
+    ) -> Callable[[], None] | None:
+        """Does a first step; `done` is called with the bytes or the sum, and the time that all steps took.
 
         Returns what gives it up before that; None if all is done already.
         """
@@ -48,7 +50,9 @@ class StateWriting:
             if next(steps, _OVER) is None:
                 self._under_way.append(steps)
 
-    def _steps(self, written: Written, done: Callable[[Pieces, int], None]) -> Iterator[None]:
+    def _steps(
+        self, written: Generator[None, None, _Result], done: Callable[[_Result, int], None]
+    ) -> Iterator[None]:
         stopwatch, took_ns = self._timings.stopwatch, 0
         while True:
             began_ns = stopwatch()

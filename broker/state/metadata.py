@@ -279,7 +279,11 @@ class Metadata:
 
     def written(self, rows_at_once: int) -> Written:
         """Writes the whole state, a view if anything may be applied meanwhile; `restore` gives an equal `Metadata`."""
-        writer = MessagePackWriter(rows_at_once)
+        pieces = yield from MessagePackWriter(rows_at_once).map(self.tables(rows_at_once))
+        return cbor_map({"version": SNAPSHOT_VERSION, "tables": pieces})
+
+    def tables(self, rows_at_once: int) -> dict[str, Any]:
+        """Returns what a snapshot has of the state, by name: `Rows`, and what else a `MessagePackWriter` writes."""
 
         def rows(table: Sized, members: Iterable[Any]) -> Rows:
             return Rows(len(table), slices(members, rows_at_once))
@@ -304,8 +308,7 @@ class Metadata:
         if self.writers.portions:
             tables["writers"] = self.writers.rows(rows_at_once)
         assert not tables.keys() - set(_Tables.__struct_fields__), "what is written can be read"
-        pieces = yield from writer.map(tables)
-        return cbor_map({"version": SNAPSHOT_VERSION, "tables": pieces})
+        return tables
 
     def snapshot(self) -> bytes:
         """Returns the whole state as bytes."""

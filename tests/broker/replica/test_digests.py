@@ -5,6 +5,10 @@ from __future__ import annotations
 from broker.remoting.codes import RequestCode
 from broker.replica import digests
 from broker.replica.digests import STEPS, digest_of
+from broker.state.commands import CommitOffsets, DeleteTopic, PutTopic
+from broker.state.metadata import Metadata
+from broker.state.stored_offsets import StoredOffsets
+from broker.state.topic_rules import topic_config
 from tests.broker.harness import Group
 
 
@@ -64,3 +68,19 @@ def test_a_state_that_differs_has_another_digest() -> None:
     assert digest_of(replica.metadata) == before < 1 << 53
     replica.metadata.offsets["G", "T"][0] += 1
     assert digest_of(replica.metadata) != before
+
+
+def test_what_an_earlier_release_has_in_another_order_has_the_same_digest() -> None:
+    """0.1.0 wrote offsets as they came, by group and topic; now a group stands where its first offset came, even when
+    that is gone. Nodes that began with different snapshots of it told of a drift that was none."""
+    replayed = Metadata()
+    for topic in ("T1", "T2"):
+        replayed.apply(PutTopic(topic_config(topic, 1), 0))
+    for group, topic in (("A", "T1"), ("B", "T2"), ("A", "T2")):
+        replayed.apply(CommitOffsets(((group, topic, 0, 7),)))
+    replayed.apply(DeleteTopic("T1", 0))
+    assert list(replayed.offsets) == [("A", "T2"), ("B", "T2")]
+    loaded = Metadata.restore(replayed.snapshot())
+    loaded.offsets = StoredOffsets([("B", "T2", {0: 7}), ("A", "T2", {0: 7})])
+    assert loaded == replayed
+    assert digest_of(loaded) == digest_of(replayed)
