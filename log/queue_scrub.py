@@ -50,7 +50,7 @@ class _Compared:
         queue = self._scrub.queues.get(self._topic, self._queue_id)
         if queue is not self._queue:
             self._queue = queue
-            self._missed.clear()
+            self._forget()
         if queue is None:
             return False
         found = queue.unit(offset)
@@ -61,9 +61,10 @@ class _Compared:
             if self._missed:
                 self._write(before=offset)
         elif found[0] != physical_offset and self._leads_to_it(found, offset):
-            self._missed.clear()  # another life of the queue has this offset
+            self._forget()  # another life of the queue has this offset
         else:
             self._missed[offset] = wanted
+            self._scrub.missing[self] = None
         return False
 
     def _leads_to_it(self, unit: tuple[int, int, int], offset: int) -> bool:
@@ -79,8 +80,8 @@ class _Compared:
 
     def _write(self, before: int) -> None:
         """Writes what was missed before an offset; what was missed behind it was of an earlier life."""
-        queue, missed = self._queue, self._missed
-        self._missed = {}
+        queue, missed = self._queue, self._missed.copy()
+        self._forget()
         if queue is None:
             return
         for offset, unit in missed.items():
@@ -89,16 +90,15 @@ class _Compared:
                 if changed is not None:
                     self._scrub.corrected.append(changed)
 
-    @property
-    def misses(self) -> bool:
-        """A unit is damaged, and was not put right yet."""
-        return bool(self._missed)
+    def _forget(self) -> None:
+        """Forgets what was missed."""
+        self._missed.clear()
+        self._scrub.missing.pop(self, None)
 
     def ended(self) -> None:
         """The end of the log is reached: what was missed belongs to the life of now."""
         if self._scrub.queues.get(self._topic, self._queue_id) is self._queue:
             self._write(before=1 << 62)
-        self._missed.clear()
 
 
 class _Pool:
@@ -118,6 +118,8 @@ class QueueScrub:
         self.corrected: list[Range] = []
         """Where units were written, to be flushed: the caller takes them out."""
         self._compared: dict[tuple[str, int], _Compared] = {}
+        self.missing: dict[_Compared, None] = {}
+        """Those of which a unit is damaged, and was not put right yet."""
         # Nothing else is used of what both stand for; C would add units by itself.
         self._dispatcher = Dispatcher(
             log, cast(ConsumeQueues, self), cast(IndexFiles, index), replace(options, loops=PURE)
@@ -139,15 +141,16 @@ class QueueScrub:
     @property
     def misses(self) -> bool:
         """Units are known to be damaged: the pass should come to where they can be put right."""
-        return any(compared.misses for compared in self._compared.values())
+        return bool(self.missing)
 
     def ended(self) -> None:
         """The pass has come to the end of the log."""
-        for compared in self._compared.values():
+        for compared in tuple(self.missing):
             compared.ended()
         self.begin()
 
     def begin(self) -> None:
         """A pass begins."""
         self._compared.clear()
+        self.missing.clear()
         self._dispatcher.forget_topics()
