@@ -113,7 +113,7 @@ class QueueReads:
         offset = header.queue_offset
         end = min(result.max_offset, offset + scanned)
         size = 0
-        removed = False
+        removed = damaged = False
         while offset < end and len(records) < count:
             # Each pass gives the units of one file of the queue.
             for physical_offset, length, tags_code in queue.units(offset, end - offset):
@@ -144,17 +144,22 @@ class QueueReads:
                 except OutOfRangeError:
                     if length != NO_RECORD_BYTES and not _is_gone(queue, offset, physical_offset, log):
                         log.doubt_units()
+                        damaged = True
                         end = offset
                         break
                     removed = True
                     offset += 1
                     continue
+                except DamagedEntryError:
+                    damaged = True
+                    end = offset
+                    break
                 size += length
                 offset += 1
                 if len(records) == count:
                     break
         if offset == header.queue_offset:
-            assert log.units_doubted, "a consumer that is told to go on gets further"
+            assert damaged, "a consumer that is told to go on gets further"
             result.is_damaged = True
             result.code, result.status = ResponseCode.PULL_RETRY_IMMEDIATELY, "DAMAGED"
             return result

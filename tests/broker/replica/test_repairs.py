@@ -9,11 +9,13 @@ from structlog.testing import capture_logs
 
 from broker.peers.protocol import EntriesLent, EntriesWanted, Frame
 from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
 from broker.replica.replica import Replica
 from broker.statistics.events import Event
 from log.consume_queue import UNIT_BYTES as QUEUE_UNIT_BYTES
 from log.errors import DamagedEntryError
 from log.layout import HEADER_BYTES, UNIT_BYTES
+from tests.broker.fields import pull_fields
 from tests.broker.harness import SMALL_STORE, Group, Pulled
 
 MESSAGES = 60
@@ -261,6 +263,23 @@ def test_a_reader_is_never_given_damaged_bytes_and_has_them_repaired(role: str) 
     assert first.next_offset == 5
     group.run_until(lambda: damage.replica.repairs.repaired == 1, "it is repaired")
     assert [body[:2] for body in client.pull("T", "g", 5, count=2).bodies] == [b"05", b"06"]
+
+
+def test_a_reader_with_a_condition_is_given_what_comes_before_damage() -> None:
+    group = group_of(scrubbed=False)
+    damage = Damage(group, group.leader)
+    damage.entry(entry_of(damage.replica, 5), HEADER_BYTES + 600)
+    client = group.connect(group.leader)
+
+    def ask(offset: int) -> RemotingCommand:
+        fields = pull_fields(queueOffset=offset, sysFlag=4, expressionType="SQL92")
+        return client.call(RequestCode.PULL_MESSAGE, fields | {"subscription": "KEYS is not null"})
+
+    first = Pulled.of(ask(0))
+    assert [body[:2] for body in first.bodies] == [b"%02d" % number for number in range(5)]
+    assert first.next_offset == 5
+    group.run_until(lambda: damage.replica.repairs.repaired == 1, "it is repaired")
+    assert [body[:2] for body in Pulled.of(ask(5)).bodies][:2] == [b"05", b"06"]
 
 
 def test_a_unit_that_leads_to_another_message_gives_nobody_that_one() -> None:
