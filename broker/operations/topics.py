@@ -18,7 +18,7 @@ from broker.operations.asking import Groups, read_body
 from broker.operations.errors import InUse, NotThere
 from broker.remoting.admin_bodies import GroupList
 from broker.remoting.admin_bodies import TopicStats as Ranges
-from broker.remoting.bodies import TopicConfig
+from broker.remoting.bodies import TopicConfig, TopicConfigTable
 from broker.remoting.codes import Permission, RequestCode, ResponseCode
 from broker.remoting.json_body import decode_body
 from broker.remoting.route import MASTER_ID
@@ -289,10 +289,18 @@ async def _has_members(groups: Groups, name: str, group: str, topic: str) -> boo
 
 
 async def _config(groups: Groups, name: str, topic: str) -> TopicConfig | None:
-    accepted = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
+    accepted = (
+        ResponseCode.SUCCESS,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+    )
     response = await groups.read(name, RequestCode.GET_TOPIC_CONFIG, {"topic": topic}, accepted=accepted)
     if response.code == ResponseCode.TOPIC_NOT_EXIST:
         return None
+    if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # RocketMQ 4.9 tells of all topics together
+        response = await groups.read(name, RequestCode.GET_ALL_TOPIC_CONFIG, {})
+        table = read_body(response, name, lambda body: decode_body(body, TopicConfigTable))
+        return table.topic_config_table.get(topic)
     return read_body(response, name, lambda body: decode_body(body, TopicConfig))
 
 

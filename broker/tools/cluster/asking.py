@@ -195,7 +195,13 @@ def _tls_reason(error: OSError) -> str:
 
 def node_status(address: str, **options: Unpack[Asking]) -> NodeStatus:
     """One broker's status; raises ClientError."""
-    reply = ask(address, RequestCode.TRIVET_NODE_STATUS, **options)
+    try:
+        reply = ask(address, RequestCode.TRIVET_NODE_STATUS, **options)
+    except BrokerError as error:
+        if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise
+        remark = "it is no Trivet broker, and tells no status; mqadmin clusterList shows RocketMQ's"
+        raise BrokerError(error.code, remark, address) from error
     try:
         return decode_node_status(reply.body)
     except msgspec.MsgspecError as error:

@@ -278,6 +278,21 @@ async def test_settings_are_told_of_nodes_that_answer(halves: Halves) -> None:
         await settings_in_force(halves.admin)
 
 
+async def test_a_topic_is_looked_up_in_the_list_of_a_broker_that_knows_no_question_for_one(
+    halves: Halves,
+) -> None:
+    unknown = code(3, "request type 351 not supported")
+    for topic, found in (("t", ["a", "b"]), ("nowhere", ["a"])):
+        halves.a[0].create_topic("nowhere", 1)
+        halves.b.script(RequestCode.GET_TOPIC_CONFIG, unknown)
+        groups = await halves.groups()
+        stats = await topic_stats(groups, topic)
+        assert ([at.broker for at in stats.brokers], names(groups)) == (found, [])
+    halves.b.script(RequestCode.GET_TOPIC_CONFIG, unknown)
+    groups = await halves.groups()
+    assert await what_it_changes(groups, plan_topic(groups, "t", queues=3)) == ["a", "b"]
+
+
 async def test_nothing_is_done_where_no_group_answers_and_a_refusal_is_no_absence(halves: Halves) -> None:
     groups = await halves.groups()
     for broker in (halves.a[0], halves.b):
