@@ -143,7 +143,8 @@ class Scrubbing:
         entries = self._store.log
         start = position - position % entries.file_bytes
         mapped = entries.file_at(start)
-        return EntryScrub(mapped, start, index, position, self._last_index, size, entries.term_runs())
+        terms, end = entries.term_runs(), entries.end_position
+        return EntryScrub(mapped, start, index, position, self._last_index, size, terms, end)
 
     def done(self, job: Scrub, now_ns: int, wall_ms: int) -> None:
         """The job has run."""
