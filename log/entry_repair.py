@@ -93,7 +93,10 @@ def whole_again(log: EntryLog, index: int) -> tuple[int, int] | None:
     for start in log.file_starts():
         if start > behind:
             number = HEADER.unpack_from(log.file_at(start).buffer, 0)[2]
-            if index < number <= log.last_index and _has_header(log, number, start):
+            if not index < number <= log.last_index or not _has_header(log, number, start):
+                continue
+            noted = log.noted(number)
+            if noted is None or noted[0] == start:  # else it is the index in that header that is damaged
                 return int(number), start
     return None
 

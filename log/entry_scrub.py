@@ -39,8 +39,8 @@ class EntryScrub:
     """Checks entries from `index` at `position` on: those that begin in the next `slice_bytes`, one at least.
 
     It ends at the end of the data file, which begins at `start` of the log, and behind entry `last_index`, which is
-    committed. `terms` are the (first index, term) of all runs of terms in the log, whose bytes end at `log_end`. What it
-    has found stands in the other fields when `run` has returned.
+    committed. `terms` are the (first index, term) of all runs of terms in the log, whose bytes end at `log_end`. What
+    it has found stands in the other fields when `run` has returned.
     """
 
     mapped: MappedFile
@@ -68,7 +68,9 @@ class EntryScrub:
         buffer = self.mapped.buffer
         index = self.index
         run = bisect_right(self.terms, index, key=itemgetter(0)) - 1
-        has_marker = self.start + file_bytes < self.log_end  # in the last file it would be a page of another one
+        has_marker = (
+            self.start + file_bytes < self.log_end
+        )  # in the last file it would be a page of another one
         while index <= self.last_index and at < end:
             if has_marker and END_MARKER.unpack_from(buffer, at) == (END_MAGIC, file_bytes - at):
                 at = file_bytes

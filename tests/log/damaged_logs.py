@@ -1,6 +1,7 @@
 """Random logs of several files, and what they consist of, for tests that damage them."""
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -19,7 +20,8 @@ OPTIONS = StoreOptions(
 )
 
 
-class Thing(NamedTuple):
+@dataclass(frozen=True)
+class Thing:
     """An entry, or the end marker before entry `index`: bytes [begin, end) of the log."""
 
     index: int

@@ -1,0 +1,117 @@
+"""The scrub of index files: the damaged one is named, and is filled anew with the keys that go by."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from log.errors import DamagedLogError
+from log.index_file import ENTRY_BYTES, HEADER_BYTES, IndexFiles
+from log.index_scrub import IndexScrubber
+from log.options import StoreOptions
+from tests.log.memory_disk import MemoryDisk
+from tests.log.messages import NOW
+
+OPTIONS = StoreOptions(index_slots=7, index_entries=16, index_mappings=2)
+ENTRIES_AT = HEADER_BYTES + 4 * OPTIONS.index_slots + ENTRY_BYTES  # entry 0 is none
+
+
+@st.composite
+def keys_of_entries(draw: Any) -> list[list[bytes]]:
+    """The keys of each record of a log."""
+    key = st.sampled_from([b"T#a", b"T#b", b"T#c", b"U#a"])
+    return [draw(st.lists(key, max_size=3)) for _ in range(draw(st.integers(20, 60)))]
+
+
+def columns(entries: list[list[bytes]], first: int, last: int) -> tuple[list[bytes], list[int], list[int]]:
+    rows = [
+        (key, 48 + 100 * number, NOW + 700 * number)
+        for number in range(first, last)
+        for key in entries[number]
+    ]
+    return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
+
+
+def filled(disk: MemoryDisk, entries: list[list[bytes]], draw: Any) -> IndexFiles:
+    """Index files with the keys of all records, which a checkpoint has summed up."""
+    index = IndexFiles(disk, OPTIONS)
+    for number in range(len(entries)):
+        keys, offsets, times = columns(entries, number, number + 1)
+        if keys:
+            index.put(keys, offsets, times, NOW)
+        if draw(st.booleans()):
+            index.write()
+    index.write()
+    index.notes()
+    return index
+
+
+def found_by(scrubber: IndexScrubber) -> list[DamagedLogError]:
+    """What a pass over all files finds."""
+    found = []
+    scrubber.begin()
+    while (job := scrubber.job()) is not None:
+        job.run()
+        damage = scrubber.done(job)
+        found += [] if damage is None else [damage]
+    return found
+
+
+def go_by(scrubber: IndexScrubber, entries: list[list[bytes]], draw: Any) -> None:
+    """All records of the log go by, in slices of any size."""
+    first = 0
+    while first < len(entries):
+        last = draw(st.integers(first + 1, len(entries)))
+        scrubber.put(*columns(entries, first, last), NOW)
+        first = last
+    scrubber.passed(0, is_whole=True)
+
+
+def contents(disk: MemoryDisk) -> dict[str, bytes]:
+    return {path: bytes(file.seen) for path, file in disk.files.items()}
+
+
+@given(st.data())
+def test_files_without_damage_are_left_alone(data: st.DataObject) -> None:
+    disk = MemoryDisk()
+    entries = data.draw(keys_of_entries())
+    scrubber = IndexScrubber(filled(disk, entries, data.draw))
+    before = contents(disk)
+    for _ in range(2):
+        assert found_by(scrubber) == []
+        go_by(scrubber, entries, data.draw)
+    assert (scrubber.corrected, scrubber.given_up) == ([], [])
+    assert contents(disk) == before
+
+
+@given(st.data(), st.booleans())
+def test_a_damaged_file_is_named_and_made_anew_to_the_byte(data: st.DataObject, is_page: bool) -> None:
+    disk = MemoryDisk()
+    entries = data.draw(keys_of_entries())
+    index = filled(disk, entries, data.draw)
+    scrubber = IndexScrubber(index)
+    before = contents(disk)
+    names = index.full_files()
+    if not names:
+        return
+    name = data.draw(st.sampled_from(names))
+    file = index.named(name)
+    assert file is not None
+    seen = disk.files[f"index/{name}"].seen
+    at = data.draw(st.integers(0, file.place_of(file.count) - 1))
+    if ENTRIES_AT - ENTRY_BYTES <= at < ENTRIES_AT:
+        return
+    if is_page:
+        other = data.draw(st.sampled_from(sorted(before)))
+        end = file.place_of(file.count)
+        seen[at:end] = before[other][at:end]
+        if bytes(seen) == before[f"index/{name}"]:
+            return
+    else:
+        seen[at] ^= 1 << data.draw(st.integers(0, 7))
+    assert [damage.file for damage in found_by(scrubber)] == [f"index/{name}"]
+    go_by(scrubber, entries, data.draw)
+    assert [mapped.path for mapped, _, _ in scrubber.corrected] == [f"index/{name}"]
+    assert scrubber.given_up == []
+    assert contents(disk) == before
+    assert found_by(scrubber) == []

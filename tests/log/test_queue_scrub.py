@@ -1,0 +1,83 @@
+"""The scrub of queues: it puts right the units that are damaged, by the log, and writes no other."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from log.consume_queue import UNIT_BYTES
+from log.index_scrub import IndexScrubber
+from log.queue_scrub import QueueScrub, Range
+from log.store import Store
+from tests.log.memory_disk import MemoryDisk
+from tests.log.messages import NOW, TINY, Writer
+
+FILE_BYTES = TINY.consume_queue_file_units * UNIT_BYTES
+
+
+@st.composite
+def stores(draw: Any, disk: MemoryDisk) -> Store:
+    """A store with some messages in some queues, all of them dispatched."""
+    store, _ = Store.open(disk, TINY, NOW)
+    writer = Writer(store)
+    queues = st.tuples(st.sampled_from(["T", "U", "TRIVET_SYS_RAFT_LOG"]), st.integers(0, 1))
+    for topic, queue_id in draw(st.lists(queues, min_size=1, max_size=60)):
+        tags = draw(st.sampled_from([b"", b"TAGS\x01red"]))
+        writer.send(topic, queue_id, body=bytes(draw(st.integers(1, 90))), properties=tags)
+    while store.dispatched_index < store.log.last_index:
+        store.dispatch(store.log.last_index, NOW)
+    return store
+
+
+def queue_files(disk: MemoryDisk) -> dict[str, bytes]:
+    return {path: bytes(file.seen) for path, file in disk.files.items() if "consumequeue/" in path}
+
+
+def corrected(store: Store, draw: Any, first_index: int) -> list[Range]:
+    """Returns what a pass from an entry on writes, in slices of any size."""
+    scrub = QueueScrub(store.log, store.queues, IndexScrubber(store.index), store.options)
+    scrub.begin()
+    while first_index <= store.log.last_index:
+        last_index = draw(st.integers(first_index, store.log.last_index))
+        scrub.check(first_index, last_index)
+        first_index = last_index + 1
+    scrub.ended()
+    assert not scrub.misses
+    return scrub.corrected
+
+
+@given(st.data())
+def test_queues_without_damage_are_right_from_wherever_and_in_whatever_slices(data: st.DataObject) -> None:
+    disk = MemoryDisk()
+    store = data.draw(stores(disk))
+    before = queue_files(disk)
+    first = data.draw(st.integers(store.log.first_index, store.log.last_index))
+    assert corrected(store, data.draw, first) == []
+    assert queue_files(disk) == before
+
+
+@given(st.data(), st.booleans())
+def test_damaged_units_are_written_anew_and_no_other(data: st.DataObject, is_page: bool) -> None:
+    disk = MemoryDisk()
+    store = data.draw(stores(disk))
+    before = queue_files(disk)
+    queues = [queue for queue in store.queues if queue.max_offset]
+    if not queues:
+        return
+    queue = data.draw(st.sampled_from(queues))
+    offset = data.draw(st.integers(0, queue.max_offset - 1))
+    start = offset * UNIT_BYTES // FILE_BYTES * FILE_BYTES
+    path = f"consumequeue/{queue.topic}/{queue.queue_id}/{start:020d}"
+    seen = disk.files[path].seen
+    if is_page:
+        # The bytes of a file of any queue, in the place of those of this one.
+        other = data.draw(st.sampled_from(sorted(before)))
+        units = min(queue.max_offset * UNIT_BYTES - start, FILE_BYTES)
+        seen[:units] = before[other][:units]
+    else:
+        at = offset * UNIT_BYTES - start + data.draw(st.integers(0, UNIT_BYTES - 1))
+        seen[at] ^= 1 << data.draw(st.integers(0, 7))
+    changed = [at for at in range(0, FILE_BYTES, UNIT_BYTES) if seen[at : at + 20] != before[path][at : at + 20]]
+    written = corrected(store, data.draw, store.log.first_index)
+    assert sorted((mapped.path, begin) for mapped, begin, _ in written) == [(path, at) for at in changed]
+    assert queue_files(disk) == before
