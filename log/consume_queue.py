@@ -228,7 +228,17 @@ class ConsumeQueue:
         """Raises `min_offset` to the first unit whose record is still in the log, which begins at `physical_begin`."""
         # No record begins at physical offset 0 (an entry header comes first), so that fillers never count.
         bound = max(physical_begin, 1)
-        self.min_offset = self._first(self.min_offset, lambda unit: unit[0] >= bound)
+        begin = self.min_offset
+        first = self._first(begin, lambda unit: unit[0] >= bound)
+        # A damaged unit that seems to be of a record that is gone leads behind others that are not.
+        while first - 2 >= begin and self._unit_of_file(first - 2)[0] >= bound:
+            first = self._first(begin, lambda unit: unit[0] >= bound, first - 2)
+        self.min_offset = first
+
+    def begins_in(self, physical_begin: int) -> bool:
+        """True if the record of the first unit is in the log, which begins there: no unit is to be passed."""
+        begin = self.min_offset
+        return begin < self.max_offset and self._unit_of_file(begin)[0] >= max(physical_begin, 1)
 
     def delete_before(self, physical_begin: int) -> int:
         """Does `correct_min`, and removes files without a record in the log, but never the last; returns how many."""
@@ -495,21 +505,27 @@ class ConsumeQueue:
     def _mapped_tail(self) -> MappedFile:
         return self._pool.get(self, self.tail_start)
 
-    def _first(self, begin: int, holds: Callable[[tuple[int, int, int]], bool]) -> int:
-        """Returns the first offset from `begin` for whose unit `holds` is true, `max_offset` if there is none.
+    def _first(
+        self, begin: int, holds: Callable[[tuple[int, int, int]], bool], end: int | None = None
+    ) -> int:
+        """Returns the first offset from `begin` for whose unit `holds` is true, `end` if there is none.
 
-        It must be false for all units before that one and true for all behind it.
+        It must be false for all units before that one and true for all behind it. Without `end` it is `max_offset`.
         """
-        low, high = begin, self.max_offset
+        low, high = begin, self.max_offset if end is None else end
         while low < high:
             middle = (low + high) // 2
-            first = middle - middle % self._file_units
-            buffer = self._pool.get(self, first * UNIT_BYTES).buffer
-            if holds(UNIT.unpack_from(buffer, (middle - first) * UNIT_BYTES)):
+            if holds(self._unit_of_file(middle)):
                 high = middle
             else:
                 low = middle + 1
         return low
+
+    def _unit_of_file(self, offset: int) -> tuple[int, int, int]:
+        """Returns a unit whatever the extent of the queue is: a file holds it."""
+        first = offset - offset % self._file_units
+        buffer = self._pool.get(self, first * UNIT_BYTES).buffer
+        return UNIT.unpack_from(buffer, (offset - first) * UNIT_BYTES)
 
     def _contiguous_starts(self) -> list[int]:
         """Returns the files that follow each other without a hole up to the last one; removes all others."""

@@ -143,7 +143,8 @@ class ConsumeQueues:
                     if is_whole and queue.max_offset != note.max_offset:
                         build_again(queue, note)  # an older file is not the one that was noted
                         continue
-                queue.correct_min(physical_begin)
+                if not queue.begins_in(physical_begin):
+                    queue.correct_min(physical_begin)
                 queue.is_built_before(physical_end)
         noted = {(note.topic, note.queue_id) for note in notes}
         for topic, queue_id in found:

@@ -5,7 +5,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from log.consume_queue import UNIT_BYTES
+from log.consume_queue import UNIT_BYTES, ConsumeQueue
+from log.consume_queues import ConsumeQueues
 from log.index_scrub import IndexScrubber
 from log.queue_scrub import QueueScrub, Range
 from log.store import Store
@@ -77,7 +78,43 @@ def test_damaged_units_are_written_anew_and_no_other(data: st.DataObject, is_pag
     else:
         at = offset * UNIT_BYTES - start + data.draw(st.integers(0, UNIT_BYTES - 1))
         seen[at] ^= 1 << data.draw(st.integers(0, 7))
-    changed = [at for at in range(0, FILE_BYTES, UNIT_BYTES) if seen[at : at + 20] != before[path][at : at + 20]]
+    changed = [
+        at for at in range(0, FILE_BYTES, UNIT_BYTES) if seen[at : at + 20] != before[path][at : at + 20]
+    ]
     written = corrected(store, data.draw, store.log.first_index)
     assert sorted((mapped.path, begin) for mapped, begin, _ in written) == [(path, at) for at in changed]
     assert queue_files(disk) == before
+
+
+def queue_of(disk: MemoryDisk, count: int) -> tuple[ConsumeQueues, ConsumeQueue]:
+    queues = ConsumeQueues(disk, TINY)
+    queue = queues.make("T", 0)
+    for offset in range(count):
+        queue.append(offset, 48 + 100 * offset, 90, 0)
+    return queues, queue
+
+
+ANY_OFFSET = st.integers(-(1 << 63), (1 << 63) - 1)
+
+
+@given(st.data(), st.integers(2, 60))
+def test_a_damaged_unit_has_retention_pass_no_other_message(data: st.DataObject, count: int) -> None:
+    queues, queue = queue_of(MemoryDisk(), count)
+    gone, damaged = data.draw(st.integers(0, count - 1)), data.draw(st.integers(0, count - 1))
+    queue.correct(damaged, (data.draw(ANY_OFFSET), 90, 0))
+    queues.delete_before(100 * gone)
+    # The message of the damaged unit itself may be lost: its unit tells nothing, and those before it are gone.
+    assert queue.min_offset <= gone + (damaged == gone)
+
+
+@given(st.data(), st.integers(2, 60))
+def test_damaged_units_have_a_start_pass_no_message(data: st.DataObject, count: int) -> None:
+    disk = MemoryDisk()
+    queues, queue = queue_of(disk, count)
+    notes, _, _ = queues.notes()
+    # Of the last file the start itself sees it.
+    for offset in range(data.draw(st.integers(1, count)), min(count, notes[0].checksum_begin)):
+        queue.correct(offset, (data.draw(ANY_OFFSET), 90, 0))
+    again = ConsumeQueues(disk, TINY)
+    assert again.recover(notes, 0, 100 * count, clean_stop=True, is_whole=True) == []
+    assert again.make("T", 0).min_offset == 0
