@@ -155,6 +155,8 @@ async def test_status_of_a_whole_and_of_a_wounded_group(tmp_path: Path) -> None:
             exit_code=1,
         )
         assert asked["healthy"] is False
+        assert len(asked["missing"]) == 1
+        assert {one["group"] for one in asked["missing"]} == {nodes[0]["group"]}
         nodes = asked["nodes"]
         assert {node["address"]: node["node"] for node in nodes} == {
             leader.address: None,

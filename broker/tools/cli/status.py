@@ -112,9 +112,9 @@ def _registered(servers: Servers) -> list[AskedBroker]:
 
 
 def _missing(brokers: list[AskedBroker]) -> list[Missing]:
-    """Return the groups of which no node that answers is a serving leader."""
+    """Return the groups of which no node that answers is a serving leader, as far as their names are known."""
     led = {broker.group for broker in brokers if broker.status is not None and broker.status.serving}
-    unled = sorted({broker.group for broker in brokers} - led)
+    unled = sorted({broker.group for broker in brokers} - led - {""})
     if not unled:
         return []
     from broker.operations.asking import Missing  # loads the client
