@@ -397,11 +397,14 @@ class EntryLog:
         return record
 
     def check_record(self, physical_offset: int) -> int:
-        """Checks the entry of a record that is in the log, whose bytes are read for it; returns the record's size.
+        """Checks the entry of a record, whose bytes are read for it; returns the record's size.
 
-        Raises DamagedEntryError, which is noted in `damage_seen`, too.
+        Raises DamagedEntryError, which is noted in `damage_seen`, too; OutOfRangeError if the log does not hold the
+        record any more.
         """
         position = physical_offset - HEADER_BYTES
+        if not self.first_position <= position < self.end_position:
+            raise OutOfRangeError(f"offset {physical_offset} has left the log")
         start = self._data.start_of(position)
         return self._check_entry(self._buffer(start), start, position)
 

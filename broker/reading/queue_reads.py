@@ -184,7 +184,7 @@ def whole_part(replica: State, header: PullMessageHeader, result: PullResult) ->
             is_right = log.check_record(physical_offset) == len(record) and _is_at(record, header, offset)
             if not is_right:
                 log.doubt_units()  # the unit leads to another message
-        except DamagedEntryError:
+        except (DamagedEntryError, OutOfRangeError):  # damaged, or deleted since the pull was read
             is_right = False
         if not is_right:
             result.records = result.records[:number]

@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 
 from broker.remoting.bodies import KeyValueTable, SubscriptionGroupConfig
-from broker.remoting.codes import RequestCode
+from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.json_body import decode_body, encode_body
 from broker.replica.replica import Replica
+from log import cuts
 from log.cold_reads import LoadJob
 from tests.broker.harness import SMALL_STORE, Group
 
@@ -133,3 +134,28 @@ def test_a_cold_answer_waits_for_the_worker_and_a_hot_one_does_not(
     assert runtime["getMessageEntireTimeMax"] == str(latency["sum"])
     assert len(client.pull("T", "g", 0).bodies) > 0
     assert len(loaded) == 1, "the window stays loaded for a while"
+
+
+def test_messages_that_are_deleted_while_they_are_loaded_are_not_looked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small = replace(SMALL_STORE, hot_bytes=4_000, data_file_bytes=16 * 1024)
+    group = Group.elected(3, options=small)
+    client = group.connect(group.leader)
+    client.create_topic("T")
+    client.heartbeat("g")
+    for number in range(60):
+        client.send("T", b"%02d" % number + bytes(1000))
+    group.converge()
+    replica = replica_of(group, group.leader)
+    monkeypatch.setattr(replica.loads, "job", lambda: None)
+    cold = client.start_pull("T", "g", 0, count=2)
+    group.advance(0.1)
+    log = replica.store.log
+    assert cuts.delete_before(log, log.last_index) > 0
+    replica.store.queues.delete_before(log.first_position)
+    replica.head_deleted()
+    monkeypatch.undo()
+    assert client.wait(cold).code == ResponseCode.SYSTEM_BUSY
+    assert replica.repairs.found == 0
+    assert client.wait(client.start_pull("T", "g", 0)).code == ResponseCode.PULL_OFFSET_MOVED
