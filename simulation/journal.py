@@ -45,7 +45,7 @@ class Journal:
         self.marks: dict[str, int] = {}
         """How often the group has come to a state of the protocol (simulation/judges/marks.py)."""
         self.mark_reached: Callable[[str, str], object] = lambda before, mark: None
-        """Called for each of them, with the one that was reached before it, which is another one."""
+        """Called for each state that is reached, with the last other one that was reached before it."""
         self._marks_before = ("", "")
         self.finding: Violation | None = None
         self.acting = ""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from simulation.faults import disks
 from simulation.faults.healing import heal_everything
 from simulation.faults.stage import Stage
 from simulation.machines.broker_host import BrokerHost
@@ -18,27 +19,26 @@ from simulation.randomness import Random, stream
 from simulation.scheduler import MILLISECOND, SECOND
 
 _COMES_AND_GOES_NS: Final = (300 * MILLISECOND, 3 * SECOND)
-"""The bounds of each stretch in which such a node is there, or is not: shorter than an election timeout, or longer."""
+"""How long such a node is there, or is not, each time: shorter than an election timeout, or longer."""
 _AGAIN_NS: Final = 200 * MILLISECOND
-"""Faults of before may end later, and would mend what is broken: it is broken anew so often."""
+"""How often a node is broken anew: an earlier fault that ends later would mend it."""
 _SLOW_LINK_NS: Final = 400 * MILLISECOND
 _SLOW_LINK_LOSS: Final = 0.3
 _SLOW_FLUSH_NS: Final = SECOND
 _LEADER_OUTSIDE: Final = 1
-"""A bit of the fault's target; set: the leader of the moment is not of the core, if the core can do without it."""
+"""A bit of the fault's target: if set, the leader of the moment stays outside the core where that has enough others."""
 _STEP: Final = 3
-"""From the kind of one node outside to that of the next one."""
+"""How far apart the kinds of two successive nodes outside lie in the list of kinds."""
 
 
 def core(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     """Mends everything, leaves a majority of the voters alone from now on, and breaks all other nodes."""
     random = stream(f"core {fault.target} {fault.amount}")
-    wishes = stage.wishes
-    wishes.transfers = wishes.member_changes = wishes.topic_changes = 0
+    stage.wishes.withdraw()
     heal_everything(stage)
     in_service = stage.members.in_service()
     voters = [one for one in in_service if one.name in stage.members.committed_voters]
-    # Of nodes that lost what they had promised the votes count only together with those of all others.
+    # A node that lost what it had promised is no help: its vote counts only together with those of all others.
     fit = [
         one for one in voters if one.process is not None and one.process.node.replica.raft.recovering is None
     ]
@@ -139,17 +139,13 @@ def _slow(stage: Stage, host: BrokerHost, random: Random) -> int:
 
 
 def _slow_disk(stage: Stage, host: BrokerHost, random: Random) -> int:
-    host.disk_delay_ns, host.disk_slowed = _SLOW_FLUSH_NS, _ignore
+    disks.slow_down(host, _SLOW_FLUSH_NS)
     return _AGAIN_NS
 
 
 def _full_disk(stage: Stage, host: BrokerHost, random: Random) -> int:
     host.disk.full = host.disk_faulty = True
     return _AGAIN_NS
-
-
-def _ignore() -> None:
-    pass
 
 
 _BROKEN: Final[dict[str, Callable[[Stage, BrokerHost, Random], int]]] = {

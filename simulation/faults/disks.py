@@ -14,21 +14,26 @@ from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND
 _DISK_PRESSURE: Final = 0.87
 """Above `disk_force_percent`, below `disk_full_percent`: the oldest files go, sends are taken."""
 _RECOVERING_NS: Final = 5 * MILLISECOND
-"""So soon a node is killed again that recovers: many have their entries back a few milliseconds later."""
+"""A recovering node is killed again within this time: many have their entries back a few milliseconds later."""
 _RETENTION_LOOKS_NS: Final = 2 * SECOND
 """Two of the intervals at which nodes look."""
 
 
 def slow_disk(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     """Flushes take up to a second."""
-    host.disk_delay_ns = int(MILLISECOND * 1000**fault.amount)
-    host.disk_slowed = stage.counted_once(fault.kind)
+    slow_down(host, int(MILLISECOND * 1000**fault.amount), stage.counted_once(fault.kind))
     stage.armed(fault, host.name, f"{host.disk_delay_ns / MILLISECOND:.0f} ms a flush")
 
     def undo() -> None:
         quicken(host)
 
     stage.scheduler.after(fault.duration_ns, undo)
+
+
+def slow_down(host: BrokerHost, delay_ns: int, met: Callable[[], object] = lambda: None) -> None:
+    """Each flush takes so long, until `quicken`; calls `met` when one does."""
+    host.disk_delay_ns = delay_ns
+    host.disk_slowed = met
 
 
 def quicken(host: BrokerHost) -> None:

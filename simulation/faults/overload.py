@@ -17,15 +17,14 @@ _FLUSH_NS: Final = (10 * MILLISECOND, 60 * MILLISECOND)
 def overload(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     """Mends everything, and then has the crowd send for a while, over disks that are slow.
 
-    Behind that all is whole: the group owes its clients what a core does.
+    Afterwards all is whole: the group owes its clients what a core does.
     """
     wishes = stage.wishes
-    wishes.transfers = wishes.member_changes = wishes.topic_changes = 0
+    wishes.withdraw()
     heal_everything(stage)
     shortest_ns, longest_ns = _FLUSH_NS
     for one in stage.members.in_service():
-        one.disk_delay_ns = shortest_ns + int(fault.amount * (longest_ns - shortest_ns))
-        one.disk_slowed = _nothing
+        disks.slow_down(one, shortest_ns + int(fault.amount * (longest_ns - shortest_ns)))
     wishes.is_crowded = True
     stage.done(fault, "group", f"{fault.duration_s:.1f} s")
 
@@ -36,7 +35,3 @@ def overload(stage: Stage, host: BrokerHost, fault: Fault) -> None:
         stage.availability.stands()
 
     stage.scheduler.after(fault.duration_ns, ease)
-
-
-def _nothing() -> None:
-    pass

@@ -59,6 +59,10 @@ class Wishes:
     is_crowded: bool = False
     """A crowd is to send as much as it can."""
 
+    def withdraw(self) -> None:
+        """Asks for nothing any more that nobody has begun."""
+        self.transfers = self.member_changes = self.topic_changes = 0
+
 
 @dataclass(slots=True)
 class Context:

@@ -22,9 +22,10 @@ MOST_ROWS: Final = 2_000
 
 
 def minimal(ops: Sequence[int], is_violated: Callable[[Set[int]], bool]) -> tuple[int, ...]:
-    """Operations of ``ops``, which are wrong together, none of which can be missed.
+    """Returns a part of ``ops`` that is still wrong, and no longer so without any one of its operations.
 
-    ``is_violated`` says whether a part is wrong. Whole runs of operations are tried first (delta debugging).
+    ``is_violated`` says whether a part is wrong; ``ops`` as a whole must be. Leaves out whole runs of operations first
+    (delta debugging).
     """
     kept = list(ops)
     size = max(1, len(kept) // 2)

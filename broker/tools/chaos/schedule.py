@@ -72,5 +72,5 @@ def delay_of(amount: float) -> float:
 
 
 def pick(target: int, among: Sequence[Picked]) -> Picked:
-    """The machine or node that a fault's target means among these, of which there must be one."""
+    """Return the machine or node that a fault's target means; `among` must not be empty."""
     return among[target % len(among)]

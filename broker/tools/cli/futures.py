@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class Futures:
-    """The futures of one run. `explore` is for `run_world`, and `ended` is to be told when that has returned."""
+    """The futures of one run. Pass `explore` to `run_world`, and call `ended` when that has returned."""
 
     def __init__(self, seen: set[str], futures_max: int, outcome: Callable[[Result, float], Any]) -> None:
-        """`seen` are the states that the batch knows of; those of this run are added. `outcome` makes of a child's
-        result, and its CPU seconds, what the parent gets of it; it is pickled."""
+        """`seen` are the states that the batch knows of; those of this run are added. `outcome` turns a child's result
+        and its CPU seconds into what its parent is sent, pickled."""
         self.new_states: list[str] = []
         self.outcomes: list[Any] = []
         """One for each future."""
@@ -31,7 +31,7 @@ class Futures:
         self._left = futures_max
         self._outcome = outcome
         self._pipe: int | None = None
-        """In a child, where its parent waits for what comes of it."""
+        """In a child: where it writes what its parent waits for."""
 
     def explore(self, state: str) -> int | None:
         """Returns the number of the future to go on with in a child; None in the parent, and for a known state."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def print_json(value: object, missing: Iterable[Missing] | None = None) -> None:
-    """One JSON document on stdout; an object may have the broker groups beside its own fields that are ``missing``."""
+    """Print one JSON document. ``missing``: the object gets a field of that name with these broker groups."""
     import msgspec
 
     document = msgspec.to_builtins(value)

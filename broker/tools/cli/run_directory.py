@@ -99,8 +99,10 @@ class Judgement(NamedTuple):
 def judge_traces(
     directory: Path, histories: Sequence[Path] = (), *, spark: bool = False, keep_stdout: bool = False
 ) -> Judgement:
-    """Judge ``directory/traces``, or these histories below it, with Spark if they are long or ``spark``; what it prints
-    goes to stderr with `keep_stdout`."""
+    """Judge ``directory/traces``, or the given histories below it, with Spark if they are long or ``spark`` is set.
+
+    With ``keep_stdout`` all that is printed goes to stderr.
+    """
     from broker.tools.cli.analysis import analyze
 
     report = directory / "report"

@@ -262,8 +262,10 @@ class Layout:
         return {node.id: node.peer_address for node in self.members(group)}
 
     def _preferred(self, group: str, peers: Mapping[str, str]) -> tuple[str, ...]:
-        """The node that is to lead a group while it can; nobody where there is but one group, or but one machine, and
-        when it is not among the group's ``peers`` any more."""
+        """Return the node that should lead a group, if it is still among the group's ``peers``.
+
+        With a single group or machine that is whoever the options prefer.
+        """
         options = self.options
         if options.groups == 1 or options.nodes == 1:
             return options.raft.preferred_leaders

@@ -1,8 +1,8 @@
 """An order of all that happened to the queues of a history that holds, step by step: the proof that it does.
 
 docs/checker.md, "One queue in O(n log n)", says why there is one: offset p is filled at T(p), the greatest Lower(q) of
-all q up to p, and an observer looks at the first moment in its interval at which the list is long enough. What is
-placed here are the appends of unknown outcome, too, with the moment of their invocation as a lower bound.
+all q up to p, and an observer looks at the first moment in its interval at which the list is long enough. An append of
+unknown outcome that had effect is placed likewise: its invocation is a lower bound.
 """
 
 from __future__ import annotations
