@@ -123,8 +123,8 @@ def _reachable(examination: Examination) -> _Findings:
             yield (
                 "fault",
                 node.address,
-                f"is registered for {node.broker} and does not answer: {node.failure}",
-                "start it; if it runs, see that its node.advertise can be reached from here, and with this account",
+                f"is registered for {node.broker} and gives no status: {node.failure}",
+                "start it; if it runs, see that node.advertise can be reached from here, and that this account may ask",
             )
 
 
