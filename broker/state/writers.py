@@ -99,7 +99,7 @@ class Writers:
 
     @classmethod
     def from_fields(cls, fields: WriterFields | None) -> "Writers":
-        """The inverse of `to_fields`."""
+        """The inverse of `rows`."""
         return cls(
             {
                 (topic, writer): Portion(number, position, is_done, touched_ms)

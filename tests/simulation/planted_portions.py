@@ -58,4 +58,4 @@ def newer_floor(patch: pytest.MonkeyPatch) -> None:
 @planted("portion: not in snapshots", "a table that the snapshot leaves out", actor="writer")
 def not_in_snapshots(patch: pytest.MonkeyPatch) -> None:
     """Who starts from a snapshot knows no writer."""
-    patch.setattr(Writers, "to_fields", lambda self: None)
+    patch.setattr(Writers, "rows", lambda self, at_once: None)
