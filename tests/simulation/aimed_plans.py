@@ -191,7 +191,11 @@ AIMED: dict[str, Aim] = {
     "previous entry not looked at": Aim(
         _often("depose", gap_s=4), "state machine safety", or_as=("a node fails",)
     ),
-    "peer forgotten after its link broke": Aim(_often("link", gap_s=4), "liveness"),
+    "peer forgotten after its link broke": Aim(
+        _often("link", gap_s=4),
+        "liveness",
+        or_as=("a core keeps up",),  # what the link lost is not sent again: seen before the run's end
+    ),
     "double vote": Aim(
         _often("rivals", gap_s=1),
         "one vote a term",
@@ -225,7 +229,12 @@ AIMED: dict[str, Aim] = {
         _often("release", gap_s=1, seconds=(0, 3)), "a node fails"
     ),
     "old terms are heard": Aim(_often("messages", "rivals", gap_s=0.5, seconds=(1, 5)), "a node fails"),
-    "truncation by a stale append": Aim(_often("messages", "delay", gap_s=1, seconds=(1, 5)), "a node fails"),
+    "truncation by a stale append": Aim(
+        _often("messages", "delay", gap_s=1, seconds=(1, 5)),
+        "a node fails",
+        # What is truncated had been acknowledged, and was counted on.
+        or_as=("who votes holds what was counted on",),
+    ),
     "truncation below commit": Aim(
         _often("messages", "delay", gap_s=1, seconds=(1, 5)),
         "a node fails",

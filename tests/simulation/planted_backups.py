@@ -16,4 +16,5 @@ def restored_without_its_queues(patch: pytest.MonkeyPatch) -> None:
 
 @planted("turn: due for ever", "a deadline that nobody puts off")
 def turn_due_for_ever(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Node, "deadline_ns", lambda self: self.time.now_ns)
+    original = Node.expect_turn
+    patch.setattr(Node, "expect_turn", lambda self, jobs_due_ns: original(self, self.time.now_ns))
