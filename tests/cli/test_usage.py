@@ -288,6 +288,15 @@ def test_an_interruption_goes_before_what_comes_of_it() -> None:
     assert describe(BaseExceptionGroup("", [KeyboardInterrupt(), AssertionError()])) is None
 
 
+@pytest.fixture
+def ctrl_c_is_heard() -> Iterator[None]:
+    """Processes begun meanwhile hear SIGINT, which those of tests in the background of a script ignore as it does."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c_is_heard")
 def test_interrupted_while_it_waits_for_lines() -> None:
     """Ctrl-C ends it in order, though a thread still waits for the terminal."""
     with socket.create_server(("127.0.0.1", 0)) as name_server:
