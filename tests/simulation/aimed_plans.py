@@ -219,6 +219,9 @@ AIMED: dict[str, Aim] = {
         # The disk has the second vote of a term already when the first one arrives.
         or_as=("votes are durable",),
     ),
+    "vote without looking at the log": Aim(
+        _often("overlapping elections", "depose", gap_s=2), "leader completeness"
+    ),
     "membership change before commit": Aim(_often("membership", gap_s=1), "one member at a time"),
     "lost no-op": Aim(
         _often("kill", "power", "transfer", gap_s=1.5),
@@ -262,6 +265,12 @@ AIMED: dict[str, Aim] = {
         "no duplicates",
         {"think_ms": 150, "producers": 3, "actors": ("administrator", "producer", "poster")},
         or_as=("committed once", "stored once"),
+    ),
+    # A send fails in the end only where nothing answers for longer than all its attempts take.
+    "outbox: failures forgotten": Aim(
+        _often("partition", "isolate", "depose", gap_s=2, seconds=(4, 8)),
+        "no failure is lost",
+        _with("poster"),
     ),
     "send repeated by the broker": Aim(
         _leaders_lost_with_requests_under_way,
