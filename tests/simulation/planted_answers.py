@@ -10,8 +10,10 @@ import pytest
 import broker.node.request_states
 from broker.client.errors import ConnectionFailed
 from broker.node.node import Node
+from broker.reading.queue_reads import PullResult, QueueReads
+from broker.reading.subscriptions import Filter
 from broker.remoting.command import RemotingCommand
-from broker.remoting.headers import SendHeader
+from broker.remoting.headers import PullMessageHeader, SendHeader
 from broker.replica.proposals import Waiter
 from broker.replica.replica import Replica
 from broker.requests.connection import Connection
@@ -95,6 +97,21 @@ def unit_at_the_wrong_place(patch: pytest.MonkeyPatch) -> None:
         return original(self, offset, physical_offset + (48 if offset == 37 else 0), size, tags_code)
 
     patch.setattr(ConsumeQueue, "append", append)
+
+
+@planted("answer with a message left out", "a scan that steps over a unit")
+def answer_with_a_message_left_out(patch: pytest.MonkeyPatch) -> None:
+    """Of three messages and more the second one is missing in the answer to a pull."""
+    original = QueueReads._scan
+
+    def scan(self: QueueReads, queue: ConsumeQueue, header: PullMessageHeader, wanted: Filter) -> PullResult:
+        result = original(self, queue, header, wanted)
+        if len(result.records) > 2:
+            result.size -= len(result.records.pop(1))
+            result.cold = []  # it numbers the records
+        return result
+
+    patch.setattr(QueueReads, "_scan", scan)
 
 
 @planted("queue ends of an earlier term", "DLedger: offsets are the leader's")

@@ -44,7 +44,7 @@ CASES = (
     Case("term and vote not saved", ("duplicate-offset", "append-order", "log-mismatch"), first_seed=1),
     Case("double vote", ("two-leaders",), rivals=True),
     Case("commit beyond what is agreed", ("committed-truncated",), first_seed=1),
-    Case("unit at the wrong place", ("torn-read",)),
+    Case("answer with a message left out", ("torn-read",)),
     Case("offsets rewound", ("phantom-offset",), first_seed=1),
     Case("offset rewind after failover", ("stale-offset",), first_seed=10),
     Case("duplicate on retry where none is promised", ("aborted-read",), first_seed=2),
