@@ -21,6 +21,7 @@ import argparse
 import functools
 import itertools
 import json
+import math
 import os
 import resource
 import socket
@@ -51,7 +52,8 @@ IDLE_TOPIC: Final = "Idle"
 MESSAGES: Final = 3_000
 ROUNDS: Final = 4
 IDLE_S: Final = 10.0
-SETTLE_S: Final = 3.0
+SETTLE_S: Final = 5.0
+SETTLE_STEPS: Final = 12
 """Beyond this a node has done what follows a change: its checkpoint, its registration."""
 CHUNK: Final = 20_000
 LATER_MS: Final = 12 * 3600 * 1000
@@ -122,7 +124,7 @@ class Bench:
         brokers = [node.child.pid for node in self._cluster.nodes.values() if node.child is not None]
         everyone = [child.pid for child in self._cluster.children()]
         await self._cluster.wait_caught_up()
-        await trio.sleep(SETTLE_S)
+        await self._settle(everyone)
         idle = cpu_ns(everyone)
         await trio.sleep(IDLE_S)  # the length of the measurement, not a wait for something
         idle = cpu_ns(everyone) - idle
@@ -142,6 +144,17 @@ class Bench:
             "memory_mib": round(max(resident_without_mappings_mib(pid, store) for pid in brokers), 1),
             "load": round(os.getloadavg()[0], 1),
         }
+
+    async def _settle(self, pids: list[int]) -> None:
+        """Wait until what follows growth is done: flushes and checkpoints of thousands of new files, for instance."""
+        before = math.inf
+        for _ in range(SETTLE_STEPS):
+            begin = cpu_ns(pids)
+            await trio.sleep(SETTLE_S)
+            used = cpu_ns(pids) - begin
+            if used > 0.8 * before:
+                return
+            before = used
 
     def close(self) -> None:
         """Close the connections."""

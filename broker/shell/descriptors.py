@@ -19,6 +19,8 @@ FILES_OF_A_STORE: Final = 768
 index, and those that are prepared). The rest is for connections to peers and name servers, and for small files."""
 FILES_OF_A_NAME_SERVER: Final = 32
 
+_DESCRIPTORS: Final = Path("/proc/self/fd")
+
 
 def connections_allowed(wanted: int, files: int) -> int:
     """Returns how many connections a server may take that wants `wanted` of them, and keeps `files` files open.
@@ -41,8 +43,12 @@ def connections_allowed(wanted: int, files: int) -> int:
 def open_files() -> tuple[int | None, int | None]:
     """Returns how many files this process has open, and how many it may have; None where the system does not say."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    found: int | None
     try:
-        found = sum(1 for _ in Path("/proc/self/fd").iterdir()) - 1  # the listing itself takes one
+        # Linux 6.2 and later say the number as the directory's size: who asks must not pay for thousands of files.
+        found = _DESCRIPTORS.stat().st_size
+        if not found:
+            found = sum(1 for _ in _DESCRIPTORS.iterdir()) - 1  # the listing itself takes one
     except OSError:
         found = None
     return found, None if limit == resource.RLIM_INFINITY else limit

@@ -1,11 +1,14 @@
 """Connections and files share what the system lets a process open; files keep their part."""
 
+import os
 import resource
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 import structlog.testing
 
-from broker.shell.descriptors import connections_allowed
+from broker.shell.descriptors import connections_allowed, open_files
 
 INFINITY = resource.RLIM_INFINITY
 
@@ -41,3 +44,16 @@ def test_a_limit_that_is_not_granted_is_left(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(resource, "getrlimit", lambda which: (1_024, INFINITY))
     monkeypatch.setattr(resource, "setrlimit", refuse)
     assert connections_allowed(10_000, 768) == 256
+
+
+def test_open_files_are_counted_without_a_listing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node with 24,000 files of queues took 30 ms for each question after its status."""
+    descriptors = Path("/proc/self/fd")
+    before, _ = open_files()
+    assert before == sum(1 for _ in descriptors.iterdir()) - 1
+    with ExitStack() as opened:
+        for _ in range(20):
+            opened.enter_context(Path(os.devnull).open("rb"))
+        if descriptors.stat().st_size:  # Linux 6.2 and later
+            monkeypatch.setattr(Path, "iterdir", None)
+        assert open_files()[0] == before + 20
