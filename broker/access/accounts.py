@@ -31,7 +31,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from broker.access import addresses
-from broker.state.topic_rules import WAITING_TOPICS
+from broker.state.topic_rules import FORBIDDEN_TO_SEND, REPLY_SUFFIX
 
 PermissionText = Literal["DENY", "PUB", "SUB", "PUB|SUB", "SUB|PUB"]
 KeyText = Annotated[str, msgspec.Meta(min_length=7)]
@@ -78,12 +78,17 @@ class Account:
     groups: dict[str, Permission]
 
     def topic(self, name: str) -> Permission:
-        """Returns the permission that is written for the topic, else the default; there is none for topics where
-        messages of all topics wait.
+        """Returns the permission that is written for the topic, else the default.
+
+        By that nobody reads what is everybody's: the broker's own topics, where messages of all topics wait or lie
+        given up, and the replies to all.
         """
-        if name in WAITING_TOPICS:
-            return self.topics.get(name, Permission.DENY)
-        return self.topics.get(name, self.default_topic)
+        written = self.topics.get(name)
+        if written is not None:
+            return written
+        if name in FORBIDDEN_TO_SEND:
+            return Permission.DENY
+        return self.default_topic & Permission.PUB if name.endswith(REPLY_SUFFIX) else self.default_topic
 
     def group(self, name: str) -> Permission:
         return self.groups.get(name, self.default_group)

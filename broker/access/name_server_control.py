@@ -48,6 +48,11 @@ class NameServerControl:
         if accounts is not None:
             self.replace(accounts)
 
+    @property
+    def knows_brokers(self) -> bool:
+        """Tells whether brokers prove that they are some: all that stay connected, but for clients."""
+        return self._knows_brokers
+
     def replace(self, accounts: Accounts) -> None:
         """Has other accounts hold from now on."""
         assert self._knows_brokers, "accounts alone would leave registrations to everyone"

@@ -17,6 +17,7 @@ from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from broker.requests.errors import OverloadedError
 from broker.requests.line import Surroundings
+from broker.requests.places import Place
 from broker.statistics.events import Event, Events
 
 UNREAD_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -75,9 +76,9 @@ class NameServerSessions:
             has_strangers=lambda: True,
         )
 
-    def accept(self, connection: Connection) -> ClientSession:
+    def accept(self, connection: Connection, place: Place | None = None) -> ClientSession:
         """A client, or a broker, has connected."""
-        return self.clients.accept(connection)
+        return self.clients.accept(connection, place)
 
     def sweep(self) -> None:
         """Drops brokers that have fallen silent, and closes idle connections: every `SWEEP_NS`."""

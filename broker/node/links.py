@@ -25,6 +25,7 @@ from broker.peers.protocol import (
     take_frame,
 )
 from broker.requests.connection import Connection
+from broker.requests.crowd import Crowd
 from broker.requests.deadline import NEVER
 from broker.requests.line import TRANSITIONS, Line, LineState, Patience, Surroundings
 from broker.statistics.events import Event
@@ -49,10 +50,12 @@ _TOLD_AT_ONCE: Final = 10
 """Links of one address that end, for various reasons, of which each is worth a line."""
 
 STRANGERS_MAX: Final = 64
-"""Connections at a time that have not yet proved that they are a peer's. For the next one the oldest is closed.
+"""Connections at a time that have not yet proved that they are a peer's. For the next one the oldest is closed, of the
+address that has most.
 
 A peer proves itself within two round trips, so that the one that has waited longest is the least likely to be one:
-silent strangers, however many, cannot keep peers out for the seconds that each may stay.
+silent strangers, however many, cannot keep peers out for the seconds that each may stay. Nor can those that come faster
+than two round trips take, from elsewhere.
 """
 
 UNACKNOWLEDGED_NS_MAX: Final = 5_000 * _MS
@@ -213,7 +216,7 @@ class AcceptedLink:
             Event.LINK_CLOSED,
             "a stranger's" if self._state is LineState.AWAITS else "a peer's",
             node.time.now_ns,
-            source=self._address.rpartition(":")[0],
+            source=self.host,
             at_once=_TOLD_AT_ONCE,
             peer=peer,
             address=self._address,
@@ -222,8 +225,13 @@ class AcceptedLink:
         if self._state is LineState.UP:
             self._end_up()
         else:
-            del self._links.strangers[self]
+            self._links.no_stranger(self)
             self.end()
+
+    @property
+    def host(self) -> str:
+        """The address that it comes from, without its port: what those share who may be one and the same."""
+        return self._address.rpartition(":")[0]
 
     def _end_up(self) -> None:
         assert self._source is not None, "a link that is up is that of a peer"
@@ -291,6 +299,8 @@ class PeerLinks:
         """The links that are up, by peer: the newest of each."""
         self.strangers: dict[AcceptedLink, None] = {}
         """The accepted links that are not up, oldest first: so the first one's `until_ns` is the earliest."""
+        self._crowd: Crowd[AcceptedLink] = Crowd()
+        """The same links."""
         self.peers: dict[str, str] = {}
         """The peers that there are links to, with their addresses: the `Members.peers` that was followed last."""
         self._surroundings = surroundings
@@ -327,19 +337,26 @@ class PeerLinks:
     # ------------------------------------------------------------------ accepted
 
     def accept(self, connection: Connection, address: str) -> AcceptedLink:
-        """Takes a connection that somebody has made from `address`. The oldest stranger may have to go for it."""
+        """Takes a connection that somebody has made from `address`. A stranger may have to go for it."""
         if len(self.strangers) >= STRANGERS_MAX:
-            next(iter(self.strangers)).close(f"{STRANGERS_MAX} others came after it")
+            _, oldest = self._crowd.first_to_go()
+            oldest.close(f"{STRANGERS_MAX} others are there")
         self.begin()
         link = AcceptedLink(self, connection, address, self.node.time.now_ns + HANDSHAKE_NS)
         self.strangers[link] = None
+        self._crowd.add(link, link.host)
         self._strangers_due.due_ns = min(self._strangers_due.due_ns, link.until_ns)
         self.wake()
         return link
 
+    def no_stranger(self, link: AcceptedLink) -> None:
+        """Counts a link as a stranger's no more."""
+        del self.strangers[link]
+        self._crowd.discard(link, link.host)
+
     def accepted_link_up(self, link: AcceptedLink, source: str, hello: Hello) -> None:
         """Believes a peer that has proved itself. A peer that dials again has lost its earlier link."""
-        del self.strangers[link]
+        self.no_stranger(link)
         earlier = self.accepted.pop(source, None)
         self.accepted[source] = link
         if earlier is not None:

@@ -22,6 +22,7 @@ from broker.replica.jobs import Job, Jobs
 from broker.requests.client_sessions import SWEEP_NS, ClientSession, ClientSessions
 from broker.requests.connection import Connection
 from broker.requests.line import Line, Surroundings
+from broker.requests.places import Place
 
 _SECOND = 1_000_000_000
 
@@ -116,9 +117,11 @@ class RunningNode:
             registrar.line.start()
         self._surroundings.wake()
 
-    def accept_client(self, name: str, host: bytes, *, is_encrypted: bool = False) -> ClientSession:
+    def accept_client(
+        self, name: str, host: bytes, place: Place | None = None, *, is_encrypted: bool = False
+    ) -> ClientSession:
         """Returns the session of a client that has connected. `host` is packed as in a record, `name` for the log."""
-        return self.clients.accept(self.node.client_connected(name, host, is_encrypted=is_encrypted))
+        return self.clients.accept(self.node.client_connected(name, host, is_encrypted=is_encrypted), place)
 
     def turn(self, now_ns: int, wall_ms: int) -> None:
         """Does all that has become possible; `end_turn` follows."""

@@ -24,6 +24,7 @@ from broker.requests.errors import RequestError
 from broker.requests.greeting import greet
 from broker.requests.incoming import IncompleteFrames
 from broker.requests.line import Surroundings
+from broker.requests.places import Place
 from broker.requests.responses import reply
 from broker.requests.unread import UnreadAnswers
 from broker.statistics.events import Event, Events
@@ -37,13 +38,17 @@ SWEEP_NS: Final = 5_000_000_000
 class ClientSession:
     """One connection of a client."""
 
-    __slots__ = ("_decoder", "_sessions", "active_ns", "connection")
+    __slots__ = ("_decoder", "_place", "_sessions", "active_ns", "connection")
 
-    def __init__(self, sessions: "ClientSessions", connection: Connection) -> None:
+    def __init__(self, sessions: "ClientSessions", connection: Connection, place: Place | None) -> None:
         self.connection = connection
         self.active_ns = sessions.time.now_ns
         """The time at which something came last, or at which a sweep saw last that something had been written."""
         self._sessions = sessions
+        self._place = place
+        """Where connections are counted, until nobody can take it any more."""
+        if place is not None:
+            place.held_by(self._give_place_up)
         self._decoder = FrameDecoder(header_bytes_max=CLIENT_HEADER_BYTES_MAX, fields_max=CLIENT_FIELDS_MAX)
 
     def received(self, data: bytes) -> None:
@@ -77,6 +82,10 @@ class ClientSession:
             if error.request is not None:
                 reply(connection, error.request, ResponseCode.SYSTEM_ERROR, str(error))
             connection.close()
+        if whole and self._place is not None:
+            self._place.asked(proven=connection.is_proven)
+            if self._place.is_safe:
+                self._place = None
         if held or decoder.pending_size:
             sessions.incomplete.holds(connection, decoder.pending_size, anew=whole)
         if not connection.is_proven and not connection.aborted and sessions.has_strangers():
@@ -101,6 +110,11 @@ class ClientSession:
                 detail=refused.remark,
             )
             connection.close()
+
+    def _give_place_up(self) -> None:
+        """Ends the connection, as another gets its place."""
+        self.connection.abort()
+        self._sessions.wake()
 
     def refuse(self, reason: str, detail: str) -> None:
         """Ends the connection for a reason that its owner knows, which is told and counted."""
@@ -148,10 +162,10 @@ class ClientSessions:
         self.unread = UnreadAnswers(time, lambda *who: self.must_go("leaves answers unread", *who))
         self._idle_ns = idle_ns
 
-    def accept(self, connection: Connection) -> ClientSession:
-        """Returns the session of a connection that a client has made."""
+    def accept(self, connection: Connection, place: Place | None = None) -> ClientSession:
+        """Returns the session of a connection that a client has made, and that has `place` where they are counted."""
         self.begin()
-        session = self.open[connection] = ClientSession(self, connection)
+        session = self.open[connection] = ClientSession(self, connection, place)
         return session
 
     def must_go(self, reason: str, connection: Connection, detail: str) -> None:

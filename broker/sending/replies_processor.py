@@ -32,7 +32,7 @@ from broker.sending.properties import check_properties
 from broker.sending.responses import send_fields
 from broker.sending.shared import choose_queue, forbidden_topic, sent_message, too_early
 from broker.settings.live import LiveSettings
-from broker.state.topic_rules import FORBIDDEN_TO_SEND
+from broker.state.topic_rules import FORBIDDEN_TO_SEND, REPLY_SUFFIX
 from broker.statistics.events import Event, Events
 from log.errors import DiskFullError, EntryTooLargeError, RecordError
 from log.properties import get_property, terminated, with_property
@@ -164,10 +164,10 @@ class RepliesProcessor:
             raise forbidden_topic(header.topic)
         # Clients reply to this topic alone (`MessageUtil.createReplyMessage`). So who may publish to it may reply, and
         # who may publish elsewhere cannot push to others' producers what they take for a reply.
-        if header.topic != f"{config.node.cluster}_REPLY_TOPIC":
+        if header.topic != config.node.cluster + REPLY_SUFFIX:
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
-                f"a reply goes to {config.node.cluster}_REPLY_TOPIC, not {header.topic}",
+                f"a reply goes to {config.node.cluster}{REPLY_SUFFIX}, not {header.topic}",
             )
         body_bytes_max = config.storage.max_message_bytes
         if body_bytes > body_bytes_max or len(properties) > SENT_BYTES_MAX:

@@ -225,7 +225,7 @@ class LimitSettings(SettingsTable, frozen=True):
     """Bounds that keep one client, or all of them together, from taking the node's memory."""
 
     max_connections: Positive = 10_000
-    """Connections beyond it are closed as they come."""
+    """For a connection beyond it a silent one or a stranger's is closed, else that one (broker/requests/places.py)."""
     idle_seconds: Positive = 120
     """serverChannelMaxIdleTimeSeconds: a connection without traffic for longer is closed."""
     max_pending_bytes_per_connection: Annotated[int, Meta(ge=65_536)] = 4 * 1024 * 1024
@@ -351,7 +351,7 @@ class NameServerSettings(SettingsTable, frozen=True):
     broker_expiry_seconds: Positive = 120
     """A broker silent for longer is dropped from every route."""
     max_connections: Positive = 10_000
-    """Connections beyond it are closed as they come."""
+    """As a broker's."""
     max_brokers: Positive = 10_000
     """Addresses that are registered; beyond it a broker that is new is refused."""
     max_routes: Positive = 1_000_000

@@ -25,6 +25,7 @@ from broker.remoting.addresses import join_address, split_address
 from broker.remoting.node_status import ProcessFacts
 from broker.replica.jobs import Job
 from broker.requests.connection import Outgoing
+from broker.requests.places import Place, Places
 from broker.settings.tables import Settings
 from broker.shell.access_file import AccessFile
 from broker.shell.certificate_expiry import told_expiry
@@ -33,7 +34,7 @@ from broker.shell.machine import local_hour, machine_clock, machine_memory_bytes
 from broker.shell.reading import Reading
 from broker.shell.sockets import SocketConnection, accept_forever, accept_rest, listen, packed_host
 from broker.shell.stopping import Stopping
-from broker.shell.tls import Entrance, RefusedError
+from broker.shell.tls import Admission, Entrance, RefusedError
 from broker.shell.tls_contexts import name_server_context, peer_contexts, reload_certificates, server_context
 from broker.shell.trace_file import TraceFile
 from broker.shell.turns import Turns
@@ -72,7 +73,7 @@ class BrokerServer:
         peer_address = settings.raft.peer_listen or settings.raft.peers.get(settings.node.id)
         self._peer_listener = None if peer_address is None else listen(peer_address)
         self._operators_listener = listen(settings.observe.metrics) if settings.observe.metrics else None
-        self._clients_max = connections_allowed(settings.limits.max_connections, FILES_OF_A_STORE)
+        clients_max = connections_allowed(settings.limits.max_connections, FILES_OF_A_STORE)
         self._outgoing = Outgoing()
         self._trace = None
         if settings.observe.trace:
@@ -93,6 +94,9 @@ class BrokerServer:
             boot=machine_clock(),
             memory_bytes=machine_memory_bytes(),
             stopwatch=time.perf_counter_ns,
+        )
+        self._places = Places(
+            clients_max, lambda: self.node.access is not None, time.monotonic_ns, self.node.events
         )
         self._entrance = Entrance(
             client_tls,
@@ -252,17 +256,11 @@ class BrokerServer:
 
     def _accept_client(self, nursery: trio.Nursery) -> Callable[[socket.socket, tuple[str, int]], None]:
         def accepted(sock: socket.socket, address: tuple[str, int]) -> None:
-            if len(self._running.clients.open) + self._entrance.waiting >= self._clients_max:
-                self.node.events.warn(
-                    Event.CONNECTION_REFUSED,
-                    "too many connections",
-                    time.monotonic_ns(),
-                    source=address[0],
-                    limit=self._clients_max,
-                )
+            place = self._places.take(address[0])
+            if place is None:
                 sock.close()
-                return
-            nursery.start_soon(self._serve_client, sock, address)
+            else:
+                nursery.start_soon(self._serve_client, sock, address, place)
 
         return accepted
 
@@ -279,14 +277,19 @@ class BrokerServer:
             Event.CONNECTION_REFUSED, "out of descriptors", time.monotonic_ns(), detail=str(error)
         )
 
-    async def _serve_client(self, sock: socket.socket, address: tuple[str, int]) -> None:
+    async def _serve_client(self, sock: socket.socket, address: tuple[str, int], place: Place) -> None:
         name = f"{address[0]}:{address[1]}"
-        admission = await self._entrance.admit(sock, name)
-        if admission is None:
-            return
-        session = self._running.accept_client(
-            name, packed_host(address), is_encrypted=admission.tls is not None
-        )
+        try:
+            admission = await self._entrance.admit(sock, name, place)
+            if admission is not None:
+                await self._serve_admitted(sock, name, packed_host(address), place, admission)
+        finally:
+            place.free()
+
+    async def _serve_admitted(
+        self, sock: socket.socket, name: str, host: bytes, place: Place, admission: Admission
+    ) -> None:
+        session = self._running.accept_client(name, host, place, is_encrypted=admission.tls is not None)
         client = self._wires.open[session.connection] = SocketConnection(
             sock,
             session.connection,

@@ -9,7 +9,6 @@ h11 knows the protocol; here are the sockets and the limits. Nobody who connects
 - an answer that is not taken within `ANSWER_S` is given up.
 """
 
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -17,6 +16,8 @@ from urllib.parse import parse_qs
 
 import h11
 import trio
+
+from broker.requests.crowd import Crowd
 
 HEAD_BYTES_MAX: Final = 8 * 1024
 CONNECTIONS_MAX: Final = 32
@@ -59,8 +60,7 @@ class HttpServer:
         self._listener = listener
         self._pages = pages
         self._closed = closed
-        self._open: dict[trio.CancelScope, str] = {}
-        """The connections, by age, the oldest one first, and the addresses that they come from."""
+        self._open: Crowd[trio.CancelScope] = Crowd()
 
     @property
     def port(self) -> int:
@@ -75,24 +75,26 @@ class HttpServer:
     async def _accepted(self, stream: trio.SocketStream) -> None:
         if len(self._open) >= CONNECTIONS_MAX:
             self._close_one()
+        address = _address(stream)
         with trio.CancelScope() as scope:
-            self._open[scope] = _address(stream)
+            self._open.add(scope, address)
             try:
                 await self._serve(stream)
             except _LimitError as limit:
-                self._closed(limit.reason, self._open.get(scope, ""))
+                self._closed(limit.reason, address)
             except (trio.BrokenResourceError, trio.ClosedResourceError, h11.LocalProtocolError):
                 pass  # the other end is gone, in the midst of what it asked for or was told
             finally:
-                self._open.pop(scope, None)
+                self._open.discard(scope, address)
                 await trio.aclose_forcefully(stream)
 
     def _close_one(self) -> None:
         """Makes a place for a new connection."""
-        ((crowd, _),) = Counter(self._open.values()).most_common(1)
-        oldest = next(scope for scope, address in self._open.items() if address == crowd)
-        self._closed("operators' port: too many connections", crowd)
-        del self._open[oldest]  # it has no place any more, although its task has yet to hear of it
+        address, oldest = self._open.first_to_go()
+        self._closed("operators' port: too many connections", address)
+        self._open.discard(
+            oldest, address
+        )  # it has no place any more, although its task has yet to hear of it
         oldest.cancel()
 
     async def _serve(self, stream: trio.SocketStream) -> None:

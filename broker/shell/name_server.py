@@ -21,6 +21,7 @@ from broker.remoting.addresses import join_address
 from broker.requests.client_sessions import SWEEP_NS
 from broker.requests.connection import Connection, Outgoing
 from broker.requests.deadline import Time
+from broker.requests.places import Place, Places
 from broker.settings.live import differing
 from broker.settings.tables import NameServerSettings
 from broker.shell.access_file import AccessFile
@@ -28,7 +29,7 @@ from broker.shell.certificate_expiry import told_expiry
 from broker.shell.descriptors import FILES_OF_A_NAME_SERVER, connections_allowed
 from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
 from broker.shell.stopping import Stopping
-from broker.shell.tls import Entrance, RefusedError
+from broker.shell.tls import Admission, Entrance, RefusedError
 from broker.shell.tls_contexts import ask_brokers, reload_certificates, server_context
 from broker.state.release import THIS_RELEASE
 from broker.statistics.events import Event
@@ -115,7 +116,12 @@ class NameServerProcess:
             enforcing=settings.tls_mode == "enforcing",
             first_byte_s=settings.idle_seconds,
         )
-        self._connections_max = connections_allowed(settings.max_connections, FILES_OF_A_NAME_SERVER)
+        self._places = Places(
+            connections_allowed(settings.max_connections, FILES_OF_A_NAME_SERVER),
+            lambda: self._control.knows_brokers,
+            time.monotonic_ns,
+            self._sessions.events,
+        )
         self._stop = trio.Event()
         self._stopping = Stopping(log)
         self._key_values = core.key_values
@@ -160,17 +166,11 @@ class NameServerProcess:
         async with trio.open_nursery() as nursery:
 
             def accepted(sock: socket.socket, address: tuple[str, int]) -> None:
-                if len(self._open) + self._entrance.waiting >= self._connections_max:
-                    self._sessions.events.warn(
-                        Event.CONNECTION_REFUSED,
-                        "too many connections",
-                        time.monotonic_ns(),
-                        source=address[0],
-                        limit=self._connections_max,
-                    )
+                place = self._places.take(address[0])
+                if place is None:
                     sock.close()
-                    return
-                nursery.start_soon(self._serve_connection, sock, address)
+                else:
+                    nursery.start_soon(self._serve_connection, sock, address, place)
 
             nursery.start_soon(accept_forever, self._listener, accepted, self._accepting_delayed)
             nursery.start_soon(self._sweep)
@@ -217,18 +217,25 @@ class NameServerProcess:
     def _operator_sent_away(self, reason: str, address: str) -> None:
         self._sessions.events.warn(Event.CONNECTION_CLOSED, reason, time.monotonic_ns(), source=address)
 
-    async def _serve_connection(self, sock: socket.socket, address: tuple[str, int]) -> None:
+    async def _serve_connection(self, sock: socket.socket, address: tuple[str, int], place: Place) -> None:
         name = f"{address[0]}:{address[1]}"
-        admission = await self._entrance.admit(sock, name)
-        if admission is None:
-            return
-        connection = Connection(
-            self._outgoing, name, packed_host(address), is_encrypted=admission.tls is not None
-        )
+        try:
+            admission = await self._entrance.admit(sock, name, place)
+            if admission is not None:
+                await self._serve_admitted(sock, name, packed_host(address), place, admission)
+        finally:
+            place.free()
+
+    async def _serve_admitted(
+        self, sock: socket.socket, name: str, host: bytes, place: Place, admission: Admission
+    ) -> None:
+        connection = Connection(self._outgoing, name, host, is_encrypted=admission.tls is not None)
         asks = bool(self._settings.tls_broker_ca)
         connection.is_certified = asks and admission.tls is not None and admission.tls.has_certificate
-        session = self._sessions.accept(connection)
-        open_socket = self._open[connection] = SocketConnection(sock, connection, tls=admission.tls)
+        session = self._sessions.accept(connection, place)
+        open_socket = self._open[connection] = SocketConnection(
+            sock, connection, tls=admission.tls, has_to_prove=True
+        )
         try:
             await open_socket.read_and_write(session.received)
         except RefusedError as refused:

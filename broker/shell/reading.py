@@ -10,7 +10,8 @@ from the pass before: the links of peers, since on what they bring depends who l
 Whatever a socket holds beyond one read waits until all others have been read. After `PASS_S` the turn comes, and the
 sockets that are left are read before any that have been read already. A connection whose last read took so long to
 handle is given fewer bytes at once, and so is one that has to prove an account and has not yet
-(broker/shell/sockets.py).
+(broker/shell/sockets.py). All of these strangers together have little more than the share of a single connection: they
+stand in a set of their own, which is one descriptor among those of all others, and a few are read in each pass.
 
 While one message comes soon after another, a pass of Trio's scheduler between them is much of what they cost. So a task
 that was woken soon after it had begun to wait goes on waiting in the set itself, as long as nobody else wants
@@ -37,6 +38,9 @@ _READY_AT_ONCE: Final = 256
 
 PASS_S: Final = 0.02
 """The time, in seconds, after which no further socket is read before a turn: heartbeats wait for the turn."""
+
+_STRANGERS_AT_ONCE: Final = 4
+"""So many are read in a pass, and stand behind all others that are ready then: each has his turn."""
 
 AWAY_S: Final = 0.01
 """The time, in seconds, for which the task may stay away from Trio, beyond one wait and one pass of reads."""
@@ -78,8 +82,11 @@ class Reading:
         self._first = select.epoll()
         """Those that are to be first stand in the set of all, and in one of their own: it is asked when the answer of
         the other cannot have them all."""
+        self._strangers = select.epoll()
+        """Those in whose name nobody answers yet; it stands in the set of all as one descriptor."""
         self._readers: dict[int, Callable[[], None]] = {}
         self._first_readers: dict[int, Callable[[], None]] = {}
+        self._stranger_readers: dict[int, Callable[[], None]] = {}
         self._left: list[tuple[int, int]] = []
         """Sockets that were ready, and that the last pass had no time for."""
         self.bytes_read = 0
@@ -88,20 +95,27 @@ class Reading:
         """Sockets are read from now; all that they bring counts as come at once."""
         self.waiting_writers = 0
         """The number of tasks that wait, with Trio, until a socket takes more."""
+        self.add(self._strangers.fileno(), self._read_strangers)
 
     @classmethod
     def begin(cls, turns: Turns, begin: Callable[[], None]) -> "Reading | None":
         """Returns None on systems without epoll: there every socket has a task that reads."""
         return cls(turns, begin) if sys.platform == "linux" else None
 
-    def add(self, descriptor: int, read: Callable[[], None], *, first: bool = False) -> None:
+    def add(
+        self, descriptor: int, read: Callable[[], None], *, first: bool = False, stranger: bool = False
+    ) -> None:
         """Calls `read`, which must not block, whenever there is something to read. What it raises, `run` raises.
 
-        Those that are to be `first` are called before all others, in every pass.
+        Those that are to be `first` are called before all others, in every pass; strangers share what one other has.
         """
         if not self._epoll.closed:
-            assert descriptor not in self._readers, "a socket has one reader"
-            assert descriptor not in self._first_readers, "a socket has one reader"
+            for readers in (self._readers, self._first_readers, self._stranger_readers):
+                assert descriptor not in readers, "a socket has one reader"
+            if stranger:
+                self._strangers.register(descriptor, select.EPOLLIN)
+                self._stranger_readers[descriptor] = read
+                return
             self._epoll.register(descriptor, select.EPOLLIN)
             if first:
                 self._first.register(descriptor, select.EPOLLIN)
@@ -116,6 +130,8 @@ class Reading:
         elif self._first_readers.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
             self._first.unregister(descriptor)
+        elif self._stranger_readers.pop(descriptor, None) is not None:
+            self._strangers.unregister(descriptor)
 
     async def run(self) -> NoReturn:
         """Reads and runs turns until cancelled."""
@@ -164,8 +180,10 @@ class Reading:
             trio.lowlevel.remove_instrument(others)
             self._readers.clear()
             self._first_readers.clear()
+            self._stranger_readers.clear()
             self._epoll.close()
             self._first.close()
+            self._strangers.close()
 
     def _read(self, found: list[tuple[int, int]]) -> None:
         self._begin()
@@ -174,6 +192,12 @@ class Reading:
             self._read_all(found)
         finally:
             self.in_pass = False
+
+    def _read_strangers(self) -> None:
+        for descriptor, _ in self._strangers.poll(0, _STRANGERS_AT_ONCE):
+            reader = self._stranger_readers.get(descriptor)
+            if reader is not None:
+                reader()
 
     def _read_all(self, found: list[tuple[int, int]]) -> None:
         readers, first = self._readers, self._first_readers

@@ -82,6 +82,7 @@ class SocketConnection:
         self._reading = reading
         self._is_peer = is_peer
         self._has_to_prove = has_to_prove
+        """Cleared once he has."""
         self._received: Callable[[bytes], None] = _drop
         self._receive_bytes = self._receive_bytes_now = RECEIVE_BYTES
         """The most bytes that are received at once: by default, and now."""
@@ -123,7 +124,7 @@ class SocketConnection:
         self._received = received
         self._receive_bytes = self._receive_bytes_now = receive_bytes
         try:
-            self._reading.add(self.socket.fileno(), self._read_once, first=self._is_peer)
+            self._go_on_reading()
         except OSError as error:
             self._refused = RefusedError(f"the system watches no more sockets: {error}", "not watched")
             return
@@ -161,6 +162,10 @@ class SocketConnection:
             began = perf_counter()
             self._received(data)
             took = perf_counter() - began
+            if self._has_to_prove and self.connection.is_proven and not self.closed:
+                self._stop_reading()
+                self._has_to_prove = False
+                self._go_on_reading()
             # Requests that take long are taken in smaller portions, so that others wait no longer than for one.
             if took > PASS_S:
                 self._receive_bytes_now = max(self._receive_bytes_now // 2, RECEIVE_BYTES_LEAST)
@@ -176,6 +181,12 @@ class SocketConnection:
     def _is_stranger(self) -> bool:
         return self._has_to_prove and not self.connection.is_proven
 
+    def _go_on_reading(self) -> None:
+        assert self._reading is not None
+        self._reading.add(
+            self.socket.fileno(), self._read_once, first=self._is_peer, stranger=self._has_to_prove
+        )
+
     def _stop_reading(self) -> None:
         if self._reading is not None:
             self._reading.remove(self.socket.fileno())
@@ -184,9 +195,8 @@ class SocketConnection:
         """Goes on reading: few enough bytes are unsent."""
         self._sent.set()
         if self._paused:
-            assert self._reading is not None
             self._paused = False
-            self._reading.add(self.socket.fileno(), self._read_once, first=self._is_peer)
+            self._go_on_reading()
 
     async def read_and_write(self, received: Callable[[bytes], None]) -> None:
         """Runs `read`, and `write` beside it for as long. What `received` raises is raised alone, not in a group."""
@@ -407,6 +417,10 @@ def listen(address: str, backlog: int = 1024) -> socket.socket:
     return sock
 
 
+ACCEPTED_AT_ONCE: Final = 16
+"""So many are taken from the queue of those that have connected in each pass of Trio's scheduler: a crowd in it that
+makes one other step in a pass, of a handshake say, does not keep those behind it there."""
+
 _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -431,7 +445,9 @@ async def accept_forever(
     while True:
         await trio.lowlevel.wait_readable(listener)
         try:
-            sock, address = listener.accept()
+            for _ in range(ACCEPTED_AT_ONCE):
+                sock, address = listener.accept()
+                accepted(sock, (address[0], address[1]))
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             continue
         except OSError as error:
@@ -440,7 +456,6 @@ async def accept_forever(
                 await trio.sleep(0.1)
                 continue
             raise
-        accepted(sock, (address[0], address[1]))
 
 
 async def connect(address: str) -> socket.socket:

@@ -19,13 +19,17 @@ import socket
 import ssl
 import sys
 import time
+from collections import deque
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Final, NoReturn
 
 import trio
 
 from broker.requests.connection import Buffer
+from broker.requests.places import Place
 from broker.statistics.events import Event, Events
 
 HANDSHAKE_S: Final = 10.0
@@ -66,7 +70,7 @@ class TlsSession:
         """Tells, behind the handshake, whether the remote end has shown a certificate that is believed here."""
         return bool(self._ssl.getpeercert(binary_form=True))
 
-    async def handshake(self, sock: socket.socket, steps: trio.Lock) -> None:
+    async def handshake(self, sock: socket.socket, steps: AbstractAsyncContextManager[None]) -> None:
         """Agrees on keys over a non-blocking socket. Raises OSError, of which `ssl.SSLError` is one kind.
 
         It has `steps` whenever it computes, and never while it waits for the other end.
@@ -85,7 +89,7 @@ class TlsSession:
             self._incoming.write(data)
             done = await self._step(sock, steps)
 
-    async def _step(self, sock: socket.socket, steps: trio.Lock) -> bool:
+    async def _step(self, sock: socket.socket, steps: AbstractAsyncContextManager[None]) -> bool:
         """Returns True when the handshake is done."""
         done = False
         try:
@@ -192,8 +196,7 @@ class Entrance:
     """Lets clients' connections in, once their first byte has told whether they are encrypted.
 
     With `context` None everyone is let in at once, in the clear. With `enforcing` nobody is let in in the clear. A
-    first byte may take `first_byte_s` seconds. `waiting` counts the connections that are not decided yet. `run` must be
-    running.
+    first byte may take `first_byte_s` seconds. `run` must be running.
     """
 
     def __init__(
@@ -210,26 +213,35 @@ class Entrance:
         self._first_byte_s = first_byte_s
         self._handshakes = Handshakes()
         self._first_bytes = _FirstBytes.begin()
-        self.waiting = 0
 
     async def run(self) -> None:
         """Hears of first bytes until cancelled."""
         if self._first_bytes is not None:
             await self._first_bytes.run()
 
-    async def admit(self, sock: socket.socket, client: str) -> Admission | None:
-        """Returns None if the connection was not let in: then it is closed, and the log says why."""
-        if self._context is None:
-            return _IN_THE_CLEAR
-        self.waiting += 1
+    async def admit(self, sock: socket.socket, client: str, place: Place) -> Admission | None:
+        """Returns None if the connection was not let in, or another got its place: then it is closed, and the log says
+        why.
+        """
+        with trio.CancelScope() as scope:
+            place.held_by(scope.cancel)
+            if not scope.cancel_called:
+                return (
+                    _IN_THE_CLEAR if self._context is None else await self._admit(sock, client, self._context)
+                )
+        sock.close()
+        return None
+
+    async def _admit(self, sock: socket.socket, client: str, context: ssl.SSLContext) -> Admission | None:
+        source = client.rpartition(":")[0]
         try:
-            return await self._decide(sock, self._context)
+            return await self._decide(sock, source, context)
         except RefusedError as refused:
             self._events.warn(
                 Event.CONNECTION_REFUSED,
                 "not let in",
                 time.monotonic_ns(),
-                source=client.rpartition(":")[0],
+                source=source,
                 at_once=_TOLD_AT_ONCE,
                 client=client,
                 detail=str(refused),
@@ -239,10 +251,8 @@ class Entrance:
         except BaseException:
             sock.close()
             raise
-        finally:
-            self.waiting -= 1
 
-    async def _decide(self, sock: socket.socket, context: ssl.SSLContext) -> Admission:
+    async def _decide(self, sock: socket.socket, source: str, context: ssl.SSLContext) -> Admission:
         sock.setblocking(False)
         with trio.move_on_after(self._first_byte_s):
             try:
@@ -256,7 +266,7 @@ class Entrance:
             if not first:
                 raise RefusedError("closed before its first byte")
             if first[0] == _TLS_HANDSHAKE:
-                return Admission(await self._handshakes.accept(sock, context))
+                return Admission(await self._handshakes.accept(sock, context, source))
             if self._enforcing:
                 raise RefusedError("not encrypted, and TLS is enforced")
             return _IN_THE_CLEAR
@@ -298,19 +308,68 @@ class _FirstBytes:
 class Handshakes:
     """Those of one port, of which one computes at a time, for one step of a handshake.
 
-    A step takes OpenSSL a millisecond or so. A lock that is given back goes to the task that has waited longest, which
-    runs in the next pass of Trio's scheduler: so there is one step in each pass, and between two of them the node
-    reads, has its turn and hears its timers, however many strangers want to shake hands.
+    A step takes OpenSSL a millisecond or so. Who has done his hands on to the next, who runs in the next pass of Trio's
+    scheduler: so there is one step in each pass, and between two of them the node reads, has its turn and hears its
+    timers, however many strangers want to shake hands. Addresses have their steps by turns: a crowd of one address
+    keeps those of others waiting for one step, and not for all of its own.
     """
 
     def __init__(self) -> None:
-        self._steps = trio.Lock()
+        self._is_computed = False
+        self._waiting: dict[str, deque[trio.Event]] = {}
+        """By address, the one that is next first; each event says that it is this one's step."""
 
-    async def accept(self, sock: socket.socket, context: ssl.SSLContext) -> TlsSession:
-        """Does the server's side of a handshake. Raises RefusedError."""
+    async def accept(self, sock: socket.socket, context: ssl.SSLContext, source: str) -> TlsSession:
+        """Does the server's side of a handshake with somebody at the address `source`. Raises RefusedError."""
         session = TlsSession(context, server_side=True)
-        await _shake_hands(sock, session, self._steps)
+        await _shake_hands(sock, session, _Steps(self, source))
         return session
+
+    async def begin_step(self, source: str) -> None:
+        """Returns when it is this address's step; `end_step` must follow."""
+        if not self._is_computed:
+            self._is_computed = True
+            await trio.lowlevel.cancel_shielded_checkpoint()  # another has computed in this pass, perhaps
+            return
+        begun = trio.Event()
+        self._waiting.setdefault(source, deque()).append(begun)
+        try:
+            await begun.wait()
+        except BaseException:
+            if begun.is_set():
+                self.end_step()
+            else:
+                self._waiting[source].remove(begun)
+                if not self._waiting[source]:
+                    del self._waiting[source]
+            raise
+
+    def end_step(self) -> None:
+        """Hands on to the next address."""
+        source = next(iter(self._waiting), None)
+        if source is None:
+            self._is_computed = False
+            return
+        waiting = self._waiting.pop(source)
+        waiting.popleft().set()
+        if waiting:
+            self._waiting[source] = waiting  # behind all others
+
+
+class _Steps(AbstractAsyncContextManager[None]):
+    """The steps of one handshake, each inside of an `async with`."""
+
+    def __init__(self, handshakes: Handshakes, source: str) -> None:
+        self._handshakes = handshakes
+        self._source = source
+
+    async def __aenter__(self) -> None:
+        await self._handshakes.begin_step(self._source)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._handshakes.end_step()
 
 
 async def dial_tls(sock: socket.socket, context: ssl.SSLContext, host: str) -> TlsSession:
@@ -322,7 +381,9 @@ async def dial_tls(sock: socket.socket, context: ssl.SSLContext, host: str) -> T
     return session
 
 
-async def _shake_hands(sock: socket.socket, session: TlsSession, steps: trio.Lock) -> None:
+async def _shake_hands(
+    sock: socket.socket, session: TlsSession, steps: AbstractAsyncContextManager[None]
+) -> None:
     try:
         with trio.fail_after(HANDSHAKE_S):
             await session.handshake(sock, steps)

@@ -27,6 +27,9 @@ INTERNAL_TOPIC: Final = own_topics.INTERNAL_TOPIC.decode()
 WAITING_TOPICS: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC})
 """Messages of all topics wait here, seen by nobody, until their time has come or their producer has decided."""
 
+REPLY_SUFFIX: Final = "_REPLY_TOPIC"
+"""Behind a cluster's name: the topic of the replies to all producers."""
+
 FORBIDDEN_TO_SEND: Final = frozenset(
     {
         INTERNAL_TOPIC,
@@ -155,7 +158,7 @@ def system_topics(
     yield topic_config(TIMER_TOPIC, 1)
     yield topic_config(HALF_TOPIC, 1)
     yield topic_config(HALF_OPERATIONS_TOPIC, 1)
-    yield topic_config(f"{cluster}_REPLY_TOPIC", 1)
+    yield topic_config(cluster + REPLY_SUFFIX, 1)
 
 
 def is_system_group(group: str) -> bool:

@@ -135,8 +135,17 @@ def test_a_consumer_is_made_to_consume_only_what_its_group_consumes(group: Group
     assert RequestCode.CONSUME_MESSAGE_DIRECTLY not in {notice.code for notice in service.client.notices}
 
 
-@pytest.mark.parametrize("topic", ["SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "RMQ_SYS_TRANS_HALF_TOPIC"])
-def test_a_default_permission_does_not_open_where_all_topics_wait(group: Group, topic: str) -> None:
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "SCHEDULE_TOPIC_XXXX",
+        "rmq_sys_wheel_timer",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "DefaultCluster_REPLY_TOPIC",
+    ],
+)
+def test_a_default_permission_does_not_open_what_holds_those_of_all_topics(group: Group, topic: str) -> None:
     fields = pull_fields(consumerGroup="mine", topic=topic)
     refused = account(group, "reader").call(RequestCode.PULL_MESSAGE, fields)
     assert refused.code == ResponseCode.NO_PERMISSION

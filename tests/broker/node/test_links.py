@@ -78,10 +78,10 @@ class Rig:
         self.begin()
         self.node.time.run_due()
 
-    def connect(self) -> tuple[AcceptedLink, Connection]:
+    def connect(self, host: str = "somewhere") -> tuple[AcceptedLink, Connection]:
         """Somebody dials n0."""
         connection = Connection(self.node.outgoing, "stranger")
-        return self.links.accept(connection, "somewhere:1"), connection
+        return self.links.accept(connection, f"{host}:1"), connection
 
     def prove(self, link: AcceptedLink, connection: Connection, source: str, behind: bytes = b"") -> None:
         """As the node `source` does it, byte by byte. `behind` comes with the last byte of the proof."""
@@ -142,12 +142,21 @@ def test_strangers_are_few_and_the_oldest_goes_first(rig: Rig) -> None:
     with structlog.testing.capture_logs() as logs:
         links.append(rig.connect())
     assert [connection.aborted for _, connection in links] == [True, *[False] * links_module.STRANGERS_MAX]
-    assert [entry["detail"] for entry in logs] == ["64 others came after it"]
+    assert [entry["detail"] for entry in logs] == ["64 others are there"]
     link, connection = links[1]
     rig.prove(link, connection, "n1")
     _, newest = rig.connect()
     assert not newest.aborted
     assert not links[2][1].aborted, "one that has proved itself is no stranger"
+
+
+def test_a_crowd_from_elsewhere_does_not_send_a_peer_away(rig: Rig) -> None:
+    """However fast it comes: a peer needs two round trips."""
+    link, connection = rig.connect("the peer's machine")
+    crowd = [rig.connect()[1] for _ in range(3 * links_module.STRANGERS_MAX)]
+    assert sum(each.aborted for each in crowd) == 2 * links_module.STRANGERS_MAX + 1
+    rig.prove(link, connection, "n1")
+    assert rig.links.accepted["n1"] is link
 
 
 def test_strangers_that_are_silent_are_sent_away_each_in_its_time(rig: Rig) -> None:

@@ -271,6 +271,37 @@ async def test_of_a_stranger_little_is_read_at_a_time_until_it_has_proved_an_acc
         assert server.turns == [[("stranger", bytes(5 * RECEIVE_BYTES_LEAST))]]
 
 
+async def test_a_crowd_of_strangers_keeps_nobody_waiting_who_is_known(
+    remotes: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    async with serving() as server:
+        order: list[str] = []
+
+        def receiver(name: str, seconds: float) -> Callable[[bytes], None]:
+            def received(data: bytes) -> None:
+                order.append(name)
+                clock.now += seconds
+                server.wake()
+
+            return received
+
+        strangers = [f"s{k}" for k in range(50)]
+        remotes += [server.connect(name, receiver(name, PASS_S / 5), has_to_prove=True) for name in strangers]
+        remotes += [server.connect(name, receiver(name, 0)) for name in ("known", "also known")]
+        await trio.testing.wait_all_tasks_blocked()
+        ends: list[int] = []
+        server.in_turn = lambda _: ends.append(len(order))
+        for remote in remotes:
+            remote.send(bytes(2 * RECEIVE_BYTES_LEAST))
+        await trio.testing.wait_all_tasks_blocked()
+        assert {"known", "also known"} <= set(order[: ends[0]]), (
+            "they wait for a few strangers, and not for all"
+        )
+        read = [name for name in order if name in strangers]
+        assert sorted(read[:50]) == sorted(read[50:]) == sorted(strangers), "each stranger has his turn"
+
+
 async def test_of_a_connection_whose_requests_take_long_little_is_read_at_a_time(
     remotes: list[socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:

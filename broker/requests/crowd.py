@@ -1,0 +1,60 @@
+"""Who of a crowd goes for one that comes: the oldest of the address that has most.
+
+Whoever has shown nothing of himself yet takes a place all the same, and there are so many places. Refusing those that
+come when all are taken would leave the places to who took them first, and one sender could keep everybody else out by
+saying nothing. He has few addresses, though, and so it is his own that go.
+"""
+
+from typing import Final, Generic, TypeVar
+
+Member = TypeVar("Member")
+
+
+class Crowd(Generic[Member]):
+    """Members by the address that they come from, those that were added last at the end."""
+
+    def __init__(self) -> None:
+        self._by_address: Final[dict[str, dict[Member, None]]] = {}
+        self._of_size: Final[dict[int, dict[str, None]]] = {}
+        """The same addresses by the number of their members: so the largest are found without a look at all."""
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, member: Member, address: str) -> None:
+        """Takes in a member, or has one that is here count as added last."""
+        members = self._by_address.setdefault(address, {})
+        before = len(members)
+        members.pop(member, None)
+        members[member] = None
+        self._resized(address, before, len(members))
+
+    def discard(self, member: Member, address: str) -> None:
+        """Takes out a member, if it is here."""
+        members = self._by_address.get(address)
+        if members is None or member not in members:
+            return
+        del members[member]
+        self._resized(address, len(members) + 1, len(members))
+        if not members:
+            del self._by_address[address]
+
+    def first_to_go(self) -> tuple[str, Member]:
+        """Returns an address that has most, and its oldest member."""
+        assert self._by_address, "there is somebody"
+        # Few sizes can differ: all of them add up to no more than the members.
+        address = next(iter(self._of_size[max(self._of_size)]))
+        return address, next(iter(self._by_address[address]))
+
+    def _resized(self, address: str, before: int, after: int) -> None:
+        if before == after:
+            return
+        self._count += after - before
+        if before:
+            same = self._of_size[before]
+            del same[address]
+            if not same:
+                del self._of_size[before]
+        if after:
+            self._of_size.setdefault(after, {})[address] = None
