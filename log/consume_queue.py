@@ -10,6 +10,7 @@ all queues share one pool of mappings (`MappingPool`, a CLOCK). What is hot in `
 comparison or two and one `struct` call; `append_units` stores those of many messages at once.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from enum import Enum
 from struct import Struct
@@ -240,9 +241,26 @@ class ConsumeQueue:
         begin = self.min_offset
         return begin < self.max_offset and self._unit_of_file(begin)[0] >= max(physical_begin, 1)
 
-    def delete_before(self, physical_begin: int) -> int:
-        """Does `correct_min`, and removes files without a record in the log, but never the last; returns how many."""
-        self.correct_min(physical_begin)
+    def first_staying(self, physical_begin: int, is_right: Callable[[int], bool]) -> int:
+        """Returns the first offset whose record stays when the log is made to begin at `physical_begin`.
+
+        `is_right` looks at the record that the unit of an offset leads to, and says whether it claims that offset. So
+        damaged units hide no message: an offset is passed only if a right unit, of it or of one behind it, leads to a
+        record that goes.
+        """
+        bound = max(physical_begin, 1)
+        begin = self.min_offset
+        first = self._first(begin, lambda unit: unit[0] >= bound)
+        if first > begin and not is_right(first - 1):
+
+            def may_stay(offset: int) -> bool:
+                return self._unit_of_file(offset)[0] >= bound or not is_right(offset)
+
+            first = begin + bisect_left(range(begin, first), True, key=may_stay)
+        return first
+
+    def remove_gone_files(self) -> int:
+        """Removes the files before that of the first message, but never the last one; returns how many."""
         removed = 0
         while len(self._starts) > 1 and self._starts[1] // UNIT_BYTES <= self.min_offset:
             self._remove_file(self._starts[0])

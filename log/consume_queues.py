@@ -5,7 +5,8 @@ when they are used. What the notes say about a queue is believed only as far as 
 file agrees; a queue that is missing, shorter or different is built again from the log.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from log.consume_queue import ConsumeQueue, MappingPool
@@ -168,9 +169,23 @@ class ConsumeQueues:
                 directories.append(queue.directory)
         return notes, files, directories
 
-    def delete_before(self, physical_begin: int) -> int:
-        """Removes files whose records are all gone from the log; returns how many."""
-        return sum(queue.delete_before(physical_begin) for queue in self._table.values())
+    def first_staying(
+        self, physical_begin: int, is_right: Callable[[ConsumeQueue, int], bool]
+    ) -> dict[ConsumeQueue, int]:
+        """Returns where each queue begins when the log is made to begin at `physical_begin`; ask before records go.
+
+        `is_right` is described at `ConsumeQueue.first_staying`.
+        """
+        return {
+            queue: queue.first_staying(physical_begin, partial(is_right, queue))
+            for queue in self._table.values()
+        }
+
+    def delete_before(self, begins: Mapping[ConsumeQueue, int]) -> int:
+        """Makes queues begin at these offsets, and removes files that lie before them; returns how many."""
+        for queue, offset in begins.items():
+            queue.min_offset = offset
+        return sum(queue.remove_gone_files() for queue in begins)
 
     def close(self) -> None:
         self.pool.clear()

@@ -4,7 +4,11 @@ Entries are dispatched once more, into queues that compare instead of adding. A 
 that claims its place is damaged. It is not put right at once: a topic that was deleted and made again has records of an
 earlier life in the log, which claim the same offsets. In the order of the log the later life comes last, and within a
 life offsets and positions rise together. So what was missed is written when a later record of the queue is met whose
-unit is right, or when the log's end is reached; a unit right of it says that it was of an earlier life.
+unit is right, or when the log's end is reached. A unit that leads to a later record says that what was missed is of an
+earlier life; one that leads to an earlier record is damaged, whatever that record claims.
+
+Of entries that are damaged themselves nobody knows which life they begin: a unit that leads to one is left alone, and
+what was missed before them waits for the next pass.
 """
 
 from dataclasses import replace
@@ -15,12 +19,12 @@ from log.consume_queues import ConsumeQueues
 from log.disk import MappedFile
 from log.dispatch import Dispatcher
 from log.entry_log import EntryLog
-from log.errors import LogFault
+from log.errors import DamagedEntryError, LogFault
 from log.index_file import IndexFiles
 from log.index_scrub import IndexScrubber
 from log.loops import PURE
 from log.options import StoreOptions
-from log.record import peek
+from log.record import is_message_at
 
 Range = tuple[MappedFile, int, int]
 """A file, and where in it something begins and ends."""
@@ -50,7 +54,7 @@ class _Compared:
         queue = self._scrub.queues.get(self._topic, self._queue_id)
         if queue is not self._queue:
             self._queue = queue
-            self._forget()
+            self.forget()
         if queue is None:
             return False
         found = queue.unit(offset)
@@ -60,28 +64,28 @@ class _Compared:
         if found == wanted:
             if self._missed:
                 self._write(before=offset)
-        elif found[0] != physical_offset and self._leads_to_it(found, offset):
-            self._forget()  # another life of the queue has this offset
+        elif found[0] > physical_offset and self._may_be_of_later_life(found, offset):
+            self.forget()
         else:
             self._missed[offset] = wanted
             self._scrub.missing[self] = None
         return False
 
-    def _leads_to_it(self, unit: tuple[int, int, int], offset: int) -> bool:
+    def _may_be_of_later_life(self, unit: tuple[int, int, int], offset: int) -> bool:
         if unit[1] == NO_RECORD_BYTES:
             return True  # a place that a half message took
         try:
-            record = self._scrub.log.record_at(unit[0], unit[1])
-            head = peek(record)
+            record = self._scrub.log.record_at(unit[0])
+            return is_message_at(record, self._topic, self._queue_id, offset)
+        except DamagedEntryError:
+            return True  # when it is repaired it is looked at again
         except LogFault:
             return False
-        topic = bytes(record[head.topic_begin : head.topic_end])
-        return (topic, head.queue_id, head.queue_offset) == (self._topic.encode(), self._queue_id, offset)
 
     def _write(self, before: int) -> None:
         """Writes what was missed before an offset; what was missed behind it was of an earlier life."""
         queue, missed = self._queue, self._missed.copy()
-        self._forget()
+        self.forget()
         if queue is None:
             return
         for offset, unit in missed.items():
@@ -90,7 +94,7 @@ class _Compared:
                 if changed is not None:
                     self._scrub.corrected.append(changed)
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         """Forgets what was missed."""
         self._missed.clear()
         self._scrub.missing.pop(self, None)
@@ -142,6 +146,11 @@ class QueueScrub:
     def misses(self) -> bool:
         """Units are known to be damaged: the pass should come to where they can be put right."""
         return bool(self.missing)
+
+    def met_damage(self) -> None:
+        """The pass leaves out entries that are damaged: later lives of the queues may have begun there."""
+        for compared in tuple(self.missing):
+            compared.forget()
 
     def ended(self) -> None:
         """The pass has come to the end of the log."""

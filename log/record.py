@@ -301,6 +301,13 @@ def peek(buffer: Buffer, offset: int = 0) -> RecordHead:
     )
 
 
+def is_message_at(buffer: Buffer, topic: str, queue_id: int, queue_offset: int) -> bool:
+    """Tells whether a record is that of an offset of a queue. Raises RecordError."""
+    head = peek(buffer)
+    name = buffer[head.topic_begin : head.topic_end]
+    return (head.queue_id, head.queue_offset) == (queue_id, queue_offset) and name == topic.encode()
+
+
 def stored_at(buffer: Buffer, offset: int = 0) -> int:
     """Returns the store time (ms since 1970) of a record that is whole, as one in an entry whose checksum is right."""
     (sys_flag,) = _SYS_FLAG.unpack_from(buffer, offset + SYS_FLAG_AT)

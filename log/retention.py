@@ -23,10 +23,11 @@ class RetentionPolicy:
 @dataclass(frozen=True, slots=True)
 class DataFile:
     """A data file: `newest_ms` is the store time of its last record, or close to it; `next_index` is the first entry of
-    the file behind it."""
+    the file behind it, which begins at `next_position`."""
 
     newest_ms: int
     next_index: int
+    next_position: int
 
 
 def may_delete(policy: RetentionPolicy, used_ratio: float, is_delete_hour: bool) -> bool:
@@ -42,11 +43,11 @@ def files_to_delete(
     used_ratio: float,
     is_delete_hour: bool,
     covered_index: int,
-    waiting_index: int | None = None,
+    waiting_position: int | None = None,
 ) -> int:
     """Returns the number of `files` (oldest first, without the last file of the log) to delete now.
 
-    `covered_index` is the last entry that nobody needs from the log any more. From `waiting_index` on there are
+    `covered_index` is the last entry that nobody needs from the log any more. From `waiting_position` on there are
     messages that are still to be delivered: age does not delete them, only a disk that is nearly full.
     """
     forced = used_ratio > policy.force_ratio
@@ -55,7 +56,7 @@ def files_to_delete(
     count = 0
     for file in files[: policy.files_per_pass]:
         expired = wall_ms - file.newest_ms > policy.reserved_ms
-        waits = waiting_index is not None and file.next_index > waiting_index
+        waits = waiting_position is not None and file.next_position > waiting_position
         if file.next_index - 1 > covered_index or not (forced or (expired and not waits)):
             break
         count += 1

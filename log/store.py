@@ -23,7 +23,7 @@ from itertools import islice
 
 from log import cuts
 from log.checkpoint import ABORT, CheckpointJob, Notes, read_notes, remove_other_notes
-from log.consume_queue import NO_RECORD_BYTES
+from log.consume_queue import NO_RECORD_BYTES, ConsumeQueue
 from log.consume_queues import DIRECTORY as QUEUE_DIRECTORY
 from log.consume_queues import ConsumeQueues
 from log.disk import Disk, StoreLock
@@ -36,7 +36,7 @@ from log.index_file import DIRECTORY as INDEX_DIRECTORY
 from log.index_file import IndexFiles
 from log.layout import HEADER_BYTES
 from log.options import StoreOptions
-from log.record import peek
+from log.record import is_message_at, peek
 from log.retention import DataFile, RetentionPolicy, files_to_delete, may_delete
 from log.snapshot import Snapshot, SnapshotScrub, read_snapshot, write_snapshot
 from log.store_format import FIRST_FORMAT, check_format, write_format
@@ -385,8 +385,8 @@ class Store:
         """Deletes data files by age and disk usage, and queue and index files below the new beginning.
 
         No entry goes behind the snapshot or the durable index, nor from the dispatched one or `needed_from_index` on.
-        From the index on that `find_waiting` returns, no entry goes because of its age; it is asked only when something
-        would go. Returns the number of data files deleted. Raises DiskError.
+        From the position on that `find_waiting` returns, no entry goes because of its age; it is asked only when
+        something would go. Returns the number of data files deleted. Raises DiskError.
         """
         usage = self._disk.usage()
         used_ratio = 1 - usage.free_bytes / max(usage.total_bytes, 1)
@@ -397,16 +397,19 @@ class Store:
         covered = min(self.snapshot_index, self.dispatched_index - 1, self.log.durable_index)
         if needed_from_index is not None:
             covered = min(covered, needed_from_index - 1)
-        # The age of a file is the store time of the first record behind it: the last record's, or close to it.
-        files = []
-        for start, index in islice(self.log.file_beginnings(), policy.files_per_pass):
+        # The age of a file is the store time of the first record behind it: the last record's, or close to it. Where
+        # that one is damaged, the file behind says how new it is at most.
+        files: list[DataFile] = []
+        newest_ms = wall_ms
+        for start, index in reversed(list(islice(self.log.file_beginnings(), policy.files_per_pass))):
             try:
                 newest_ms = self.store_time_of(start + HEADER_BYTES)
             except (RecordError, OutOfRangeError, DamagedLogError):
-                newest_ms = wall_ms
-            files.append(DataFile(newest_ms, index))
+                pass
+            files.append(DataFile(newest_ms, index, start))
+        files.reverse()
 
-        def count_expired(waiting_index: int | None) -> int:
+        def count_expired(waiting_position: int | None) -> int:
             return files_to_delete(
                 files,
                 policy,
@@ -414,7 +417,7 @@ class Store:
                 used_ratio=used_ratio,
                 is_delete_hour=is_delete_hour,
                 covered_index=covered,
-                waiting_index=waiting_index,
+                waiting_position=waiting_position,
             )
 
         # The search for waiting messages is dear, so it comes only when something would go without them.
@@ -423,10 +426,15 @@ class Store:
             count = count_expired(find_waiting())
         if not count:
             return 0
-        removed = cuts.delete_before(self.log, files[count - 1].next_index)
-        self.queues.delete_before(self.log.first_position)
-        self.index.delete_before(self.log.first_position)
-        return removed
+        last = files[count - 1]
+        # Which units are damaged the records alone can tell, so they are asked before they go.
+        queue_begins = self.queues.first_staying(last.next_position, self._is_unit_right)
+        try:
+            return cuts.delete_before(self.log, last.next_index)
+        finally:
+            if self.log.first_position == last.next_position:
+                self.queues.delete_before(queue_begins)
+                self.index.delete_before(last.next_position)
 
     def flush(self) -> None:
         """Makes durable what was appended, before a clean stop. No job may be running. Raises FlushError, DiskError.
@@ -469,6 +477,15 @@ class Store:
         self._lock.release()
 
     # ---- inside --------------------------------------------------------------------------------------
+
+    def _is_unit_right(self, queue: ConsumeQueue, offset: int) -> bool:
+        """Tells whether the unit of an offset leads to a record in the log that claims that offset."""
+        unit = queue.unit(offset)
+        assert unit is not None, "asked of what the queue holds"
+        try:
+            return is_message_at(self.log.bytes_at(unit[0]), queue.topic, queue.queue_id, offset)
+        except (OutOfRangeError, RecordError):
+            return False
 
     def _recover_derived(
         self, notes: Notes | None, clean_stop: bool, wall_ms: int, damage: list[str]

@@ -13,7 +13,7 @@ from broker.remoting.headers import PullMessageHeader
 from log.consume_queue import NO_RECORD_BYTES, ConsumeQueue
 from log.entry_log import EntryLog
 from log.errors import DamagedEntryError, OutOfRangeError
-from log.record import peek
+from log.record import is_message_at, peek
 
 COUNT_MAX: Final = 1024
 """Messages of one response."""
@@ -39,12 +39,14 @@ class PullResult:
         "min_offset",
         "next_offset",
         "position",
+        "queue",
         "records",
         "size",
         "status",
     )
 
     def __init__(self, code: int, status: str, next_offset: int, queue: ConsumeQueue | None) -> None:
+        self.queue = queue
         self.code = code
         self.status = status
         self.next_offset = next_offset
@@ -181,7 +183,9 @@ def whole_part(replica: State, header: PullMessageHeader, result: PullResult) ->
     for number, physical_offset, offset in result.cold:
         record = result.records[number]
         try:
-            is_right = log.check_record(physical_offset) == len(record) and _is_at(record, header, offset)
+            is_right = log.check_record(physical_offset) == len(record) and is_message_at(
+                record, header.topic, header.queue_id, offset
+            )
             if not is_right:
                 log.doubt_units()  # the unit leads to another message
         except (DamagedEntryError, OutOfRangeError):  # damaged, or deleted since the pull was read
@@ -192,13 +196,6 @@ def whole_part(replica: State, header: PullMessageHeader, result: PullResult) ->
             result.next_offset = offset
             return number > 0
     return True
-
-
-def _is_at(record: memoryview, header: PullMessageHeader, offset: int) -> bool:
-    """Tells whether a record that is whole is the one at an offset of the queue that a pull names."""
-    head = peek(record)
-    topic = record[head.topic_begin : head.topic_end]
-    return topic == header.topic.encode() and (head.queue_id, head.queue_offset) == (header.queue_id, offset)
 
 
 def _is_gone(queue: ConsumeQueue, offset: int, physical_offset: int, log: EntryLog) -> bool:

@@ -13,7 +13,7 @@ import structlog
 
 from broker.replica.replica import Replica
 from broker.requests.deadline import Time
-from broker.retention.waiting import first_waiting_index
+from broker.retention.waiting import first_waiting_position
 from broker.settings.live import LiveSettings
 from broker.settings.tables import RetentionSettings
 from log.disk import Disk
@@ -45,7 +45,7 @@ def delete_expired(
 
     def find_waiting() -> int | None:
         nonlocal waiting_from
-        waiting_from = first_waiting_index(store, replica.metadata)
+        waiting_from = first_waiting_position(store, replica.metadata)
         return waiting_from
 
     def delete() -> int:
@@ -71,7 +71,7 @@ def delete_expired(
         # A full disk may keep files, but they are none of the log any more once it begins behind them.
         if entry_log.first_index > first_index:
             replica.head_deleted()
-            if waiting_from is not None and waiting_from < entry_log.first_index:
+            if waiting_from is not None and waiting_from < entry_log.first_position:
                 log.error("messages that still waited went with the head of the log: the disk is nearly full")
 
 

@@ -17,15 +17,15 @@ from log.layout import HEADER_BYTES
 from log.store import Store
 
 
-def first_waiting_index(store: Store, metadata: Metadata) -> int | None:
-    """Returns the first entry of the log whose message still waits, or one before it; None if none waits."""
+def first_waiting_position(store: Store, metadata: Metadata) -> int | None:
+    """Returns the position of the first entry whose message still waits, or of one before it; None if none waits."""
     first_position = store.log.first_position
     positions: list[int] = []
     for queue, offset in _queues(store, metadata):
         unit = queue.unit(max(offset, queue.min_offset))
         if unit is not None and unit[0] >= first_position:
             positions.append(unit[0] - HEADER_BYTES)
-    return store.log.index_at(min(positions)) if positions else None
+    return min(positions, default=None)
 
 
 def _queues(store: Store, metadata: Metadata) -> Iterator[tuple[ConsumeQueue, int]]:

@@ -87,13 +87,20 @@ def test_a_queue_told_where_it_begins_accepts_what_comes() -> None:
 
 
 def test_the_beginning_follows_the_log(disk: MemoryDisk) -> None:
-    queue = make_queue(disk, 30)
+    queues = ConsumeQueues(disk, OPTIONS)
+    queue = queues.make("T", 2)
+    for number in range(30):
+        queue.append(number, 100 * number + 48, 50, 0)
+
+    def delete_before(physical_begin: int) -> int:
+        return queues.delete_before(queues.first_staying(physical_begin, lambda queue, offset: True))
+
     queue.correct_min(1048)
     assert queue.min_offset == 10
-    assert queue.delete_before(1248) == 1
+    assert delete_before(1248) == 1
     assert queue.min_offset == 12
     assert disk.list("consumequeue/T/2")[0] == f"{160:020d}"
-    assert queue.delete_before(1 << 40) == 2
+    assert delete_before(1 << 40) == 2
     assert (queue.min_offset, queue.max_offset) == (30, 30)
     assert len(disk.list("consumequeue/T/2")) == 1, "the last file stays"
     assert queue.append(30, 5048, 50, 0)

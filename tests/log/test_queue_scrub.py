@@ -98,13 +98,20 @@ ANY_OFFSET = st.integers(-(1 << 63), (1 << 63) - 1)
 
 
 @given(st.data(), st.integers(2, 60))
-def test_a_damaged_unit_has_retention_pass_no_other_message(data: st.DataObject, count: int) -> None:
+def test_damaged_units_have_retention_pass_no_message(data: st.DataObject, count: int) -> None:
     queues, queue = queue_of(MemoryDisk(), count)
-    gone, damaged = data.draw(st.integers(0, count - 1)), data.draw(st.integers(0, count - 1))
-    queue.correct(damaged, (data.draw(ANY_OFFSET), 90, 0))
-    queues.delete_before(100 * gone)
-    # The message of the damaged unit itself may be lost: its unit tells nothing, and those before it are gone.
-    assert queue.min_offset <= gone + (damaged == gone)
+    gone = data.draw(st.integers(0, count))
+    begin, end = sorted((data.draw(st.integers(0, count)), data.draw(st.integers(0, count))))
+    for offset in range(begin, end):
+        queue.correct(offset, (data.draw(st.one_of(st.just(0), ANY_OFFSET)), 90, 0))
+
+    def is_right(queue: ConsumeQueue, offset: int) -> bool:
+        return queue.unit(offset) == (48 + 100 * offset, 90, 0)
+
+    queues.delete_before(queues.first_staying(100 * gone, is_right))
+    assert queue.min_offset <= gone
+    if not begin < gone <= end:
+        assert queue.min_offset == gone, "it goes as far as the last unit that is right says"
 
 
 @given(st.data(), st.integers(2, 60))

@@ -765,6 +765,45 @@ def test_a_damaged_header_at_the_beginning_of_a_file_does_not_keep_the_log(
     assert store.log.first_position == last
 
 
+@pytest.mark.parametrize("damaged", [range(20, 60), range(30, 99), range(14, 16)], ids=str)
+def test_a_run_of_damaged_units_has_retention_hide_no_message(
+    damaged: range, disk: MemoryDisk, store: Store
+) -> None:
+    writer = Writer(store)
+    for _ in range(100):
+        writer.send("T", body=bytes(40))
+    store.dispatch(99, NOW)
+    flush(store)
+    store.save_snapshot(99, b"state")
+    queue = store.queues.make("T", 0)
+    units = units_of(queue)
+    for offset in damaged:
+        queue.correct(offset, (0, 0, 0))
+    policy = RetentionPolicy(reserved_ms=1000, files_per_pass=1)
+    for _ in range(3):
+        assert store.delete_expired(policy, wall_ms=NOW + 10**9, is_delete_hour=True) == 1
+        staying = [offset for offset, unit in enumerate(units) if unit[0] >= store.log.first_position]
+        assert queue.min_offset <= staying[0]
+        assert queue.min_offset == staying[0] or staying[0] in range(damaged.start, damaged.stop + 1)
+    assert staying[0] > 20
+
+
+def test_a_damaged_record_at_the_beginning_of_a_file_does_not_keep_the_log(
+    disk: MemoryDisk, store: Store
+) -> None:
+    """No node of its group has it whole."""
+    send_many(store, 100)
+    store.dispatch(99, NOW)
+    flush(store)
+    store.save_snapshot(99, b"state")
+    store.close(99)
+    store, _ = Store.open(disk, replace(TINY, hot_bytes=0), NOW)
+    start = store.log.file_starts()[1]
+    _flip(disk, f"{TINY.dledger_directory}/data/{start:020d}", 48 + 90)
+    policy = RetentionPolicy(reserved_ms=1000)
+    assert store.delete_expired(policy, wall_ms=NOW + 10**9, is_delete_hour=True) > 1
+
+
 def test_the_log_never_begins_with_an_entry_that_may_be_replaced(store: Store) -> None:
     """In seed 3019 it did: power took that entry, and another leader's shorter one belonged into the file before."""
     send_many(store, 100)
@@ -782,7 +821,10 @@ def test_the_log_never_begins_with_an_entry_that_may_be_replaced(store: Store) -
 
 def test_the_retention_rule() -> None:
     day = 24 * 3600 * 1000
-    files = [DataFile(newest_ms=number * day, next_index=100 * (number + 1)) for number in range(6)]
+    files = [
+        DataFile(newest_ms=number * day, next_index=100 * (number + 1), next_position=number)
+        for number in range(6)
+    ]
     policy = RetentionPolicy(reserved_ms=3 * day)
 
     def decide(

@@ -15,7 +15,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.replica.inner_limits import InnerLimits
 from broker.requests.errors import RequestError
 from broker.retention.retention import delete_expired
-from broker.retention.waiting import first_waiting_index
+from broker.retention.waiting import first_waiting_position
 from broker.state.topic_rules import TIMER_TOPIC
 from log.batch import BatchItem, encode_batch
 from log.record import Record
@@ -223,7 +223,7 @@ def test_age_does_not_delete_what_waits_and_a_full_disk_does(group: Group, clien
     for _ in range(30):
         client.send("T", bytes(100_000), 1)
     group.advance(10)
-    waiting = first_waiting_index(replica.store, replica.metadata)
+    waiting = first_waiting_position(replica.store, replica.metadata)
     assert waiting is not None
     full = RetentionPolicy(reserved_ms=1 << 60, force_ratio=-1.0)
     flush = replica.store.log.flush_job()
@@ -231,7 +231,7 @@ def test_age_does_not_delete_what_waits_and_a_full_disk_does(group: Group, clien
         flush.run()
         replica.store.log.flushed(flush)
     assert delete_expired(replica, full, is_delete_hour=True) >= 2
-    assert replica.store.log.first_index > waiting
+    assert replica.store.log.first_position > waiting
     group.skip(DAY_MS)
     group.advance(2)
     client.send("T", b"after", 0, at(group, 100))
