@@ -269,8 +269,8 @@ def _processors(node: Node, address: str, store_host: bytes, random: RandomSourc
             store_host=store_host,
             random=random,
         ),
-        DelayService(replica, settings.current.broker.delay_level_ms, time, listeners),
-        TimerService(replica, stats, time, listeners),
+        DelayService(replica, settings.current.broker.delay_level_ms, time, listeners, node.events),
+        TimerService(replica, stats, time, listeners, node.events),
         decisions,
         TransactionChecks(decisions, replica, registry, settings, time, listeners),
     )

@@ -29,6 +29,7 @@ from broker.delayed.deliveries import (
     count_delivered,
     delivery_of,
     number,
+    tell_of_damage,
 )
 from broker.node.listeners import Listeners
 from broker.node.ports import Appends
@@ -45,6 +46,7 @@ from broker.state.commands import DeliverDelayed, SettleDelayed
 from broker.state.metadata import DelayProgress
 from broker.state.topic_rules import SCHEDULE_TOPIC
 from broker.state.waiting_messages import addressed_properties
+from broker.statistics.events import Events
 from log.dispatch import Arrival
 from log.errors import DamagedLogError, DiskFullError, EntryTooLargeError
 from log.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC, with_property, without_properties
@@ -93,10 +95,13 @@ class DelayService:
     under way; announced (`_under_way`) until that is committed; broken off (`_unsettled`) until the log says where.
     """
 
-    def __init__(self, appends: Appends, delay_ms: Sequence[int], time: Time, listeners: Listeners) -> None:
+    def __init__(
+        self, appends: Appends, delay_ms: Sequence[int], time: Time, listeners: Listeners, events: Events
+    ) -> None:
         """`delay_ms` has the delay of each level."""
         self._appends = appends
         self._time = time
+        self._events = events
         self._delay_ns = [delay * 1_000_000 for delay in delay_ms]
         self._next: dict[int, int] = {}
         """By level, the offset that is delivered next; those under way count as delivered."""
@@ -149,7 +154,7 @@ class DelayService:
                 try:
                     offset += self._count_delivered(level, progress)
                 except DamagedLogError as error:
-                    log.info("deliveries wait", reason=str(error))
+                    tell_of_damage(self._events, f"level {level}", error, now_ns)
                     self._deadline.due_ns = self._blocked_until_ns = now_ns + RETRY_NS
                     return
                 unsettled[level] = offset
@@ -173,7 +178,7 @@ class DelayService:
                 try:
                     due_ns = self._deliver_due(level)
                 except DamagedLogError as error:
-                    log.info("deliveries of a level wait", level=level, reason=str(error))
+                    tell_of_damage(self._events, f"level {level}", error, now_ns)
                     due_ns = now_ns + RETRY_NS
                 if due_ns:
                     self._deadline.due_ns = min(self._deadline.due_ns, due_ns)

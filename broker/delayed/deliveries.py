@@ -14,8 +14,9 @@ from broker.node.ports import State
 from broker.replica.proposals import NewMessage, stored_again
 from broker.state.topic_rules import WAITING_TOPICS
 from broker.state.waiting_messages import destination
+from broker.statistics.events import Event, Events
 from log.consume_queue import ConsumeQueue
-from log.errors import OutOfRangeError, RecordError
+from log.errors import DamagedLogError, OutOfRangeError, RecordError
 from log.layout import HEADER_BYTES
 from log.record import Record, decode_record, peek
 
@@ -95,6 +96,13 @@ def count_delivered(
         if not _is_delivery(delivery, waiting, delivered_properties):
             return done
     return len(offsets)
+
+
+def tell_of_damage(events: Events, what: str, error: DamagedLogError, now_ns: int) -> None:
+    """Tells of deliveries that wait until a message is whole again, as long as they do."""
+    events.warn(
+        Event.DELIVERIES_WAIT, what, now_ns, source=error.file, offset=error.offset, detail=error.reason
+    )
 
 
 def _is_delivery(delivery: memoryview, waiting: Record, delivered_properties: DeliveredProperties) -> bool:

@@ -30,6 +30,7 @@ from broker.delayed.deliveries import (
     count_delivered,
     delivery_of,
     number,
+    tell_of_damage,
 )
 from broker.node.listeners import Listeners
 from broker.node.ports import Appends
@@ -41,6 +42,7 @@ from broker.requests.processing import Route
 from broker.state.commands import DeliverTimed, SettleTimed
 from broker.state.topic_rules import TIMER_TOPIC
 from broker.state.waiting_messages import addressed_properties, without_address
+from broker.statistics.events import Events
 from broker.statistics.stats import Stats
 from log.dispatch import Arrival
 from log.errors import DamagedLogError, DiskFullError, EntryTooLargeError
@@ -117,10 +119,13 @@ class TimerService:
     While `_leads` is false, the other fields of a leader are as at first: no steps, nothing under way or unsettled.
     """
 
-    def __init__(self, appends: Appends, stats: Stats, time: Time, listeners: Listeners) -> None:
+    def __init__(
+        self, appends: Appends, stats: Stats, time: Time, listeners: Listeners, events: Events
+    ) -> None:
         self._appends = appends
         self._stats = stats
         self._time = time
+        self._events = events
         self._leads = False
         """This node serves and has taken over."""
         self._steps: Steps = ()
@@ -169,7 +174,7 @@ class TimerService:
             try:
                 done = count_delivered(self._appends, queue, batch.offsets, batch.index, without_address)
             except DamagedLogError as error:
-                log.info("deliveries wait", reason=str(error))
+                tell_of_damage(self._events, "timers", error, self._time.now_ns)
                 self._deadline.due_ns = self._blocked_until_ns = self._time.now_ns + RETRY_NS
                 return
         self._leads = True
@@ -213,7 +218,10 @@ class TimerService:
             self._settle()
             if self._under_way is None and self._deliver_due():
                 self._deadline.due_ns = now_ns  # the rest in further turns
-        except (ReplicaError, DiskFullError, DamagedLogError) as error:
+        except DamagedLogError as error:
+            tell_of_damage(self._events, "timers", error, now_ns)
+            self._deadline.due_ns = self._blocked_until_ns = now_ns + RETRY_NS
+        except (ReplicaError, DiskFullError) as error:
             log.info("deliveries wait", reason=str(error))
             self._deadline.due_ns = self._blocked_until_ns = now_ns + RETRY_NS
 

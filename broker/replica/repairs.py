@@ -152,14 +152,24 @@ class Repairs:
 
     def damaged(self, first_index: int, last_index: int, error: DamagedLogError, now_ns: int) -> None:
         """Entries `first_index`..`last_index`, committed, are damaged, as `error` says of the first of them."""
-        last_index = min(last_index, self._committed())
-        if first_index > last_index or any(
-            place.first_index <= first_index <= place.last_index for place in self._places.values()
-        ):
-            return
-        self._places[first_index] = _Place(first_index, last_index, self._log.epoch, now_ns)
-        self.due_ns = min(self.due_ns, now_ns)
-        self.note_found("entries", error, now_ns, last_index - first_index + 1, entry=first_index)
+        found = 0
+        for first, last in self._unknown(first_index, min(last_index, self._committed())):
+            self._places[first] = _Place(first, last, self._log.epoch, now_ns)
+            found += last - first + 1
+        if found:
+            self.due_ns = min(self.due_ns, now_ns)
+            self.note_found("entries", error, now_ns, found, entry=first_index)
+
+    def _unknown(self, first_index: int, last_index: int) -> list[tuple[int, int]]:
+        """Returns the parts of a run of entries that are not known to be damaged, each as first and last entry."""
+        parts = []
+        for place in sorted(self._places.values(), key=lambda place: place.first_index):
+            if self._is_there(place) and place.last_index >= first_index:
+                if place.first_index > first_index:
+                    parts.append((first_index, min(last_index, place.first_index - 1)))
+                first_index = place.last_index + 1
+        parts.append((first_index, last_index))
+        return [(first, last) for first, last in parts if first <= last]
 
     def note_found(
         self, what: str, error: DamagedFileError, now_ns: int, count: int = 1, **facts: object
@@ -259,9 +269,13 @@ class Repairs:
         assert job is self._flushing, "the job that is out comes back"
         self._flushing = None
         for _, what, count in self._in_flush:
-            self.repaired += count
-            self._events.note(Event.DAMAGE_REPAIRED, what.partition(" ")[0], what=what, count=count)
+            self.note_repaired(what, count)
         self._in_flush = []
+
+    def note_repaired(self, what: str, count: int) -> None:
+        """Counts what is on the disk as it should be again, and tells of it."""
+        self.repaired += count
+        self._events.note(Event.DAMAGE_REPAIRED, what.partition(" ")[0], what=what, count=count)
 
     # ------------------------------------------------------------------ lending
 

@@ -40,6 +40,9 @@ HURRY_NS: Final = 5_000_000
 HURRIES_EVERY_NS: Final = 60_000_000_000
 """The time from one hurried pass to the next, at least."""
 
+SNAPSHOT_AGAIN_NS: Final = 1_000_000_000
+"""A snapshot that was damaged is read again after this time, until it is whole."""
+
 Scrub = EntryScrub | IndexScrub | SnapshotScrub
 
 
@@ -71,6 +74,8 @@ class Scrubbing:
         """This pass has met entries that are damaged."""
         self._is_past_entries = False
         """All entries of this pass were gone over: files made of them are next."""
+        self._misses_snapshot = False
+        """The snapshot is damaged, and was not read back whole yet."""
         self._pass_began_ns = now_ns
         self._is_hurried = False
         self._hurried_ns: int | None = None
@@ -154,9 +159,11 @@ class Scrubbing:
             self.due_ns = now_ns  # to begin anew
             return
         if isinstance(job, SnapshotScrub):
-            self._take_snapshot(job, now_ns)
             read = job.bytes
-            self._end(now_ns, wall_ms)
+            if self._is_whole(job, now_ns):
+                self._end(now_ns, wall_ms)
+            else:
+                self.due_ns = now_ns + SNAPSHOT_AGAIN_NS
         elif isinstance(job, IndexScrub):
             read = job.end - job.begin
             damage = self._index.done(job)
@@ -236,14 +243,21 @@ class Scrubbing:
             repairs.to_flush(marker, "end marker", 1)
             return index, again.start + entries.file_bytes
         self._has_met_damage = True
+        self._queues.met_damage()
         whole = whole_again(entries, index) or (self._last_index + 1, entries.end_position)
         error = DamagedEntryError(path, offset, again.problem, position)
         repairs.damaged(index, whole[0] - 1, error, now_ns)
         return whole
 
-    def _take_snapshot(self, job: SnapshotScrub, now_ns: int) -> None:
+    def _is_whole(self, job: SnapshotScrub, now_ns: int) -> bool:
+        """Tells whether the snapshot on the disk is whole; if not it is made anew, which may have to wait for room."""
         if job.problem is None or job.applied_index != self._store.snapshot_index:
-            return
-        self._repairs.note_found("snapshot", job.problem, now_ns)
+            if self._misses_snapshot:
+                self._misses_snapshot = False
+                self._repairs.note_repaired("snapshot", 1)
+            return True
+        if not self._misses_snapshot:
+            self._misses_snapshot = True
+            self._repairs.note_found("snapshot", job.problem, now_ns)
         self._save_snapshot()
-        self._repairs.repaired += 1
+        return False

@@ -45,6 +45,8 @@ class Event(Enum):
     DAMAGE_FOUND = "damage found"
     """Bytes on this node's disk are not those that were written."""
     DAMAGE_REPAIRED = "damage repaired"
+    DELIVERIES_WAIT = "deliveries wait"
+    """The next message of a delay level, or of the timers, is damaged: those behind it wait, too."""
     DAMAGE_LEFT = "damage left"
     """Nobody that this node can ask has it whole."""
     REQUEST_REFUSED = "request refused"

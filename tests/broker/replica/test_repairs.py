@@ -11,6 +11,7 @@ from broker.peers.protocol import EntriesLent, EntriesWanted, Frame
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.replica.replica import Replica
+from broker.state.topic_rules import SCHEDULE_TOPIC
 from broker.statistics.events import Event
 from log.consume_queue import UNIT_BYTES as QUEUE_UNIT_BYTES
 from log.errors import DamagedEntryError
@@ -189,6 +190,24 @@ def test_units_of_queues_are_made_from_the_entries(at: int, count: int) -> None:
     assert damage.replica.repairs.found >= 1
 
 
+def test_a_unit_and_its_entry_that_are_both_damaged_come_back_in_the_later_life_of_a_queue() -> None:
+    group = Group.elected(3, options=OPTIONS, storage=SCRUBBED)
+    client = group.connect(group.leader)
+    for life, count in enumerate((1, 35)):
+        client.create_topic("T")
+        for number in range(count):
+            client.send("T", b"%d %02d" % (life, number) + bytes(300))
+        if not life:
+            client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    group.converge()
+    group.advance(2.5)
+    damage = Damage(group, group.leader)
+    damage.entry(entry_of(damage.replica, 0), HEADER_BYTES + 200)
+    damage.queue_unit(0, 0, QUEUE_UNIT_BYTES)
+    group.run_until(lambda: same_files(group, "consumequeue/T"), "the units are those of the others")
+    assert group.connect(group.leader).pull("T", "g", 0).bodies[0].startswith(b"1 00")
+
+
 def test_units_of_an_earlier_life_of_a_queue_are_not_put_into_the_later_one() -> None:
     group = Group.elected(3, options=OPTIONS, storage=SCRUBBED)
     client = group.connect(group.leader)
@@ -247,6 +266,22 @@ def test_a_snapshot_is_written_anew() -> None:
     damage.flip("snapshot", 30)
     group.run_until(lambda: damage.replica.repairs.repaired == 1, "it is written anew")
     assert damage.replica.store.load_snapshot() is not None
+
+
+def test_a_snapshot_counts_as_repaired_when_it_is_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = group_of()
+    damage = Damage(group, group.follower)
+    replica = damage.replica
+    replica.save_snapshot()
+    monkeypatch.setattr(type(replica.applied), "is_of_one_place", lambda self, index: False)
+    damage.flip("snapshot", 30)
+    group.run_until(lambda: replica.repairs.found == 1, "it is found")
+    group.advance(5)
+    assert (replica.repairs.found, replica.repairs.repaired) == (1, 0), "it could not be written yet"
+    monkeypatch.undo()
+    group.run_until(lambda: replica.repairs.repaired == 1, "it is written anew")
+    assert replica.store.load_snapshot() is not None
+    assert group.node(group.follower).events.count(Event.DAMAGE_REPAIRED) == 1
 
 
 @pytest.mark.parametrize("role", ["leader", "follower"])
@@ -375,6 +410,29 @@ def test_what_nobody_holds_whole_is_said_once_and_all_else_is_served() -> None:
     assert leader.events.count(Event.DAMAGE_LEFT) == 1
     assert asked <= 3 * 2 * 7, "it is asked for less and less often"
     assert len(client.pull("T", "g", 6, count=8).bodies) == 8
+
+
+def test_deliveries_that_wait_for_a_damaged_message_say_so() -> None:
+    group = group_of(scrubbed=False)
+    client = group.connect(group.leader)
+    for _ in range(2):
+        client.send("T", b"late", properties={"DELAY": "2"})
+    for _ in range(30):
+        client.send("T", bytes(1000))
+    group.converge()
+    for node in group.members:
+        damage = Damage(group, node)
+        queue = damage.replica.store.queues.get(SCHEDULE_TOPIC, 1)
+        assert queue is not None
+        unit = queue.unit(0)
+        assert unit is not None
+        damage.entry(damage.replica.store.log.index_at(unit[0] - HEADER_BYTES), HEADER_BYTES + 90)
+    with capture_logs() as lines:
+        group.advance(8)
+    (told,) = [line for line in lines if line["event"] == "deliveries wait"]
+    assert (told["reason"], told["log_level"]) == ("level 2", "warning")
+    assert group.node(group.leader).events.count(Event.DELIVERIES_WAIT) >= 1
+    assert replica_of(group, group.leader).metadata.delays == {}, "nothing was passed"
 
 
 def test_a_group_of_one_says_that_nobody_has_it() -> None:
@@ -551,3 +609,11 @@ def test_what_is_not_committed_is_not_repaired() -> None:
     error = DamagedEntryError("a file", 0, "it is damaged", 0)
     replica.repairs.damaged(last, last, error, group.now_ns)
     assert replica.repairs.left == replica.repairs.found == 0
+
+
+def test_entries_that_are_found_damaged_twice_count_once() -> None:
+    replica = replica_of(group_of(scrubbed=False), "n0")
+    error = DamagedEntryError("a file", 0, "it is damaged", 0)
+    for first, last in ((5, 5), (3, 8), (4, 10), (6, 7)):
+        replica.repairs.damaged(first, last, error, replica.now_ns)
+    assert replica.repairs.left == replica.repairs.found == 8
