@@ -74,7 +74,7 @@ class PullProcessor:
         """The connections that these pulls are from."""
         self._checks = PullChecks(replica, registry, settings)
         self._reads = QueueReads(replica, resets)
-        self._responses = PullResponses(replica, resets, stats, settings, time)
+        self._responses = PullResponses(replica, requests, resets, stats, settings, time)
         self._held = HeldPulls(
             replica,
             requests,

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from broker.node.ports import Requests
 from broker.offsets.resets import OffsetResets
 from broker.reading.queue_reads import RESET, PullResult, whole_part
 from broker.remoting.codes import FLAG_ONE_WAY, ResponseCode
@@ -30,9 +31,16 @@ class PullResponses:
     """Sends what reads of queues came to."""
 
     def __init__(
-        self, replica: Replica, resets: OffsetResets, stats: Stats, settings: LiveSettings, time: Time
+        self,
+        replica: Replica,
+        requests: Requests,
+        resets: OffsetResets,
+        stats: Stats,
+        settings: LiveSettings,
+        time: Time,
     ) -> None:
         self._replica = replica
+        self._requests = requests
         self._resets = resets
         self._stats = stats
         self._settings = settings
@@ -60,7 +68,11 @@ class PullResponses:
             return
 
         def loaded() -> None:
-            if not _is_refused(connection, command) and self._is_whole(connection, command, header, result):
+            if _is_refused(connection, command):
+                return
+            if self._has_changed(header, result) and self._requests.is_connected(connection):
+                self._requests.resumed(connection, command)
+            elif self._is_whole(connection, command, header, result):
                 self._send_found(connection, command, header, result, began_ns, is_near=False)
 
         loads.when_loaded(result.position, loaded, began_ns)
@@ -71,6 +83,11 @@ class PullResponses:
         """Does as `respond` for a pull that was held: one arrival may answer thousands over one link."""
         if not result.records or not _is_refused(connection, command):
             self.respond(connection, command, header, result)
+
+    def _has_changed(self, header: PullMessageHeader, result: PullResult) -> bool:
+        """Tells whether a queue was deleted, or its head, since it was read."""
+        queue = self._replica.store.queues.get(header.topic, header.queue_id)
+        return queue is None or queue is not result.queue or header.queue_offset < queue.min_offset
 
     def _is_whole(
         self, connection: Connection, command: RemotingCommand, header: PullMessageHeader, result: PullResult

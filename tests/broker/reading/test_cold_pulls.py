@@ -153,9 +153,27 @@ def test_messages_that_are_deleted_while_they_are_loaded_are_not_looked_for(
     group.advance(0.1)
     log = replica.store.log
     assert cuts.delete_before(log, log.last_index) > 0
-    replica.store.queues.delete_before(log.first_position)
+    queues = replica.store.queues
+    queues.delete_before(queues.first_staying(log.first_position, lambda queue, offset: True))
     replica.head_deleted()
     monkeypatch.undo()
-    assert client.wait(cold).code == ResponseCode.SYSTEM_BUSY
+    assert client.wait(cold).code == ResponseCode.PULL_OFFSET_MOVED
     assert replica.repairs.found == 0
-    assert client.wait(client.start_pull("T", "g", 0)).code == ResponseCode.PULL_OFFSET_MOVED
+
+
+@pytest.mark.parametrize("is_made_again", [False, True])
+def test_a_pull_whose_topic_goes_while_its_messages_are_loaded_hears_of_that(
+    is_made_again: bool, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = group.connect(group.leader)
+    loads = replica_of(group, group.leader).loads
+    monkeypatch.setattr(loads, "job", lambda: None)
+    cold = client.start_pull("T", "g", 0)
+    client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    if is_made_again:
+        client.create_topic("T")
+    monkeypatch.undo()
+    answer = client.wait(cold)
+    assert answer.code == (ResponseCode.PULL_NOT_FOUND if is_made_again else ResponseCode.TOPIC_NOT_EXIST), (
+        answer.remark
+    )
