@@ -128,3 +128,12 @@ def test_keys_taken_together_are_those_taken_one_by_one() -> None:
     ours = [one.next(now_ms + n // 40_000) for n in range(80_000)]
     assert many.take(40_000, now_ms) + many.take(40_000, now_ms + 1) == ours
     assert one.next(now_ms) == many.next(now_ms)
+
+
+def test_no_key_comes_twice_however_many_are_taken_in_one_millisecond() -> None:
+    maker, now_ms = UniqueKeys(TrioRuntime()), 1_700_000_000_000
+    keys = [maker.next(now_ms) for _ in range(10)]
+    keys += maker.take(200_000, now_ms)
+    keys += [maker.next(now_ms + n // 50_000) for n in range(250_000)]
+    keys += maker.take(70_000, now_ms - 1)
+    assert len(set(keys)) == len(keys)
