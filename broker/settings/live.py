@@ -20,11 +20,14 @@ from broker.remoting.addresses import split_address
 from broker.settings import properties_file, rocketmq_keys
 from broker.settings.reading import expected_value
 from broker.settings.tables import (
+    DISK_LIMITS,
     ImpossibleSettingError,
     NameServerSettings,
+    RetentionSettings,
     Settings,
     SettingsTable,
     check_broker,
+    following_limits,
 )
 from log.disk import Disk
 from log.state_file import read_state, write_state
@@ -85,6 +88,7 @@ _SECRET: Final = frozenset(
 
 _SETTING_OF = {key: meaning.setting for key, meaning in rocketmq_keys.BROKER_KEYS.items()}
 _TABLES = tuple(field.name for field in msgspec.structs.fields(Settings) if field.name != "warnings")
+_DISK_LIMITS = frozenset(f"retention.{name}" for name in DISK_LIMITS)
 
 
 class ChangeRefusedError(Exception):
@@ -134,13 +138,13 @@ class LiveSettings:
 
     def change(self, wanted: Mapping[str, str]) -> None:
         """Make all of the changes or none. Raises ChangeRefusedError, and DiskError where they cannot be kept."""
-        changed = _changed(self.current, wanted)
-        if changed == self.current:
-            return
         # One entry for each setting, under whatever name: the last one holds, after a restart, too.
         settings = {_setting(key) for key in wanted}
         changes = {key: text for key, text in self._changes.items() if _setting(key) not in settings}
         changes |= wanted
+        changed = _changed(self._from_file, changes)
+        if changed == self.current:
+            return
         write_state(self._disk, CHANGES_PATH, msgspec.json.encode(changes))
         self.current, self._changes = changed, changes
         log.info("settings changed", **{key.replace(".", "_"): text for key, text in wanted.items()})
@@ -216,14 +220,18 @@ def _setting(key: str) -> str:
 
 
 def _changed(settings: Settings, wanted: Mapping[str, str]) -> Settings:
+    """Returns the settings of the node's file with all changes that were made since. Raises ChangeRefusedError."""
+    values: dict[str, Any] = {}
     for key, text in wanted.items():
         setting, value = _read(key, text)
-        if _value(settings, setting) == value:
-            continue
-        if setting not in CHANGEABLE:
+        if _value(settings, setting) != value and setting not in CHANGEABLE:
             raise ChangeRefusedError(
                 f"{key} cannot change while the broker runs: set it in the broker's file and start it again"
             )
+        values[setting] = value
+    if any(_SETTING_OF.get(key) in _DISK_LIMITS for key in wanted):
+        values |= _following_limits(settings, values)
+    for setting, value in values.items():
         table, _, field = setting.partition(".")
         new_table = msgspec.structs.replace(getattr(settings, table), **{field: value})
         settings = msgspec.structs.replace(settings, **{table: new_table})
@@ -232,6 +240,17 @@ def _changed(settings: Settings, wanted: Mapping[str, str]) -> Settings:
     except ImpossibleSettingError as error:
         raise ChangeRefusedError(f"{error.setting}: {error.reason}") from None
     return settings
+
+
+def _following_limits(settings: Settings, changed: Mapping[str, Any]) -> dict[str, Any]:
+    """The limits of the disk's use that follow those that were changed or set, as those of a `broker.conf` do."""
+    default = RetentionSettings()
+    given: dict[str, int] = {}
+    for name in DISK_LIMITS:
+        value = changed.get(f"retention.{name}", getattr(settings.retention, name))
+        if f"retention.{name}" in changed or value != getattr(default, name):
+            given[name] = value
+    return {f"retention.{name}": given[followed] for name, followed in following_limits(given).items()}
 
 
 def _read(key: str, text: str) -> tuple[str, Any]:

@@ -23,6 +23,7 @@ from broker.remoting.addresses import join_address
 from broker.settings import properties_file, rocketmq_keys
 from broker.settings.rocketmq_keys import Meaning
 from broker.settings.tables import (
+    DISK_LIMITS,
     AclSettings,
     BrokerSettings,
     ImpossibleSettingError,
@@ -38,6 +39,7 @@ from broker.settings.tables import (
     TlsSettings,
     check_broker,
     check_name_server,
+    following_limits,
 )
 
 _TABLES: dict[str, type[SettingsTable]] = {
@@ -418,21 +420,8 @@ def _take_listen_address(
     )
 
 
-_DISK_LIMITS = ("disk_clean_percent", "disk_force_percent", "disk_full_percent")
-
-
 def _order_disk_limits(found: _Found) -> None:
-    """Lets limits of the disk's use that a `broker.conf` does not set follow those that it does.
-
-    To RocketMQ the three are independent of each other, and most files set the first alone: who lets the disk be filled
-    to 95 % does not want files to go by force from 85 % on.
-    """
-    given = [found.get(f"retention.{name}") for name in _DISK_LIMITS]
-    for number, name in enumerate(_DISK_LIMITS):
-        if given[number] is not None:
-            continue
-        default = getattr(RetentionSettings(), name)
-        above = [lower for lower in given[:number] if lower is not None and lower.value > default]
-        below = [upper for upper in given[number + 1 :] if upper is not None and upper.value < default]
-        if above or below:
-            found[f"retention.{name}"] = above[-1] if above else below[0]
+    """Lets limits of the disk's use that a `broker.conf` does not set follow those that it does."""
+    given = {name: found[f"retention.{name}"].value for name in DISK_LIMITS if f"retention.{name}" in found}
+    for name, followed in following_limits(given).items():
+        found[f"retention.{name}"] = found[f"retention.{followed}"]

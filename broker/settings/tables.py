@@ -12,6 +12,7 @@ Nothing here opens a file or a socket.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import msgspec
@@ -450,6 +451,27 @@ class ImpossibleSettingError(Exception):
         super().__init__(reason)
         self.setting = setting
         self.reason = reason
+
+
+DISK_LIMITS = ("disk_clean_percent", "disk_force_percent", "disk_full_percent")
+
+
+def following_limits(given: Mapping[str, int]) -> dict[str, str]:
+    """The limits of the disk's use that nobody gives and whose defaults contradict those that are given.
+
+    Returns by name the given one whose value each of them takes. To RocketMQ the three are independent of each other,
+    and most people set the first alone: who lets the disk be filled to 95 % does not want files to go by force from
+    85 % on.
+    """
+    following = {}
+    for number, name in enumerate(DISK_LIMITS):
+        if name not in given:
+            default = getattr(RetentionSettings(), name)
+            above = [lower for lower in DISK_LIMITS[:number] if given.get(lower, default) > default]
+            below = [upper for upper in DISK_LIMITS[number + 1 :] if given.get(upper, default) < default]
+            if above or below:
+                following[name] = above[-1] if above else below[0]
+    return following
 
 
 def check_broker(settings: Settings) -> None:

@@ -133,7 +133,9 @@ def test_name_servers_hear_of_a_permission(group: Group, client: Client) -> None
         (b"fileReservedTime=many", "fileReservedTime = many: must be a whole number"),
         (b"autoCreateTopicEnable=perhaps", "must be true or false"),
         (b"brokerPermission=5", "must be 6"),
-        (b"diskMaxUsedSpaceRatio=95", "retention.disk_force_percent: between"),
+        (b"diskMaxUsedSpaceRatio=96", "diskMaxUsedSpaceRatio = 96: must be a whole number from 10 to 95"),
+        (b"diskMaxUsedSpaceRatio=95\ndiskSpaceWarningLevelRatio=90", "retention.disk_force_percent: between"),
+        (b"retention.disk_clean_percent=95", "retention.disk_force_percent: between"),
         (b"sendMessageThreadPoolNums=4", "has no effect here: there are no thread pools"),
         (b"fileReservedTme=4", "is no key of a broker; did you mean fileReservedTime"),
         (b"fileReservedTime=1\nbrokerName=other", "brokerName cannot change"),
@@ -165,6 +167,25 @@ def test_changes_that_need_each_other_outlive_a_restart(group: Group, client: Cl
     found = settings(_restarted(group, group.leader))
     shown = ("diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio", "diskSpaceWarningLevelRatio")
     assert [found[name] for name in shown] == list(changes.values())
+
+
+def test_limits_of_the_disk_that_nobody_sets_follow_the_one_that_is_changed(
+    group: Group, client: Client
+) -> None:
+    """To RocketMQ they are independent of each other."""
+    names = ("diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio", "diskSpaceWarningLevelRatio")
+
+    def limits(client: Client) -> list[str]:
+        found = settings(client)
+        return [found[name] for name in names]
+
+    update(client, diskMaxUsedSpaceRatio="95")
+    assert limits(client) == ["95", "95", "95"]
+    update(client, diskMaxUsedSpaceRatio="88")
+    assert limits(client) == ["88", "88", "90"]
+    update(client, diskSpaceWarningLevelRatio="95", fileReservedTime="24")
+    assert limits(client) == ["88", "88", "95"]
+    assert limits(_restarted(group, group.leader)) == ["88", "88", "95"]
 
 
 def test_the_last_change_of_a_setting_outlives_a_restart_under_whatever_name(
