@@ -63,6 +63,11 @@ UNACKNOWLEDGED_NS_MAX: Final = 5_000 * _MS
 owns the sockets sees to it."""
 
 
+PROBED_NS: Final = 5_000 * _MS
+"""On a link that nothing comes on for so long, as between followers, the other end's system is asked for a sign
+(keepalive): one whose machine has lost its power ends then, too, and is dialled anew."""
+
+
 class _DialledLink:
     """The link that this node sends on to one peer: the user of a `Line`. Its methods are described there."""
 

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 import trio
 
-from broker.node.links import UNACKNOWLEDGED_NS_MAX, PeerLinks
+from broker.node.links import PROBED_NS, UNACKNOWLEDGED_NS_MAX, PeerLinks
 from broker.remoting.addresses import split_address
 from broker.requests.connection import Connection, Outgoing
 from broker.requests.line import Line
@@ -185,5 +185,13 @@ def _closed_unless_done(sock: socket.socket) -> Iterator[None]:
 
 
 def _detect_silence(sock: socket.socket) -> None:
-    with contextlib.suppress(OSError, AttributeError):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_NS_MAX // 1_000_000)
+    unacknowledged_ms, probed_s = UNACKNOWLEDGED_NS_MAX // 1_000_000, PROBED_NS // 1_000_000_000
+    for level, option, value in (
+        (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", unacknowledged_ms),
+        (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+        (socket.IPPROTO_TCP, "TCP_KEEPIDLE", probed_s),
+        (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 1),
+        (socket.IPPROTO_TCP, "TCP_KEEPCNT", probed_s),
+    ):
+        with contextlib.suppress(OSError, AttributeError):
+            sock.setsockopt(level, getattr(socket, option), value)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 
 import pytest
 import trio
 import trio.testing
 
+from broker.node.links import PROBED_NS
 from broker.node.running import RunningNode
 from broker.shell.reading import Reading
-from broker.shell.sockets import listen
+from broker.shell.sockets import connect, listen
 from broker.shell.turns import Turns
 from broker.shell.wires import Wires
 from tests.broker.harness import Group
@@ -53,6 +55,33 @@ async def test_an_attempt_that_is_given_up_ends(monkeypatch: pytest.MonkeyPatch)
             wires.hand_out()
             await trio.testing.wait_all_tasks_blocked()
             assert wires.open == {}
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_KEEPIDLE"), reason="the system asks only every two hours")
+async def test_an_idle_link_whose_other_end_has_lost_its_power_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    dialled: list[socket.socket] = []
+
+    async def noted(address: str) -> socket.socket:
+        dialled.append(await connect(address))
+        return dialled[0]
+
+    monkeypatch.setattr("broker.shell.wires.connect", noted)
+    node, listener = Group(3).node("n0"), listen("127.0.0.1:0")
+    node.replica.members.peers = {"n1": f"127.0.0.1:{listener.getsockname()[1]}"}
+    wires = Wires(node.outgoing, lambda: None, lambda: None)
+    running = RunningNode(node, wires, address="127.0.0.1:1", nonce=bytes, begin_job=print)
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            wires.tasks = nursery
+            running.start()
+            while not dialled:
+                await trio.testing.wait_all_tasks_blocked(0.001)
+            (sock,) = dialled
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == PROBED_NS // 1_000_000_000
+            nursery.cancel_scope.cancel()
+    wires.close()
+    listener.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it needs epoll")
