@@ -213,13 +213,14 @@ TraceEvent = ClientEvent | ReplicaEvent | Fault | Note
 class Damage:
     """A place where a trace could not be read.
 
-    ``cut``: the file ends inside a record, as after a crash of the recorder.
+    ``cut``: the file ends inside a record, as after a crash of the recorder. ``unread``: nothing behind it was read.
     """
 
     name: str
     offset: int
     reason: str
     cut: bool = False
+    unread: bool = False
 
     def __str__(self) -> str:
         return f"{self.name}: byte {self.offset}: {self.reason}"

@@ -47,7 +47,8 @@ def read_items(
         if following is not None:
             damage = Damage(name, damage.offset, f"{damage.reason}; skipped to byte {following}")
         elif not damage.cut:
-            damage = Damage(name, damage.offset, f"{damage.reason}; nothing behind it was read")
+            reason = f"{damage.reason}; nothing behind it was read"
+            damage = Damage(name, damage.offset, reason, unread=True)
         yield damage.offset, damage
         position = following
 

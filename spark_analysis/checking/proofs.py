@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED, Anomaly, Verdict
-from spark_analysis.importing.lines import CUT_LINE, LINE, OVERLAPPING_LINE, STRAY_LINE
+from spark_analysis.importing.lines import CUT_LINE, LINE, OVERLAPPING_LINE, STRAY_LINE, UNREAD
 
 if TYPE_CHECKING:
     from spark_analysis.checking.kafka.transactions import Cycle
@@ -160,6 +160,7 @@ def damage_facts(counts: Mapping[str, int]) -> dict[str, int]:
     return {
         "bad_lines": sum(counts.values()),
         "cut": counts.get("cut", 0) + counts.get(CUT_LINE, 0),
+        "unread": counts.get(UNREAD, 0),
         "mispaired": counts.get(STRAY_LINE, 0) if counts.get(OVERLAPPING_LINE) else 0,
     }
 

@@ -226,6 +226,11 @@ def unsure_place(one: Anomaly) -> str:
     return f"{one.key}: {place}" if one.key else place
 
 
+_NOT_READ_TO_THE_END: Final = (
+    "what was read is linearizable, but of {} nothing was read behind a damaged place, or nothing at all: "
+    "what is there may be a violation"
+)
+
 _SEVERAL_CLIENTS: Final = (
     "processes that had several operations open at once, and completions without an operation: several clients seem to "
     "have one name, so nobody knows which completion answers which invocation"
@@ -236,11 +241,15 @@ def of_what_was_read(verdict: Verdict) -> Verdict:
     """Correct a verdict for what a recording lacks: responses, or parts that could not be read.
 
     Where no operation was answered nothing can contradict anything: a test whose clients never reached the system, or
-    recorded nothing, must not look like one that passed, so it is undecided. Where parts could not be read, findings
-    that one more record may explain are undecided.
+    recorded nothing, must not look like one that passed, so it is undecided. So it is where a trace was not read to
+    its end. Where other parts could not be read, findings that one more record may explain are undecided.
     """
     if verdict.verdict == LINEARIZABLE and not verdict.answered:
         return replace(verdict, verdict=UNDECIDED, undecided=(_nothing_to_judge(verdict),))
+    unread = verdict.facts.get("unread", 0)
+    if verdict.verdict == LINEARIZABLE and unread:
+        files = "one trace" if unread == 1 else f"{unread} traces"
+        return replace(verdict, verdict=UNDECIDED, undecided=(_NOT_READ_TO_THE_END.format(files),))
     if verdict.facts.get("mispaired"):
         listed = (
             f"{unsure_place(one)}; it depends on which completion answers which invocation"

@@ -18,6 +18,8 @@ LARGEST: Final = MAX_INTEGER
 
 LINE: Final = "line"
 CUT_LINE: Final = "cut line"
+UNREAD: Final = "unread"
+"""The kind of damage behind which nothing of a trace was read."""
 OVERLAPPING_LINE: Final = "overlapping line"
 STRAY_LINE: Final = "stray line"
 """Kinds of damage to texts, whose position is the number of a line; ``bad`` and ``cut`` are at a byte."""

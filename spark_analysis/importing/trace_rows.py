@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from os import SEEK_END
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -38,6 +39,7 @@ from broker.trace.format import (
 )
 from spark_analysis.importing import schema
 from spark_analysis.importing.arrow import Row
+from spark_analysis.importing.lines import UNREAD
 from spark_analysis.importing.moments import Period
 
 FILE_SHIFT: Final = 40
@@ -84,7 +86,7 @@ _NO_OPERATION: Final = (None,) * len(schema.OPERATION_COLUMNS)
 def read_rows(split: TraceSplit) -> Iterator[Row]:
     """The rows of one split, in the order of schema.RECORDS."""
     if split.problem is not None:
-        yield _damage_row(Damage(split.file, 0, split.problem))
+        yield _damage_row(Damage(split.file, 0, split.problem, unread=True))
         return
     with Path(split.file).open("rb") as stream:
         yield from rows_in(stream, split)
@@ -100,7 +102,9 @@ def rows_in(stream: IO[bytes], split: TraceSplit) -> Iterator[Row]:
         except StopIteration:
             break
         except TraceFormatError as error:
-            yield _damage_row(Damage(split.file, 0, str(error).removeprefix(f"{split.file}: ")))
+            is_empty = not stream.seek(0, SEEK_END)  # its recorder was killed before it wrote anything
+            reason = str(error).removeprefix(f"{split.file}: ")
+            yield _damage_row(Damage(split.file, 0, reason, unread=not is_empty))
             return
         yield from rows.of(position, item)
     yield from rows.open_halves()
@@ -417,6 +421,6 @@ def _event(node: str, time_ns: int, item: list[Any]) -> Row:
 
 def _damage_row(damage: Damage) -> Row:
     row: list[Any] = list(_NO_EVENT)
-    row[_EVENT_PLACE["kind"]] = "cut" if damage.cut else "bad"
+    row[_EVENT_PLACE["kind"]] = "cut" if damage.cut else UNREAD if damage.unread else "bad"
     row[_EVENT_PLACE["detail"]] = damage.reason
     return ("damage", damage.name, damage.offset, *_NO_OPERATION, *row)

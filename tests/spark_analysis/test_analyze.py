@@ -276,6 +276,28 @@ def test_a_short_history_is_judged_without_spark(
     assert "Violated" in (tmp_path / "log.jsonl.html").read_text()
 
 
+@pytest.mark.parametrize(
+    ("damage", "exit_code", "unread"),
+    [(b"", 0, 0), (b"\x83\x01", 0, 0), (b"\xff", 3, 1), (b"\xff" + bytes(20), 3, 1)],
+    ids=["none", "cut", "damaged", "records behind it"],
+)
+def test_a_trace_that_is_not_read_to_its_end_is_no_linearizable_one(
+    damage: bytes, exit_code: int, unread: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.trace"
+    writer = recorder(path)
+    writer.ok_append(2000, writer.invoke_append(1000, "producer", "orders/2", ["u-1"]), 0)
+    writer.flush()
+    with path.open("ab") as stream:
+        stream.write(damage)
+    assert analyze([path], json_output=True, report=tmp_path) == exit_code
+    (history,) = json.loads(capsys.readouterr().out)["histories"]
+    assert (history["verdict"], history["unread"]) == ("undecided" if unread else LINEARIZABLE, unread)
+    assert any("nothing was read behind a damaged place" in one for one in history["undecided"]) is bool(
+        unread
+    )
+
+
 def test_a_heap_that_is_too_small_is_told_before_java_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
