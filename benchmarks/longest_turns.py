@@ -14,6 +14,7 @@ import argparse
 import gc
 import json
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,6 +39,7 @@ from broker.requests.connection import Connection
 from broker.settings.tables import NameServerSettings
 from log.batch import BatchItem, encode_batch
 from log.options import StoreOptions
+from tests.broker.fields import pull_fields
 from tests.broker.harness import Client, Group
 from tests.broker.lines import Desk
 from tests.hostile.test_cost import CHANGES_MEMBERS, DeafEnd, worst_frames
@@ -200,6 +202,19 @@ def whole_pull(longest: Longest) -> None:
     fill(client, 20_000)
     with longest.measured():
         client.pull("T", "G", 0, count=2**31 - 1)
+
+
+def first_condition(longest: Longest) -> None:
+    """The first condition in SQL92 of a process: what reads it is loaded."""
+    _, client = group_of_three()
+    client.send("T", b"x")
+    for name in [name for name in sys.modules if name.startswith("broker.reading.sql92")]:
+        del sys.modules[name]
+    with longest.measured():
+        fields = pull_fields(
+            topic="T", consumerGroup="G", sysFlag=4, subscription="a > 5 AND b = 'c'", expressionType="SQL92"
+        )
+        client.call(RequestCode.PULL_MESSAGE, fields)
 
 
 def hot_key(longest: Longest) -> None:
@@ -488,6 +503,7 @@ KINDS: Final[dict[str, Callable[[Longest], None]]] = {
     "small sends": small_sends,
     "filtered pull": filtered_pull,
     "whole pull": whole_pull,
+    "first condition": first_condition,
     "query for a hot key": hot_key,
     "offset by time": by_time,
     "lists of topics": lists_of_topics,

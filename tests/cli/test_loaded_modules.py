@@ -67,6 +67,19 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert not modules & {*_CALLED_OFTEN, "msgspec"}
 
 
+def test_a_first_condition_loads_nothing_heavy() -> None:
+    """It is read in a turn, in which everybody else waits: lark took 0.1 s of it."""
+    script = (
+        "import sys\n"
+        "from broker.reading.subscriptions import parse_filter\n"
+        "before = set(sys.modules)\n"
+        "parse_filter('SQL92', 'a > 5', sql_filters=True)\n"
+        "print(*{name.partition('.')[0] for name in set(sys.modules) - before})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == {"broker", "log"}
+
+
 def test_status_asks_without_an_event_loop() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]

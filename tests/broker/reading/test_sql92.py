@@ -12,10 +12,15 @@ from hypothesis import strategies as st
 from broker.reading import sql92
 from broker.reading.sql92 import DEPTH_MAX, EXPRESSION_LENGTH_MAX, SEARCHES_MAX, SqlError, compile_sql
 from log.properties import encode_properties
+from tests.broker.reading.sql92_table import TABLE, grammar, table
 
 
 def matches(expression: str, **properties: str) -> bool:
     return compile_sql(expression)(encode_properties(properties))
+
+
+def test_the_table_is_that_of_the_grammar() -> None:
+    assert TABLE.read_text() == table(grammar())
 
 
 @pytest.mark.parametrize(
