@@ -11,6 +11,7 @@ topic get neither and are handed to the caller, whose state machine they are for
 transaction are messages like others and are handed over too (broker/transactions).
 """
 
+from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple
 
@@ -69,13 +70,27 @@ class Dispatch(NamedTuple):
     """The outcome of a dispatch, whose last entry is `last_index`.
 
     `internal` has (index, record) of what the state machine applies, in log order, as views of the log: the group's own
-    records, and messages that decide transactions. `files` is the number of files that were mapped for it.
+    records, and messages that decide transactions.
     """
 
     last_index: int
     arrivals: list[Arrival]
     internal: list[tuple[int, memoryview]]
+
+
+@dataclass(slots=True)
+class Allowance:
+    """What dispatches may do together before the node does something else. Each ends behind the entry with which one of
+    both is used up: the files of queues that it maps, and the keys that it indexes.
+    """
+
     files: int
+    keys: int
+
+    @property
+    def is_used_up(self) -> bool:
+        """The rest is for another turn."""
+        return self.files <= 0 or self.keys <= 0
 
 
 class _Topic:
@@ -112,6 +127,7 @@ class Dispatcher:
         "_entries_per_pass",
         "_files_until",
         "_index",
+        "_keys_left",
         "_log",
         "_plain_messages",
         "_queues",
@@ -131,6 +147,8 @@ class Dispatcher:
         self._entries_per_pass = options.dispatch_entries
         self._files_until = _NO_END
         """The count of mapped files (`MappingPool.opened`) at which this dispatch is long enough."""
+        self._keys_left = _NO_END
+        """The keys after which it is."""
         self._plain_messages = options.loops.plain_messages
         self._topics: dict[bytes, _Topic] = {}
         self._tags: dict[bytes | None, int] = {}
@@ -152,10 +170,10 @@ class Dispatcher:
         wall_ms: int,
         *,
         stop_at_internal: bool = False,
-        files_max: int | None = None,
+        allowance: Allowance | None = None,
     ) -> Dispatch:
-        """Dispatches entries `first_index`..`to_index`, or up to the first internal one if so wished, or up to the one
-        with which `files_max` files of queues were mapped.
+        """Dispatches entries `first_index`..`to_index`, or up to the first internal one if so wished, or until the
+        allowance is used up.
 
         They are taken in passes of `StoreOptions.dispatch_entries`.
 
@@ -165,8 +183,9 @@ class Dispatcher:
         index = first_index
         pool = self._queues.pool
         opened = pool.opened
-        self._files_until = _NO_END if files_max is None else opened + files_max
-        while index <= to_index and not (stop_at_internal and internal) and pool.opened < self._files_until:
+        self._files_until = _NO_END if allowance is None else opened + allowance.files
+        self._keys_left = _NO_END if allowance is None else allowance.keys
+        while index <= to_index and not (stop_at_internal and internal) and not self._is_long_enough():
             index = self._pass(
                 index, min(to_index, index + self._entries_per_pass - 1), wall_ms, internal, stop_at_internal
             )
@@ -175,7 +194,13 @@ class Dispatcher:
             for queue, first in self._touched.items()
         ]
         self._touched.clear()
-        return Dispatch(index - 1, arrivals, internal, pool.opened - opened)
+        if allowance is not None:
+            allowance.files -= pool.opened - opened
+            allowance.keys = self._keys_left
+        return Dispatch(index - 1, arrivals, internal)
+
+    def _is_long_enough(self) -> bool:
+        return self._queues.pool.opened >= self._files_until or self._keys_left <= 0
 
     def _pass(
         self,
@@ -193,7 +218,8 @@ class Dispatcher:
         while self._plain_messages is not None and index <= to_index and not stopped:
             count = self._plain(index, to_index, wall_ms) if to_index - index >= _PLAIN_FROM - 1 else 0
             index += max(count, 0)
-            if index <= to_index:
+            stopped = self._keys_left <= 0
+            if index <= to_index and not stopped:
                 last = to_index if count < 0 else min(to_index, index + _WALKED_BETWEEN - 1)
                 index, stopped = self._walk(index, last, wall_ms, internal, stop_at_internal)
         while index <= to_index and not stopped:
@@ -208,7 +234,7 @@ class Dispatcher:
                 while run is not None and len(run.sizes) >= RUN_FROM and (count := self._run(run, wall_ms)):
                     index += count
                     run = run.behind(count)
-                stopped = self._queues.pool.opened >= self._files_until
+                stopped = self._is_long_enough()
                 if index <= last and not stopped:
                     index, stopped = self._walk(index, last, wall_ms, internal, stop_at_internal)
                 if stopped:
@@ -246,6 +272,7 @@ class Dispatcher:
             queue.append_units(first_offset, units)
         if len(keys):
             self._index.put_hashes(keys["hash"], keys["offset"], keys["time"], wall_ms)
+            self._keys_left -= len(keys)
         return count
 
     def _run(self, run: Run, wall_ms: int) -> int:
@@ -277,6 +304,7 @@ class Dispatcher:
                 times.repeat(each),
                 wall_ms,
             )
+            self._keys_left -= each * count
         return count
 
     def _walk(
@@ -293,7 +321,7 @@ class Dispatcher:
         the straight way through it, and whatever few messages need stands in a method of its own.
         """
         topics, tags, touched = self._topics, self._tags, self._touched
-        pool, files_until = self._queues.pool, self._files_until
+        pool, files_until, keys_left = self._queues.pool, self._files_until, self._keys_left
         unpack = _HEADS.unpack_from
         keys: list[bytes] = []
         key_offsets: list[int] = []
@@ -387,11 +415,15 @@ class Dispatcher:
                             keys.append(topic.key_prefix + key)
                             key_offsets.append(physical_offset)
                             key_times.append(store_time)
+                    if len(keys) >= keys_left:
+                        stopped = True
+                        break
             if pool.opened >= files_until:
                 stopped = True
                 break
         if keys:
             self._index.put(keys, key_offsets, key_times, wall_ms)
+            self._keys_left -= len(keys)
         return index, stopped
 
     def _walk_from(self, index: int) -> tuple[memoryview, int, int]:

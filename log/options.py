@@ -57,6 +57,9 @@ class StoreOptions:
     """ConsumeQueue files that one dispatch maps, and makes where they are missing: 0.1 to 0.3 ms each, and a client may
     send to as many queues as it likes."""
 
+    dispatch_keys: int = 16_384
+    """Keys that one dispatch puts into index files: some 6 ms. A message may have a thousand."""
+
     batch_messages: int = 1000
     """Messages of a batch that are checked, or appended, at once: some 3 to 5 ms."""
 
@@ -72,6 +75,7 @@ class StoreOptions:
         assert self.index_slots >= 1, "an IndexFile has at least one slot"
         assert self.dispatch_entries >= 1, "each dispatch has an entry"
         assert self.dispatch_files >= 1, "each dispatch has a file"
+        assert self.dispatch_keys >= 1, "each dispatch has a key"
         assert self.batch_messages >= 1, "each slice of a batch has a message"
         assert self.index_entries >= 2, "an IndexFile holds at least one entry beside the unused one"
         assert min(self.data_mappings, self.consume_queue_mappings, self.index_mappings) >= 2

@@ -27,7 +27,7 @@ from log.consume_queue import NO_RECORD_BYTES, ConsumeQueue
 from log.consume_queues import DIRECTORY as QUEUE_DIRECTORY
 from log.consume_queues import ConsumeQueues
 from log.disk import Disk, StoreLock
-from log.dispatch import Dispatch, Dispatcher, queue_ends_of_entries
+from log.dispatch import Allowance, Dispatch, Dispatcher, queue_ends_of_entries
 from log.entry_log import EntryLog
 from log.entry_recovery import LogBegin, LogRecovery, RecoveryKind, read_begin
 from log.errors import DamagedLogError, DamagedStateError, LogFault, OutOfRangeError, RecordError
@@ -182,15 +182,20 @@ class Store:
     # ---- committed entries to queues -----------------------------------------------------------------
 
     def dispatch(
-        self, to_index: int, wall_ms: int, *, stop_at_internal: bool = False, files_max: int | None = None
+        self,
+        to_index: int,
+        wall_ms: int,
+        *,
+        stop_at_internal: bool = False,
+        allowance: Allowance | None = None,
     ) -> Dispatch:
         """Builds queue and index units of entries `dispatched_index` + 1 .. `to_index`, all committed.
 
         With `stop_at_internal` it ends behind the first internal record, so that the caller applies it before
         later records get their units (a topic that is deleted and made again needs this); call again until
         `dispatched_index` is where it should be. Internal records may come again after a restart (down to
-        `snapshot_index` + 1 or earlier): the caller skips those that it has applied. It ends as well with the entry for
-        which the last of `files_max` files of queues was mapped.
+        `snapshot_index` + 1 or earlier): the caller skips those that it has applied. It ends as well where the
+        allowance is used up.
 
         Raises DiskError, QueueOrderError: nothing is lost, the next call begins with the same entry.
         """
@@ -200,7 +205,7 @@ class Store:
             to_index,
             wall_ms,
             stop_at_internal=stop_at_internal,
-            files_max=files_max,
+            allowance=allowance,
         )
         self.dispatched_index = max(self.dispatched_index, result.last_index)
         self._built_index = max(self._built_index, self.dispatched_index)

@@ -21,7 +21,7 @@ from broker.state.release import Release
 from broker.state.snapshot import StateSnapshot, state_written
 from broker.state.writing import ROWS_AT_ONCE, Written
 from broker.statistics.timings import Timings
-from log.dispatch import Arrival
+from log.dispatch import Allowance, Arrival
 from log.errors import DamagedEntryError, DamagedLogError, DiskFullError
 from log.store import Store
 
@@ -87,7 +87,8 @@ class AppliedState:
         self, upto: int, now_ns: int, wall_ms: int, applied: Callable[[int, Command, Any], None]
     ) -> list[Arrival]:
         """Applies the entries up to `upto`, or fewer: where the disk has no room for what they make, commands among
-        them are `COMMAND_BYTES_AT_ONCE`, or their queues had `StoreOptions.dispatch_files` files mapped.
+        them are `COMMAND_BYTES_AT_ONCE`, or their queues had `StoreOptions.dispatch_files` files mapped, or they have
+        `dispatch_keys` keys.
 
         Before entries that are damaged on the disk it ends, too.
 
@@ -96,8 +97,9 @@ class AppliedState:
         """
         arrivals: list[Arrival] = []
         command_bytes = 0
-        files_left = self._store.options.dispatch_files
-        while self.index < upto and command_bytes < COMMAND_BYTES_AT_ONCE and files_left > 0:
+        options = self._store.options
+        allowance = Allowance(options.dispatch_files, options.dispatch_keys)
+        while self.index < upto and command_bytes < COMMAND_BYTES_AT_ONCE and not allowance.is_used_up:
             # A command is applied before the entries behind it get their units: it may delete their topic.
             digest_index = self.digests.next_index(self.index)
             whole_index = self._whole_index(min(upto, digest_index), now_ns)
@@ -105,13 +107,12 @@ class AppliedState:
                 break
             try:
                 dispatch = self._store.dispatch(
-                    whole_index, wall_ms, stop_at_internal=True, files_max=files_left
+                    whole_index, wall_ms, stop_at_internal=True, allowance=allowance
                 )
             except DiskFullError as error:
                 self._room.for_dispatch(error, now_ns)
                 break
             arrivals += dispatch.arrivals
-            files_left -= dispatch.files
             for index, record in dispatch.internal:
                 command_bytes += len(record)
                 self._apply_internal(index, record, now_ns, applied)

@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <zlib.h>
-enum { HEADER = 48, UNIT = 32, QUEUE_UNIT = 20, FRONT = 136, MOST_GROUPS = 64, MOST_MESSAGES = 4096 };
+enum { HEADER = 48, UNIT = 32, QUEUE_UNIT = 20, FRONT = 136, MOST_GROUPS = 64, MOST_MESSAGES = 4096, MOST_KEYS = 16384 };
 static const uint32_t MAGIC_V1 = 0xDAA320A7u, MAGIC_V2 = 0xDAA320ABu;
 static const int64_t PLACE_MAX = (int64_t)1 << 61; /* sums of two of them and of sizes do not overflow */
 typedef unsigned char byte;
@@ -234,7 +234,7 @@ static PyObject *plain_messages(PyObject *module, PyObject *const *args, Py_ssiz
     byte *units = PyMem_Malloc((size_t)wanted * (QUEUE_UNIT + 1));
     byte *group_numbers = units + (units ? wanted * QUEUE_UNIT : 0);
     PyObject *result = NULL, *told = NULL;
-    for (; units && taken < wanted && at <= view.len - FRONT; taken++) {
+    for (; units && taken < wanted && keys.count < MOST_KEYS && at <= view.len - FRONT; taken++) {
         const byte *p = (const byte *)view.buf + at;
         int64_t size = (int32_t)get32(p + 4), body = (int32_t)get32(p + 132);
         int64_t offset = (int64_t)get64(p + 68), physical = start + at + HEADER, time = (int64_t)get64(p + 104);

@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
+from log.dispatch import Allowance
 from log.errors import DiskFullError, QueueOrderError
 from log.layout import HEADER_BYTES
 from log.loops import PURE, Loops
@@ -103,7 +104,7 @@ def written(disk: MemoryDisk) -> dict[str, bytes]:
 
 
 def dispatched(
-    seed: int, *, full: bool = False, loops: Loops = PURE, files_max: int | None = None
+    seed: int, *, full: bool = False, loops: Loops = PURE, allowance: Allowance | None = None
 ) -> Iterator[object]:
     """What dispatch tells, step by step, and the bytes that it leaves; only these where something cuts it short."""
     rng = random.Random(seed)
@@ -120,7 +121,12 @@ def dispatched(
             disk.free_pages = step.randrange(3)
         upto = min(store.log.last_index, store.dispatched_index + step.randrange(1, 400))
         try:
-            outcome = store.dispatch(upto, NOW, stop_at_internal=step.random() < 0.5, files_max=files_max)
+            outcome = store.dispatch(
+                upto,
+                NOW,
+                stop_at_internal=step.random() < 0.5,
+                allowance=None if allowance is None else replace(allowance),
+            )
         except DiskFullError:
             disk.free_pages = None
             continue
@@ -131,7 +137,7 @@ def dispatched(
             before = arrivals.get((topic, queue_id), (first, first))
             assert before[1] == first, "arrivals follow each other"
             arrivals[topic, queue_id] = (before[0], end)
-        if not full and files_max is None:
+        if not full and allowance is None:
             yield outcome.last_index, [(index, bytes(record)) for index, record in outcome.internal]
     disk.free_pages = None
     store.index.write()

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from broker.assembly import store_options_of
 from broker.settings.tables import Settings
 from log import loops
+from log.dispatch import Allowance
 from log.entry_range import _checked_each
 from log.errors import DamagedRangeError
 from log.layout import ENTRY_MAGIC, HEADER, HEADER_BYTES, MARKER_BYTES, UNIT_BYTES
@@ -201,12 +202,14 @@ def test_a_store_has_the_same_bytes(fast: Loops, seed: int, full: bool) -> None:
     assert taken, "C has taken some"
 
 
-@pytest.mark.parametrize("files_max", [1, 3])
+@pytest.mark.parametrize("allowance", [Allowance(1, 10**6), Allowance(3, 10**6), Allowance(10**6, 20)])
 @pytest.mark.parametrize("seed", range(100, 104))
-def test_a_dispatch_that_ends_behind_some_files_goes_on_there(fast: Loops, seed: int, files_max: int) -> None:
+def test_a_dispatch_that_has_used_up_its_allowance_goes_on_there(
+    fast: Loops, seed: int, allowance: Allowance
+) -> None:
     *_, arrivals, files = dispatched(seed)
     for by in (PURE, fast):
-        assert list(dispatched(seed, loops=by, files_max=files_max)) == [arrivals, files]
+        assert list(dispatched(seed, loops=by, allowance=allowance)) == [arrivals, files]
 
 
 @given(st.integers(0, 2**32))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,7 @@ from broker.state.commands import Command, CommitOffsets, DeleteGroup, DeleteTop
 from broker.state.metadata import Metadata
 from broker.state.topic_rules import topic_config
 from log.batch import BatchItem, encode_batch
+from log.index_file import IndexFiles
 from tests.broker.harness import SMALL_STORE, Client, Group
 
 SLICE = 10
@@ -208,6 +211,39 @@ def test_a_turn_maps_so_many_files_of_queues(monkeypatch: pytest.MonkeyPatch) ->
     assert max(opened) == 4
     for queue in range(50):
         assert client.pull("T", "G", 0, queue_id=queue).bodies == [b"first", b"second"]
+
+
+def test_a_turn_indexes_so_many_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message may have a thousand, and thousands of messages are dispatched in one turn."""
+    group = Group.elected(3, options=replace(SMALL_STORE, dispatch_keys=50))
+    client = group.connect()
+    client.create_topic("T")
+    group.converge()
+    indexed: list[int] = []
+    turn = RunningNode.turn
+    count = 0
+
+    def counted(index: IndexFiles, keys: Sequence[bytes], *told: Any) -> None:
+        nonlocal count
+        count += len(keys)
+        put(index, keys, *told)
+
+    def watched(running: RunningNode, now_ns: int, wall_ms: int) -> None:
+        nonlocal count
+        count = 0
+        turn(running, now_ns, wall_ms)
+        indexed.append(count)
+
+    put = IndexFiles.put
+    monkeypatch.setattr(IndexFiles, "put", counted)
+    monkeypatch.setattr(RunningNode, "turn", watched)
+    for number in range(20):
+        keys = " ".join(f"{number}-{key}" for key in range(20))
+        opaque = client.start_send("T", b"x", properties={"KEYS": keys})
+    assert client.wait(opaque).code == 0
+    group.converge()
+    assert sum(indexed) == 3 * 20 * 21, "on three nodes, the unique ones among them"
+    assert max(indexed) == 63, "a message is indexed as a whole"
 
 
 @pytest.mark.parametrize("code", [RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RequestCode.CLONE_GROUP_OFFSET])
