@@ -272,7 +272,7 @@ def _processors(node: Node, address: str, store_host: bytes, random: RandomSourc
         DelayService(replica, settings.current.broker.delay_level_ms, time, listeners, node.events),
         TimerService(replica, stats, time, listeners, node.events),
         decisions,
-        TransactionChecks(decisions, replica, registry, settings, time, listeners),
+        TransactionChecks(decisions, replica, node, registry, settings, time, listeners),
     )
 
 

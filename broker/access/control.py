@@ -65,6 +65,14 @@ class AccessControl:
         if account is not None:
             _check_needs(account, command, publishing(topic))
 
+    def may_publish(self, host: bytes, access_key: str, topic: str) -> bool:
+        """Tells whether a client may publish to a topic that was let in under that key."""
+        try:
+            account = self._identification.known(host, access_key)
+        except RefusedError:
+            return False  # the accounts have changed since, or a node that knows none has told of it
+        return account is None or _missing(account, publishing(topic)) is None
+
     def sight(self, host: bytes, command: RemotingCommand) -> "Sight":
         """Returns what the client of a request that was let in may see.
 

@@ -73,9 +73,12 @@ class Identification:
 
         Raises `RefusedError`: the accounts may have changed since.
         """
+        return None if self._is_trusted(host) else self.known(host, command.fields.get(ACCESS_KEY))
+
+    def known(self, host: bytes, access_key: str | None) -> Account | None:
+        """Does as `named` for somebody who was let in under that key."""
         if self._is_trusted(host):
             return None
-        access_key = command.fields.get(ACCESS_KEY)
         if not access_key:
             raise RefusedError(
                 Reason.NO_ACCOUNT,

@@ -34,6 +34,7 @@ from broker.remoting.headers import (
     UnregisterClientHeader,
 )
 from broker.remoting.json_body import decode_request, encode_body
+from broker.remoting.signature import ACCESS_KEY
 from broker.replica.proposals import ignore
 from broker.requests.budget import Budget
 from broker.requests.connection import Connection, RelayedConnection
@@ -125,7 +126,10 @@ class HeartbeatsProcessor:
         # Register it here, whatever this node's role: a new leader is told by the nodes of the clients.
         data = decode_request(command.body, HeartbeatData)
         self._check(connection, data)
-        client = RegisteredClient(connection, data.client_id, command.language_code, command.version)
+        access_key = command.fields.get(ACCESS_KEY, "") if self._requests.access is not None else ""
+        client = RegisteredClient(
+            connection, data.client_id, command.language_code, command.version, access_key
+        )
         changed = self._registry.heartbeat(client, data, self._time.now_ns)
         self._plan_expiry()
 
@@ -394,7 +398,11 @@ class HeartbeatsProcessor:
         for client, data in islice(self._telling, CLIENTS_AT_ONCE):
             told += 1
             heartbeat = request(
-                RequestCode.HEART_BEAT, None, encode_body(data), one_way=True, version=client.version
+                RequestCode.HEART_BEAT,
+                {ACCESS_KEY: client.access_key} if client.access_key else None,
+                encode_body(data),
+                one_way=True,
+                version=client.version,
             )
             heartbeat.language = client.language.name
             self._requests.forward_copy(client.connection, heartbeat)

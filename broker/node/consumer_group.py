@@ -21,13 +21,14 @@ ConnectionType = TypeVar("ConnectionType", bound=Hashable)
 @dataclass(frozen=True, slots=True)
 class RegisteredClient(Generic[ConnectionType]):
     """One client of a group, by the connection that it sends heartbeats on; ``version`` is its MQVersion
-    ordinal.
+    ordinal. ``access_key`` names the account that it has shown, where accounts are asked for.
     """
 
     connection: ConnectionType
     client_id: str
     language: LanguageCode
     version: int
+    access_key: str = ""
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ import structlog
 from broker.node.client_registry import ClientRegistry
 from broker.node.consumer_group import RegisteredClient
 from broker.node.listeners import Listeners
-from broker.node.ports import Appends
+from broker.node.ports import Appends, Requests
 from broker.reading.queries_processor import committed_record
 from broker.remoting.admin_headers import ResumeCheckHalfMessageHeader
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -47,7 +47,14 @@ from broker.state.waiting_messages import destination
 from broker.transactions.decisions import Decisions, records_with_key
 from log.errors import DamagedLogError, DiskFullError, EntryTooLargeError, OutOfRangeError, RecordError
 from log.message_id import offset_message_id, parse_offset_message_id
-from log.properties import PRODUCER_GROUP, UNIQ_KEY, get_property, with_property, without_properties
+from log.properties import (
+    PRODUCER_GROUP,
+    REAL_TOPIC,
+    UNIQ_KEY,
+    get_property,
+    with_property,
+    without_properties,
+)
 from log.record import Record, RecordHead, decode_record, peek
 
 log = structlog.get_logger("trivet.transactions")
@@ -76,6 +83,7 @@ class TransactionChecks:
         self,
         decisions: Decisions,
         appends: Appends,
+        requests: Requests,
         registry: ClientRegistry[Connection],
         settings: LiveSettings,
         time: Time,
@@ -83,6 +91,7 @@ class TransactionChecks:
     ) -> None:
         self._decisions = decisions
         self._appends = appends
+        self._requests = requests
         self._registry = registry
         self._settings = settings
         self._time = time
@@ -186,7 +195,7 @@ class TransactionChecks:
         # A negative age says that the clock was set back: better asked than forgotten.
         if 0 <= age_ms <= (timeout_ms if immunity_ms is None else immunity_ms):
             return None
-        if self._producer(_group_of(properties)) is None:
+        if self._producer(properties) is None:
             return None
         return decode_record(record)
 
@@ -246,11 +255,7 @@ class TransactionChecks:
         self._under_way = False
         self._deadline.due_ns = self._time.now_ns
         for half in halves:
-            client = (
-                self._producer(_group_of(half.properties))
-                if self._decisions.is_open(half.queue_offset)
-                else None
-            )
+            client = self._producer(half.properties) if self._decisions.is_open(half.queue_offset) else None
             target = destination(half)
             if client is not None and target is not None:
                 try:
@@ -300,13 +305,21 @@ class TransactionChecks:
         )
         return encode(question)
 
-    def _producer(self, group: str) -> RegisteredClient[Connection] | None:
-        """The client of a producer group whose turn it is to be asked; clients that do not read are passed over."""
+    def _producer(self, properties: bytes) -> RegisteredClient[Connection] | None:
+        """The client of a half message's producer group whose turn it is to be asked.
+
+        Passed over are clients that do not read, and those that may not publish to the message's topic: a question
+        shows all of it, and producer groups have no owner.
+        """
+        group, access = _group_of(properties), self._requests.access
+        topic = (get_property(properties, REAL_TOPIC) or b"").decode("utf-8", "replace")
         clients = self._registry.producer_members(group)
         first = self._asked.get(group, 0)
         for number in range(len(clients)):
             client = clients[(first + number) % len(clients)]
             connection = client.connection
+            if access is not None and not access.may_publish(connection.host, client.access_key, topic):
+                continue
             if connection.unsent_bytes <= UNSENT_BYTES_MAX and not connection.is_link_full():
                 return client
         return None
