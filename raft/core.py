@@ -33,7 +33,7 @@ Sources: Ongaro, Ousterhout, In Search of an Understandable Consensus Algorithm 
 number; Ongaro's dissertation Consensus: Bridging Theory and Practice, by chapter and section where it is named.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from raft.config import HardState, RaftConfig
 from raft.configuration import Change, Configuration, ConfigurationHistory
@@ -54,6 +54,7 @@ from raft.messages import (
     VoteRequest,
     VoteResponse,
 )
+from raft.progress import Progress
 from raft.reasons import Cause, Pause, Reason
 from raft.recovery import Recovery
 from raft.recovery_loss import Loss
@@ -144,6 +145,16 @@ class Raft:
     def leader(self) -> str | None:
         """The leader of the current term as far as this node knows one."""
         return self._state.leader
+
+    @property
+    def agreed_index(self) -> int:
+        """The entry up to which this node knows its log to be that of the leader that it follows."""
+        return self._follower.agreed_index
+
+    @property
+    def peers(self) -> Mapping[str, Progress]:
+        """What this leader knows of the others, by node; to look at only. Empty in every other role."""
+        return {} if self._leader is None else self._leader.peers
 
     @property
     def transferee(self) -> str | None:

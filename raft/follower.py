@@ -135,6 +135,11 @@ class Follower:
             self._answer_due = True
 
     @property
+    def agreed_index(self) -> int:
+        """The entry up to which this log is known to be the leader's."""
+        return self._agreed_index
+
+    @property
     def owes_answer(self) -> bool:
         """True when `acknowledge` has something to send."""
         return self._answer_due

@@ -23,6 +23,13 @@ _PARTED_NS_MIN: Final = 600 * MILLISECOND
 _CALLED_NS: Final = (20 * MILLISECOND, 200 * MILLISECOND)
 """The bounds of the time from one call for an election to the next: less than a campaign's round to several rounds."""
 _HEARD_LATE_NS: Final = 300 * MILLISECOND
+_FORMER_LIFE_NS: Final = 400 * MILLISECOND
+_OUTLIVES_NS_MAX: Final = 2 * SECOND
+"""How late what a node said may come: behind its next start, if that is soon."""
+_DEPOSED_FROM: Final = 0.5
+"""With such an amount, or a greater one, the leader of a change is deposed."""
+_AWAY_NS_MIN: Final = 6 * SECOND
+_STEPS_WHILE_AWAY: Final = 4
 _RETURN_LOOK_NS: Final = 20 * MILLISECOND
 _RETURN_LOOKS_MAX: Final = 200
 _LOOKS_MAX: Final = 4000
@@ -88,7 +95,10 @@ def bit_rot_and_recovery(stage: Stage, host: BrokerHost, fault: Fault) -> None:
 
 
 def transfer_in_a_change(stage: Stage, host: BrokerHost, fault: Fault) -> None:
-    """Operators change the members, and leadership moves while the change is in the log and not yet committed."""
+    """Operators change the members, and leadership moves while the change is in the log and not yet committed.
+
+    In half of the cases the leader is deposed at that moment, so that the change may be lost.
+    """
     stage.wishes.member_changes += 1
     looks = 0
 
@@ -101,9 +111,14 @@ def transfer_in_a_change(stage: Stage, host: BrokerHost, fault: Fault) -> None:
         if leader is not None and leader.process is not None and not leader.paused:
             raft = leader.process.node.replica.raft
             if raft.configuration_index > raft.commit_index:
+                change = f"in entry {raft.configuration_index}"
+                if fault.amount >= _DEPOSED_FROM:
+                    stage.done(fault, leader.name, f"is deposed, {change}")
+                    links.depose(stage, leader, replace(fault, kind="depose"))
+                    return
                 target = hand_over_leadership(stage)
                 if target is not None:
-                    stage.done(fault, leader.name, f"to {target}, in entry {raft.configuration_index}")
+                    stage.done(fault, leader.name, f"to {target}, {change}")
                     return
         stage.scheduler.after(_LOOK_NS, look)
 
@@ -157,3 +172,46 @@ def leadership_returns(stage: Stage, host: BrokerHost, fault: Fault) -> None:
             stage.scheduler.after(_RETURN_LOOK_NS, look)
 
     stage.scheduler.after(max(fault.duration_ns, _PAUSED_NS_MIN), look)
+
+
+def words_outlive_their_node(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """What a node says comes late, while it is killed, or its machine loses power, and soon starts again."""
+    if host.process is None or host.paused:
+        return
+    late = FrameFaults(
+        reordering=0.9,
+        source=host.name,
+        late_ns_max=_OUTLIVES_NS_MAX,
+        told=stage.counted_once("messages"),
+    )
+    others = [other for other in stage.members.machines if other is not host]
+    for other in others:
+        other.frame_faults = other.frame_faults or late
+    stage.done(fault, host.name)
+
+    def end() -> None:
+        for other in others:
+            if other.frame_faults is late:
+                other.frame_faults = None
+        if not stage.is_calm():
+            soon = replace(fault, kind="power", duration_ns=int(fault.amount * _FORMER_LIFE_NS))
+            processes.power(stage, host, soon)
+            processes.kill(stage, host, replace(soon, kind="kill"))  # where power may not fail
+
+    stage.scheduler.after(_FORMER_LIFE_NS, end)
+
+
+def change_without_one(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """Operators change the members step by step while one of the voters is down."""
+    if host.process is None or host.name not in stage.members.committed_voters:
+        return
+    away_ns = max(fault.duration_ns, _AWAY_NS_MIN)
+    stage.done(fault, host.name)
+    processes.kill(stage, host, replace(fault, kind="kill", duration_ns=away_ns))
+
+    def step() -> None:
+        if not stage.is_calm():
+            stage.wishes.member_changes += 1
+
+    for number in range(_STEPS_WHILE_AWAY):
+        stage.scheduler.after(number * away_ns // _STEPS_WHILE_AWAY, step)

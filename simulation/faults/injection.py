@@ -71,6 +71,8 @@ _INJECTORS: Final[dict[str, Callable[[Stage, BrokerHost, Fault], None]]] = {
     "overlapping elections": choreographies.overlapping_elections,
     "leadership returns": choreographies.leadership_returns,
     "damage": damage.damage,
+    "words outlive their node": choreographies.words_outlive_their_node,
+    "change without one": choreographies.change_without_one,
     "core": cores.core,
     "overload": overload.overload,
 }

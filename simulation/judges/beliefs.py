@@ -23,6 +23,8 @@ from simulation.judges.group_model import GroupModel
 
 VOTED_FOR: Final = "a leader has the votes of its term"
 ACKNOWLEDGED: Final = "a match index was acknowledged"
+ANSWERED: Final = "a round counts where it was answered"
+HELD: Final = "what is committed a majority has acknowledged"
 PROMOTED: Final = "who is promoted can vote"
 ELECTABLE: Final = "who could be elected holds what is committed"
 COUNTED_ON: Final = "who votes holds what was counted on"
@@ -41,6 +43,10 @@ class _Leadership:
     """Something was heard, or the members have changed, since what it believes was looked at."""
     round: int = 0
     """The newest heartbeat round that an answer has named."""
+    rounds: dict[str, int] = field(default_factory=dict)
+    """Member -> the newest round that its answers have named."""
+    commit_index: int = -1
+    """Up to there it has committed as far as it was looked at."""
     trusted_rounds: dict[str, int] = field(default_factory=dict)
     """Member that came back with less -> the first round of which an answer can be of its present life."""
 
@@ -49,6 +55,7 @@ class _Leadership:
         self.has_news = True
         if isinstance(message, AppendResponse):
             self.round = max(self.round, message.round)
+            self.rounds[message.source] = max(self.rounds.get(message.source, 0), message.round)
             if not message.success or message.round < self.trusted_rounds.get(message.source, 0):
                 return
         known = self.acknowledged.get(message.source, -1)
@@ -99,11 +106,12 @@ class Beliefs:
     # ---- what nodes hear -----------------------------------------------------------------------------
 
     def heard(self, message: Message) -> None:
-        """Notes what its target is told by a message."""
+        """Notes what its target is told by a message. Raises Violation."""
         match message:
             case AppendResponse() | SnapshotResponse():
                 leadership = self._leaderships.get(message.target)
                 if leadership is not None and leadership.term == message.term:
+                    self._check_commit(message.target, leadership)
                     leadership.answered(message)
             case VoteResponse(granted=True, pre_vote=False):
                 votes = self._votes.setdefault((message.request_term, message.target), {})
@@ -111,6 +119,7 @@ class Beliefs:
             case RecoveryRequest():
                 leadership = self._leaderships.get(message.target)
                 if leadership is not None:
+                    self._check_commit(message.target, leadership)
                     leadership.came_back(message.source)
 
     def elected(self, name: str, term: int) -> None:
@@ -131,7 +140,8 @@ class Beliefs:
                 f"leads term {term} of {' '.join(voters)}; {' '.join(granted)} voted for it, of these "
                 f"{' '.join(plain) or 'nobody'} with all that they had promised",
             )
-        self._leaderships[name] = _Leadership(term, voters, raft.configuration.members)
+        leadership = _Leadership(term, voters, raft.configuration.members, commit_index=raft.commit_index)
+        self._leaderships[name] = leadership
 
     def committed(self, name: str, index: int) -> None:
         """Notes whom a leader has counted on that commits entries up to `index` first."""
@@ -151,6 +161,7 @@ class Beliefs:
             self._check_votes(name, raft)
         if raft.role is Role.LEADER:
             leadership = self._leaderships[name]
+            self._check_commit(name, leadership)
             if (
                 raft.configuration.members != leadership.members
                 or raft.configuration.voters != leadership.voters
@@ -213,9 +224,17 @@ class Beliefs:
     def _check_matches(self, name: str, leadership: _Leadership, raft: Raft) -> None:
         """Checks that a leader takes nothing for durable on a peer that the peer has not told it in its term (5.3).
 
-        Nor what it told before it left, or before it came back with less (raft/recovery.py). Raises Violation.
+        Nor what it told before it left, or before it came back with less (raft/recovery.py). The same of the rounds of
+        heartbeats by which it confirms that it still leads (dissertation 6.4). Raises Violation.
         """
-        for peer in raft.status(0).peers:
+        for peer in raft.peers.values():
+            answered = leadership.rounds.get(peer.node, 0)
+            if peer.acknowledged_round > answered:
+                raise Violation(
+                    ANSWERED,
+                    name,
+                    f"counts round {peer.acknowledged_round} as answered by {peer.node}, which has answered {answered}",
+                )
             acknowledged = leadership.acknowledged.get(peer.node, -1)
             if peer.match_index > acknowledged:
                 raise Violation(
@@ -224,6 +243,31 @@ class Beliefs:
                     f"takes entries up to {peer.match_index} for durable on {peer.node}, which in term {raft.term} "
                     f"has acknowledged those up to {acknowledged}",
                 )
+
+    def _check_commit(self, name: str, leadership: _Leadership) -> None:
+        """Checks that a leader commits what a majority of its voters has acknowledged in its term (5.3, 5.4).
+
+        Its own disk counts like another. Before the commit of a change that has begun since, the majority may be one of
+        those before it. Raises Violation.
+        """
+        raft = self.rafts.get(name)
+        if raft is None or raft.role is not Role.LEADER or raft.commit_index == leadership.commit_index:
+            return
+        index = leadership.commit_index = raft.commit_index
+        under_way = raft.configuration_index > index
+        for _, configuration in raft.configurations[-2:] if under_way else raft.configurations[-1:]:
+            voters = configuration.voters
+            held = [
+                raft.persisted_index if voter == name else leadership.acknowledged.get(voter, -1)
+                for voter in voters
+            ]
+            if 2 * sum(one >= index for one in held) > len(voters):
+                return
+        raise Violation(
+            HELD,
+            name,
+            f"commits entry {index} in term {raft.term}; of {' '.join(voters)} these have acknowledged up to {held}",
+        )
 
     def _check_counted_on(self, name: str, raft: Raft) -> None:
         """Checks that a node whose vote counts like any other holds what was committed by its acknowledgement.

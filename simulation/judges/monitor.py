@@ -24,7 +24,9 @@ from simulation.journal import TIME_MADE, Journal, Violation
 from simulation.judges.beliefs import Beliefs
 from simulation.judges.group_model import GroupModel
 from simulation.judges.marks import Marks
+from simulation.judges.own_state import OwnState
 from simulation.judges.power_losses import PowerLosses
+from simulation.judges.steps import Steps
 from simulation.machines.broker_host import BrokerHost
 from simulation.machines.data_files import data_file
 from simulation.randomness import Random
@@ -125,6 +127,8 @@ class Monitor:
         self._marks = Marks(journal, self.model)
         self.power_losses = PowerLosses(self.model, sync_flush=sync_flush)
         self._beliefs = Beliefs(self.model)
+        self._steps = Steps(self._beliefs.rafts)
+        self._own_state = OwnState(self._beliefs.rafts, sync_flush=sync_flush)
         self._watched: dict[str, _Watched] = {}
         self.elections = 0
         self._votes: dict[tuple[str, int], str] = {}
@@ -175,6 +179,7 @@ class Monitor:
         self._check_snapshot(watched, log, replica.store.snapshot_index)
         self._marks.started(host.name, replica.raft, replica.store.snapshot_index)
         self.power_losses.started(host, log)
+        self._own_state.started(host.name)
         self._beliefs.started(host.name, replica.raft)
         self._note(
             host.name,
@@ -222,15 +227,19 @@ class Monitor:
     def role(self, host: BrokerHost, role: str, term: int, leader: str | None) -> None:
         """Notes that role, term or leader changed. Raises Violation."""
         self._note(host.name, f"{role} of term {term}, leader {leader or 'unknown'}")
+        watched = self._watched.get(host.name)
+        is_up = watched is not None and watched.log is not None
         if role == "candidate":
             self.voted(host.name, term, host.name)
+            if is_up:
+                self._steps.stands(host.name, term)
         if host.process is not None:
             self._marks.role(host.name, role, term, host.process.node.replica.raft, self._now_ns())
-        watched = self._watched.get(host.name)
         if role == "leader" and watched is not None and watched.log is not None:
             self.elections += 1
             self.model.elected(host.name, term, watched.log, self._now_ns())
             self._beliefs.elected(host.name, term)
+            self._own_state.elected(host.name, term)
 
     def appended(self, host: BrokerHost, first_index: int, last_index: int, term: int) -> None:
         """Checks entries that joined the log of a host. Raises Violation."""
@@ -338,6 +347,7 @@ class Monitor:
         if raft.recovering is None:
             self.power_losses.is_whole(host.name)
         self._beliefs.turned(host.name, raft, host.limits.catch_up_lag_entries)
+        self._own_state.turned(host, raft, replica.store.log)
         if raft.role is Role.LEADER and raft.configuration_index > raft.commit_index:
             # A new leader may hold several that are committed without its knowing; its own must come one by one.
             under_way = [index for index, _ in raft.configurations if index > raft.commit_index]
@@ -380,9 +390,14 @@ class Monitor:
             )
 
     def heard(self, message: Message) -> None:
-        """Notes what a node is told."""
+        """Notes what a node is told now. Raises Violation."""
         self._beliefs.heard(message)
         self._marks.heard(message, self._beliefs.rafts.get(message.target))
+        self._steps.hears(message)
+
+    def taken(self, message: Message) -> None:
+        """Looks at what the node has made of it. Raises Violation."""
+        self._steps.heard(message)
 
     def _arrived(self, watched: _Watched, arrivals: Any) -> None:
         """Checks that messages are dispatched exactly once, in order, and not before their commit. Raises Violation."""

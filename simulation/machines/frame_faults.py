@@ -42,6 +42,9 @@ class FrameWatcher(Protocol):
     def heard(self, message: Message) -> None:
         """A Raft message is handed to its target now."""
 
+    def taken(self, message: Message) -> None:
+        """Its target has taken it, or refused it."""
+
 
 @dataclass(slots=True)
 class FrameFaults:
@@ -52,6 +55,8 @@ class FrameFaults:
     reordering: float = 0.0
     corruption: float = 0.0
     """Of messages with entries: a bit of them flips."""
+    source: str | None = None
+    """The node whose messages these happen to; None: all."""
     late_ns_max: int = 30 * MILLISECOND
     """How late a message may come that is held back, or doubled."""
     told: Callable[[], object] = lambda: None
@@ -86,7 +91,7 @@ class PeerFrames:
             if isinstance(message, VoteResponse) and message.granted and not message.pre_vote:
                 self._watcher.voted(source, message.request_term, message.target)
             faults = self._faults()
-            if faults is not None:
+            if faults is not None and faults.source in (None, source):
                 self._deliver_with_faults(source, frame, faults)
                 return True
         return self._received(source, frame)
@@ -95,9 +100,12 @@ class PeerFrames:
         if isinstance(frame, RaftFrame):
             self._watcher.heard(frame.message)
         try:
-            return self._node.peer_received(source, frame)
+            wants_turn = self._node.peer_received(source, frame)
         except BrokenPeerError as error:
             raise AssertionError(f"{source} is broken, says {self._name}: {error}") from error
+        if isinstance(frame, RaftFrame):
+            self._watcher.taken(frame.message)
+        return wants_turn
 
     def call_to_arms(self, leader: str, term: int) -> bool:
         """A `TimeoutNow` of that leader and term arrives late, or twice. Returns False when its link is down."""

@@ -32,6 +32,9 @@ _SMALL_SHARE: Final = 0.6
 """The probability with which each limit is small."""
 _RESTLESS_SHARE: Final = 0.25
 """The share of the dense plans in which members come and go all the time."""
+_LATER_KINDS: Final = {"words outlive their node": 0.2, "change without one": 0.15}
+"""Choreographies that are in no covering array, with their shares of the dense plans: each has a stream of its own, so
+that the seeds without it stay as they are."""
 _PREFERRED_SHARE: Final = 0.4
 """The share of the dense plans whose group prefers a leader."""
 _ACTORS_MAX: Final = 2
@@ -115,7 +118,7 @@ def draw_dense_plan(seed: int, number: int, *, seconds: int = 60, nodes: int | N
         queues=random.choice((1, 2, 4)),
         calm_ns=calm_ns,
         end_ns=end_ns,
-        faults=_with_changes_of_members(seed, _draw_faults(random, kinds, calm_ns), calm_ns),
+        faults=_with_later_kinds(seed, _draw_faults(random, kinds, calm_ns), calm_ns),
         limits=_draw_limits(stream(f"limits {seed}")),
         shape=_draw_shape(stream(f"shape {seed}"), group_size),
     )
@@ -151,6 +154,16 @@ def _with_changes_of_members(seed: int, faults: tuple[Fault, ...], calm_ns: int)
         return faults
     changes = _draw_faults(random, ("membership",), calm_ns)
     return tuple(sorted((*faults, *changes), key=lambda fault: fault.time_ns))
+
+
+def _with_later_kinds(seed: int, faults: tuple[Fault, ...], calm_ns: int) -> tuple[Fault, ...]:
+    """Adds changes of the members, and choreographies that are in no covering array, to their shares of the plans."""
+    faults = _with_changes_of_members(seed, faults, calm_ns)
+    for kind, share in _LATER_KINDS.items():
+        random = stream(f"{kind} {seed}")
+        if random.random() < share:
+            faults = (*faults, *_draw_faults(random, (kind,), calm_ns))
+    return tuple(sorted(faults, key=lambda fault: fault.time_ns))
 
 
 def _draw_limits(random: Random) -> Limits:

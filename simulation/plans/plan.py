@@ -33,8 +33,8 @@ CHOREOGRAPHIES: Final = (
 )
 """Kinds that are several faults in a certain order; only dense plans have them."""
 
-LATER_KINDS: Final = ("damage",)
-"""Kinds that a share of the seeds has beside what they draw (simulation/plans/seeds.py)."""
+LATER_KINDS: Final = ("damage", "words outlive their node", "change without one")
+"""Kinds that a share of the seeds has beside what they draw (simulation/plans/seeds.py; the last two: dense.py)."""
 LASTING: Final = ("core", "overload")
 """Kinds of which a plan has one at most, with no other fault behind its beginning (simulation/plans/lasting.py)."""
 

@@ -31,7 +31,9 @@ async def operate(context: Context, runtime: Runtime, writer: TraceWriter) -> No
             except ClientError as error:
                 context.journal.note("operator", f"in vain: {error}")
 
-        if context.wishes.expected.isdisjoint(("transfer", "membership", "transfer in a change")):
+        if context.wishes.expected.isdisjoint(
+            ("transfer", "membership", "transfer in a change", "change without one")
+        ):
             await runtime.sleep(math.inf)  # nobody will ask
         while True:
             await runtime.sleep(0.2)

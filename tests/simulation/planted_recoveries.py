@@ -50,12 +50,16 @@ def acknowledgement_of_an_earlier_term_counted(patch: pytest.MonkeyPatch) -> Non
     original = Raft.step
 
     def step(self: Raft, message: Message, now: int) -> None:
-        """Heartbeat rounds are numbered anew in each term: that of an earlier one is taken for none."""
-        last_index = self._state.log.last_index if self._leader is not None else -1
-        if isinstance(message, AppendResponse) and message.success and message.term < self.term:
-            message = (
-                message._replace(term=self.term, round=0) if message.log_index <= last_index else message
-            )
+        """One that says what nobody can have said to this leader is left out all the same."""
+        leader = self._leader
+        if (
+            leader is not None
+            and isinstance(message, AppendResponse)
+            and message.success
+            and message.term < self.term
+            and message.log_index <= self._state.log.last_index
+        ):
+            message = message._replace(term=self.term, round=min(message.round, leader._round))
         original(self, message, now)
 
     patch.setattr(Raft, "step", step)

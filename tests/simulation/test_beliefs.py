@@ -14,7 +14,16 @@ from raft.messages import AppendResponse, RecoveryRequest, VoteResponse
 from raft.recovery_loss import Loss
 from raft.terms import LogTerms
 from simulation.journal import Violation
-from simulation.judges.beliefs import ACKNOWLEDGED, COUNTED_ON, ELECTABLE, PROMOTED, VOTED_FOR, Beliefs
+from simulation.judges.beliefs import (
+    ACKNOWLEDGED,
+    ANSWERED,
+    COUNTED_ON,
+    ELECTABLE,
+    HELD,
+    PROMOTED,
+    VOTED_FOR,
+    Beliefs,
+)
 from simulation.judges.group_model import GroupModel
 
 _CATCH_UP = 2
@@ -30,8 +39,9 @@ class Node:
         self.recovering: Loss | None = None
         self.counted_votes: tuple[str, ...] = ()
         self.configuration = Configuration(voters)
-        self.configuration_index = -1
-        self.peers: list[Any] = []
+        self.configuration_index = self.commit_index = -1
+        self.earlier: tuple[str, ...] | None = None
+        self.peers: dict[str, Any] = {}
         self.holds(entries)
 
     def holds(self, entries: int) -> None:
@@ -39,9 +49,11 @@ class Node:
         self.log_terms = LogTerms(0, entries - 1, [(0, 1)] if entries else [])
         self.persisted_index = entries - 1
 
-    def status(self, now: int) -> Any:
-        """What it believes as a leader."""
-        return SimpleNamespace(peers=self.peers)
+    @property
+    def configurations(self) -> tuple[tuple[int, Configuration], ...]:
+        """The configuration in force, behind the one with the `earlier` voters."""
+        before = () if self.earlier is None else ((-1, Configuration(self.earlier)),)
+        return (*before, (self.configuration_index, self.configuration))
 
 
 class Group:
@@ -85,9 +97,10 @@ class Group:
         """An acknowledgement comes to n0."""
         self.beliefs.heard(AppendResponse(source, "n0", term, True, match_index, match_index, round_number))
 
-    def believe(self, node: str, match_index: int) -> None:
-        """n0 takes so much for durable there."""
-        self.leader.peers = [SimpleNamespace(node=node, match_index=match_index)]
+    def believe(self, node: str, match_index: int, *, round_number: int = 0) -> None:
+        """n0 takes so much for durable there, and this round for answered."""
+        peer = SimpleNamespace(node=node, match_index=match_index, acknowledged_round=round_number)
+        self.leader.peers = {node: peer}
         self.answer("n1", -1)
         self.look(self.leader)
 
@@ -263,3 +276,51 @@ def test_nobody_counted_on_who_had_acknowledged_less(group: Group) -> None:
     group.commit(2)
     group.nodes[2].holds(0)
     group.look(group.nodes[2])
+
+
+def test_a_round_counts_where_it_was_answered(group: Group) -> None:
+    group.lead()
+    group.answer("n1", -1, round_number=3)
+    group.believe("n1", -1, round_number=3)
+    with pytest.raises(Violation, match=ANSWERED):
+        group.believe("n1", -1, round_number=4)
+
+
+def test_a_leader_commits_what_a_majority_has_acknowledged(group: Group) -> None:
+    group.lead()
+    group.answer("n1", 1)
+    group.leader.commit_index = 1
+    group.look(group.leader)
+    group.leader.commit_index = 2
+    with pytest.raises(Violation, match=HELD):
+        group.look(group.leader)
+
+
+def test_what_is_acknowledged_behind_a_commit_does_not_excuse_it(group: Group) -> None:
+    group.lead()
+    group.leader.commit_index = 1
+    with pytest.raises(Violation, match=HELD):
+        group.answer("n1", 1)
+
+
+def test_neither_learners_count_for_a_commit_nor_a_leader_that_leaves(group: Group) -> None:
+    group.lead()
+    group.leader.configuration = Configuration(("n1", "n2"), ("n3",))
+    for member in ("n1", "n3"):
+        group.answer(member, 2)
+    group.leader.commit_index = 2
+    with pytest.raises(Violation, match=HELD):
+        group.look(group.leader)
+
+
+def test_before_a_change_is_committed_the_majority_may_be_of_those_before_it(group: Group) -> None:
+    group.lead()
+    group.leader.earlier = group.leader.configuration.voters
+    group.leader.configuration = Configuration(("n0", "n2"))
+    group.leader.configuration_index = 2
+    group.answer("n1", 2)
+    group.leader.commit_index = 1
+    group.look(group.leader)
+    group.leader.commit_index = 2
+    with pytest.raises(Violation, match=HELD):
+        group.look(group.leader)

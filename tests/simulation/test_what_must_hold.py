@@ -16,6 +16,7 @@ from broker.replica.inner_limits import InnerLimits
 from log import cuts
 from log.dispatch import Arrival
 from log.entry_log import EntryLog
+from log.hard_state import HardState, HardStateFile
 from log.layout import HEADER_BYTES
 from log.options import StoreOptions
 from raft.configuration import Configuration
@@ -33,8 +34,10 @@ class FollowerState:
     """The Raft state of a follower with this log."""
 
     role = Role.FOLLOWER
-    recovering = None
+    recovering = vote = leader = None
     term = 1
+    agreed_index = persisted_index = -1
+    log_generation = 0
     configuration = Configuration(("n0", "n1"))
     configuration_index = -1
 
@@ -53,11 +56,19 @@ class Machine:
 
     def __init__(self, name: str) -> None:
         options = StoreOptions(data_file_bytes=1 << 16, index_file_units=256)
-        self.log, _ = EntryLog.open(SimulatedDisk(Random(1)), options.dledger_directory, options)
+        disk = SimulatedDisk(Random(1))
+        self.log, _ = EntryLog.open(disk, options.dledger_directory, options)
+        HardStateFile(disk, f"{options.dledger_directory}/currterm").write(HardState(1))
         fired = SimpleNamespace(fired=lambda kind: None)
         limits = InnerLimits()
         self.host: Any = SimpleNamespace(
-            name=name, process=None, world=fired, limits=limits, was_damaged=False
+            name=name,
+            process=None,
+            world=fired,
+            limits=limits,
+            was_damaged=False,
+            disk=disk,
+            options=options,
         )
         self.messages = 0
 

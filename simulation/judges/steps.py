@@ -1,0 +1,170 @@
+"""What a node makes of one message: its state right before and right behind it, held to Raft's rules.
+
+Which messages are old, and what a candidate was promised, only a judge of all nodes knows for certain. A rule that is
+broken here does its harm much later, if at all: an answer of an earlier term that is taken for one of this term counts
+only where it says more than the answers of this term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from raft.core import Raft
+from raft.effects import Role
+from raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    Message,
+    SnapshotRequest,
+    SnapshotResponse,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
+from simulation.journal import Violation
+
+STALE: Final = "what is of an earlier term changes nothing"
+PROMISES: Final = "a PreVote changes neither term nor vote"
+DEFENDED: Final = "who leads gives no vote"
+GRANTED: Final = "a vote goes to a log that lacks nothing of the voter's"
+CALLED: Final = "a transfer is what the leader has asked for"
+STANDS: Final = "who stands for election is a voter"
+PROMISED: Final = "who stands for election was promised a majority"
+
+_OF_ONE_TERM: Final = (AppendRequest, AppendResponse, SnapshotRequest, SnapshotResponse, TimeoutNow)
+
+
+class Steps:
+    """Watches the messages that the nodes of a group take, and who stands for election."""
+
+    def __init__(self, rafts: Mapping[str, Raft]) -> None:
+        """`rafts`: the Raft state of each process that runs, by its node."""
+        self._rafts = rafts
+        self._kept: tuple[str, tuple[object, ...]] | None = None
+        """What the message that is under way must leave as it is, and the rule that says so."""
+        self._vote: tuple[str | None, int, tuple[int, int]] = (None, 0, (0, 0))
+        """The vote of its target, its term, and the end of its log, before a request for a vote."""
+        self._promises: dict[tuple[int, str], dict[str, bool]] = {}
+        """(term, node) -> who has told it to vote for it there, and whether that counts only if all do."""
+        self._called: set[tuple[int, str]] = set()
+        """(term, node): the leader of the term has asked the node to stand for election."""
+
+    def hears(self, message: Message) -> None:
+        """A message is handed to its target: notes what it must leave as it is. Raises Violation."""
+        self._kept = None
+        raft = self._rafts.get(message.target)
+        if raft is None:
+            return
+        if isinstance(message, _OF_ONE_TERM):
+            if message.term < raft.term:
+                self._kept = STALE, _state_of(raft)
+            elif isinstance(message, TimeoutNow):
+                self._called.add((message.term, message.target))
+        elif isinstance(message, VoteResponse):
+            self._hears_answer(message, raft)
+        elif isinstance(message, VoteRequest):
+            self._hears_request(message, raft)
+
+    def _hears_answer(self, message: VoteResponse, raft: Raft) -> None:
+        asked = raft.term + 1 if message.pre_vote else raft.term
+        if message.term <= raft.term and message.request_term != asked:
+            self._kept = STALE, _state_of(raft)
+        if message.pre_vote and message.granted:
+            promises = self._promises.setdefault((message.request_term, message.target), {})
+            promises[message.source] = promises.get(message.source, True) and message.recovering
+
+    def _hears_request(self, message: VoteRequest, raft: Raft) -> None:
+        if message.pre_vote:
+            self._kept = PROMISES, (raft.term, raft.vote)
+        elif message.leadership_transfer and (message.term - 1, message.source) not in self._called:
+            detail = (
+                f"asks {message.target} for its vote of term {message.term} as if its leader had wanted it"
+            )
+            raise Violation(CALLED, message.source, detail)
+        elif message.term < raft.term:
+            self._kept = STALE, _state_of(raft)
+        elif raft.role is Role.LEADER and not message.leadership_transfer:
+            self._kept = DEFENDED, (raft.term, raft.vote)
+        log = raft.log_terms
+        self._vote = raft.vote, raft.term, (log.last_term, log.last_index)
+
+    def heard(self, message: Message) -> None:
+        """Its target has taken the message. Raises Violation."""
+        if self._kept is None and not isinstance(message, VoteRequest):
+            return
+        raft = self._rafts.get(message.target)
+        if raft is None:
+            return
+        if self._kept is not None:
+            rule, before = self._kept
+            after = _state_of(raft) if rule is STALE else (raft.term, raft.vote)
+            if after != before:
+                raise Violation(rule, message.target, f"{message}; {_difference(before, after)}")
+        if isinstance(message, VoteRequest) and not message.pre_vote:
+            self._check_vote(message, raft)
+
+    def _check_vote(self, message: VoteRequest, raft: Raft) -> None:
+        """Checks that a vote goes to whose log is at least as up to date (5.4.1). Raises Violation."""
+        vote, term, end = self._vote
+        is_new = (raft.vote, raft.term) == (message.source, message.term) != (vote, term)
+        if is_new and (message.last_term, message.last_index) < end:
+            raise Violation(
+                GRANTED,
+                message.target,
+                f"votes for {message.source} in term {message.term}, whose log ends at {message.last_index} in term "
+                f"{message.last_term}, its own at {end[1]} in term {end[0]}",
+            )
+
+    def stands(self, name: str, term: int) -> None:
+        """Checks a node that has entered a term as its candidate. Raises Violation.
+
+        It is a voter, or the one whose removal is not committed (dissertation 4.2.2). A majority has promised its votes
+        for that very term (9.6), or the leader of the term before has asked for the election (3.10). Promises of nodes
+        that may lack what they acknowledged count if all promise (raft/recovery.py, Unanimity).
+        """
+        raft = self._rafts[name]
+        voters = raft.configuration.voters
+        leaves = raft.configuration_index > raft.commit_index and len(raft.configurations) > 1
+        if name not in voters and not (leaves and name in raft.configurations[-2][1].voters):
+            raise Violation(STANDS, name, f"stands in term {term}; {' '.join(voters)} are its group's voters")
+        if (term - 1, name) in self._called:
+            return
+        promises = {**self._promises.get((term, name), {}), name: raft.recovering is not None}
+        promised = [voter for voter in voters if voter in promises]
+        plain = [voter for voter in promised if not promises[voter]]
+        if 2 * len(plain) <= len(voters) and len(promised) < len(voters):
+            raise Violation(
+                PROMISED,
+                name,
+                f"stands in term {term}; of {' '.join(voters)} {' '.join(promised)} would vote for it, as it has heard",
+            )
+
+
+def _state_of(raft: Raft) -> tuple[object, ...]:
+    """All that a message may change but timers: what a leader hears of its peers, and when, included.
+
+    Not the commit index of a leader: the caller counts what it has written itself whenever it carries out effects.
+    """
+    log = raft.log_terms
+    return (
+        *(raft.term, raft.vote, raft.role, raft.leader, raft.counted_votes),
+        *(log.last_index, log.last_term, raft.configuration_index),
+        -1 if raft.role is Role.LEADER else raft.commit_index,
+        *(
+            (
+                peer.node,
+                peer.match_index,
+                peer.next_index,
+                peer.state,
+                peer.acknowledged_round,
+                peer.last_contact,
+            )
+            for peer in raft.peers.values()
+        ),
+    )
+
+
+def _difference(before: tuple[object, ...], after: tuple[object, ...]) -> str:
+    changed = [(old, new) for old, new in zip(before, after, strict=False) if old != new]
+    return "; ".join(f"{old} becomes {new}" for old, new in changed) or "it leads no more"

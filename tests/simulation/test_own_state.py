@@ -1,0 +1,187 @@
+"""What a node takes its own log, disk and members for is held to what is so: each breach is seen by its own check."""
+
+from __future__ import annotations
+
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from log.entry_log import EntryLog
+from log.hard_state import HardState, HardStateFile
+from log.layout import HEADER_BYTES
+from log.options import StoreOptions
+from raft.configuration import Configuration
+from raft.effects import Role
+from raft.terms import LogTerms
+from simulation.journal import Violation
+from simulation.judges.own_state import AGREED, FLUSHED, MEMBERS, SAVED, OwnState
+from simulation.machines.data_files import data_file
+from simulation.machines.disk import SimulatedDisk
+from tests.log.messages import make_record
+
+
+class Node:
+    """A node with a log and a disk of its own, and the part of its Raft state that is looked at."""
+
+    def __init__(self, name: str) -> None:
+        options = StoreOptions(data_file_bytes=1 << 16, index_file_units=256)
+        self.disk = SimulatedDisk(Random(1))
+        self.log, _ = EntryLog.open(self.disk, options.dledger_directory, options)
+        self.host: Any = SimpleNamespace(
+            name=name, disk=self.disk, options=options, was_damaged=False, disk_faulty=False
+        )
+        self.role = Role.FOLLOWER
+        self.term = 0
+        self.vote: str | None = None
+        self.leader: str | None = None
+        self.agreed_index = self.persisted_index = self.commit_index = self.configuration_index = -1
+        self.log_generation = 0
+        self.configuration = Configuration(("n0", "n1"))
+        self.enters(1)
+
+    @property
+    def log_terms(self) -> LogTerms:
+        """The terms of what its log has now."""
+        return LogTerms(self.log.first_index, self.log.last_index, self.log.term_runs(), self.log.base_term)
+
+    def enters(self, term: int, vote: str | None = None, *, saves: bool = True) -> None:
+        """Its term and vote are these."""
+        self.term, self.vote = term, vote
+        if saves:
+            path = f"{self.host.options.dledger_directory}/currterm"
+            HardStateFile(self.disk, path).write(HardState(term, vote or ""))
+
+    def appends(self, *terms: int) -> None:
+        """Entries of these terms join its log."""
+        for term in terms:
+            position = self.log.next_position(len(make_record(0))) + HEADER_BYTES
+            self.log.append(term, make_record(position))
+
+    def flushes(self) -> None:
+        """All of its log is on its disk, and it knows that."""
+        job = self.log.flush_job()
+        if job is not None:
+            job.run()
+            self.log.flushed(job)
+        self.persisted_index = self.log.last_index
+
+
+class Group:
+    """Two nodes that are watched."""
+
+    def __init__(self) -> None:
+        self.nodes = {name: Node(name) for name in ("n0", "n1")}
+        rafts: Any = self.nodes
+        self.own_state = OwnState(rafts, sync_flush=True)
+        for name in self.nodes:
+            self.own_state.started(name)
+
+    def looks_at(self, node: Node) -> None:
+        """A turn of the node is over."""
+        raft: Any = node
+        self.own_state.turned(node.host, raft, node.log)
+
+
+@pytest.fixture
+def group() -> Group:
+    return Group()
+
+
+def _follow(group: Group, leaders: tuple[int, ...], own: tuple[int, ...]) -> Node:
+    """n0 leads the term of its last entry, n1 follows it; their logs have entries of these terms."""
+    leader, follower = group.nodes["n0"], group.nodes["n1"]
+    leader.appends(*leaders)
+    follower.appends(*own)
+    follower.enters(leaders[-1])
+    follower.leader = "n0"
+    group.own_state.elected("n0", leaders[-1])
+    return follower
+
+
+def test_a_follower_agrees_to_what_is_its_leaders(group: Group) -> None:
+    follower = _follow(group, (1, 1, 3), (1, 1, 3, 3))
+    for index in (-1, 0, 1, 2, 3):
+        follower.agreed_index = index
+        group.looks_at(follower)
+
+
+@pytest.mark.parametrize("index", [1, 2, 4])
+def test_a_follower_agrees_to_nothing_else(group: Group, index: int) -> None:
+    """An entry of another term, one of another leader's in the place of its own, and one that it does not have."""
+    follower = _follow(group, (1, 1, 3), (1, 2, 2, 2))
+    follower.agreed_index = 0
+    group.looks_at(follower)
+    follower.agreed_index = index
+    with pytest.raises(Violation, match=AGREED):
+        group.looks_at(follower)
+
+
+def test_what_is_taken_for_flushed_is_on_the_disk(group: Group) -> None:
+    node = group.nodes["n0"]
+    node.appends(1, 1)
+    node.flushes()
+    group.looks_at(node)
+    node.appends(1)
+    node.persisted_index = 2
+    with pytest.raises(Violation, match=FLUSHED):
+        group.looks_at(node)
+
+
+def test_behind_a_truncation_that_is_looked_at_anew(group: Group) -> None:
+    node = group.nodes["n0"]
+    node.appends(1, 1)
+    node.flushes()
+    group.looks_at(node)
+    path = data_file(node.host.options, 0)
+    node.disk._durable_names[path].durable[:] = bytes(1 << 16)
+    node.log_generation = 1
+    with pytest.raises(Violation, match=FLUSHED):
+        group.looks_at(node)
+
+
+@pytest.mark.parametrize(("term", "vote"), [(2, None), (1, "n1")])
+def test_term_and_vote_are_saved(group: Group, term: int, vote: str | None) -> None:
+    node = group.nodes["n0"]
+    group.looks_at(node)
+    node.enters(term, vote, saves=False)
+    with pytest.raises(Violation, match=SAVED):
+        group.looks_at(node)
+    node.enters(term, vote)
+    group.looks_at(node)
+
+
+@pytest.mark.parametrize(("term", "vote"), [(2, None), (2, "n0"), (1, None)])
+def test_a_vote_and_a_term_are_not_taken_back(group: Group, term: int, vote: str | None) -> None:
+    node = group.nodes["n0"]
+    node.enters(2, "n1")
+    group.looks_at(node)
+    node.enters(term, vote)
+    with pytest.raises(Violation, match="one vote a term"):
+        group.looks_at(node)
+
+
+def test_the_newest_configuration_of_the_log_is_in_force(group: Group) -> None:
+    leader, follower = group.nodes["n0"], group.nodes["n1"]
+    for node in (leader, follower):
+        node.appends(1, 1)
+    leader.configuration, leader.configuration_index = Configuration(("n0",)), 1
+    group.looks_at(leader)
+    with pytest.raises(Violation, match=MEMBERS):
+        group.looks_at(follower)
+    follower.configuration, follower.configuration_index = leader.configuration, 1
+    follower.agreed_index = 1
+    group.looks_at(follower)
+    follower.configuration_index, follower.agreed_index = 2, 0
+    with pytest.raises(Violation, match=MEMBERS):
+        group.looks_at(follower)
+
+
+def test_a_configuration_that_another_entry_has_replaced_is_not(group: Group) -> None:
+    leader, follower = group.nodes["n0"], group.nodes["n1"]
+    leader.appends(1, 1)
+    follower.appends(1, 2)
+    leader.configuration, leader.configuration_index = Configuration(("n0",)), 1
+    group.looks_at(leader)
+    group.looks_at(follower)
