@@ -1,8 +1,7 @@
 """The consumer: members of a consumer group share a topic's queues, and each message goes to one of them.
 
 The members share out the queues, not the brokers. Each member announces itself to every broker, asks one of them for
-the list of members, and computes its share (rebalance.py): at its start, when a broker tells it that members have come
-or gone, and every 20 s. It commits and drops a queue that it loses, and reads one that it gains from the stored offset.
+the list of members, and computes its share (assignment.py, rebalance.py).
 
 Delivery is at least once. A message is done with when the application asks for the next one. The offsets after these
 messages are stored at the brokers every 5 s, when a queue is lost, on `commit` and at the end. So after a crash or a
@@ -19,22 +18,16 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Literal
 
+from broker.client.consuming.assignment import Assignment
 from broker.client.consuming.consumer_offsets import StoredOffsets
 from broker.client.consuming.intake import Batch, FetchLimits, Intake, QueueReader
 from broker.client.consuming.offset_file import LocalOffsets
 from broker.client.consuming.order_locks import LockTimes, OrderLocks
 from broker.client.consuming.queue_calls import QueueCalls
-from broker.client.consuming.rebalance import Strategy, allocate_averagely, allocate_everything
+from broker.client.consuming.rebalance import Strategy, allocate_averagely
 from broker.client.consuming.send_back import send_back
 from broker.client.consuming.subscription import SqlFilter, Subscription
-from broker.client.errors import (
-    BrokerError,
-    ClientError,
-    ConnectionFailed,
-    NameServerUnavailable,
-    NoRoute,
-    UsageError,
-)
+from broker.client.errors import UsageError
 from broker.client.message import MessageQueue, MessageView
 from broker.client.producing.outgoing import check_name
 from broker.client.producing.requests import Replies
@@ -43,12 +36,11 @@ from broker.client.transport.core import CLOSE_TIMEOUT_S, ClientCore
 from broker.client.transport.credentials import Credentials
 from broker.client.transport.options import ConnectionOptions
 from broker.client.transport.patient_calls import PatientCalls
-from broker.client.transport.runtime import Event, Runtime
+from broker.client.transport.runtime import Runtime
 from broker.remoting.admin_bodies import ConsumerRunningInfo, QueueInHand, QueueOffsets
 from broker.remoting.bodies import (
     ConsumeFromWhere,
     ConsumerData,
-    ConsumerListBody,
     ConsumeType,
     HeartbeatData,
     MessageModel,
@@ -57,18 +49,11 @@ from broker.remoting.bodies import MessageQueue as RemotingQueue
 from broker.remoting.codes import RequestCode, ResponseCode, Version
 from broker.remoting.command import OWN_VERSION, RemotingCommand
 from broker.remoting.errors import RemotingError
-from broker.remoting.json_body import decode_body
 from broker.state.topic_rules import RETRY_PREFIX
 from broker.trace import TraceWriter
 
 logger = logging.getLogger("trivet.client")
 
-REBALANCE_S = 20.0
-"""Time between rebalances, in seconds."""
-REBALANCE_AFTER_FAILURE_S = 0.5
-REBALANCE_AFTER_FAILURES_S = 5.0
-"""After a failed rebalance the next one follows soon, after failures in a row each one later, up to this. Name servers
-that have just started know no routes until brokers register, and nobody tells the consumer of that."""
 COMMIT_INTERVAL_S = 5.0
 """Time between storings of the consumer offsets, in seconds."""
 
@@ -170,7 +155,6 @@ class Consumer:
         self._max_retries = max_retries
         self.broadcast = broadcast
         """True if every member reads all queues; nothing is sent back then."""
-        self._strategy = allocate_everything if broadcast else strategy
         self._subscriptions = {
             topic: Subscription.parse(topic, wanted, version) for topic, wanted in topics.items()
         }
@@ -178,10 +162,20 @@ class Consumer:
             retry_topic = RETRY_PREFIX + group
             self._subscriptions[retry_topic] = Subscription.parse(retry_topic, "*", version)
         self._calls = QueueCalls(PatientCalls(self.core), group)
-        self._intake = Intake(self.core, self._calls, limits or FetchLimits(), self._begin_anew)
+        self._intake = Intake(
+            self.core,
+            self._calls,
+            limits or FetchLimits(),
+            lambda queue, offset: self._assignment.begin_anew(queue, offset),  # noqa: PLW0108 - it comes below
+        )
         self.reply = Replies(self.core, group).reply
         self.order_locks = (
-            OrderLocks(self._calls.patient, group, lock_times or LockTimes(), self._lost_lock)
+            OrderLocks(
+                self._calls.patient,
+                group,
+                lock_times or LockTimes(),
+                lambda queue: self._assignment.lost_lock(queue),  # noqa: PLW0108 - it comes below
+            )
             if orderly
             else None
         )
@@ -189,12 +183,17 @@ class Consumer:
         self._stored = StoredOffsets(
             self._runtime, self._calls, broadcast=broadcast, local=offsets, locks=self.order_locks
         )
-        self._given_up: dict[QueueReader, None] = {}
-        """Readers of queues that this member reads no more, as long as their consumer offsets are being stored."""
-        self._complaints: dict[str, str] = {}
-        """For each topic that is not read, the kind of error that the log was last told."""
-        self._rebalance_wanted: Event = self._runtime.event()
-        self._assigned: Event = self._runtime.event()
+        self._assignment = Assignment(
+            self.core,
+            self._calls,
+            group,
+            self._subscriptions,
+            self._intake,
+            self._stored,
+            self._first_offset,
+            strategy=None if broadcast else strategy,
+            locks=self.order_locks,
+        )
         # The batch in hand and its reader, both or none. Its first ``_handed_out`` messages are handed out; all but the
         # last of these are done with.
         self._batch: Batch | None = None
@@ -350,7 +349,7 @@ class Consumer:
 
     async def wait_assigned(self) -> None:
         """Wait until this member has found its share of the queues for the first time."""
-        await self._assigned.wait()
+        await self._assignment.is_known.wait()
 
     def positions(self) -> dict[MessageQueue, int]:
         """Return each queue's offset after the last message that the application is done with: what a commit stores.
@@ -382,148 +381,7 @@ class Consumer:
 
     async def _run(self) -> None:
         self.core.tasks.start_soon(self._keep_storing)
-        await self._learn_routes()
-        await self.core.heartbeat()
-        failure_wait_s = REBALANCE_AFTER_FAILURE_S
-        while True:
-            failed = await self._rebalance()
-            if all(topic.startswith(RETRY_PREFIX) for topic in failed):
-                self._assigned.set()
-            wait_s = failure_wait_s if failed else REBALANCE_S
-            failure_wait_s = (
-                min(failure_wait_s * 1.25, REBALANCE_AFTER_FAILURES_S)
-                if failed
-                else REBALANCE_AFTER_FAILURE_S
-            )
-            with self._runtime.move_on_after(wait_s):
-                await self._rebalance_wanted.wait()
-            self._rebalance_wanted = self._runtime.event()
-
-    async def _learn_routes(self) -> None:
-        for topic in self._subscriptions:
-            await self.core.routes.refresh_quietly(topic)
-
-    async def _rebalance(self) -> list[str]:
-        """Take up the queues that are this member's share, give up the others; returns the topics that must wait."""
-        failed = []
-        for topic in self._subscriptions:
-            try:
-                queues = (await self.core.routes.get(topic)).readable
-                share = await self._share_of(topic, queues)
-            except (NoRoute, BrokerError, ConnectionFailed, NameServerUnavailable) as error:
-                self._complain(topic, error)
-                await self.core.routes.refresh_quietly(topic)
-                failed.append(topic)
-                continue
-            self._complaints.pop(topic, None)
-            if share is None:
-                failed.append(topic)
-                await self.core.heartbeat()
-            else:
-                await self._take_up(topic, share)
-        return failed
-
-    def _complain(self, topic: str, error: ClientError) -> None:
-        """Log once why a topic is not read: its reader waits for as long as that lasts, and raises nothing."""
-        if any(queue.topic == topic for queue in self._intake.readers):
-            logger.info("group %s: no rebalance of %s: %s", self.group, topic, error)
-        elif not (
-            isinstance(error, NoRoute) and topic.startswith(RETRY_PREFIX)
-        ):  # made by the first heartbeat
-            complaint = type(error).__name__
-            if self._complaints.get(topic) != complaint:
-                logger.warning("group %s does not read topic %s yet: %s", self.group, topic, error)
-            self._complaints[topic] = complaint
-
-    async def _share_of(self, topic: str, queues: Sequence[MessageQueue]) -> list[MessageQueue] | None:
-        """Return this member's queues, None when the brokers do not know this member yet. Raises as `_members`."""
-        if self.broadcast:
-            return list(queues)
-        members = await self._members(sorted({queue.broker_name for queue in queues}), topic)
-        if self.core.client_id not in members:
-            return None
-        return self._strategy(self.core.client_id, members, queues)
-
-    async def _members(self, broker_names: Sequence[str], topic: str) -> list[str]:
-        """Return the client ids of the consumer group's members, sorted, as the first broker that answers knows them.
-
-        Raises BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable.
-        """
-        failure: ClientError = NoRoute(topic, "none of its queues can be read")
-        # A broker that knows no member of the group answers with a system error.
-        accepted = (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
-        for name in broker_names:
-            try:
-                fields = {"consumerGroup": self.group}
-                code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
-                response = await self._calls.patient.ask(MessageQueue(topic, name, 0), code, fields, accepted)
-                if response.code == ResponseCode.SYSTEM_ERROR:
-                    return []
-                return sorted(decode_body(response.body, ConsumerListBody).consumer_id_list)
-            except (BrokerError, ConnectionFailed, NoRoute) as error:
-                failure = error
-            except RemotingError as error:
-                failure = BrokerError(ResponseCode.SYSTEM_ERROR, f"unreadable member list: {error}", name)
-        raise failure
-
-    async def _take_up(self, topic: str, share: Sequence[MessageQueue]) -> None:
-        readers = self._intake.readers
-        lost = [readers[queue] for queue in sorted(readers) if queue.topic == topic and queue not in share]
-        for reader in lost:
-            del readers[reader.queue]
-            if self.order_locks is None:
-                reader.drop()
-            else:
-                reader.retire()
-                self.core.tasks.start_soon(self._hand_over, self.order_locks, reader)
-        for queue in share:
-            if queue not in readers:
-                self._start_reader(queue)
-        if lost:
-            logger.info("group %s: gave up %d queues of %s", self.group, len(lost), topic)
-            if self.order_locks is None:
-                await self._store_given_up(lost)
-
-    async def _store_given_up(self, readers: Sequence[QueueReader]) -> None:
-        self._given_up.update(dict.fromkeys(readers))
-        try:
-            for error in await self._stored.store(readers):
-                logger.warning(
-                    "group %s: the consumer offset of a queue given up was not stored: %s", self.group, error
-                )
-        finally:
-            for reader in readers:
-                del self._given_up[reader]
-
-    async def _hand_over(self, locks: OrderLocks, reader: QueueReader) -> None:
-        async def store() -> None:
-            await self._store_given_up([reader])
-            reader.drop()
-
-        await locks.hand_over(reader.queue, store)
-
-    def _lost_lock(self, queue: MessageQueue) -> None:
-        """Read the queue anew from the stored offset, once the lock is held again."""
-        reader = self._intake.readers.get(queue)
-        if reader is not None:
-            reader.drop()
-            self._start_reader(queue)
-
-    def _start_reader(self, queue: MessageQueue, fixed_start: int | None = None) -> None:
-        async def find_start() -> int:
-            if self.order_locks is not None:
-                await self.order_locks.acquire(queue)
-            if fixed_start is not None:
-                return fixed_start
-            stored = await self._stored.find(queue)
-            if stored is None:
-                return await self._first_offset(queue)
-            reader.committed = stored
-            return stored
-
-        reader = QueueReader(self._intake, queue, self._subscriptions[queue.topic], find_start)
-        self._intake.readers[queue] = reader
-        self.core.tasks.start_soon(reader.run)
+        await self._assignment.run()
 
     async def _first_offset(self, queue: MessageQueue) -> int:
         if queue.topic.startswith(RETRY_PREFIX):
@@ -548,7 +406,7 @@ class Consumer:
     # Requests of brokers -------------------------------------------------------------------------------------------
 
     def _on_members_changed(self, connection: Connection, command: RemotingCommand) -> None:
-        self._rebalance_wanted.set()
+        self._assignment.members_changed()
 
     def _on_reset_offsets(self, connection: Connection, command: RemotingCommand) -> None:
         try:
@@ -561,7 +419,7 @@ class Consumer:
             )
             return
         for queue, offset in offsets.items():
-            self._begin_anew(MessageQueue(queue.topic, queue.broker_name, queue.queue_id), offset)
+            self._assignment.begin_anew(MessageQueue(queue.topic, queue.broker_name, queue.queue_id), offset)
 
     def _on_running_info(self, connection: Connection, command: RemotingCommand) -> None:
         """Tell an administrator what this member subscribes to, and which queues it holds."""
@@ -583,15 +441,6 @@ class Consumer:
         }
         info = ConsumerRunningInfo(held, subscriptions, properties)
         connection.respond(command, ResponseCode.SUCCESS, body=info.encode())
-
-    def _begin_anew(self, queue: MessageQueue, offset: int) -> None:
-        for given_up in self._given_up:
-            if given_up.queue == queue:
-                given_up.abandon()  # its report would undo what an administrator has set, too
-        reader = self._intake.readers.get(queue)
-        if reader is not None:
-            reader.abandon()
-            self._start_reader(queue, fixed_start=offset)
 
 
 class _Batches:

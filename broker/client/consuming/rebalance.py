@@ -127,13 +127,6 @@ def consistent_hash_allocation(virtual_nodes: int = 10) -> Strategy:
     return allocate
 
 
-def allocate_everything(
-    member: str, members: Sequence[str], queues: Sequence[MessageQueue]
-) -> list[MessageQueue]:
-    """Give every member all queues: broadcasting."""
-    return list(queues)
-
-
 def _ring_name(queue: MessageQueue) -> str:
     # How the reference's queues print themselves, which is what it hashes.
     return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"

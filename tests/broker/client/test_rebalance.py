@@ -14,7 +14,6 @@ from broker.client.consuming.rebalance import (
     Strategy,
     allocate_averagely,
     allocate_by_circle,
-    allocate_everything,
     allocation_by_machine_room,
     allocation_nearby,
     consistent_hash_allocation,
@@ -124,10 +123,6 @@ def test_consistent_hash_moves_only_the_queues_of_the_one_who_leaves() -> None:
     after = {queue: member for member in MEMBERS[:2] for queue in strategy(member, MEMBERS[:2], all_queues)}
     assert len(before) == len(after) == 64
     assert all(after[queue] == member for queue, member in before.items() if member != "c2")
-
-
-def test_everything_is_for_everyone() -> None:
-    assert shares(allocate_everything, MEMBERS, queues(2)) == [[0, 1]] * 3
 
 
 @pytest.mark.parametrize(
