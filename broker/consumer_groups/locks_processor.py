@@ -1,6 +1,6 @@
 """Order locks: who may consume a queue in order (RocketMQ's `RebalanceLockManager`).
 
-`Metadata._lock` (broker/state/metadata.py) decides who gets a lock; this module asks it, with a time and a limit.
+`LockTable.judge` (broker/state/order_locks.py) decides who gets a lock; this module asks it, with a time and a limit.
 
 A lock is granted by a command in the log, and so survives its leader: after a failover no second client can take a
 queue whose holder still consumes it. A renewal goes through the log as well, since the time of the last renewal is

@@ -9,11 +9,9 @@ A snapshot of this state, taken at an applied index, lets the head of the log be
 was away for longer than the log reaches.
 """
 
-from collections import deque
 from collections.abc import Iterable, Sized
 from dataclasses import dataclass, field, replace
-from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 import cbor2
 import msgspec
@@ -46,6 +44,7 @@ from broker.state.commands import (
     UnlockQueues,
 )
 from broker.state.open_transactions import Transactions
+from broker.state.order_locks import LockFields, LockTable
 from broker.state.parked_offsets import ParkedOffsets
 from broker.state.release import FIRST_FORMAT
 from broker.state.stored_offsets import OffsetFields, StoredOffsets
@@ -54,20 +53,9 @@ from broker.state.topic_rules import queues_of
 from broker.state.writers import WriterFields, Writers
 from broker.state.writing import ROWS_AT_ONCE, MessagePackWriter, Rows, Written, cbor_map, slices
 
-_Key = TypeVar("_Key")
-
 SNAPSHOT_VERSION = 2
 _VERSION_OF_CBOR_TABLES = 1
 """The tables themselves were CBOR, which took seconds where there was much."""
-
-
-@dataclass(slots=True)
-class OrderLock:
-    """The right of one client to consume a queue in order."""
-
-    client: str
-    refreshed_ms: int
-    """By the time of which broker/consumer_groups/locks_processor.py tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +83,7 @@ class Metadata:
     """The number of all topics' queues, kept along: `limits.max_queues` asks for it with every topic."""
     parked: ParkedOffsets = field(default_factory=ParkedOffsets)
     """Consumer offsets that administrators have set and no consumer has followed yet."""
-    locks: dict[tuple[str, str, int], OrderLock] = field(default_factory=dict)
-    """By (consumer group, topic, queue id); the lock that was refreshed last stands last."""
+    locks: LockTable = field(default_factory=LockTable)
     delays: dict[int, DelayProgress] = field(default_factory=dict)
     """By delay level."""
     timers: TimerProgress = field(default_factory=TimerProgress)
@@ -132,7 +119,7 @@ class Metadata:
                 for group in self.offsets.forget_topic(topic):
                     self._offsets_forgotten(group)
                 self.parked.offsets.forget_topic(topic)
-                _drop(self.locks, [lock_key for lock_key in self.locks if lock_key[1] == topic])
+                self.locks.forget_topic(topic)
                 self.writers.forget_topic(topic)
                 self.topics_version = _next_version(self.topics_version, wall_ms)
             case PutGroup(group_config, wall_ms, if_absent):
@@ -149,7 +136,7 @@ class Metadata:
                     self.offsets.forget_group(group)
                     self._offsets_forgotten(group)
                 self.parked.offsets.forget_group(group)
-                _drop(self.locks, [lock_key for lock_key in self.locks if lock_key[0] == group])
+                self.locks.forget_group(group)
                 self.groups_version = _next_version(self.groups_version, wall_ms)
             case CommitOffsets(offsets, is_order):
                 if not is_order:
@@ -169,12 +156,9 @@ class Metadata:
             case ForgetOffsets(offsets):
                 self._forget_unchanged(offsets)
             case LockQueues():
-                return self._lock(command)
-            case UnlockQueues(group, client, queues):
-                for topic, queue_id in queues:
-                    lock = self.locks.get((group, topic, queue_id))
-                    if lock is not None and lock.client == client:
-                        del self.locks[(group, topic, queue_id)]
+                return self.locks.judge(command)
+            case UnlockQueues():
+                self.locks.release(command)
             case DeliverDelayed(level, offset, count, index):
                 self.delays[level] = DelayProgress(offset, count, index)
             case SettleDelayed(level, offset):
@@ -240,24 +224,6 @@ class Metadata:
                 self.offsets.remove(group, topic, queue_id)
                 self._offsets_forgotten(group)
 
-    def _lock(self, asked: LockQueues) -> tuple[tuple[str, int], ...]:
-        granted = []
-        expired_ms = asked.time_ms - asked.ttl_ms
-        for topic, queue_id in asked.queues:
-            key = (asked.group, topic, queue_id)
-            lock = self.locks.get(key)
-            if lock is None or lock.client == asked.client or lock.refreshed_ms < expired_ms:
-                self.locks.pop(key, None)
-                self.locks[key] = OrderLock(asked.client, asked.time_ms)
-                granted.append((topic, queue_id))
-        # The oldest come first, and for each lock that is granted two that expired are forgotten: the table does not
-        # keep what nobody renews.
-        for key in list(islice(self.locks, 2 * len(granted))):
-            if self.locks[key].refreshed_ms >= expired_ms:
-                break
-            del self.locks[key]
-        return tuple(granted)
-
     def view(self) -> "Metadata":
         """Returns the state as it is now, whatever is applied from here on: what is in its tables is never changed, but
         replaced, and tables are copied without a step of Python for each row.
@@ -271,7 +237,7 @@ class Metadata:
             groups=self.groups.copy(),
             offsets=self.offsets.view(),
             parked=ParkedOffsets(self.parked.offsets.view()),
-            locks=self.locks.copy(),
+            locks=LockTable(self.locks),
             delays=self.delays.copy(),
             writers=self.writers.view(),
             transactions=self.transactions.view(),
@@ -292,9 +258,7 @@ class Metadata:
             "topics": rows(self.topics, self.topics.values()),
             "groups": rows(self.groups, self.groups.values()),
             "offsets": self.offsets.rows(rows_at_once),
-            "locks": rows(
-                self.locks, ((*key, lock.client, lock.refreshed_ms) for key, lock in self.locks.items())
-            ),
+            "locks": self.locks.rows(rows_at_once),
             "delays": [(level, d.offset, d.count, d.index) for level, d in self.delays.items()],
             "parked": self.parked.offsets.rows(rows_at_once),
             "timers": self.timers.to_fields(),
@@ -336,10 +300,7 @@ class Metadata:
             nameless_groups=len(offsets.by_group.keys() - groups.keys()),
             queue_count=sum(map(queues_of, tables.topics)),
             parked=ParkedOffsets.from_fields(tables.parked or ()),
-            locks={
-                (group, topic, queue_id): OrderLock(client, refreshed_ms)
-                for group, topic, queue_id, client, refreshed_ms in tables.locks
-            },
+            locks=LockTable.from_fields(tables.locks),
             delays={level: DelayProgress(*progress) for level, *progress in tables.delays},
             timers=TimerProgress.from_fields(tables.timers),
             writers=Writers.from_fields(tables.writers),
@@ -360,7 +321,7 @@ class _Tables(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw
     topics: list[TopicConfig]
     groups: list[SubscriptionGroupConfig]
     offsets: OffsetFields
-    locks: list[tuple[str, str, int, str, int]]
+    locks: LockFields
     delays: list[tuple[int, int, int, int]]
     parked: OffsetFields | None = None
     timers: list[Any] | None = None
@@ -371,11 +332,6 @@ class _Tables(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw
     """Since format 2."""
     writers: WriterFields | None = None
     """Since format 2."""
-
-
-def _drop(table: dict[_Key, Any], keys: Iterable[_Key]) -> None:
-    """Takes keys that are there out of a table, without a step of Python for each: there may be tens of thousands."""
-    deque(map(table.pop, keys), maxlen=0)
 
 
 def _next_version(version: DataVersion, wall_ms: int) -> DataVersion:

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from broker.client.consuming.consumer import Consumer
+from broker.client.consuming.assignment import Assignment
 from broker.client.consuming.order_locks import OrderLocks
 from broker.client.consuming.ordered_listening import _OrderlyListener
 from broker.client.message import MessageQueue, MessageView
 from broker.consumer_groups.locks_processor import LocksProcessor
 from broker.reading import sql92
 from broker.replica.group_clock import GroupClock
-from broker.state.metadata import Metadata, OrderLock
+from broker.replica.replica import Replica
+from broker.state.order_locks import LockTable, OrderLock
 from tests.simulation.planting import planted
 
 
@@ -23,22 +24,29 @@ from tests.simulation.planting import planted
 def every_lock_is_granted(patch: pytest.MonkeyPatch) -> None:
     """A broker that looks at nobody's lock but the asker's."""
 
-    def lock(self: Metadata, asked: Any) -> tuple[tuple[str, int], ...]:
+    def judge(self: LockTable, asked: Any) -> tuple[tuple[str, int], ...]:
         for topic, queue_id in asked.queues:
-            self.locks[(asked.group, topic, queue_id)] = OrderLock(asked.client, asked.time_ms)
+            self[(asked.group, topic, queue_id)] = OrderLock(asked.client, asked.time_ms)
         return tuple(asked.queues)
 
-    patch.setattr(Metadata, "_lock", lock)
+    patch.setattr(LockTable, "judge", judge)
 
 
 @planted("order: locks judged by the wall clock", "found here", actor="clerk")
 def locks_judged_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
     """Found here: a leader whose wall clock is ahead of its predecessor's takes locks for expired."""
 
+    original = Replica.__init__
+
+    def init(self: Replica, *arguments: Any, **options: Any) -> None:
+        original(self, *arguments, **options)
+        self.leadership.clock = self.clock  # type: ignore[attr-defined]
+
     def time_ms(self: LocksProcessor) -> int:
         clock: GroupClock = self._replica.clock  # type: ignore[attr-defined]
         return clock._wall_offset_ms + self._time.now_ns // 1_000_000
 
+    patch.setattr(Replica, "__init__", init)
     patch.setattr(LocksProcessor, "_time_ms", time_ms)
 
 
@@ -94,11 +102,11 @@ def given_back_before_the_handler_has_ended(patch: pytest.MonkeyPatch) -> None:
 @planted("order: position read before the lock", "where another member was, not where it is", actor="clerk")
 def position_read_before_the_lock(patch: pytest.MonkeyPatch) -> None:
     """A member looks where the group is, and then waits for its lock while another one goes on."""
-    original = Consumer._start_reader
+    original = Assignment._start_reader
 
-    def start_reader(self: Consumer, queue: MessageQueue, fixed_start: int | None = None) -> None:
+    def start_reader(self: Assignment, queue: MessageQueue, fixed_start: int | None = None) -> None:
         original(self, queue, fixed_start)
-        reader, locks = self._intake.readers[queue], self.order_locks
+        reader, locks = self._intake.readers[queue], self._locks
         if locks is None:
             return
 
@@ -109,7 +117,7 @@ def position_read_before_the_lock(patch: pytest.MonkeyPatch) -> None:
 
         reader._find_start = find_start
 
-    patch.setattr(Consumer, "_start_reader", start_reader)
+    patch.setattr(Assignment, "_start_reader", start_reader)
 
 
 @planted("order: done with before it is handled", "at most once", actor="clerk")

@@ -37,7 +37,8 @@ from broker.state.commands import (
     decode_command,
     encode_command,
 )
-from broker.state.metadata import DelayProgress, Metadata, OrderLock, _Tables
+from broker.state.metadata import DelayProgress, Metadata, _Tables
+from broker.state.order_locks import LockTable, OrderLock
 from broker.state.stored_offsets import StoredOffsets
 from broker.state.topic_rules import topic_config
 from broker.state.writing import Written
@@ -151,7 +152,7 @@ def test_what_is_written_in_steps_is_what_msgspec_writes(count: int, rows_at_onc
         topics={str(number): topic_config(str(number), 1) for number in range(count)},
         offsets=StoredOffsets((str(number), "T", {0: number}) for number in range(count)),
         nameless_groups=count,
-        locks={("g", "T", number): OrderLock("c", number) for number in range(count)},
+        locks=LockTable({("g", "T", number): OrderLock("c", number) for number in range(count)}),
     )
     metadata.transactions.times_checked = dict.fromkeys(range(count), 1)
     metadata.transactions.horizon = count
@@ -183,7 +184,7 @@ def test_a_snapshot_of_an_earlier_version_is_restored() -> None:
         },
         groups={"g": SubscriptionGroupConfig(group_name="g", retry_max_times=2)},
         offsets=StoredOffsets([("g", "T", {0: 5, 2: 6})]),
-        locks={("g", "T", 0): OrderLock("c", 1000)},
+        locks=LockTable({("g", "T", 0): OrderLock("c", 1000)}),
         delays={1: DelayProgress(5, 2, 70)},
         topics_version=DataVersion(5, 0, 7),
         groups_version=DataVersion(5, 0, 7),
