@@ -180,7 +180,7 @@ def build_node(
     )
     backups = BackupProcessor(replica, time, listeners, settings.node)
     retention = Retention(replica, live, disk, time, hour_of_day, lambda: backups.needed_from_index)
-    DeadOffsets(replica, node.registry, time, listeners)
+    DeadOffsets(replica.leadership, node.registry, time, listeners)
     FormatGate(replica, live, time, listeners)
     node.start(
         [
@@ -211,19 +211,20 @@ def build_node(
 
 def _processors(node: Node, address: str, store_host: bytes, random: RandomSource) -> Iterable[Processor]:
     """The processors that serve clients and administrators of the group. Each constructor says what it uses."""
-    replica, requests, registry, calls = node.replica, node, node.registry, node.calls
+    replica, leadership = node.replica, node.replica.leadership
+    requests, registry, calls = node, node.registry, node.calls
     settings, time, listeners, stats = node.settings, node.time, node.listeners, node.stats
     names = settings.current.node
 
     group_room = GroupRoom(replica, settings)
-    offsets = OffsetCommits(replica, settings, group_room, time, listeners)
-    resets = OffsetResets(replica, offsets, listeners)
-    creations = Creations(replica, settings, group_room)
+    offsets = OffsetCommits(leadership, settings, group_room, time, listeners)
+    resets = OffsetResets(leadership, offsets, listeners)
+    creations = Creations(leadership, settings, group_room)
     long_answers = LongAnswers(requests)
-    decisions = Decisions(replica, requests, settings, time, listeners, store_host)
+    decisions = Decisions(leadership, requests, settings, time, listeners, store_host)
     return (
         SendProcessor(
-            replica,
+            leadership,
             requests,
             creations,
             stats,
@@ -233,15 +234,15 @@ def _processors(node: Node, address: str, store_host: bytes, random: RandomSourc
             store_host=store_host,
             random=random,
         ),
-        PortionsProcessor(replica, settings, time, listeners),
+        PortionsProcessor(leadership, settings, time, listeners),
         PullProcessor(
             replica, requests, registry, offsets, resets, creations, stats, settings, time, listeners
         ),
         HeartbeatsProcessor(replica, requests, registry, creations, settings, time, listeners, node.events),
-        OffsetsProcessor(replica, requests, registry, offsets, resets, long_answers),
-        LocksProcessor(replica, requests, creations, settings, time, listeners),
+        OffsetsProcessor(leadership, requests, registry, offsets, resets, long_answers),
+        LocksProcessor(leadership, requests, creations, settings, time, listeners),
         QueriesProcessor(replica, requests),
-        TopicsProcessor(replica, requests, creations, offsets, settings, time, listeners, long_answers),
+        TopicsProcessor(leadership, requests, creations, offsets, settings, time, listeners, long_answers),
         ConnectionsProcessor(replica, requests, registry, stats, time, names.group, long_answers),
         ResetsProcessor(replica, requests, registry, offsets, resets, names.group),
         ClientQuestionsProcessor(replica, requests, registry, calls, names.group),
@@ -257,9 +258,9 @@ def _processors(node: Node, address: str, store_host: bytes, random: RandomSourc
             address=address,
         ),
         GroupChangesProcessor(replica, settings, time, listeners),
-        SendBackProcessor(replica, requests, registry, creations, stats, settings, time, random),
+        SendBackProcessor(leadership, requests, registry, creations, stats, settings, time, random),
         RepliesProcessor(
-            replica,
+            leadership,
             registry,
             calls,
             settings,
@@ -269,10 +270,10 @@ def _processors(node: Node, address: str, store_host: bytes, random: RandomSourc
             store_host=store_host,
             random=random,
         ),
-        DelayService(replica, settings.current.broker.delay_level_ms, time, listeners, node.events),
-        TimerService(replica, stats, time, listeners, node.events),
+        DelayService(leadership, settings.current.broker.delay_level_ms, time, listeners, node.events),
+        TimerService(leadership, stats, time, listeners, node.events),
         decisions,
-        TransactionChecks(decisions, replica, node, registry, settings, time, listeners),
+        TransactionChecks(decisions, leadership, node, registry, settings, time, listeners),
     )
 
 

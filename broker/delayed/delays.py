@@ -190,7 +190,7 @@ class DelayService:
     # ------------------------------------------------------------------ deliveries
 
     def _settle(self, level: int) -> None:
-        """Says where the level's last batch broke off, if it did. Raises as `Replica.propose_command`."""
+        """Says where the level's last batch broke off, if it did. Raises as `Leadership.propose_command`."""
         offset = self._unsettled.get(level)
         if offset is not None:
             self._appends.propose_command(SettleDelayed(level, offset))
@@ -270,7 +270,7 @@ class DelayService:
     def _deliver(self, level: int, offset: int, deliveries: list[NewMessage]) -> None:
         """Announces the deliveries of the messages from `offset` on, and appends them right behind.
 
-        Raises as `Replica.check_may_append` with nothing appended, `OverloadedError` and `DiskFullError` with a part.
+        Raises as `Leadership.check_may_append` with nothing appended, `OverloadedError`, `DiskFullError` with a part.
         """
         appends = self._appends
         appends.check_may_append(1 + len(deliveries))

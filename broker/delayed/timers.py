@@ -228,7 +228,7 @@ class TimerService:
     # ------------------------------------------------------------------ deliveries
 
     def _settle(self) -> None:
-        """Says what is done, if that is owed. Raises as `Replica.propose_command`."""
+        """Says what is done, if that is owed. Raises as `Leadership.propose_command`."""
         if self._unsettled:
             self._appends.propose_command(SettleTimed(self._steps))
             self._unsettled = False
@@ -286,7 +286,7 @@ class TimerService:
     def _deliver(self, step: Step, found: list[tuple[Step, NewMessage]]) -> None:
         """Announces the deliveries that were found, each with what is done after it, and appends them right behind.
 
-        `step` is what is done after all of them. Raises as `Replica.check_may_append` with nothing appended, and
+        `step` is what is done after all of them. Raises as `Leadership.check_may_append` with nothing appended, and
         `OverloadedError` and `DiskFullError` with a part.
         """
         appends = self._appends

@@ -62,7 +62,7 @@ class FormatGate:
         if version <= replica.metadata.format:
             return
         try:
-            replica.propose_command(RaiseFormat(version), self._settled, self._settled)
+            replica.leadership.propose_command(RaiseFormat(version), self._settled, self._settled)
         except (ReplicaError, DiskFullError):
             return  # the next look tries again
         self._is_proposed = True

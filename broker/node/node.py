@@ -9,7 +9,6 @@ of failing: most elections are over before a client's patience.
 client's node, `relayed_clients.py` that of the leader.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
@@ -23,6 +22,7 @@ from broker.node.client_registry import ClientRegistry
 from broker.node.forwarding import Forwarding
 from broker.node.held_requests import HeldRequests
 from broker.node.listeners import Listeners
+from broker.node.long_requests import LongRequests
 from broker.node.relayed_clients import RelayedClients
 from broker.node.request_states import ONCE
 from broker.peers.protocol import (
@@ -64,9 +64,6 @@ _OVER: Final = object()
 _TERMS_AHEAD_MAX: Final = 1 << 32
 """A term so far ahead is none of this group: with an election a second it is a hundred years away. Whoever could set
 any would bring the group to the last term that there can be, behind which nobody leads."""
-
-_RESUMED_IN_A_TURN: Final = 100
-"""Requests that have waited for a batch and go on in one turn: some 3 ms of sends."""
 
 _ABOUT_THE_NODE: Final = frozenset(
     {RequestCode.TRIVET_NODE_STATUS, RequestCode.GET_BROKER_CONFIG, RequestCode.GET_BROKER_RUNTIME_INFO}
@@ -113,11 +110,9 @@ class Node:
         self.access: AccessControl | None = None
         """Decides what clients of this node may do; None lets them do everything."""
         self._routes: dict[int, tuple[Handler, Place]] = {}
-        self._long: deque[tuple[Connection, RemotingCommand, Iterator[None]]] = deque()
-        """The requests that are handled in steps; the first has its next one in the next turn."""
-        self._behind_batch: deque[tuple[Connection, RemotingCommand]] = deque()
-        """The requests that came while a long batch was being stored, oldest first."""
-        self._behind_batch_budget = Budget("a long batch")
+        self.long_requests = LongRequests(
+            replica.leadership, self.handle_in_steps, self.resumed, self.is_connected
+        )
         self._behind_barrier = Budget("a round of messages that confirms this leader")
         self._held = HeldRequests()
         self._relayed = RelayedClients(replica, outgoing, listeners, self._held, self.received)
@@ -220,9 +215,9 @@ class Node:
         if self._forwarding.is_outside and command.code not in _ABOUT_THE_NODE:
             self._forwarding.refuse_outside(connection, command)
         elif place is Place.ANY:
-            self.replica.catch_up()
+            self.replica.committed.catch_up()
             self._handle(connection, command, handler)
-        elif self.replica.serving:
+        elif self.replica.leadership.serving:
             if place is Place.LEADER_READ:
                 self.handle_after_barrier(connection, command, handler)
             else:
@@ -276,16 +271,16 @@ class Node:
         if now_ns > self._late_from_ns:
             self.replica.slow.woke(now_ns - self._due_ns, now_ns)
             self._late_from_ns = NEVER
-        self.time.now_ns = self.replica.now_ns = now_ns
-        self.time.wall_ms = self.replica.wall_ms = self.replica.clock.read(now_ns, wall_ms)
+        self.time.now_ns = self.replica.time.now_ns = now_ns
+        self.time.wall_ms = self.replica.time.wall_ms = self.replica.clock.read(now_ns, wall_ms)
 
     def _handle(self, connection: Connection, command: RemotingCommand, handler: Handler) -> None:
         try:
             steps = handler(connection, command)
             if steps is not None and next(steps, _OVER) is None:
-                self._long.append((connection, command, steps))
+                self.long_requests.in_steps.append((connection, command, steps))
         except BatchUnderWayError:
-            self._wait_behind_batch(connection, command)
+            self.long_requests.wait_behind_batch(connection, command)
         except RequestError as error:
             reply(connection, command, error.code, error.remark)
         except RemotingError as error:
@@ -305,36 +300,6 @@ class Node:
             if self._admits(Event.REQUEST_FAILED, error, connection):
                 log.exception("request failed", code=command.code, client=connection.name)
             reply(connection, command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
-
-    def _wait_behind_batch(self, connection: Connection, command: RemotingCommand) -> None:
-        """Keeps a request of which nothing was done until the batch that is under way is over."""
-        try:
-            self._behind_batch_budget.take(command)
-        except OverloadedError as error:
-            refuse(connection, command, error)
-            return
-        self._behind_batch.append((connection, command))
-
-    @property
-    def has_more(self) -> bool:
-        """Requests are handled in steps, or wait for one: the next turn is wanted at once."""
-        return bool(self._long or self._behind_batch)
-
-    def _step(self) -> None:
-        """Goes on with the oldest long request, and with some of those that have waited for a batch, in their order."""
-        if self._long:
-            connection, command, steps = self._long.popleft()
-            self.handle_in_steps(connection, command, steps)
-        replica, waiting = self.replica, self._behind_batch
-        replica.others_first = False
-        for _ in range(min(len(waiting), _RESUMED_IN_A_TURN)):
-            if replica.batches.under_way is not None:
-                break
-            connection, command = waiting.popleft()
-            self._behind_batch_budget.give_back(command)
-            if self.is_connected(connection):
-                self.resumed(connection, command)
-        replica.others_first = bool(waiting)
 
     def is_connected(self, connection: Connection) -> bool:
         """Tells whether a client is still connected, or at another node as far as this one knows."""
@@ -363,7 +328,7 @@ class Node:
             refuse(connection, command, error)
             return
         try:
-            self.replica.read_barrier(
+            self.replica.leadership.read_barrier(
                 lambda: end(lambda: self._handle(connection, command, handler)),
                 lambda: end(lambda: self._forwarding.forward(connection, command)),
             )
@@ -384,7 +349,7 @@ class Node:
                 raise PeerProtocolError(f"a message from {message.source} on the link of {source}")
             if message.term > self.replica.raft.term + _TERMS_AHEAD_MAX:
                 raise BrokenPeerError(f"term {message.term}, this node is in term {self.replica.term}")
-            return self.replica.peer_received(frame, self.time.now_ns, self.time.wall_ms)
+            return self.replica.from_peers.received(frame, self.time.now_ns, self.time.wall_ms)
         if isinstance(frame, Forward):
             self._relayed.forwarded(source, frame)
         elif isinstance(frame, NotDone):
@@ -454,19 +419,20 @@ class Node:
         time_ms = self.time.wall_ms
         replica.tick(now_ns, time_ms)
         if self._held.waiting:
-            if replica.serving and replica.raft.transferee is None:
+            if replica.leadership.serving and replica.raft.transferee is None:
                 self._forwarding.release_held()  # a transfer has come to nothing, and this node leads on
             self._forwarding.expire_held()
         if self.time.earliest_ns <= now_ns:
             self.time.run_due()
-        if self._long or self._behind_batch:
-            self._step()
+        long = self.long_requests
+        if long.in_steps or long.behind_batch:
+            long.step()
         is_behind = replica.turn(now_ns, time_ms, send)
         self.stats.put_times.turn_ended(
-            replica.serving, replica.store.log.last_index, replica.applied.index, now_ns
+            replica.leadership.serving, replica.store.log.last_index, replica.applied.index, now_ns
         )
         self._relayed.turn_ended()
-        return is_behind or bool(self._long or self._behind_batch)
+        return is_behind or bool(long.in_steps or long.behind_batch)
 
     def expect_turn(self, jobs_due_ns: int) -> int:
         """Returns when the next turn is due at the latest, if nothing happens before; jobs want one at `jobs_due_ns`.
@@ -478,7 +444,8 @@ class Node:
         due_ns = min(jobs_due_ns, self.replica.deadline_ns(), self.time.earliest_ns)
         if self._held.waiting:
             due_ns = min(due_ns, self._held.waiting[0].until_ns)
-        if due_ns < now_ns or self._long or self._behind_batch:
+        long = self.long_requests
+        if due_ns < now_ns or long.in_steps or long.behind_batch:
             due_ns = now_ns
         self._due_ns, self._late_from_ns = due_ns, due_ns + STALLED_NS
         return due_ns

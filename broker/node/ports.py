@@ -1,8 +1,8 @@
 """The narrow sides of a node and its replica that processors see; a processor's constructor says which it uses.
 
-The objects behind them are `Replica` and `Node` themselves, so that a port costs no call of its own. Time, deadlines
-and events are small objects that are handed over as they are (`broker.requests.deadline.Time`, `Listeners`), responses
-are functions (`broker.requests.responses`).
+The objects behind them are `Leadership`, `Replica` and `Node` themselves, so that a port costs no call of its own.
+Time, deadlines and events are small objects that are handed over as they are (`broker.requests.deadline.Time`,
+`Listeners`), responses are functions (`broker.requests.responses`).
 """
 
 from collections.abc import Callable, Iterator
@@ -45,7 +45,7 @@ class State(Protocol):
 
 
 class Proposals(State, Protocol):
-    """The state, and the leader's way to change it. See `Replica` for what each method raises."""
+    """The state, and the leader's way to change it. See `Leadership` for what each method raises."""
 
     @property
     def term(self) -> int:

@@ -191,7 +191,7 @@ class RunningNode:
 
     def _part_with_clients(self) -> bool:
         """Closes the connections on which nothing is under way, behind their last answers; tells whether it was all."""
-        if self.node.replica.owes_answers:
+        if self.node.replica.leadership.owes_answers:
             return False  # of a node that nobody has taken over from
         unread = self._surroundings.has_unread
         left = [connection for connection in self.clients.open if not connection.close_requested]

@@ -214,7 +214,7 @@ class OffsetCommits:
     ) -> None:
         """Proposes many offsets at once by an administrator's order, behind what is staged.
 
-        `until_followed` parks them (broker/offsets/resets.py). Raises as `commit`, and as `Replica.propose_command`.
+        `until_followed` parks them (broker/offsets/resets.py). Raises as `commit`, and as `Leadership.propose_command`.
         """
         if self._deletions:
             for group, topic in dict.fromkeys(offset[:2] for offset in offsets):
@@ -288,7 +288,7 @@ class OffsetCommits:
         """Proposes offsets as commands that fit into a file; calls `done` with the last one, behind which all others
         are applied.
 
-        Raises as `Replica.propose_command`, with nothing of them in the log; if some are, it is `lost`.
+        Raises as `Leadership.propose_command`, with nothing of them in the log; if some are, it is `lost`.
         """
         assert offsets, "the last of the commands says that all are applied"
         under_way = _UnderWay({offset[:3]: offset[3] for offset in offsets}, is_followed=is_followed)

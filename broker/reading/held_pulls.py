@@ -133,7 +133,7 @@ class HeldPulls:
         stats.pulls_held = lambda: self._count
         self._sequence = 0
         self._deadline = time.add_deadline(self._expire)
-        listeners.arrivals.append(self._arrived)
+        listeners.arrivals.append(self._wake)
         listeners.role_changes.append(self._role_changed)
         listeners.disconnects.append(self._disconnected)
         resets.on_order(self._ordered)
@@ -187,7 +187,8 @@ class HeldPulls:
 
     # ------------------------------------------------------------------ wake
 
-    def _arrived(self, arrivals: Iterable[Arrival]) -> None:
+    def _wake(self, arrivals: Iterable[Arrival]) -> None:
+        """Answers pulls of queues in which messages are committed now, if these are for them."""
         by_queue = self._by_queue
         if not by_queue:
             return

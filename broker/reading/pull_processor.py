@@ -76,7 +76,7 @@ class PullProcessor:
         self._reads = QueueReads(replica, resets)
         self._responses = PullResponses(replica, requests, resets, stats, settings, time)
         self._held = HeldPulls(
-            replica,
+            replica.leadership,
             requests,
             registry,
             resets,
@@ -130,7 +130,7 @@ class PullProcessor:
             self._pull(connection, command, header)
 
     def _pull(self, connection: Connection, command: RemotingCommand, header: PullMessageHeader) -> None:
-        if not self._replica.serving:
+        if not self._replica.leadership.serving:
             self._pull_on_follower(connection, command, header)
             return
 

@@ -13,6 +13,7 @@ import structlog
 from broker.replica.internal_records import INTERNAL_TOPIC_BYTES
 from broker.replica.proposals import BatchUnderWay, NewMessage, Waiter
 from broker.replica.uncommitted import Uncommitted
+from broker.requests.deadline import Time
 from broker.requests.errors import NotServingError
 from log.batch import BatchColumns
 from log.batch_entries import Shared, encode_each, encode_entries
@@ -27,15 +28,7 @@ log = structlog.get_logger("trivet.replica")
 
 
 class Leading(Protocol):
-    """What a batch needs of the replica around it, at the time of each call."""
-
-    @property
-    def now_ns(self) -> int:
-        """Monotonic nanoseconds."""
-
-    @property
-    def wall_ms(self) -> int:
-        """The group's time."""
+    """What a batch needs of the leadership around it."""
 
     def check_may_append(self) -> None:
         """Raises where a message cannot be appended now."""
@@ -50,7 +43,16 @@ class Leading(Protocol):
 class BatchAppends:
     """The batch that is under way in a leader's log, if any."""
 
-    __slots__ = ("_leading", "_log", "_raft", "_slice_messages", "_store_host", "_uncommitted", "under_way")
+    __slots__ = (
+        "_leading",
+        "_log",
+        "_raft",
+        "_slice_messages",
+        "_store_host",
+        "_time",
+        "_uncommitted",
+        "under_way",
+    )
 
     def __init__(
         self,
@@ -58,6 +60,7 @@ class BatchAppends:
         entry_log: EntryLog,
         raft: Raft,
         uncommitted: Uncommitted,
+        time: Time,
         store_host: bytes,
         slice_messages: int,
     ) -> None:
@@ -66,6 +69,7 @@ class BatchAppends:
         self._log = entry_log
         self._raft = raft
         self._uncommitted = uncommitted
+        self._time = time
         self._store_host = store_host
         self._slice_messages = slice_messages
         self.under_way: BatchUnderWay | None = None
@@ -74,7 +78,7 @@ class BatchAppends:
     def begin(self) -> BatchUnderWay:
         """Keeps all other messages away until `end`: a batch will be appended, or be refused.
 
-        Raises as `Replica.check_may_append`.
+        Raises as `Leadership.check_may_append`.
         """
         self._leading.check_may_append()
         self.under_way = BatchUnderWay()
@@ -106,9 +110,9 @@ class BatchAppends:
         A slice is appended each time that the iterator is asked; the caller does that once a turn. It yields the queue
         offset of the slice's first message, and the physical offsets of all their records. The rest of each message is
         that of `common`. One proposal has them all, however many a batch may have. `waiter` is told as by
-        `Replica.append_message` with `told_at_commit`.
+        `Leadership.append_message` with `told_at_commit`.
 
-        Raises at the first slice, with nothing appended, as `Replica.check_may_append` and `append_message`. If the
+        Raises at the first slice, with nothing appended, as `Leadership.check_may_append` and `append_message`. If the
         leadership is lost behind it, the waiter is told so and the iterator ends.
         """
         count = len(items.bodies)
@@ -120,7 +124,7 @@ class BatchAppends:
         beside = RECORD_BYTES_WITHOUT_VARIABLE_PARTS + len(common.born_host) + len(self._store_host)
         beside += len(topic_bytes) + (
             len(topic_bytes) > SHORT_TOPIC_BYTES_MAX
-        )  # as in `Replica.append_message`
+        )  # as in `Leadership.append_message`
         sizes = np.fromiter(map(len, items.bodies), np.int64, count) + beside
         sizes += np.fromiter(map(len, items.properties), np.int64, count)
         self._leading.check_proposal(count)
@@ -159,7 +163,7 @@ class BatchAppends:
         """Appends a slice of a batch, all of it or nothing; `sizes` are those of the records.
 
         Returns the queue offset of its first message, and the physical offsets of all. Raises as
-        `Replica.append_message`.
+        `Leadership.append_message`.
         """
         entry_log, term = self._log, self._raft.term
         shared = Shared(
@@ -168,7 +172,7 @@ class BatchAppends:
             common.sys_flag,
             common.born_timestamp,
             common.born_host,
-            self._leading.wall_ms,
+            self._time.wall_ms,
             self._store_host,
             common.reconsume_times,
         )
@@ -188,7 +192,7 @@ class BatchAppends:
                 entry_log.append_range(entries)
         end = int(positions[-1] + sizes[-1]) + HEADER_BYTES
         assert entry_log.end_position == end, "the records are where they say"
-        self._raft.propose(len(sizes), self._leading.now_ns, granted=True)
+        self._raft.propose(len(sizes), self._time.now_ns, granted=True)
         self._uncommitted.add_messages(
             key,
             first_offset + len(sizes),

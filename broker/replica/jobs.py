@@ -48,7 +48,7 @@ class Jobs:
         Acknowledgements wait for it: ask whenever bytes are sent. Raises `log.errors.DiskError`.
         """
         replica = self._replica
-        durability, now_ns = replica.durability, replica.now_ns
+        durability, now_ns = replica.durability, replica.time.now_ns
         if self.is_closed or durability.flushing or now_ns < durability.flush_due_ns:
             return None
         flush = durability.flush_job(now_ns)
@@ -59,7 +59,7 @@ class Jobs:
             self._timings.flush,
             "log",
             flush.run,
-            lambda: replica.flushed(flush, replica.now_ns),
+            lambda: replica.flushed(flush, replica.time.now_ns),
             failure_stops_node=True,
             wants_turn=True,
         )
@@ -67,7 +67,7 @@ class Jobs:
     def others(self) -> list[Job]:
         """Returns all other jobs that are to begin now, and sets `due_ns`; ask at the end of each turn."""
         replica = self._replica
-        log, upkeep, now_ns = replica.store.log, replica.upkeep, replica.now_ns
+        log, upkeep, now_ns = replica.store.log, replica.upkeep, replica.time.now_ns
         jobs: list[Job] = []
         self.due_ns = NEVER
         if self.is_closed:
@@ -96,7 +96,7 @@ class Jobs:
                     self._timings.checkpoint,
                     "checkpoint",
                     checkpoint.run,
-                    lambda: upkeep.checkpointed(checkpoint, replica.now_ns),
+                    lambda: upkeep.checkpointed(checkpoint, replica.time.now_ns),
                     failure_stops_node=True,
                     wants_turn=False,
                 )
@@ -107,7 +107,7 @@ class Jobs:
                     self._timings.load,
                     "cold reads",
                     load.run,
-                    lambda: replica.loads.loaded(load, replica.now_ns),
+                    lambda: replica.loads.loaded(load, replica.time.now_ns),
                     failure_stops_node=True,
                     wants_turn=True,
                 )
@@ -119,7 +119,7 @@ class Jobs:
                     self._timings.scrub,
                     "scrubbing",
                     scrub.run,
-                    lambda: scrubbing.done(scrub, replica.now_ns, replica.wall_ms),
+                    lambda: scrubbing.done(scrub, replica.time.now_ns, replica.time.wall_ms),
                     failure_stops_node=True,
                     wants_turn=True,
                 )
@@ -161,7 +161,7 @@ class Jobs:
 
         def count_and_take_over() -> None:
             histogram.observe(took_ns)
-            self._replica.slow.flushed(what, took_ns, self._replica.now_ns)
+            self._replica.slow.flushed(what, took_ns, self._replica.time.now_ns)
             done()
 
         return Job(

@@ -24,12 +24,12 @@ CONFIGURATION_BYTES_MAX: Final = 4096
 def change_membership(replica: Replica, change: Change, address: str | None, waiter: Waiter) -> None:
     """Proposes to add, promote or remove a member; `waiter` hears when that is committed, or lost.
 
-    `address` is where a node that is added listens for peers. Raises as `Replica.check_may_append`, DiskFullError, and
-    `raft.errors.ConfigurationError`.
+    `address` is where a node that is added listens for peers. Raises as `Leadership.check_may_append`,
+    DiskFullError, and `raft.errors.ConfigurationError`.
     """
-    replica.check_may_append(despite_full_disk=True)
+    replica.leadership.check_may_append(despite_full_disk=True)
     replica.store.log.make_room(CONFIGURATION_BYTES_MAX)  # raft counts the entry as appended before it is
-    replica.members.propose(change, address, waiter, replica.now_ns)
+    replica.members.propose(change, address, waiter, replica.time.now_ns)
     try:
         replica.carry_out()
     except DiskFullError as error:
@@ -44,7 +44,7 @@ def transfer_leadership(replica: Replica, target: str) -> None:
     """
     if not replica.serving:
         raise NotServingError(replica.leader)
-    replica.raft.transfer_leadership(target, replica.now_ns)
+    replica.raft.transfer_leadership(target, replica.time.now_ns)
     replica.carry_out()
 
 
@@ -52,14 +52,14 @@ def hand_over(replica: Replica) -> str | None:
     """Begins to hand leadership over to the peer that holds most of the log; returns its id, None if there is none."""
     heirs = [
         peer
-        for peer in replica.raft.status(replica.now_ns).peers
+        for peer in replica.raft.status(replica.time.now_ns).peers
         if peer.voter and peer.connected and not peer.recovering
     ]
     if not heirs:
         return None
     target = max(heirs, key=lambda peer: peer.match_index).node
     try:
-        replica.raft.transfer_leadership(target, replica.now_ns, Reason.STOP)
+        replica.raft.transfer_leadership(target, replica.time.now_ns, Reason.STOP)
     except RaftError as error:
         log.info("leadership is not handed over", target=target, reason=str(error))
         return None

@@ -51,7 +51,7 @@ def delete_expired(
     def delete() -> int:
         return store.delete_expired(
             policy,
-            wall_ms=replica.wall_ms,
+            wall_ms=replica.time.wall_ms,
             is_delete_hour=is_delete_hour,
             needed_from_index=needed_from_index,
             find_waiting=find_waiting,

@@ -13,7 +13,7 @@ from log.properties import ORIGIN_MESSAGE_ID, RETRY_TOPIC, get_property, with_pr
 _ORIGINS: Final = ((b"DLQ_ORIGIN_TOPIC", RETRY_TOPIC), (b"DLQ_ORIGIN_MESSAGE_ID", ORIGIN_MESSAGE_ID))
 
 
-def retries_are_over(
+def becomes_dead_letter(
     retried: int, group: SubscriptionGroupConfig, client_version: int, wanted_max: int | None
 ) -> bool:
     """Tells whether a message that was retried so often, and failed again, becomes a dead letter.

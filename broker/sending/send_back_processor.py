@@ -22,7 +22,7 @@ from broker.requests.deadline import Time
 from broker.requests.errors import RequestError, TooManyError
 from broker.requests.processing import Place, Route
 from broker.requests.responses import ReplyWhenCommitted, reply, reply_unknown
-from broker.sending.dead_letters import dead_letter_properties, retries_are_over
+from broker.sending.dead_letters import becomes_dead_letter, dead_letter_properties
 from broker.settings.live import LiveSettings
 from broker.state.commands import PutTopic
 from broker.state.topic_rules import (
@@ -83,7 +83,7 @@ class SendBackProcessor:
     def send_back(self, connection: Connection, command: RemotingCommand) -> None:
         """Stores the message for a retry or as a dead letter; the response comes with its commit.
 
-        Raises `RequestError` for what may not be sent back, and as `Replica.check_may_append`.
+        Raises `RequestError` for what may not be sent back, and as `Leadership.check_may_append`.
         """
         # Decode, and check who sends back what.
         header = command.decode_fields(ConsumerSendMessageBackHeader)
@@ -110,7 +110,7 @@ class SendBackProcessor:
         level = header.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times
         level = min(level, self._delay_levels)
         if (
-            retries_are_over(record.reconsume_times, group, command.version, header.max_reconsume_times)
+            becomes_dead_letter(record.reconsume_times, group, command.version, header.max_reconsume_times)
             or header.delay_level < 0
             or len(_retry(record, topic, queues, level).properties) > MAX_PROPERTIES_BYTES
         ):

@@ -32,7 +32,7 @@ from broker.requests.deadline import Time
 from broker.requests.errors import BatchUnderWayError, OverloadedError, RequestError
 from broker.requests.processing import Place, Route
 from broker.sending.batches import Batches
-from broker.sending.dead_letters import dead_letter_properties, retries_are_over
+from broker.sending.dead_letters import becomes_dead_letter, dead_letter_properties
 from broker.sending.once import OnceSends
 from broker.sending.properties import (
     SHORT_CHARACTERS,
@@ -107,7 +107,7 @@ class SendProcessor:
     def send(self, connection: Connection, command: RemotingCommand) -> Iterator[None] | None:
         """Appends what the request carries, a batch in steps; the response comes with its commit.
 
-        Raises `RequestError` for what may not be stored, and as `Replica.check_may_append`, with nothing appended.
+        Raises `RequestError` for what may not be stored, and as `Leadership.check_may_append`, with nothing appended.
         """
         # Decode.
         header = command.decode_fields(_HEADERS[command.code])
@@ -171,7 +171,7 @@ class SendProcessor:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{name}] does not exist"
             )
         retried = (header.reconsume_times or 0) - 1  # the client has counted the retry that it asks for here
-        if retries_are_over(retried, group, command.version, header.max_reconsume_times):
+        if becomes_dead_letter(retried, group, command.version, header.max_reconsume_times):
             header.topic = DEAD_LETTER_PREFIX + name
             header.queue_id = 0
             header.properties = dead_letter_properties(

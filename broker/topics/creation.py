@@ -50,9 +50,9 @@ class Creations:
     def propose(
         self, commands: Sequence[SingleCommand], done: Callable[[Any], None], lost: Callable[[], None]
     ) -> None:
-        """Proposes the commands as one; `done` and `lost` as in `Replica.propose_command`.
+        """Proposes the commands as one; `done` and `lost` as in `Leadership.propose_command`.
 
-        Raises `TooManyError`, and as `Replica.propose_command`, with nothing proposed.
+        Raises `TooManyError`, and as `Leadership.propose_command`, with nothing proposed.
         """
         # Count what will be new: what exists stays, however many there are of it.
         metadata = self._replica.metadata

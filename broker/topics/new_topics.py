@@ -49,7 +49,7 @@ class NewTopics:
         """Has the send's topic created; the send is handled anew once the topic exists.
 
         Raises `RequestError` where the topic may not be created, `OverloadedError` where too many sends wait already,
-        and as `Replica.propose_command`.
+        and as `Leadership.propose_command`.
         """
         topic = header.topic
         if topic in self._waiting:

@@ -150,7 +150,7 @@ class TransactionChecks:
     def _check_slice(self) -> None:
         """Looks at the next transactions, and has the questions counted that they need.
 
-        Raises as `Replica.check_may_append`; then the slice is looked at again.
+        Raises as `Leadership.check_may_append`; then the slice is looked at again.
         """
         questions: list[Record] = []
         size = 0
@@ -329,7 +329,7 @@ class TransactionChecks:
     def resume(self, connection: Connection, command: RemotingCommand) -> None:
         """Makes a transaction open again that was given up, or has an open one asked about from the start.
 
-        Raises `RequestError` for an id of no such message, and as `Replica.check_may_append`.
+        Raises `RequestError` for an id of no such message, and as `Leadership.check_may_append`.
         """
         header = command.decode_fields(ResumeCheckHalfMessageHeader)
         try:

@@ -126,7 +126,7 @@ class Decisions:
     def end(self, connection: Connection, command: RemotingCommand) -> None:
         """Handles a producer's commit or rollback; the response comes when the decision is committed.
 
-        Raises `RequestError`, and as `Replica.check_may_append`, with nothing appended.
+        Raises `RequestError`, and as `Leadership.check_may_append`, with nothing appended.
         """
         header = command.decode_fields(EndTransactionHeader)
         if committed_record(self._appends, header.commit_log_offset) is None:
@@ -262,13 +262,13 @@ class Decisions:
     def give_up(self, half: Record, times_checked: int) -> None:
         """Appends the copy for operators.
 
-        Raises `RequestError` for one that is too long, and as `Replica.check_may_append`.
+        Raises `RequestError` for one that is too long, and as `Leadership.check_may_append`.
         """
         copy = stored_again(half, CHECK_EXHAUSTED_TOPIC, 0, given_up_properties(half, times_checked))
         self._decide(half, None, copy)
 
     def forget(self, half_offset: int) -> None:
-        """Ends a transaction whose half message is not in the log any more; raises as `Replica.check_may_append`."""
+        """Ends a transaction whose half message is not in the log any more; raises as `Leadership.check_may_append`."""
         self._append_rollback(half_offset)
 
     def _decide(self, half: Record, outcome: TransactionOutcome | None, message: NewMessage) -> _Deciding:

@@ -152,7 +152,7 @@ class Rig:
         process, longest = self.group.members[self.group.leader].process, 0
         began = turn_began = time.process_time_ns()
         session.received(frame)
-        while process.node.has_more:
+        while process.node.long_requests.has_more:
             process.turn(self.group.now_ns, self.group.wall_ms)
             process.end_turn()
             turn_ended = time.process_time_ns()

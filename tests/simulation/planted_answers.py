@@ -14,6 +14,7 @@ from broker.reading.queue_reads import PullResult, QueueReads
 from broker.reading.subscriptions import Filter
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import PullMessageHeader, SendHeader
+from broker.replica.leadership import Leadership
 from broker.replica.proposals import Waiter
 from broker.replica.replica import Replica
 from broker.requests.connection import Connection
@@ -44,22 +45,24 @@ def read_index_without_a_round(patch: pytest.MonkeyPatch) -> None:
 
 @planted("serving before the no-op is committed", "dissertation 6.4, step 1")
 def serving_before_the_noop_is_committed(patch: pytest.MonkeyPatch) -> None:
-    def on_append_noop(self: Replica, effect: fx.AppendNoop) -> None:
+    def append_noop(self: Leadership, effect: fx.AppendNoop) -> None:
         original(self, effect)
-        self._start_serving()
+        self.start_serving()
 
-    original = Replica._on_append_noop
-    patch.setattr(Replica, "_on_append_noop", on_append_noop)
+    original = Leadership.append_noop
+    patch.setattr(Leadership, "append_noop", append_noop)
 
 
 @planted("acknowledged before commit", "ack without a majority")
 def acknowledged_before_commit(patch: pytest.MonkeyPatch) -> None:
-    def check_may_append(self: Replica, *arguments: Any, **options: Any) -> None:
-        original_check(self, *arguments, **options)
-        self._committed_index = self._log.last_index
+    original = Replica.turn
 
-    original_check = Replica.check_may_append
-    patch.setattr(Replica, "check_may_append", check_may_append)
+    def turn(self: Replica, now_ns: int, wall_ms: int, send: Callable[[], None]) -> bool:
+        if self.serving:
+            self.committed.index = self.store.log.last_index
+        return original(self, now_ns, wall_ms, send)
+
+    patch.setattr(Replica, "turn", turn)
 
 
 @planted("arrivals told twice", "exactly once and in order")
@@ -76,13 +79,12 @@ def arrivals_told_twice(patch: pytest.MonkeyPatch) -> None:
 
 @planted("queues built before commit", "dispatch up to the log's end")
 def queues_built_before_commit(patch: pytest.MonkeyPatch) -> None:
-    original = Replica._apply_committed
-
     def turn(self: Replica, now_ns: int, wall_ms: int, send: Callable[[], None]) -> None:
-        if self.applied_index < self._log.last_index:
-            committed, self._committed_index = self._committed_index, self._log.last_index
-            original(self, self._committed_index)
-            self._committed_index = max(committed, self._committed_index)
+        committed, last_index = self.committed, self.store.log.last_index
+        if self.applied_index < last_index:
+            index, committed.index = committed.index, last_index
+            committed.apply(last_index)
+            committed.index = max(index, last_index)
         original_turn(self, now_ns, wall_ms, send)
 
     original_turn = Replica.turn
@@ -117,19 +119,19 @@ def answer_with_a_message_left_out(patch: pytest.MonkeyPatch) -> None:
 @planted("queue ends of an earlier term", "DLedger: offsets are the leader's")
 def queue_ends_of_an_earlier_term(patch: pytest.MonkeyPatch) -> None:
     """A leader that leads again goes on where the queues ended when it led last."""
-    kept: dict[Replica, dict[tuple[str, int], int]] = {}
-    start_serving, stop_leading = Replica._start_serving, Replica._stop_leading
+    kept: dict[Leadership, dict[tuple[str, int], int]] = {}
+    start_serving, stop_leading = Leadership.start_serving, Leadership.stop
 
-    def patched_start(self: Replica) -> None:
+    def patched_start(self: Leadership) -> None:
         start_serving(self)
-        self._uncommitted.queue_ends = kept.get(self) or self._uncommitted.queue_ends
+        self.uncommitted.queue_ends = kept.get(self) or self.uncommitted.queue_ends
 
-    def patched_stop(self: Replica) -> None:
-        kept[self] = dict(self._uncommitted.queue_ends) or kept.get(self, {})
+    def patched_stop(self: Leadership) -> None:
+        kept[self] = dict(self.uncommitted.queue_ends) or kept.get(self, {})
         stop_leading(self)
 
-    patch.setattr(Replica, "_start_serving", patched_start)
-    patch.setattr(Replica, "_stop_leading", patched_stop)
+    patch.setattr(Leadership, "start_serving", patched_start)
+    patch.setattr(Leadership, "stop", patched_stop)
 
 
 @planted("send repeated by the broker", "a forwarded send of unknown outcome")
@@ -170,11 +172,11 @@ def late_first_attempt_not_looked_up(patch: pytest.MonkeyPatch) -> None:
 
 @planted("repeated send looked up in what is applied", "the first attempt is in the log, not yet committed")
 def repeated_send_looked_up_in_what_is_applied(patch: pytest.MonkeyPatch) -> None:
-    def when_applied(self: Replica, waiter: Waiter) -> None:
+    def when_applied(self: Leadership, waiter: Waiter) -> None:
         """A batch that is under way is waited for: a decision that is told at once would ask again for ever."""
         if self.batches.under_way is not None:
             self.batches.under_way.waiting.append(waiter)
         else:
             waiter.committed()
 
-    patch.setattr(Replica, "when_applied", when_applied)
+    patch.setattr(Leadership, "when_applied", when_applied)

@@ -35,7 +35,7 @@ def term_and_vote_not_saved(patch: pytest.MonkeyPatch) -> None:
     def save(self: Replica, effect: fx.SaveHardState) -> None:
         pass
 
-    patch.setattr(Replica, "_on_save_hard_state", save)
+    patch.setattr(Replica, "_save_term_and_vote", save)
 
 
 @planted("double vote", "Raft 5.2: first come, first served")
@@ -79,14 +79,14 @@ def lost_noop(patch: pytest.MonkeyPatch) -> None:
         assert isinstance(state.effects.pop(), fx.AppendNoop)
         self._term_begin_index = 0
 
-    def on_role_changed(self: Replica, effect: fx.RoleChanged) -> None:
+    def change_role(self: Replica, effect: fx.RoleChanged) -> None:
         original_change(self, effect)
         if effect.role is fx.Role.LEADER:
-            self._start_serving()
+            self.leadership.start_serving()
 
-    original_change = Replica._on_role_changed
+    original_change = Replica._change_role
     patch.setattr(Leader, "__init__", init)
-    patch.setattr(Replica, "_on_role_changed", on_role_changed)
+    patch.setattr(Replica, "_change_role", change_role)
 
 
 @planted("membership change before commit", "dissertation 4.1; the bug in single-server changes of 2015")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from broker.offsets.commits import OffsetCommits
-from broker.replica.replica import Replica
+from broker.replica.committed_entries import CommittedEntries
 from broker.state.commands import CommitOffsets
 from broker.state.metadata import Metadata
 from broker.state.stored_offsets import StoredOffsets
@@ -30,16 +30,17 @@ def offsets_acknowledged_from_memory(patch: pytest.MonkeyPatch) -> None:
 
 @planted("offsets applied by the leader only", "metadata outside the log")
 def offsets_applied_by_the_leader_only(patch: pytest.MonkeyPatch) -> None:
-    original = Replica._apply_committed
+    original = CommittedEntries.apply
 
-    def apply_committed(self: Replica, upto: int) -> None:
-        offsets = self.metadata.offsets
-        if not self.serving:
-            self.metadata.offsets = StoredOffsets()
+    def apply(self: CommittedEntries, upto: int) -> None:
+        metadata = self._applied.metadata
+        offsets = metadata.offsets
+        if not self._leadership.serving:
+            metadata.offsets = StoredOffsets()
         original(self, upto)
-        self.metadata.offsets = offsets
+        metadata.offsets = offsets
 
-    patch.setattr(Replica, "_apply_committed", apply_committed)
+    patch.setattr(CommittedEntries, "apply", apply)
 
 
 @planted("offsets rewound", "what is stored is not what was asked")

@@ -9,7 +9,7 @@ import pytest
 
 import broker.node.request_states as request_states
 import broker.offsets.resets_processor as resets_module
-from broker.client.consuming.consumer import Consumer
+from broker.client.consuming.assignment import Assignment
 from broker.client.consuming.intake import QueueReader
 from broker.client.message import MessageQueue
 from broker.offsets.commits import OffsetCommits, StoredOffset
@@ -18,7 +18,7 @@ from broker.offsets.resets_processor import ResetsProcessor
 from broker.remoting.admin_headers import ResetOffsetHeader
 from broker.remoting.bodies import TopicConfig
 from broker.remoting.codes import RequestCode
-from broker.replica.replica import Replica
+from broker.replica.committed_entries import CommittedEntries
 from broker.state.commands import Command, CommitOffsets
 from broker.state.metadata import Metadata
 from broker.state.parked_offsets import ParkedOffsets
@@ -77,16 +77,17 @@ def done_with_when_it_is_told(patch: pytest.MonkeyPatch) -> None:
 @planted("reset: applied by the leader only", "metadata outside the log", actor="resetter")
 def applied_by_the_leader_only(patch: pytest.MonkeyPatch) -> None:
     """Orders are in the log, and no part of what a follower derives from it."""
-    original = Replica._apply_committed
+    original = CommittedEntries.apply
 
-    def apply_committed(self: Replica, upto: int) -> None:
-        parked = self.metadata.parked
-        if not self.serving:
-            self.metadata.parked = ParkedOffsets()
+    def apply(self: CommittedEntries, upto: int) -> None:
+        metadata = self._applied.metadata
+        parked = metadata.parked
+        if not self._leadership.serving:
+            metadata.parked = ParkedOffsets()
         original(self, upto)
-        self.metadata.parked = parked
+        metadata.parked = parked
 
-    patch.setattr(Replica, "_apply_committed", apply_committed)
+    patch.setattr(CommittedEntries, "apply", apply)
 
 
 @planted("reset: acknowledged before it is committed", "an answer from the leader's log", actor="resetter")
@@ -154,12 +155,12 @@ def of_one_queue_for_all(patch: pytest.MonkeyPatch) -> None:
 def fetched_comes_all_the_same(patch: pytest.MonkeyPatch) -> None:
     """A member that is sent elsewhere goes on there only after it has handed out what it has fetched."""
 
-    def begin_anew(self: Consumer, queue: MessageQueue, offset: int) -> None:
+    def begin_anew(self: Assignment, queue: MessageQueue, offset: int) -> None:
         reader = self._intake.readers.get(queue)
         if reader is not None:
             reader._next_offset = offset
 
-    patch.setattr(Consumer, "_begin_anew", begin_anew)
+    patch.setattr(Assignment, "begin_anew", begin_anew)
 
 
 @planted("reset: failed report repeated", "found here", actor="resetter")

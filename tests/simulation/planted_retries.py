@@ -17,7 +17,7 @@ from broker.client.errors import ClientError
 from broker.client.message import MessageView
 from broker.delayed.delays import DelayService
 from broker.remoting.codes import RequestCode
-from broker.sending.dead_letters import retries_are_over
+from broker.sending.dead_letters import becomes_dead_letter
 from broker.sending.send_back_processor import SendBackProcessor
 from broker.state.topic_rules import DEAD_LETTER_PREFIX
 from log.dispatch import Dispatcher
@@ -108,9 +108,9 @@ def retries_without_end(patch: pytest.MonkeyPatch) -> None:
     """The group gets one retry more than it allows."""
 
     def one_more(retried: int, *arguments: Any) -> bool:
-        return retries_are_over(retried - 1, *arguments)
+        return becomes_dead_letter(retried - 1, *arguments)
 
-    patch.setattr(send_back_module, "retries_are_over", one_more)
+    patch.setattr(send_back_module, "becomes_dead_letter", one_more)
 
 
 @planted("retry: the last one dropped", "no dead letter", actor="courier")

@@ -14,7 +14,7 @@ from broker.reading.pull_checks import PullChecks
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import PullMessageHeader
-from broker.replica.replica import Replica
+from broker.replica.committed_entries import CommittedEntries
 from broker.requests.connection import Connection
 from broker.requests.errors import RequestError
 from broker.requests.processing import Place, Route
@@ -46,16 +46,17 @@ def acknowledged_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
 @planted("settings: applied by the leader only", "metadata outside the log", actor="warden")
 def applied_by_the_leader_only(patch: pytest.MonkeyPatch) -> None:
     """Settings are in the log, and no part of what a follower derives from it."""
-    original = Replica._apply_committed
+    original = CommittedEntries.apply
 
-    def apply_committed(self: Replica, upto: int) -> None:
-        groups = dict(self.metadata.groups)
+    def apply(self: CommittedEntries, upto: int) -> None:
+        metadata = self._applied.metadata
+        groups = dict(metadata.groups)
         original(self, upto)
-        if not self.serving:
+        if not self._leadership.serving:
             for name, config in groups.items():
-                self.metadata.groups[name] = config
+                metadata.groups[name] = config
 
-    patch.setattr(Replica, "_apply_committed", apply_committed)
+    patch.setattr(CommittedEntries, "apply", apply)
 
 
 @planted("settings: asked without a round", "what one node knows", actor="warden")

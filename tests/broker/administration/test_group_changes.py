@@ -140,7 +140,7 @@ def test_a_leader_that_was_not_told_yet_that_it_leads_no_more_does_not_serve(gro
     replica.raft.step(vote, group.now_ns)
     assert replica.serving
     with pytest.raises(NotServingError):
-        replica.check_may_append()
+        replica.leadership.check_may_append()
 
 
 def test_a_leader_is_removed_through_a_follower(group: Group) -> None:

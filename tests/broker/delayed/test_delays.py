@@ -251,7 +251,7 @@ def settle_a_full_disk(
     for number in range(5):
         client.start_send("T", b"%d" % number, 0, properties)
     replica = group.node(group.leader).replica
-    append = replica.append_message
+    append = replica.leadership.append_message
     calls = 0
 
     def full(*arguments: Any, **options: Any) -> tuple[int, int]:
@@ -261,7 +261,7 @@ def settle_a_full_disk(
             raise DiskFullError("data", "allocation", "no space left")
         return append(*arguments, **options)
 
-    monkeypatch.setattr(replica, "append_message", full)
+    monkeypatch.setattr(replica.leadership, "append_message", full)
     group.advance(due_s + 0.05)
     assert calls == 3, "no new attempt while the disk is full"
     client.send("T", b"between", 0)

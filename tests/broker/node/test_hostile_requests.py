@@ -17,7 +17,7 @@ from broker.remoting.command import (
     response,
 )
 from broker.remoting.frame import FrameDecoder
-from broker.replica.replica import Replica
+from broker.replica.leadership import Leadership
 from broker.requests.connection import UNREAD_BYTES_MAX
 from broker.requests.errors import OverloadedError
 from broker.state.commands import DeleteTopic, encode_command
@@ -50,10 +50,10 @@ _NO_SPACE = DiskFullError("the store", "writing", "no space left")
 def fill_disk(patch: pytest.MonkeyPatch, error: Exception = _NO_SPACE) -> None:
     """Not even a command has room in the log."""
 
-    def refused(self: Replica, tag: bytes, body: bytes) -> int:
+    def refused(self: Leadership, tag: bytes, body: bytes) -> int:
         raise error
 
-    patch.setattr(Replica, "_append_internal", refused)
+    patch.setattr(Leadership, "append_internal", refused)
 
 
 @pytest.mark.parametrize("from_a", ["leader", "follower"])
@@ -105,17 +105,17 @@ def test_of_offset_reports_that_find_room_in_part_each_is_told_what_became_of_it
         {"consumerGroup": f"G{number}", "topic": "T", "queueId": 0, "commitOffset": 7}
         for number in range(count)
     ]
-    append = Replica._append_internal
+    append = Leadership.append_internal
     appended: list[bytes] = []
 
-    def once(self: Replica, tag: bytes, body: bytes) -> int:
+    def once(self: Leadership, tag: bytes, body: bytes) -> int:
         if appended:
             raise DiskFullError("the store", "writing", "no space left")
         appended.append(body)
         return append(self, tag, body)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Replica, "_append_internal", once)
+        patch.setattr(Leadership, "append_internal", once)
         for report in reports[:-1]:
             client.start_call(RequestCode.UPDATE_CONSUMER_OFFSET, report)
         answer = client.call(RequestCode.UPDATE_CONSUMER_OFFSET, reports[-1])

@@ -36,7 +36,7 @@ def turns_counted(monkeypatch: pytest.MonkeyPatch, seconds: int) -> Iterator[Cou
     def counted(group: Group, member: Member) -> None:
         counts[member.id] += 1
         turn(group, member)
-        if member.due_ns <= group.now_ns and not member.process.node.replica.is_behind:
+        if member.due_ns <= group.now_ns and not member.process.node.replica.committed.is_behind:
             member.due_ns += 500_000
 
     with monkeypatch.context() as patched:

@@ -77,14 +77,14 @@ def test_what_is_reported_meanwhile_stays(group: Group) -> None:
     group.advance(LOOK_S + 1)
     leader = group.node(group.leader)
     # In the log before the command that forgets, and not applied when that is decided.
-    before = leader.replica.propose_command
+    before = leader.replica.leadership.propose_command
 
     def late(command: object, *rest: object) -> None:
-        leader.replica.propose_command = before  # type: ignore[method-assign]
+        leader.replica.leadership.propose_command = before  # type: ignore[method-assign]
         before(CommitOffsets((("dead", "T", 0, 5),)))
         before(command, *rest)  # type: ignore[arg-type]
 
-    leader.replica.propose_command = late  # type: ignore[method-assign, assignment]
+    leader.replica.leadership.propose_command = late  # type: ignore[method-assign, assignment]
     group.advance(LOOK_S + 1)
     group.converge()
     assert leader.replica.metadata.offsets["dead", "T"] == {0: 5}

@@ -69,7 +69,9 @@ def test_what_is_decided_while_a_deletion_is_under_way_does_not_outlive_it(
     if order == "report":
         delete_and_make()
     else:
-        group.node(group.leader).replica.read_barrier(delete_and_make, lambda: pytest.fail("it leads"))
+        group.node(group.leader).replica.leadership.read_barrier(
+            delete_and_make, lambda: pytest.fail("it leads")
+        )
     ordered = [client.start_call(*ORDERS[order])]
     group.advance(1)
     assert client.wait(deleted[0]).code == ResponseCode.SUCCESS

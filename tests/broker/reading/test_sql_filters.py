@@ -222,7 +222,7 @@ def test_pulls_and_checks_with_conditions_have_a_turn_each(
     began = [start_pull(client, f"n < {number}") for number in range(10, 40)]
     began += [client.start_call(RequestCode.CHECK_CLIENT_CONFIG, None, body) for _ in range(10)]
     process, counts = group.members[group.leader].process, []
-    while group.node(group.leader).has_more:
+    while group.node(group.leader).long_requests.has_more:
         counts.append(len(parsed))
         process.turn(group.now_ns, group.wall_ms)
         process.end_turn()
@@ -257,7 +257,7 @@ def test_a_long_condition_is_read_in_steps(group: Group, client: Client) -> None
     assert len(condition) > 7000
     opaque = start_pull(client, condition)
     process, turns = group.members[group.leader].process, 0
-    while group.node(group.leader).has_more:
+    while group.node(group.leader).long_requests.has_more:
         process.turn(group.now_ns, group.wall_ms)
         process.end_turn()
         turns += 1

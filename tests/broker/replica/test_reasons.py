@@ -81,7 +81,7 @@ def test_a_leader_that_stood_still_says_so_and_does_not_blame_its_peers() -> Non
     group.advance(1)
     others = [node for node in ("n0", "n1", "n2") if node != old]
     replica = group.node(old).replica
-    now_ns = replica.now_ns
+    now_ns = replica.time.now_ns
     # the others elect one of them while it is stopped; its loop wakes behind its deadline
     with capture_logs() as lines:
         group.node(old).begin(now_ns + 3_000_000_000, group.wall_ms)
@@ -89,7 +89,7 @@ def test_a_leader_that_stood_still_says_so_and_does_not_blame_its_peers() -> Non
     replica.tick(now_ns + 3_000_000_000, group.wall_ms)
     assert replica.leader == old, "what its peers sent meanwhile is not read yet"
     newer = AppendRequest(others[0], old, replica.term + 1, -1, 0, (), -1, 1)
-    replica.peer_received(RaftFrame(newer), now_ns + 3_000_000_000, group.wall_ms)
+    replica.from_peers.received(RaftFrame(newer), now_ns + 3_000_000_000, group.wall_ms)
     assert replica.leader == others[0]
     assert counted(group, old, Event.STEPPED_DOWN) == {"loop stalled": 1}
 

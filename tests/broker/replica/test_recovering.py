@@ -343,7 +343,7 @@ def test_a_topic_deleted_between_the_notes_and_the_snapshot_stays_deleted() -> N
     replica = group.node("n0").replica
     assert replica.store.queues.get("T", 0) is not None
     applied: list[object] = []
-    replica.propose_command(DeleteTopic("T", group.wall_ms), applied.append, lambda: None)
+    replica.leadership.propose_command(DeleteTopic("T", group.wall_ms), applied.append, lambda: None)
     group.members["n0"].due_ns = group.now_ns
     group.settle()
     assert applied
@@ -418,6 +418,6 @@ def test_queue_ends_survive_in_the_snapshot_alone() -> None:
         disk.remove(path)
     group.start("n0")
     group.elect()
-    assert group.node("n0").replica.queue_end("T", 0) == 5
+    assert group.node("n0").replica.leadership.queue_end("T", 0) == 5
     group.connect().send("T", b"next")
-    assert group.node("n0").replica.queue_end("T", 0) == 6
+    assert group.node("n0").replica.leadership.queue_end("T", 0) == 6

@@ -615,5 +615,5 @@ def test_entries_that_are_found_damaged_twice_count_once() -> None:
     replica = replica_of(group_of(scrubbed=False), "n0")
     error = DamagedEntryError("a file", 0, "it is damaged", 0)
     for first, last in ((5, 5), (3, 8), (4, 10), (6, 7)):
-        replica.repairs.damaged(first, last, error, replica.now_ns)
+        replica.repairs.damaged(first, last, error, replica.time.now_ns)
     assert replica.repairs.left == replica.repairs.found == 8

@@ -44,7 +44,7 @@ def test_a_follower_takes_no_entries_while_its_disk_is_full_and_all_when_there_i
     leader = group.node(group.leader).replica
     held = replica.store.log.last_index
     assert held < leader.store.log.last_index
-    (peer,) = [peer for peer in leader.raft.status(leader.now_ns).peers if peer.node == node]
+    (peer,) = [peer for peer in leader.raft.status(leader.time.now_ns).peers if peer.node == node]
     assert peer.match_index <= held, "it acknowledges nothing that it has not"
     assert peer.silence_ns < 500_000_000, "it is heard all the while"
     assert replica.room.lacks

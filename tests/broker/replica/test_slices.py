@@ -13,7 +13,8 @@ from broker.offsets import commits, offsets_processor, resets_processor
 from broker.remoting.admin_bodies import QueueOffsets
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.replica import applied
-from broker.replica.replica import FOLLOWER_RESTS_NS, Replica
+from broker.replica.committed_entries import FOLLOWER_RESTS_NS
+from broker.replica.leadership import Leadership
 from broker.requests.errors import NotServingError
 from broker.requests.processing import OUTCOME_UNKNOWN
 from broker.state.commands import Command, CommitOffsets, DeleteGroup, DeleteTopic, PutTopic
@@ -46,7 +47,7 @@ def test_a_large_run_is_dispatched_in_slices(monkeypatch: pytest.MonkeyPatch, si
         before = replica.applied_index
         turn(running, now_ns, wall_ms)
         steps[replica.node_id].append(replica.applied_index - before)
-        if replica.is_behind and replica.serving:
+        if replica.committed.is_behind and replica.serving:
             other.tell(RequestCode.GET_BROKER_CONFIG)
             opaque = other.start_call(RequestCode.GET_BROKER_CONFIG)
             answered_between.append(opaque)
@@ -97,19 +98,19 @@ def test_a_report_of_many_offsets_is_proposed_one_command_at_a_time(
     client.create_topic("T", 95)
     proposed: list[int] = []
     in_turns: list[int] = []
-    propose, turn = Replica.propose_command, RunningNode.turn
+    propose, turn = Leadership.propose_command, RunningNode.turn
 
-    def watched(replica: Replica, command: Command, *told: object) -> None:
+    def watched(leadership: Leadership, command: Command, *told: object) -> None:
         assert isinstance(command, CommitOffsets)
         proposed.append(len(command.offsets))
-        propose(replica, command, *told)  # type: ignore[arg-type]
+        propose(leadership, command, *told)  # type: ignore[arg-type]
 
     def watched_turn(running: RunningNode, now_ns: int, wall_ms: int) -> None:
         before = len(proposed)
         turn(running, now_ns, wall_ms)
         in_turns.append(len(proposed) - before)
 
-    monkeypatch.setattr(Replica, "propose_command", watched)
+    monkeypatch.setattr(Leadership, "propose_command", watched)
     monkeypatch.setattr(RunningNode, "turn", watched_turn)
     report(client, 95)
     assert proposed == [10] * 9, "what fills a command does not wait for the others"
@@ -260,20 +261,20 @@ def test_an_order_for_many_queues_is_proposed_one_command_a_turn(
     group.advance(1)
     in_turns: list[int] = []
     count = [0]
-    propose, turn = Replica.propose_command, RunningNode.turn
+    propose, turn = Leadership.propose_command, RunningNode.turn
 
-    def watched(replica: Replica, command: Command, *told: object) -> None:
+    def watched(leadership: Leadership, command: Command, *told: object) -> None:
         count[0] += 1
         if is_lost and sum(in_turns) + count[0] == 2:
             raise NotServingError(None)
-        propose(replica, command, *told)  # type: ignore[arg-type]
+        propose(leadership, command, *told)  # type: ignore[arg-type]
 
     def watched_turn(running: RunningNode, now_ns: int, wall_ms: int) -> None:
         turn(running, now_ns, wall_ms)
         in_turns.append(count[0])
         count[0] = 0
 
-    monkeypatch.setattr(Replica, "propose_command", watched)
+    monkeypatch.setattr(Leadership, "propose_command", watched)
     monkeypatch.setattr(RunningNode, "turn", watched_turn)
     fields = {"topic": "T", "group": "g", "timestamp": -1, "isForce": True}
     if code == RequestCode.CLONE_GROUP_OFFSET:
@@ -313,7 +314,7 @@ def start_order(group: Group, monkeypatch: pytest.MonkeyPatch, code: int) -> tup
         },
     }
     opaque = client.start_call(code, orders[RequestCode(code)])
-    while not group.node(group.leader).has_more:
+    while not group.node(group.leader).long_requests.has_more:
         group.step_at_random(group.random)
     return client, opaque
 
@@ -325,11 +326,11 @@ def test_what_is_copied_of_a_topic_is_not_for_the_one_that_is_made_behind_it(
     group = Group.elected(1)
     client, opaque = start_order(group, monkeypatch, RequestCode.CLONE_GROUP_OFFSET)
     node = group.node(group.leader)
-    node.replica.propose_command(DeleteTopic("T", 0))
+    node.replica.leadership.propose_command(DeleteTopic("T", 0))
     while "T" in node.replica.metadata.topics:
         group.step_at_random(group.random)
-    node.replica.propose_command(PutTopic(topic_config("T", 1_300), 0))
-    assert node.has_more
+    node.replica.leadership.propose_command(PutTopic(topic_config("T", 1_300), 0))
+    assert node.long_requests.has_more
     assert client.wait(opaque).code == 0
     assert node.replica.metadata.topics["T"]
     assert ("g", "T") not in node.replica.metadata.offsets
@@ -340,7 +341,7 @@ def test_a_group_that_is_deleted_is_sent_nowhere_from_then_on(monkeypatch: pytes
     group = Group.elected(1)
     client, opaque = start_order(group, monkeypatch, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     replica = group.node(group.leader).replica
-    replica.propose_command(DeleteGroup("g", clean_offsets=True, wall_ms=0))
+    replica.leadership.propose_command(DeleteGroup("g", clean_offsets=True, wall_ms=0))
     while "g" in replica.metadata.groups:
         group.step_at_random(group.random)
     behind_it = len(replica.metadata.offsets.get(("g", "T"), {}))

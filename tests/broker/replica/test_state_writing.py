@@ -57,7 +57,7 @@ def test_commands_between_its_turns_are_not_in_a_snapshot() -> None:
     replica = group.node(group.leader).replica
     expected, index = Metadata.restore(replica.metadata.snapshot()), replica.applied_index
     replica.save_snapshot()
-    assert replica.deadline_ns() == replica.now_ns, "the next turn is wanted"
+    assert replica.deadline_ns() == replica.time.now_ns, "the next turn is wanted"
     store_offset(client, 3, 7)
     client.create_topic("T9")
     assert replica.metadata.offsets["G3", "T3"] == {0: 7}

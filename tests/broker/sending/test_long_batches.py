@@ -55,9 +55,9 @@ def until(group: Group, condition: Callable[[], bool]) -> None:
 def until_in_the_log(group: Group, replica: Replica, slices: int) -> None:
     """So many slices of the batch that was sent last are in the leader's log."""
     begin = replica.store.log.last_index
-    assert replica.batches.under_way
+    assert replica.leadership.batches.under_way
     until(group, lambda: replica.store.log.last_index >= begin + slices * SLICE)
-    assert replica.batches.under_way
+    assert replica.leadership.batches.under_way
 
 
 def bodies(group: Group, count: int) -> list[bytes]:
@@ -83,7 +83,7 @@ def test_one_slice_a_turn_and_others_are_served_between(group: Group) -> None:
     begin = replica.store.log.last_index
     opaque = start_batch(client)
     turns = 0
-    while replica.batches.under_way:
+    while replica.leadership.batches.under_way:
         turns += 1
         before = replica.store.log.last_index
         pull = other.start_pull("T", "g", 0)
@@ -109,8 +109,8 @@ def test_consumer_offsets_and_heartbeats_go_on_between_slices(group: Group) -> N
     )
     fields = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 0}
     commit = other.start_call(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
-    until(group, lambda: heartbeat in other.answers or not leader.batches.under_way)
-    assert leader.batches.under_way, (
+    until(group, lambda: heartbeat in other.answers or not leader.leadership.batches.under_way)
+    assert leader.leadership.batches.under_way, (
         "the heartbeat, whose consumer group is a command in the log, came between"
     )
     assert stored(client.wait(opaque)) == 0
@@ -150,7 +150,7 @@ def test_leadership_lost_in_the_middle(group: Group) -> None:
     group.advance(5)
     group.go_on(old)  # the others have elected one of them meanwhile
     until(group, lambda: not leader.serving)
-    assert not leader.batches.under_way
+    assert not leader.leadership.batches.under_way
     assert client.wait(batch).code == ResponseCode.SYSTEM_ERROR
     assert stored(client.wait(behind)) == 0
     group.converge()
@@ -165,7 +165,7 @@ def test_leadership_lost_before_the_first_slice(group: Group) -> None:
     leader = group.node(old).replica
     client = group.connect()
     batch = start_batch(client)
-    assert leader.batches.under_way
+    assert leader.leadership.batches.under_way
     begin = leader.store.log.last_index
     target = group.follower
     leader.raft.transfer_leadership(target, group.now_ns)
@@ -202,7 +202,7 @@ def test_nothing_is_begun_where_the_disk_has_no_room_for_all() -> None:
         if answers[-1].code != ResponseCode.SUCCESS:
             break
     assert answers[-1].code == ResponseCode.SERVICE_NOT_AVAILABLE
-    assert not leader.batches.under_way
+    assert not leader.leadership.batches.under_way
     taken = (len(answers) - 1) * (SLICE + 6)
     assert client.offset_of(RequestCode.GET_MAX_OFFSET, "T") == taken
     assert leader.store.log.last_index == begin + taken
@@ -215,7 +215,7 @@ def test_a_wrong_item_at_the_end_is_found_before_the_first_is_appended(group: Gr
     begin = leader.store.log.last_index
     items = [BatchItem(0, b"x", b"")] * COUNT + [BatchItem(0, b"x", b"DELAY\x011\x02")]
     opaque = client.start_send("T", encode_batch(items), batch=True)
-    assert leader.batches.under_way
+    assert leader.leadership.batches.under_way
     behind = client.start_send("T", b"behind")
     assert client.wait(opaque).code == ResponseCode.MESSAGE_ILLEGAL
     assert stored(client.wait(behind)) == 0
@@ -228,7 +228,7 @@ def test_a_repeated_batch_is_stored_once(group: Group, slices: int) -> None:
     leader = group.node(group.leader).replica
     client, other = group.connect(), group.connect()
     first = start_batch(client, once=0)
-    until(group, lambda: leader.batches.under_way is not None)
+    until(group, lambda: leader.leadership.batches.under_way is not None)
     if slices:
         until_in_the_log(group, leader, slices)
     second = start_batch(other, once=0, again=True)
@@ -278,7 +278,7 @@ def in_the_midst_of_looking(group: Group, client: Client) -> tuple[RemotingComma
     assert stored(first) == 0
     again = start_batch(client, once=0, again=True)
     leader = group.node(group.leader)
-    until(group, lambda: leader.has_more)
+    until(group, lambda: leader.long_requests.has_more)
     assert again not in client.answers
     return first, again
 

@@ -684,7 +684,7 @@ def test_full_disk_leaves_the_transaction_open(
         raise DiskFullError("data", "allocation", "no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(replica, "append_message", full)
+        patch.setattr(replica.leadership, "append_message", full)
         assert end(client, half, COMMIT) == ResponseCode.SERVICE_NOT_AVAILABLE
         assert end(client, half, ROLLBACK) == ResponseCode.SERVICE_NOT_AVAILABLE
     assert end(client, half, COMMIT) == ResponseCode.SUCCESS
@@ -703,7 +703,7 @@ def test_store_with_prepared_records_in_any_topic_starts_and_goes_on(group: Grou
     for _ in range(2):
         leader.begin(group.now_ns, group.wall_ms)
         half = NewMessage("T", 0, 0, sys_flag, 0, b"\x7f\0\0\1\0\0\0\0", 0, b"half", b"")
-        leader.replica.append_message(half, None)
+        leader.replica.leadership.append_message(half, None)
     opaque = client.start_send("T", b"3")
     assert client.wait(opaque).code == ResponseCode.SUCCESS
     for node in list(group.members):

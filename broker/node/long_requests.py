@@ -1,0 +1,71 @@
+"""Requests that take longer than a turn: they are handled in steps, one a turn, and others wait behind a long batch.
+
+So between two steps heartbeats are answered, and whatever else is small. Messages that come while a batch is being
+stored wait here in their order (`Leadership.check_may_append` raises for them), and go on when it is over, some in each
+turn.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from broker.remoting.command import RemotingCommand
+from broker.replica.leadership import Leadership
+from broker.requests.budget import Budget
+from broker.requests.connection import Connection
+from broker.requests.errors import OverloadedError
+from broker.requests.responses import refuse
+
+_RESUMED_IN_A_TURN: Final = 100
+"""Requests that have waited for a batch and go on in one turn: some 3 ms of sends."""
+
+
+class LongRequests:
+    """Those of one node."""
+
+    def __init__(
+        self,
+        leadership: Leadership,
+        go_on: Callable[[Connection, RemotingCommand, Iterator[None]], None],
+        resumed: Callable[[Connection, RemotingCommand], None],
+        is_connected: Callable[[Connection], bool],
+    ) -> None:
+        """`go_on` does the next step of a request, `resumed` begins anew with one of which nothing was done."""
+        self._leadership = leadership
+        self._go_on = go_on
+        self._resumed = resumed
+        self._is_connected = is_connected
+        self.in_steps: deque[tuple[Connection, RemotingCommand, Iterator[None]]] = deque()
+        """The requests that are handled in steps; the first has its next one in the next turn."""
+        self.behind_batch: deque[tuple[Connection, RemotingCommand]] = deque()
+        """The requests that came while a long batch was being stored, oldest first."""
+        self._budget = Budget("a long batch")
+
+    @property
+    def has_more(self) -> bool:
+        """Requests are handled in steps, or wait for one: the next turn is wanted at once."""
+        return bool(self.in_steps or self.behind_batch)
+
+    def wait_behind_batch(self, connection: Connection, command: RemotingCommand) -> None:
+        """Keeps a request of which nothing was done until the batch that is under way is over; or refuses it."""
+        try:
+            self._budget.take(command)
+        except OverloadedError as error:
+            refuse(connection, command, error)
+            return
+        self.behind_batch.append((connection, command))
+
+    def step(self) -> None:
+        """Goes on with the oldest long request, and with some of those that have waited for a batch, in their order."""
+        if self.in_steps:
+            self._go_on(*self.in_steps.popleft())
+        leadership, waiting = self._leadership, self.behind_batch
+        leadership.others_first = False
+        for _ in range(min(len(waiting), _RESUMED_IN_A_TURN)):
+            if leadership.batches.under_way is not None:
+                break
+            connection, command = waiting.popleft()
+            self._budget.give_back(command)
+            if self._is_connected(connection):
+                self._resumed(connection, command)
+        leadership.others_first = bool(waiting)

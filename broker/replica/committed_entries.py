@@ -1,0 +1,140 @@
+"""The entries that are committed and not applied yet: when they are applied, and who is told what.
+
+A leader applies them in the turn in which they are committed. A follower rests between two passes, for a pass over a
+hundred entries costs little more than one over ten, and catches up when somebody asks it.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from broker.replica.applied import AppliedState
+from broker.replica.leadership import Leadership
+from broker.replica.proposals import Observer
+from broker.replica.room import Room
+from broker.replica.trace import ReplicaTrace
+from broker.requests.deadline import Time
+from broker.state.commands import Command
+from log.store import Store
+from raft.core import Raft
+from raft.effects import Committed
+
+FOLLOWER_RESTS_NS: Final = 10_000_000
+"""A follower that has dispatched does so again after this time at the earliest, unless much is waiting. What it learns
+of commits is late in any case."""
+
+FOLLOWER_RESTS_ENTRIES_MAX: Final = 1000
+"""So many committed entries a follower leaves for later, at most: a new leader dispatches them before it serves."""
+
+
+class CommittedEntries:
+    """The entries of one replica behind `AppliedState.index`, up to `index`."""
+
+    __slots__ = (
+        "_applied",
+        "_leadership",
+        "_observer",
+        "_raft",
+        "_rests_until_ns",
+        "_room",
+        "_save_snapshot",
+        "_snapshot_interval_entries",
+        "_store",
+        "_time",
+        "_trace",
+        "index",
+    )
+
+    def __init__(
+        self,
+        store: Store,
+        raft: Raft,
+        applied: AppliedState,
+        leadership: Leadership,
+        room: Room,
+        trace: ReplicaTrace,
+        observer: Observer,
+        time: Time,
+        save_snapshot: Callable[[], None],
+        snapshot_interval_entries: int,
+    ) -> None:
+        """`save_snapshot` begins a snapshot of what is applied, each time that so many entries are behind the last."""
+        self.index = raft.commit_index
+        """The last entry of whose commit raft has told. Always applied index <= committed index <= last index."""
+        self._store = store
+        self._raft = raft
+        self._applied = applied
+        self._leadership = leadership
+        self._room = room
+        self._trace = trace
+        self._observer = observer
+        self._time = time
+        self._save_snapshot = save_snapshot
+        self._snapshot_interval_entries = snapshot_interval_entries
+        self._rests_until_ns = 0
+        """A follower applies from then on, or if much is waiting."""
+
+    def committed(self, effect: Committed) -> None:
+        """Raft says that a majority holds the entries up to there."""
+        self.index = effect.index
+
+    @property
+    def due_ns(self) -> int:
+        """The time from which on more of what is committed may be applied."""
+        due_ns = self._room.dispatch_due_ns
+        if (
+            self._leadership.serving_from is None
+            and due_ns < self._rests_until_ns
+            and self.index - self._applied.index <= FOLLOWER_RESTS_ENTRIES_MAX
+        ):
+            return self._rests_until_ns
+        return due_ns
+
+    @property
+    def is_behind(self) -> bool:
+        """More is committed than one turn has applied, and it need not wait: the next turn is wanted at once."""
+        return self._applied.index < self.index and self._time.now_ns >= self.due_ns
+
+    def tell_committed(self) -> None:
+        """Tells the trace, and then those who wait for no more, what is committed: a checker compares the two."""
+        if self._trace.is_kept:
+            self._trace.committed(self._time.now_ns, self.index, self._raft.term)
+        self._leadership.uncommitted.committed(self.index)
+
+    def apply(self, upto: int) -> None:
+        """Dispatches and applies entries, then answers: all who are answered in this turn can read what they wrote.
+
+        They are those up to `upto`, or fewer (`AppliedState.apply`).
+        """
+        time, leadership = self._time, self._leadership
+        arrivals = self._applied.apply(upto, time.now_ns, time.wall_ms, self._command_applied)
+        upto = self._applied.index
+        # It rests when all is applied: a slice is not to be the most of ten milliseconds.
+        self._rests_until_ns = time.now_ns + FOLLOWER_RESTS_NS if upto >= self.index else 0
+        if self._trace.is_kept:
+            self._trace.dispatched(time.now_ns, upto)
+        serving_from = leadership.serving_from
+        if serving_from is not None and not leadership.serving and upto >= serving_from:
+            # What earlier leaders took arrives while this one does not serve yet: it is not counted as its own.
+            if arrivals:
+                self._observer.arrived(arrivals)
+                arrivals = []
+            leadership.start_serving()
+        leadership.uncommitted.applied(upto)
+        if arrivals:
+            self._observer.arrived(arrivals)
+        if upto - self._store.snapshot_index > self._snapshot_interval_entries:
+            self._save_snapshot()
+
+    def _command_applied(self, index: int, command: Command, result: Any) -> None:
+        self._leadership.uncommitted.command_applied(index, result)
+        self._observer.metadata_changed(command)
+
+    def catch_up(self) -> None:
+        """Applies what a follower knows as committed and has left for later: whoever asks it finds that."""
+        if self._leadership.serving_from is None and self._time.now_ns >= self._room.dispatch_due_ns:
+            self._rests_until_ns = 0
+            upto = min(self.index, self._applied.index + self._store.options.dispatch_entries)
+            if upto > self._applied.index:
+                if self._trace.is_kept:
+                    self._trace.committed(self._time.now_ns, self.index, self._raft.term)
+                self.apply(upto)

@@ -1,0 +1,124 @@
+"""What raft has a replica send to its peers: votes, answers, runs of the log's entries, snapshots of the state.
+
+It goes into the outboxes of the links, and leaves the process when the turn sends. A peer without a link gets nothing,
+as any network may lose it; raft sends again.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from broker.peers import protocol as peer_protocol
+from broker.peers.protocol import RaftFrame
+from broker.remoting.pieces import Pieces
+from broker.replica.applied import AppliedState
+from broker.replica.membership import Membership
+from broker.requests.connection import Connection
+from broker.requests.deadline import Time
+from log.entry_log import EntryLog, Run
+from log.errors import DamagedEntryError
+from raft.core import Raft
+from raft.effects import Role, Send, SnapshotNeeded
+from raft.messages import AppendRequest, SnapshotRequest
+
+log = structlog.get_logger("trivet.replica")
+
+SNAPSHOT_NS_PER_BYTE: Final = 50
+"""The time that a snapshot may take on its way to a peer and there, by its size: 20 MB/s."""
+
+
+def clip(entries: EntryLog, bytes_max: int, first_index: int, last_index: int) -> Run:
+    """Returns the entries of one append, for raft: as many as fit, from `first_index` to `last_index` at most.
+
+    They end before an entry whose header is damaged. If that is the first one the run has no bytes.
+    """
+    while True:
+        try:
+            return entries.run(first_index, last_index, bytes_max)
+        except DamagedEntryError as error:
+            damaged = entries.index_of(error.position)
+            if damaged is None or damaged <= first_index:
+                return Run(first_index, error.position, memoryview(b""))
+            last_index = damaged - 1
+
+
+class ToPeers:
+    """The sends of one replica."""
+
+    def __init__(
+        self,
+        links: dict[str, Connection],
+        entry_log: EntryLog,
+        raft: Raft,
+        applied: AppliedState,
+        membership: Membership,
+        time: Time,
+    ) -> None:
+        self._links = links
+        self._log = entry_log
+        self._raft = raft
+        self._applied = applied
+        self._membership = membership
+        self._time = time
+        self._snapshots: dict[str, Callable[[], None]] = {}
+        """By peer, gives up the snapshot that is being written for it."""
+
+    def send(self, effect: Send) -> None:
+        """Queues a message of raft's, with the entries that it carries."""
+        link = self._links.get(effect.message.target)
+        if link is None:
+            return
+        run = effect.run
+        if run is None:
+            frame = RaftFrame(effect.message)
+        else:
+            assert isinstance(run, Run), "clipped by this replica's own log"
+            assert isinstance(effect.message, AppendRequest), "only appends carry entries"
+            # Damage is as if lost on the way: raft sends it again, and `repairs` has it put back.
+            if not run.body:
+                return
+            try:
+                self._log.check_run(effect.message.prev_index + 1, run)
+            except DamagedEntryError:
+                return
+            frame = RaftFrame(effect.message, run.position, body=run.body)
+        link.send(*peer_protocol.encode_frame(frame))
+
+    def begin_snapshot(self, effect: SnapshotNeeded) -> None:
+        """Begins to write the state for a peer that lacks what is deleted here; some turns later it is sent."""
+        message = effect.message
+        link = self._links.get(message.target)
+        if link is None:
+            self._raft.snapshot_failed(message.target, self._time.now_ns)
+            return
+        applied = self._applied
+        frame = RaftFrame(message, self._log.first_position, applied.reflected_index)
+        if (give_up := self._snapshots.pop(message.target, None)) is not None:
+            give_up()
+        give_up = applied.writing.begin(
+            applied.written(self._membership.addresses), lambda state, _: self._send_snapshot(frame, state)
+        )
+        if give_up is not None:
+            self._snapshots[message.target] = give_up
+
+    def _send_snapshot(self, frame: RaftFrame, state: Pieces) -> None:
+        """Sends a snapshot that was wanted some turns ago, if it is of use still."""
+        message, raft, now_ns = frame.message, self._raft, self._time.now_ns
+        assert isinstance(message, SnapshotRequest), "snapshots are sent by such a message"
+        self._snapshots.pop(message.target, None)
+        link = self._links.get(message.target)
+        leads = raft.role is Role.LEADER and raft.term == message.term
+        if link is None or not leads or message.first_index != self._log.first_index:
+            raft.snapshot_failed(message.target, now_ns)
+            return
+        try:
+            buffers = peer_protocol.encode_snapshot(frame, state)
+        except peer_protocol.PeerProtocolError as error:
+            log.warning("snapshot not sent", target=message.target, reason=str(error))
+            raft.snapshot_failed(message.target, now_ns)
+            return
+        link.send(*buffers)
+        # A long one is on its way for a while, and is not to be sent again meanwhile.
+        length = sum(map(len, buffers))
+        raft.snapshot_sent(message.target, now_ns + length * SNAPSHOT_NS_PER_BYTE)
