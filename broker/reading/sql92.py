@@ -39,6 +39,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
+from weakref import WeakValueDictionary
 
 from broker.reading.sql92_table import KEYWORD, PASSED, RULES, STATES, WORD
 from log.properties import get_property, properties_by_name
@@ -477,17 +478,42 @@ def compile_sql(expression: str) -> Predicate:
 
 
 def compile_in_steps(expression: str) -> Iterator[None]:
-    """Reads a long expression, some milliseconds in a step; `compile_sql` of it takes no time right behind the last."""
+    """Reads a long expression, some milliseconds in a step; `compile_sql` of it takes no time right behind the last.
+
+    Who asks for one that is being read does the next of the same steps: it is read once for all of them.
+    """
     if len(expression) <= _REMEMBERED_LENGTH or expression in _long:
         return
-    outcome: Predicate | SqlError
-    try:
-        outcome = yield from _compiling(expression)
-    except SqlError as error:
-        outcome = error.with_traceback(None)
-    _long[expression] = outcome
+    reading = _under_way.get(expression)
+    if reading is None:
+        reading = _under_way[expression] = _Reading(expression)
+    for _ in reading.steps:
+        yield
+    _under_way.pop(expression, None)
+    for outcome in reading.outcomes:
+        _long[expression] = outcome
     while len(_long) > _LONG_REMEMBERED:
         del _long[next(iter(_long))]
+
+
+class _Reading:
+    """A long expression that is being read, as long as somebody waits for it."""
+
+    __slots__ = ("__weakref__", "outcomes", "steps")
+
+    def __init__(self, expression: str) -> None:
+        self.outcomes: list[Predicate | SqlError] = []
+        """The one outcome, behind the last of the steps."""
+        self.steps = _reading(expression, self.outcomes)
+
+
+def _reading(expression: str, outcomes: list[Predicate | SqlError]) -> Iterator[None]:
+    try:
+        predicate = yield from _compiling(expression)
+    except SqlError as error:
+        outcomes.append(error.with_traceback(None))
+    else:
+        outcomes.append(predicate)
 
 
 def _compiled(expression: str) -> Predicate:
@@ -537,6 +563,7 @@ def _compiling(expression: str) -> Generator[None, None, Predicate]:
 _compile = lru_cache(maxsize=1024)(_compiled)
 _long: dict[str, Predicate | SqlError] = {}
 """What came of the newest long expressions."""
+_under_way: WeakValueDictionary[str, _Reading] = WeakValueDictionary()
 
 
 def _taken_apart(properties: bytes) -> _Lookup:

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.reading import sql92
-from broker.reading.sql92 import DEPTH_MAX, EXPRESSION_LENGTH_MAX, SEARCHES_MAX, SqlError, compile_sql
+from broker.reading.sql92 import (
+    DEPTH_MAX,
+    EXPRESSION_LENGTH_MAX,
+    SEARCHES_MAX,
+    SqlError,
+    compile_in_steps,
+    compile_sql,
+)
 from log.properties import encode_properties
 from tests.broker.reading.sql92_table import TABLE, grammar, table
 
@@ -290,6 +297,32 @@ def test_long_expressions_are_not_remembered_for_long() -> None:
     kept = [weakref.ref(compile_sql(f"a = {number} or " * 100 + "a = 1")) for number in range(100)]
     gc.collect()
     assert sum(one() is not None for one in kept) <= 16
+
+
+@pytest.mark.parametrize("many", [2, 10])
+@pytest.mark.parametrize("end", ["a = 1", "a ="], ids=["right", "wrong"])
+def test_equal_long_expressions_that_come_together_are_read_once(many: int, end: str) -> None:
+    def expression(number: int) -> str:
+        return f"b{many}{number} = 1 or " * 500 + end
+
+    def outcome(text: str) -> bool | str:
+        try:
+            return matches(text, a="1")
+        except SqlError as error:
+            return str(error)
+
+    alone = sum(1 for _ in compile_in_steps(expression(1)))
+    assert alone > 4
+    together = [compile_in_steps(expression(2)) for _ in range(many)]
+    for one in together[:2]:
+        next(one)
+    del together[0]  # its client is gone: the others go on
+    steps, left = 2, together
+    while left:
+        left = [one for one in left if next(one, "over") is None]
+        steps += len(left)
+    assert steps == alone
+    assert outcome(expression(2)) == (True if end == "a = 1" else outcome(expression(1)))
 
 
 def test_a_long_expression_takes_properties_apart_once(monkeypatch: pytest.MonkeyPatch) -> None:
