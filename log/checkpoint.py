@@ -23,7 +23,7 @@ from zlib import crc32
 from log.consume_queues import QueueNote
 from log.disk import Disk
 from log.errors import DamagedStateError, DiskFullError
-from log.index_file import IndexNote
+from log.index_files import IndexNote
 from log.small_files import encode_values
 
 NOTES = "recovery-notes-"

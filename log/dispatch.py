@@ -22,7 +22,7 @@ from log.consume_queues import ConsumeQueues, is_storable_topic
 from log.dispatch_columns import RUN_FROM, Run, hashes_of, kind_of, runs_of
 from log.entry_log import EntryLog
 from log.errors import RecordError
-from log.index_file import IndexFiles
+from log.index_files import IndexFiles
 from log.java_hash import java_hash_utf8
 from log.layout import ENTRY_MAGIC, HEADER_BYTES
 from log.loops import KEY_TYPE

@@ -14,7 +14,8 @@ import numpy as np
 
 from log.disk import MappedFile
 from log.errors import DamagedLogError
-from log.index_file import IndexFile, IndexFiles, hashes_of_keys
+from log.index_file import IndexFile, hashes_of_keys
+from log.index_files import IndexFiles
 
 SLICE_BYTES = 256 * 1024
 

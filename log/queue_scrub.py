@@ -20,7 +20,7 @@ from log.disk import MappedFile
 from log.dispatch import Dispatcher
 from log.entry_log import EntryLog
 from log.errors import DamagedEntryError, LogFault
-from log.index_file import IndexFiles
+from log.index_files import IndexFiles
 from log.index_scrub import IndexScrubber
 from log.loops import PURE
 from log.options import StoreOptions

@@ -32,8 +32,8 @@ from log.entry_log import EntryLog
 from log.entry_recovery import LogBegin, LogRecovery, RecoveryKind, read_begin
 from log.errors import DamagedLogError, DamagedStateError, LogFault, OutOfRangeError, RecordError
 from log.hard_state import HardStateFile
-from log.index_file import DIRECTORY as INDEX_DIRECTORY
-from log.index_file import IndexFiles
+from log.index_files import DIRECTORY as INDEX_DIRECTORY
+from log.index_files import IndexFiles
 from log.layout import HEADER_BYTES
 from log.options import StoreOptions
 from log.record import is_message_at, peek

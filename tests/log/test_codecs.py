@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from log.batch import BatchItem, batch_items, encode_batch
 from log.errors import RecordError
-from log.index_file import file_name, key_hash
+from log.index_file import key_hash
+from log.index_files import file_name
 from log.java_hash import java_hash, java_hash_utf8, java_hash_utf8_many
 from log.message_id import offset_message_id, parse_offset_message_id, unique_key, unique_key_prefix
 from log.properties import (

@@ -8,7 +8,8 @@ import pytest
 
 from log.disk import Disk
 from log.errors import DiskFullError
-from log.index_file import IndexFiles, StepBudget, key_hash
+from log.index_file import StepBudget, key_hash
+from log.index_files import IndexFiles
 from log.mmap_disk import MmapDisk
 from log.options import StoreOptions
 from tests.log.memory_disk import MemoryDisk

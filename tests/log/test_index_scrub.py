@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from log.errors import DamagedLogError
-from log.index_file import ENTRY_BYTES, HEADER_BYTES, IndexFiles
+from log.index_file import ENTRY_BYTES, HEADER_BYTES
+from log.index_files import IndexFiles
 from log.index_scrub import IndexScrubber
 from log.options import StoreOptions
 from tests.log.memory_disk import MemoryDisk

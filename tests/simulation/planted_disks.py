@@ -16,7 +16,7 @@ from log import cuts
 from log.checkpoint import ABORT
 from log.consume_queue import ConsumeQueue
 from log.entry_log import EntryLog, FlushJob
-from log.index_file import IndexFiles, IndexNote
+from log.index_files import IndexFiles, IndexNote
 from log.store import Store
 from tests.simulation.planting import planted
 

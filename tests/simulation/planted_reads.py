@@ -24,7 +24,7 @@ from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand
 from broker.requests.connection import Connection, RelayedConnection
 from log.consume_queue import Boundary, ConsumeQueue
-from log.index_file import IndexFiles
+from log.index_files import IndexFiles
 from log.properties import KEYS
 from tests.simulation.planting import planted
 

@@ -10,7 +10,7 @@ from broker.peers.protocol import Forward, Frame, RaftFrame
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import JSON, ROCKETMQ, RemotingCommand
 from log.batch import BatchItem, encode_batch
-from log.index_file import IndexFiles
+from log.index_files import IndexFiles
 from raft.messages import AppendResponse
 from tests.broker.harness import Client, Group
 
