@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable
 
+from log.entry_reads import record_at
 from log.layout import HEADER_BYTES
 from log.mmap_disk import MmapDisk
 from log.options import StoreOptions
@@ -97,12 +98,12 @@ def measure(directory: str, messages: int, body_bytes: int) -> dict[str, float]:
     def dispatch_follower() -> None:
         follower.dispatch(follower.log.last_index, 1_700_000_000_000)
 
-    def record_at() -> None:
+    def read_by_queue() -> None:
         for queue in leader.queues:
             offset = queue.min_offset
             while offset < queue.max_offset:
                 for physical_offset, size, _ in queue.units(offset, 32):
-                    log.record_at(physical_offset, size)
+                    record_at(log, physical_offset, size)
                 offset += 32
 
     def copy() -> None:
@@ -119,7 +120,7 @@ def measure(directory: str, messages: int, body_bytes: int) -> dict[str, float]:
         "check and append range": _microseconds(messages, append_range),
         f"dispatch, {_DISPATCH_BATCH} at a time": _microseconds(messages, lambda: dispatch(_DISPATCH_BATCH)),
         "dispatch, all at once": _microseconds(messages, dispatch_follower),
-        "read by queue": _microseconds(messages, record_at),
+        "read by queue": _microseconds(messages, read_by_queue),
         "limit: copy into touched mapping": _microseconds(messages, copy),
     }
     leader.abandon()

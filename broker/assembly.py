@@ -199,7 +199,7 @@ def build_node(
         address=address,
         peers_at=settings.raft.peer_listen or settings.raft.peers.get(settings.node.id, ""),
         store=settings.storage.path,
-        entries=f"{found.first_index}..{found.last_good_index}",
+        entries=f"{found.begin.index}..{found.last_good_index}",
         cut_at=found.damaged_at,
         stopped_in_order=recovery.clean_stop,
         snapshot=store.snapshot_index,

@@ -1,6 +1,6 @@
 """The cuts of an entry log: its tail (Raft truncates it), its head (retention), all behind damage, or everything.
 
-This module and `log.entry_repair` alone, beside `EntryLog` itself, touch the log's private fields. Every cut is
+This module, `log.entry_room` and `log.entry_repair` alone touch private fields of `EntryLog`. Every cut is
 durable when it returns, and says on the disk what it is about to do before it removes anything: a crash in the middle
 leaves a log that recovery finishes cutting or reports (`log.entry_recovery`), never one with a hole.
 
@@ -14,6 +14,7 @@ from dataclasses import replace
 from operator import itemgetter
 
 from log.entry_log import EntryLog
+from log.entry_reads import file_beginnings
 from log.entry_recovery import LogBegin, erase_behind, erase_units_behind, write_begin
 from log.layout import MARKER_BYTES, UNIT_BYTES
 
@@ -33,11 +34,8 @@ def truncate(log: EntryLog, last_index: int) -> None:
     old_end, old_last = log.end_position, log.last_index
     new_end = log.end_of(last_index)
     start = log._data.start_of(new_end)
-    file_end = start + log._file_bytes
-    # What is cut off on purpose must not be missed by the next start.
-    if log._note.index > last_index:
-        log._note.store(log.epoch, last_index)
-        log._note.flush()
+    file_end = start + log.file_bytes
+    log.flushes.lower_note(last_index)
     # Whole files first: behind a crash here the log is one that was truncated less far.
     log._data.remove_from(file_end)
     tail = log._tail
@@ -47,21 +45,17 @@ def truncate(log: EntryLog, last_index: int) -> None:
     _zero(tail.buffer, new_end - start, zero_end - start)
     tail.mapped.write_back(new_end - start, zero_end - start)
     tail.mapped.flush(new_end - start, zero_end - start)
-    tail.prepared_end = zero_end
-    log._index.drop(last_index + 1, old_last)
+    tail.set_prepared(zero_end)
+    log.index.drop(last_index + 1, old_last)
     # Every field that reaches behind the new end is drawn back to it, a flush that is under way included.
     while log._runs and log._runs[-1][0] > last_index:
         log._runs.pop()
-    log._last_term = log._runs[-1][1] if log._runs else log.base_term
+    log.last_term = log._runs[-1][1] if log._runs else log.base_term
     log.last_index = last_index
     log._sound_from = min(log._sound_from, last_index + 1)
     log._sound_position = min(log._sound_position, new_end)
     log.end_position = new_end
-    log._durable_index = min(log._durable_index, last_index)
-    log._flush_from = min(log._flush_from, new_end)
-    log._written_position = min(log._written_position, new_end)
-    _forget_flushing_behind(log, last_index)
-    log._set_limit()
+    log.flushes.truncated()
 
 
 def reset(
@@ -76,7 +70,7 @@ def reset(
     `base_term` is the term of entry `first_index` - 1. `install` makes the rest of the node's state durable; a crash
     before it is done leaves a log that recovery reports as RESET_PENDING, empty, to be reset again.
     """
-    assert position % log._file_bytes <= log._file_bytes - MARKER_BYTES, "no log ends there"
+    assert position % log.file_bytes <= log.file_bytes - MARKER_BYTES, "no log ends there"
     log.epoch += 1
     begin = LogBegin(first_index, position, base_term, log.epoch)
     # Pending is on the disk before anything goes, and is taken back when all that belongs to the new log is there.
@@ -88,10 +82,10 @@ def reset(
     log.first_index = log._sound_from = first_index
     log.last_index = first_index - 1
     log.first_position = log.end_position = log._sound_position = position
-    log.damage_seen.clear()
-    log.base_term = log._last_term = base_term
+    log.damage.entries.clear()
+    log.base_term = log.last_term = base_term
     log._start_writing()
-    _forget_flushing_behind(log, log.last_index)
+    log.flushes.truncated()
     if install is not None:
         install()
     write_begin(log._disk, log._begin_path, begin)
@@ -106,7 +100,7 @@ def delete_before(log: EntryLog, index: int) -> int:
     `DiskFullError` because a directory cannot be written: the next deletion removes what is left.
     """
     keep, keep_index = log.first_position, log.first_index
-    for start, first in log.file_beginnings():
+    for start, first in file_beginnings(log):
         if first > index:
             break
         keep, keep_index = start, first
@@ -116,8 +110,7 @@ def delete_before(log: EntryLog, index: int) -> int:
     # The new beginning is on the disk before a file goes: recovery would take a missing first file for a lost one.
     write_begin(log._disk, log._begin_path, LogBegin(keep_index, keep, base_term, log.epoch))
     # From here on the log begins there: files that cannot be removed now are none of its any more.
-    log._flush_from = max(log._flush_from, keep)
-    log._written_position = max(log._written_position, keep)
+    log.flushes.begins_at(keep)
     run = bisect_right(log._runs, keep_index, key=itemgetter(0)) - 1
     log._runs = [(keep_index, log._runs[run][1]), *log._runs[run + 1 :]]
     log.first_index = keep_index
@@ -140,12 +133,6 @@ def cut_damage(log: EntryLog) -> None:
     erase_units_behind(log._units, log.last_index)
     log.damaged = False
     log._start_writing()
-
-
-def _forget_flushing_behind(log: EntryLog, last_index: int) -> None:
-    """Keeps a flush that is under way from vouching for indices behind `last_index`: other entries may get them."""
-    if log._flush_job is not None:
-        log._flush_job.last_index = min(log._flush_job.last_index, last_index)
 
 
 def _zero(buffer: memoryview, begin: int, end: int) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from log.disk import MappedFile
 from log.entry_range import EntryRange
 from log.errors import DamagedLogError
 from log.layout import ENTRY_MAGIC, UNIT, UNIT_BYTES, UNIT_TYPE
@@ -18,51 +19,41 @@ from log.tail import Tail
 
 _AHEAD_BYTES = 1 << 20
 _STEP_BYTES = 1 << 18
-_NO_ENTRY = 1 << 62
-"""Greater than the index of any entry."""
 
 
 class EntryIndex:
-    """The units of all entries in the log. `EntryLog.append` packs into `buffer` itself while the index of
-    the entry is below `limit`; `first` is the entry whose unit comes first in that file.
+    """The units of all entries in the log. `EntryLog.append` packs into the tail itself."""
 
-    `buffer`, `first` and `limit` follow from `tail`: `update` must come after every change of it.
-    """
-
-    __slots__ = ("_segments", "buffer", "first", "limit", "tail")
+    __slots__ = ("_segments", "tail")
 
     def __init__(self, segments: Segments) -> None:
         self._segments = segments
         self.tail = Tail(segments, _AHEAD_BYTES, _STEP_BYTES)
-        self.buffer = memoryview(b"")
-        self.first = _NO_ENTRY  # until `move_to`, units are looked up in their files
-        self.limit = 0
+        """Until `move_to` it is nowhere, and units are looked up in their files."""
 
     def unit(self, index: int) -> tuple[int, int, int]:
         """Returns (position, size, term) of an entry that is in the log. Raises DamagedLogError."""
-        first = self.first
-        if index >= first:
-            buffer = self.buffer
-            at = (index - first) * UNIT_BYTES
-        else:
-            start = self._segments.start_of(index * UNIT_BYTES)
+        byte = index * UNIT_BYTES
+        tail = self.tail
+        start, buffer = tail.start, tail.buffer
+        if byte < start:
+            start = self._segments.start_of(byte)
             buffer = self._segments.mapping(start).buffer
-            at = index * UNIT_BYTES - start
-        magic, position, size, found, term = UNIT.unpack_from(buffer, at)
+        magic, position, size, found, term = UNIT.unpack_from(buffer, byte - start)
         if found != index or magic != ENTRY_MAGIC:
-            path = self._segments.path(self._segments.start_of(index * UNIT_BYTES))
-            raise DamagedLogError(path, at, f"it does not hold the index unit of entry {index}")
+            path = self._segments.path(start)
+            raise DamagedLogError(path, byte - start, f"it does not hold the index unit of entry {index}")
         return position, size, term
 
     def units(self, first: int, last: int) -> NDArray[np.void]:
         """Returns the units of entries `first`..`last`, as far as they are in one file; none if they are damaged."""
-        begin = self.first
-        buffer = self.buffer
-        if first < begin:
-            start = self._segments.start_of(first * UNIT_BYTES)
-            begin, buffer = start // UNIT_BYTES, self._segments.mapping(start).buffer
-        count = min(last + 1, begin + len(buffer) // UNIT_BYTES) - first
-        units = np.frombuffer(buffer, UNIT_TYPE, count, (first - begin) * UNIT_BYTES)
+        byte = first * UNIT_BYTES
+        start, buffer = self.tail.start, self.tail.buffer
+        if byte < start:
+            start = self._segments.start_of(byte)
+            buffer = self._segments.mapping(start).buffer
+        count = min(last + 1, (start + len(buffer)) // UNIT_BYTES) - first
+        units = np.frombuffer(buffer, UNIT_TYPE, count, byte - start)
         sound = (units["index"] == np.arange(first, first + count)) & (units["magic"] == ENTRY_MAGIC)
         return units if sound.all() else units[:0]
 
@@ -92,7 +83,6 @@ class EntryIndex:
         byte = index * UNIT_BYTES
         self._segments.remove_from(self._segments.start_of(byte) + self._segments.file_bytes)
         self.tail.move_to(byte)
-        self.update()
 
     def reserve(self, index: int, last_index: int) -> None:
         """Makes room for the unit of entry `index`, and of those up to `last_index` in the same file.
@@ -104,26 +94,37 @@ class EntryIndex:
             tail.ensure_next((index + 1) * UNIT_BYTES)
             tail.roll()
         tail.ensure(min((last_index + 1) * UNIT_BYTES, tail.start + self._segments.file_bytes))
-        self.update()
-
-    def reserve_ahead(self, last_index: int) -> None:
-        """Makes room for the units up to that of entry `last_index`, in whatever file. Raises DiskFullError."""
-        try:
-            self.tail.ensure_through((last_index + 1) * UNIT_BYTES)
-        finally:
-            self.update()
 
     def store(self, entries: EntryRange, first: int) -> None:
         """Copies the units of a range from entry `first` on, going on to new files as they fill."""
         units = memoryview(entries.units)[(first - entries.first_index) * UNIT_BYTES :]
+        tail = self.tail
         while units:
-            if entries.last_index >= self.limit:
+            if (entries.last_index + 1) * UNIT_BYTES > tail.limit:
                 self.reserve(first, entries.last_index)
-            at = (first - self.first) * UNIT_BYTES
+            at = first * UNIT_BYTES - tail.start
             size = min(len(units), self._segments.file_bytes - at)
-            self.buffer[at : at + size] = units[:size]
+            tail.buffer[at : at + size] = units[:size]
             units = units[size:]
             first += size // UNIT_BYTES
+
+    def correct(self, first: int, units: bytes) -> list[tuple[MappedFile, int, int]]:
+        """Writes units of entries from `first` on where they differ; returns what is to be flushed then."""
+        changed: list[tuple[MappedFile, int, int]] = []
+        view = memoryview(units)
+        byte = first * UNIT_BYTES
+        while view:
+            start = self._segments.start_of(byte)
+            at = byte - start
+            size = min(len(view), self._segments.file_bytes - at)
+            # Of the file that is written to there is one mapping only.
+            mapped = self.tail.mapped if start == self.tail.start else self._segments.mapping(start)
+            if mapped.buffer[at : at + size] != view[:size]:
+                mapped.buffer[at : at + size] = view[:size]
+                changed.append((mapped, at, at + size))
+            view = view[size:]
+            byte += size
+        return changed
 
     def drop(self, first: int, last: int) -> None:
         """Zeroes the units of entries `first`..`last`, the last ones, durably. Raises FlushError, DiskError."""
@@ -131,14 +132,6 @@ class EntryIndex:
         tail = self.tail
         begin = first * UNIT_BYTES - tail.start
         end = min((last + 1) * UNIT_BYTES - tail.start, self._segments.file_bytes)
-        self.buffer[begin:end] = bytes(end - begin)
+        tail.buffer[begin:end] = bytes(end - begin)
         tail.mapped.flush(begin, end)
-        tail.prepared_end = tail.start + end
-        self.update()
-
-    def update(self) -> None:
-        """Takes over a change of the tail."""
-        tail = self.tail
-        self.buffer = tail.buffer
-        self.first = tail.start // UNIT_BYTES
-        self.limit = min(tail.prepared_end, tail.start + self._segments.file_bytes) // UNIT_BYTES
+        tail.set_prepared(tail.start + end)

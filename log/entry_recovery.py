@@ -17,10 +17,10 @@ the disk in any order. That errs on the safe side: nothing is cut that could hav
 
 from dataclasses import dataclass
 from enum import Enum
-from zlib import crc32
 
 from log.disk import Disk
 from log.durable_note import DurableNote
+from log.entry_scrub import problem_of_entry
 from log.layout import (
     END_MAGIC,
     END_MARKER,
@@ -61,26 +61,22 @@ class LogBegin:
 
 @dataclass(frozen=True, slots=True)
 class LogRecovery:
-    """The result of recovery. The log holds `first_index`..`last_good_index` and ends at `end_position`.
+    """The result of recovery. The log holds `begin.index`..`last_good_index` and ends at `end_position`.
 
     `damaged_file` and `damaged_at` (offset in that file) say where the chain broke, None after a CLEAN stop;
     `later_index` is a valid entry found behind it. `scanned_entries` were checked with their checksums.
     """
 
     kind: RecoveryKind
-    first_index: int
-    first_position: int
-    base_term: int
-    epoch: int
+    begin: LogBegin
     last_good_index: int
     end_position: int
-    checkpoint_index: int | None
-    damaged_file: str | None
-    damaged_at: int | None
-    reason: str
-    later_index: int | None
-    scanned_entries: int
-    rebuilt_units: int
+    damaged_file: str | None = None
+    damaged_at: int | None = None
+    reason: str = ""
+    later_index: int | None = None
+    scanned_entries: int = 0
+    rebuilt_units: int = 0
 
 
 def read_begin(disk: Disk, path: str) -> LogBegin | None:
@@ -134,20 +130,13 @@ def recover(
         data.remove_from(0)
         units.remove_from(0)
         return LogRecovery(
-            kind=RecoveryKind.RESET_PENDING,
-            first_index=begin.index,
-            first_position=begin.position,
-            base_term=begin.base_term,
-            epoch=begin.epoch,
+            RecoveryKind.RESET_PENDING,
+            begin,
             last_good_index=begin.index - 1,
             end_position=begin.position,
-            checkpoint_index=None,
             damaged_file=begin_path,
             damaged_at=0,
             reason="the log was being replaced by a snapshot",
-            later_index=None,
-            scanned_entries=0,
-            rebuilt_units=0,
         )
     # Retention notes the new beginning before it removes files; a crash may have come in between.
     data.remove_before(begin.position)
@@ -214,7 +203,7 @@ def _anchors(data: Segments, begin: LogBegin) -> list[tuple[int, int]]:
         return anchors
     while (start := start + data.file_bytes) in whole:
         buffer = data.mapping(start).buffer
-        if _why_no_entry(buffer, 0, start, data.file_bytes):
+        if isinstance(problem_of_entry(buffer, 0, start), str):
             break
         anchors.append((HEADER.unpack_from(buffer, 0)[2], start))
     return anchors
@@ -242,22 +231,6 @@ def _trusted_files(anchors: list[tuple[int, int]], data: Segments, units: Segmen
         if magic == ENTRY_MAGIC and unit != (ENTRY_MAGIC, position, size, found, term):
             return max(0, number - 1)
     return trusted
-
-
-def _why_no_entry(buffer: memoryview, at: int, position: int, file_bytes: int) -> str:
-    """Returns why the bytes at offset `at` of a data file are no entry for `position`; "" if they are one."""
-    if at + HEADER_BYTES + MARKER_BYTES > file_bytes:
-        return "no room for an entry is left in the file"
-    magic, size, _, _, found, channel, chain, checksum, body_size = HEADER.unpack_from(buffer, at)
-    if magic != ENTRY_MAGIC or channel or chain:
-        return f"magic {magic}, channel {channel} and chain checksum {chain} are not those of an entry"
-    if found != position:
-        return f"the header says position {found} instead of {position}"
-    if body_size < 0 or size != HEADER_BYTES + body_size or at + size + MARKER_BYTES > file_bytes:
-        return f"size {size} with a body of {body_size} is impossible"
-    if crc32(buffer[at + HEADER_BYTES : at + size]) != checksum:
-        return "the checksum does not match the body"
-    return ""
 
 
 class _Scan:
@@ -309,7 +282,8 @@ class _Scan:
             left = file_bytes - at
             if left >= MARKER_BYTES and END_MARKER.unpack_from(buffer, at) == (END_MAGIC, left):
                 return
-            self.reason = _why_no_entry(buffer, at, start + at, file_bytes)
+            found = problem_of_entry(buffer, at, start + at)
+            self.reason = found if isinstance(found, str) else ""
             # The entry alone is sound: now it must follow the one before it. Terms never fall (Raft 5.3).
             if not self.reason:
                 _, size, index, term, position, _, _, _, _ = unpack(buffer, at)
@@ -408,14 +382,10 @@ def _judge(
     broken_start = data.start_of(scan.broken_at)
     broken = kind is not RecoveryKind.CLEAN
     return LogRecovery(
-        kind=kind,
-        first_index=begin.index,
-        first_position=begin.position,
-        base_term=begin.base_term,
-        epoch=begin.epoch,
+        kind,
+        begin,
         last_good_index=scan.last_index,
         end_position=scan.end,
-        checkpoint_index=checkpoint_index,
         damaged_file=data.path(broken_start) if broken else None,
         damaged_at=scan.broken_at - broken_start if broken else None,
         reason=reason if broken else "",
@@ -460,7 +430,7 @@ def _search_file(
         found = -1
         while (found := piece.find(_MAGIC_BYTES, found + 1)) >= 0:
             candidate = at + found
-            if not _why_no_entry(buffer, candidate, start + candidate, data.file_bytes):
+            if not isinstance(problem_of_entry(buffer, candidate, start + candidate), str):
                 # The index is covered by no checksum; no more entries can be in between than fit there.
                 index = HEADER.unpack_from(buffer, candidate)[2]
                 between = (start + candidate - end) // HEADER_BYTES

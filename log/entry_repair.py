@@ -5,17 +5,17 @@ sends is those bytes if it passes the checks of every run of entries from a peer
 have the terms that this log knows for their indices (log matching, Raft figure 3), and if the run begins where this log
 has its first entry. Only the caller knows what is committed, and asserts that nothing else is written.
 
-This module, `log.cuts` and `EntryLog` alone touch the log's private fields.
+This module, `log.cuts` and `log.entry_room` alone touch private fields of `EntryLog`.
 """
 
 from bisect import bisect_right
 from operator import itemgetter
 
-from log.disk import MappedFile
-from log.entry_log import EntryLog, FlushJob
+from log.entry_log import EntryLog
 from log.entry_range import EntryRange
 from log.errors import DamagedRangeError
-from log.layout import END_MAGIC, END_MARKER, ENTRY_MAGIC, HEADER, HEADER_BYTES, MARKER_BYTES, UNIT_BYTES
+from log.flushes import FlushJob
+from log.layout import END_MAGIC, END_MARKER, ENTRY_MAGIC, HEADER, HEADER_BYTES, MARKER_BYTES, UNIT
 
 _PROBED_MAX = 10_000
 """Entries behind a damaged one that are looked at to find where the log is whole again: more than any page holds."""
@@ -30,7 +30,7 @@ def put_back(log: EntryLog, entries: EntryRange) -> tuple[int, FlushJob]:
     first, last = entries.first_index, entries.last_index
     assert log.first_index <= first <= last <= log.last_index, "entries of this log"
     _check_terms(log, entries)
-    if not is_place_of(log, first, entries.position):
+    if not _is_in_place(log, entries):
         raise DamagedRangeError(0, f"entry {first} is not at position {entries.position} of this log")
     if last == log.last_index and entries.end_position != log.end_position:
         raise DamagedRangeError(0, f"the log ends at {log.end_position}, not at {entries.end_position}")
@@ -45,7 +45,7 @@ def put_back(log: EntryLog, entries: EntryRange) -> tuple[int, FlushJob]:
     size = len(entries.data)
     mapped.buffer[at : at + size] = entries.data
     mapped.write_back(at, at + size)
-    ranges = [(mapped, at, at + size), *correct_units(log, first, entries.units)]
+    ranges = [(mapped, at, at + size), *log.index.correct(first, entries.units)]
     return differing, FlushJob(ranges, last)
 
 
@@ -64,19 +64,22 @@ def _check_terms(log: EntryLog, entries: EntryRange) -> None:
             index = log._runs[run][0] if run < len(log._runs) else end
 
 
-def is_place_of(log: EntryLog, index: int, position: int) -> bool:
-    """True if the entry begins at that position by its index unit, or if that is damaged by the entry before it."""
+def _is_in_place(log: EntryLog, entries: EntryRange) -> bool:
+    """True if the first entry begins there by its index unit, or if that is damaged behind the entry before it.
+
+    A unit has no checksum: it counts against the place only if it leads to the header of its entry.
+    """
+    index, position = entries.first_index, entries.position
     if index == log.first_index:
         return position == log.first_position
     noted = log.noted(index)
-    if noted is not None:
+    if noted is not None and (noted[0] == position or _has_header(log, index, noted[0])):
         return noted[0] == position
     before = log.noted(index - 1)
     if before is None:
         return False
-    end = before[0] + before[1]
-    # An entry that did not fit behind it begins the next file.
-    return position in (end, log._data.start_of(end) + log._file_bytes)
+    size = UNIT.unpack_from(entries.units)[2]
+    return position == log.next_position(size - HEADER_BYTES, before[0] + before[1])
 
 
 def whole_again(log: EntryLog, index: int) -> tuple[int, int] | None:
@@ -104,7 +107,7 @@ def whole_again(log: EntryLog, index: int) -> tuple[int, int] | None:
 def _has_header(log: EntryLog, index: int, position: int) -> bool:
     start = log._data.start_of(position)
     at = position - start
-    if at + HEADER_BYTES + MARKER_BYTES > log._file_bytes:
+    if at + HEADER_BYTES + MARKER_BYTES > log.file_bytes:
         return False
     magic, _, number, _, found, *_ = HEADER.unpack_from(log.file_at(start).buffer, at)
     return (magic, number, found) == (ENTRY_MAGIC, index, position)
@@ -113,31 +116,11 @@ def _has_header(log: EntryLog, index: int, position: int) -> bool:
 def correct_marker(log: EntryLog, index: int, position: int) -> FlushJob | None:
     """Writes the end marker at `position` anew if entry `index` begins the next file; None if it does not."""
     start = log._data.start_of(position)
-    next_start = start + log._file_bytes
+    next_start = start + log.file_bytes
     noted = log.noted(index)
     if noted is None or noted[0] != next_start or not _has_header(log, index, next_start):
         return None
     mapped, at = log.file_at(start), position - start
-    END_MARKER.pack_into(mapped.buffer, at, END_MAGIC, log._file_bytes - at)
+    END_MARKER.pack_into(mapped.buffer, at, END_MAGIC, log.file_bytes - at)
     mapped.write_back(at, at + MARKER_BYTES)
     return FlushJob([(mapped, at, at + MARKER_BYTES)], index)
-
-
-def correct_units(log: EntryLog, first: int, units: bytes) -> list[tuple[MappedFile, int, int]]:
-    """Writes index units of entries from `first` on where they differ; returns what is to be flushed then."""
-    segments = log._units
-    changed: list[tuple[MappedFile, int, int]] = []
-    view = memoryview(units)
-    byte = first * UNIT_BYTES
-    while view:
-        start = segments.start_of(byte)
-        at = byte - start
-        size = min(len(view), segments.file_bytes - at)
-        # Of the file that is written to there is one mapping only.
-        mapped = log._index.tail.mapped if start == log._index.tail.start else segments.mapping(start)
-        if mapped.buffer[at : at + size] != view[:size]:
-            mapped.buffer[at : at + size] = view[:size]
-            changed.append((mapped, at, at + size))
-        view = view[size:]
-        byte += size
-    return changed

@@ -19,6 +19,7 @@ from log.consume_queues import ConsumeQueues
 from log.disk import MappedFile
 from log.dispatch import Dispatcher
 from log.entry_log import EntryLog
+from log.entry_reads import record_at
 from log.errors import DamagedEntryError, LogFault
 from log.index_files import IndexFiles
 from log.index_scrub import IndexScrubber
@@ -75,7 +76,7 @@ class _Compared:
         if unit[1] == NO_RECORD_BYTES:
             return True  # a place that a half message took
         try:
-            record = self._scrub.log.record_at(unit[0])
+            record = record_at(self._scrub.log, unit[0])
             return is_message_at(record, self._topic, self._queue_id, offset)
         except DamagedEntryError:
             return True  # when it is repaired it is looked at again

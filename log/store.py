@@ -8,7 +8,7 @@
     <root>/format          which releases can read all this (`log.store_format`)
     <root>/recovery-notes-<epoch>, checkpoint, abort, lock    see `log.checkpoint`
 
-The order in which a node uses it: `open`; `hard_state.read`; append and truncate through `log`, whose `flush_job` and
+The order in which a node uses it: `open`; `hard_state.read`; append and truncate through `log`, whose `flushes` and
 `prepare_job` run in workers; `dispatch` up to the commit index; `save_snapshot` and `checkpoint_job` now and
 then; `close`. One thread owns the store; what a worker may run says so.
 
@@ -29,6 +29,7 @@ from log.consume_queues import ConsumeQueues
 from log.disk import Disk, StoreLock
 from log.dispatch import Allowance, Dispatch, Dispatcher, queue_ends_of_entries
 from log.entry_log import EntryLog
+from log.entry_reads import file_beginnings, index_at, record_at
 from log.entry_recovery import LogBegin, LogRecovery, RecoveryKind, read_begin
 from log.errors import DamagedLogError, DamagedStateError, LogFault, OutOfRangeError, RecordError
 from log.hard_state import HardStateFile
@@ -242,7 +243,7 @@ class Store:
         """
         if size == NO_RECORD_BYTES:
             size = None
-        return peek(self.log.record_at(physical_offset, size)).store_timestamp
+        return peek(record_at(self.log, physical_offset, size)).store_timestamp
 
     # ---- jobs for workers ----------------------------------------------------------------------------
 
@@ -406,7 +407,7 @@ class Store:
         # that one is damaged, the file behind says how new it is at most.
         files: list[DataFile] = []
         newest_ms = wall_ms
-        for start, index in reversed(list(islice(self.log.file_beginnings(), policy.files_per_pass))):
+        for start, index in reversed(list(islice(file_beginnings(self.log), policy.files_per_pass))):
             try:
                 newest_ms = self.store_time_of(start + HEADER_BYTES)
             except (RecordError, OutOfRangeError, DamagedLogError):
@@ -446,10 +447,10 @@ class Store:
 
         A job that is still out has failed; then nothing becomes durable.
         """
-        job = self.log.flush_job()
+        job = self.log.flushes.job()
         if job is not None:
             job.run()
-            self.log.flushed(job)
+            self.log.flushes.done(job)
 
     def raise_format(self, number: int, written_by: str) -> None:
         """Notes a newer format, durably. Raises DiskFullError, FlushError, DiskError."""
@@ -466,8 +467,8 @@ class Store:
         """
         try:
             self.flush()
-            if not self.log.damaged and not self.log.flush_is_out:
-                self.log.flush_note()
+            if not self.log.damaged and not self.log.flushes.is_out:
+                self.log.flushes.flush_note()
                 self._write_checkpoint(commit_index)
                 self._disk.remove(ABORT)
                 self._disk.sync_directory(".")
@@ -526,7 +527,7 @@ class Store:
         if dispatched >= log.first_index and (queues or index_from is not None):
             begin = log.first_index
             if not queues and index_from is not None and index_from > log.first_position:
-                begin = log.index_at(index_from - HEADER_BYTES)
+                begin = index_at(log, index_from - HEADER_BYTES)
             self._dispatcher.run(begin, dispatched, wall_ms)
             known = set() if notes is None else {(note.topic, note.queue_id) for note in notes.queues}
             for queue in [queue for queue in self.queues if (queue.topic, queue.queue_id) not in known]:

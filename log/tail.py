@@ -11,6 +11,8 @@ from log.disk import MappedFile
 from log.segments import Segments
 
 _PIECE_BYTES = 1 << 20
+_NOWHERE = 1 << 62
+"""Behind the end of any file."""
 
 
 class PrepareStep:
@@ -64,36 +66,40 @@ class PrepareJob:
 class Tail:
     """The writer's end of one sequence. `start`, `mapped` and `buffer` are the file being written.
 
-    Positions are absolute. Pages before `prepared_end` are ready. `_next_end` is the end of those that are ready in the
-    next file, 0 if none are. `generation` grows when the tail moves other than forward: a job of an earlier one has
-    prepared pages that mean nothing any more.
+    Positions are absolute. Pages before `prepared_end` are ready. Up to `limit` no write fails: it is in this file,
+    and leaves `kept_bytes` of it free. `_next_end` is the end of the pages that are ready in the next file, 0 if none
+    are. `generation` grows when the tail moves other than forward: a job of an earlier one has prepared pages that mean
+    nothing any more.
     """
 
     __slots__ = (
         "_ahead",
         "_next_end",
         "_step",
+        "_usable_bytes",
         "buffer",
         "enough",
         "generation",
+        "limit",
         "mapped",
         "prepared_end",
         "segments",
         "start",
     )
 
-    def __init__(self, segments: Segments, ahead_bytes: int, step_bytes: int) -> None:
+    def __init__(self, segments: Segments, ahead_bytes: int, step_bytes: int, kept_bytes: int = 0) -> None:
         self.segments = segments
+        self._usable_bytes = segments.file_bytes - kept_bytes
         self._ahead = min(ahead_bytes, segments.file_bytes)
         self._step = min(step_bytes, self._ahead)
         self.enough = self._ahead - self._step
         """Nothing need be made ready as long as the writer has more bytes than this left before `prepared_end`."""
         self.generation = 0
-        self.start = -1
+        self.start = _NOWHERE
         self.mapped: MappedFile
         self._next_end = 0
         self.buffer = memoryview(b"")
-        self.prepared_end = 0
+        self.prepared_end = self.limit = 0
 
     def move_to(self, position: int) -> None:
         """Makes the file of `position` the one being written; it is the last one, or is created."""
@@ -103,7 +109,7 @@ class Tail:
             self.segments.adopt(start, self.segments.create(start))
         self.generation += 1
         self._use(start)
-        self.prepared_end = position
+        self.set_prepared(position)
         self._next_end = 0
 
     def ensure_next(self, end: int) -> None:
@@ -118,15 +124,15 @@ class Tail:
     def roll(self) -> None:
         """Goes on to the next file, which `ensure_next` made ready."""
         start = self.start + self.segments.file_bytes
-        self.prepared_end = max(self.prepared_end, self._next_end, start)
         self._use(start)
+        self.set_prepared(max(self.prepared_end, self._next_end, start))
 
     def ensure(self, end: int) -> None:
         """Makes the pages up to `end` (in the current file) ready, now. Raises DiskFullError."""
         if self.prepared_end < end:
             target = min(max(end, self.prepared_end + self._step), self.start + self.segments.file_bytes)
             self.mapped.prepare(self.prepared_end - self.start, target - self.start)
-            self.prepared_end = target
+            self.set_prepared(target)
 
     def ensure_through(self, end: int) -> None:
         """Makes everything up to `end` ready, over as many files as it takes, without going there.
@@ -140,7 +146,7 @@ class Tail:
                 segments.adopt(start, segments.create(start))
             piece_end = min(end, start + segments.file_bytes)
             segments.mapping(start).prepare(self.prepared_end - start, piece_end - start)
-            self.prepared_end = piece_end
+            self.set_prepared(piece_end)
 
     def wanted(self, position: int) -> Iterable[PrepareStep]:
         """Yields what should be made ready when the writer is at `position`; nothing while enough is ready."""
@@ -167,7 +173,12 @@ class Tail:
                 return
             self.segments.adopt(step.start, step.mapped)
         if current and step.begin <= self.prepared_end:
-            self.prepared_end = max(self.prepared_end, step.done_end)
+            self.set_prepared(max(self.prepared_end, step.done_end))
+
+    def set_prepared(self, end: int) -> None:
+        """Pages before `end` are ready, and none behind it."""
+        self.prepared_end = end
+        self.limit = min(end, self.start + self._usable_bytes)
 
     def _use(self, start: int) -> None:
         self.start = start

@@ -3,83 +3,112 @@
 A start looks through the last data files only (`log.entry_recovery`), and brings the units of their entries in line.
 Those of older entries are held against the entries' headers when they are used, which costs nothing where it matters:
 readers and followers live at the log's end.
+
+Where many units are damaged a node that runs must not stand still until all are made: a reader gets an error for the
+time being, and its next try, or the scrubber, goes on from there. Before a node runs nobody waits, and all are made.
 """
 
+from typing import Protocol
+
+from log.damage_met import DamageMet
+from log.disk import MappedFile
 from log.entry_index import EntryIndex
 from log.errors import DamagedEntryError, DamagedLogError
 from log.layout import END_MAGIC, ENTRY_MAGIC, HEADER, HEADER_BYTES, MARKER_BYTES, UNIT, UNIT_BYTES
-from log.segments import Segments
+
+_PIECE_UNITS = 4096 // UNIT_BYTES
+"""The units of a page: what is damaged together, and made together."""
+
+PIECES_AT_ONCE = 16
+"""So many pieces are made for one reader: some milliseconds' work."""
 
 
-def checked_unit(
-    index: int, entries: EntryIndex, data: Segments, units: Segments, first_position: int, end_position: int
-) -> tuple[int, int, int]:
-    """Returns (position, size, term) of an entry that is in the log, whose bytes are [first_position, end_position).
+class Held(Protocol):
+    """The log whose units they are: entries from `first_index` on, bytes [first_position, end_position)."""
 
-    Raises DamagedEntryError when the data file does not say it either.
+    first_index: int
+    first_position: int
+    end_position: int
+    file_bytes: int
+    damage: DamageMet
+
+    def file_at(self, start: int) -> MappedFile:
+        """Returns the data file that begins at `start`."""
+
+
+def checked_unit(log: Held, units: EntryIndex, index: int) -> tuple[int, int, int]:
+    """Returns (position, size, term) of an entry that is in the log.
+
+    Raises DamagedEntryError when the data file does not say it either; or not yet, in a node that runs.
     """
+    pieces = 0
+    while (unit := _sound_unit(log, units, index)) is None:
+        first, position = _first_damaged(log, units, index)
+        if pieces == PIECES_AT_ONCE and log.damage.tell is not None:
+            raise _error(log, position, f"the unit of entry {first} is damaged, and of others up to {index}")
+        made = []
+        for number in range(first, min(index, first + _PIECE_UNITS - 1) + 1):
+            position, size, term = _entry_at(log, position, number)
+            made.append(UNIT.pack(ENTRY_MAGIC, position, size, number, term))
+            position += size
+        units.correct(first, b"".join(made))
+        pieces += 1
+    return unit
+
+
+def _sound_unit(log: Held, units: EntryIndex, index: int) -> tuple[int, int, int] | None:
+    """Returns a unit that leads to its entry; None if it does not."""
     try:
-        unit = entries.unit(index)
+        unit = units.unit(index)
     except DamagedLogError:
-        pass
-    else:
-        if _names_entry(unit, index, data, first_position, end_position):
-            return unit
-    _rebuild_file_of(index, data, units, first_position, end_position)
-    return entries.unit(index)
-
-
-def _names_entry(
-    unit: tuple[int, int, int], index: int, data: Segments, first_position: int, end_position: int
-) -> bool:
+        return None
     position, size, term = unit
-    start = data.start_of(position)
-    at = position - start
-    if not first_position <= position < end_position or at + HEADER_BYTES > data.file_bytes:
-        return False
-    header = HEADER.unpack_from(data.mapping(start).buffer, at)
-    return header[:5] == (ENTRY_MAGIC, size, index, term, position)
+    at = position % log.file_bytes
+    if not log.first_position <= position < log.end_position or at + HEADER_BYTES > log.file_bytes:
+        return None
+    header = HEADER.unpack_from(log.file_at(position - at).buffer, at)
+    return unit if header[:5] == (ENTRY_MAGIC, size, index, term, position) else None
 
 
-def _rebuild_file_of(
-    index: int, data: Segments, units: Segments, first_position: int, end_position: int
-) -> None:
-    """Writes the units of the entries of the data file in which entry `index` lies, up to a damaged one behind it.
+def _first_damaged(log: Held, units: EntryIndex, index: int) -> tuple[int, int]:
+    """Returns an entry whose unit is damaged behind one whose unit is not, and the end of the one before it.
 
-    Raises DamagedEntryError for one that comes before, or is `index`.
+    It is `index`, which is damaged, or one before it, near if few are damaged. O(log n).
     """
-    begin, found = first_position, -1
-    for start in data.starts:
-        position = max(start, first_position)
-        if position >= end_position:
-            break
-        first = HEADER.unpack_from(data.mapping(start).buffer, position - start)[2]
-        if first > index:
-            break
-        begin, found = position, first
-    start = data.start_of(begin)
-    buffer = data.mapping(start).buffer
-    at = begin - start
-    while start + at < end_position and at + HEADER_BYTES + MARKER_BYTES <= data.file_bytes:
-        magic, size, number, term, position, *_ = HEADER.unpack_from(buffer, at)
-        if magic == END_MAGIC:
-            break
-        if magic != ENTRY_MAGIC or number != found or position != start + at or size < HEADER_BYTES:
-            if found > index:
-                return  # the unit that is wanted is made; who needs those behind it meets the damage
-            raise DamagedEntryError(data.path(start), at, f"it does not hold entry {found}", start + at)
-        _write_unit(units, number, UNIT.pack(ENTRY_MAGIC, position, size, number, term))
-        at += size
-        found += 1
-    if found <= index:
-        raise DamagedEntryError(data.path(start), at, f"it does not hold entry {index}", start + at)
+    low, high, step = index - 1, index, 1
+    while low >= log.first_index and _sound_unit(log, units, low) is None:
+        high, step = low, 2 * step
+        low = max(index - step, log.first_index - 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _sound_unit(log, units, middle) is None:
+            high = middle
+        else:
+            low = middle
+    before = _sound_unit(log, units, low) if low >= log.first_index else None
+    return high, log.first_position if before is None else before[0] + before[1]
 
 
-def _write_unit(units: Segments, index: int, unit: bytes) -> None:
-    byte = index * UNIT_BYTES
-    start = units.start_of(byte)
-    mapped = units.mapping(start)
-    at = byte - start
-    if mapped.buffer[at : at + UNIT_BYTES] != unit:
-        mapped.prepare(at, at + UNIT_BYTES, touch=False)
-        mapped.buffer[at : at + UNIT_BYTES] = unit
+def _entry_at(log: Held, position: int, index: int) -> tuple[int, int, int]:
+    """Returns (position, size, term) of the entry that begins at `position`, or in the next file behind an end marker.
+
+    Raises DamagedEntryError if that is not entry `index`.
+    """
+    at = position % log.file_bytes
+    buffer = log.file_at(position - at).buffer
+    next_start = position - at + log.file_bytes
+    if (
+        at + HEADER_BYTES + MARKER_BYTES > log.file_bytes or HEADER.unpack_from(buffer, at)[0] == END_MAGIC
+    ) and next_start < log.end_position:
+        position, at, buffer = next_start, 0, log.file_at(next_start).buffer
+    if at + HEADER_BYTES <= log.file_bytes:
+        magic, size, number, term, found, *_ = HEADER.unpack_from(buffer, at)
+        fits = HEADER_BYTES < size <= min(log.file_bytes - MARKER_BYTES - at, log.end_position - position)
+        if fits and (magic, number, found) == (ENTRY_MAGIC, index, position):
+            return position, size, term
+    raise _error(log, position, f"it does not hold entry {index}")
+
+
+def _error(log: Held, position: int, problem: str) -> DamagedEntryError:
+    at = position % log.file_bytes
+    return DamagedEntryError(log.file_at(position - at).path, at, problem, position)

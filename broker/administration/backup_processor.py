@@ -33,6 +33,7 @@ from broker.requests.errors import RequestError
 from broker.requests.processing import Place, Route
 from broker.requests.responses import reply
 from broker.settings.tables import NodeSettings
+from log.entry_reads import check_run
 from log.errors import DamagedEntryError
 
 LEASE_NS: Final = 60_000_000_000
@@ -169,7 +170,7 @@ class BackupProcessor:
                 return
             try:
                 run = log.run(index, backup.last_index, SLICE_BYTES)
-                log.check_run(index, run)
+                check_run(log, index, run)
             except DamagedEntryError as error:
                 # It is repaired meanwhile, if somebody has it whole.
                 reply(connection, command, ResponseCode.SYSTEM_BUSY, str(error))

@@ -16,6 +16,7 @@ from broker.state.topic_rules import WAITING_TOPICS
 from broker.state.waiting_messages import destination
 from broker.statistics.events import Event, Events
 from log.consume_queue import ConsumeQueue
+from log.entry_reads import record_at
 from log.errors import DamagedLogError, OutOfRangeError, RecordError
 from log.layout import HEADER_BYTES
 from log.record import Record, decode_record, peek
@@ -52,7 +53,7 @@ def delivery_of(
     Raises `log.errors.DamagedEntryError`: it may be whole again later.
     """
     try:
-        record = decode_record(state.store.log.record_at(physical_offset, size))
+        record = decode_record(record_at(state.store.log, physical_offset, size))
     except (OutOfRangeError, RecordError) as error:
         log.warning("waiting message dropped", reason=str(error))
         return None
@@ -91,8 +92,8 @@ def count_delivered(
             return done
         if unit is None or unit[0] < entry_log.first_position:
             continue
-        delivery = entry_log.record_at(entry_log.position_of(entry) + HEADER_BYTES)
-        waiting = decode_record(entry_log.record_at(unit[0], unit[1]))
+        delivery = record_at(entry_log, entry_log.position_of(entry) + HEADER_BYTES)
+        waiting = decode_record(record_at(entry_log, unit[0], unit[1]))
         if not _is_delivery(delivery, waiting, delivered_properties):
             return done
     return len(offsets)

@@ -16,6 +16,7 @@ from broker.requests.connection import Connection
 from broker.requests.errors import RequestError
 from broker.requests.processing import Place, Route
 from broker.state.topic_rules import INTERNAL_TOPIC
+from log.entry_reads import index_at, record_at
 from log.errors import OutOfRangeError, RecordError
 from log.index_file import StepBudget
 from log.layout import HEADER_BYTES
@@ -42,8 +43,8 @@ def committed_record(replica: State, physical_offset: int) -> memoryview | None:
     """
     log = replica.store.log
     try:
-        record = log.record_at(physical_offset)
-        if log.index_at(physical_offset - HEADER_BYTES) > replica.applied_index:
+        record = record_at(log, physical_offset)
+        if index_at(log, physical_offset - HEADER_BYTES) > replica.applied_index:
             return None
         head = peek(record)
     except (OutOfRangeError, RecordError):

@@ -12,6 +12,7 @@ from broker.remoting.codes import ResponseCode
 from broker.remoting.headers import PullMessageHeader
 from log.consume_queue import NO_RECORD_BYTES, ConsumeQueue
 from log.entry_log import EntryLog
+from log.entry_reads import check_record
 from log.errors import DamagedEntryError, OutOfRangeError
 from log.record import is_message_at, peek
 
@@ -132,7 +133,7 @@ class QueueReads:
                             end = offset
                             break
                         if physical_offset < checked or offset < checked_offset:
-                            log.check_record(physical_offset)
+                            check_record(log, physical_offset)
                         properties = _properties(record)
                         work_left -= sql.work(len(properties))
                         if not sql.matches(properties):
@@ -145,7 +146,7 @@ class QueueReads:
                         result.position = physical_offset
                 except OutOfRangeError:
                     if length != NO_RECORD_BYTES and not _is_gone(queue, offset, physical_offset, log):
-                        log.doubt_units()
+                        log.damage.doubt_units()
                         damaged = True
                         end = offset
                         break
@@ -183,11 +184,11 @@ def whole_part(replica: State, header: PullMessageHeader, result: PullResult) ->
     for number, physical_offset, offset in result.cold:
         record = result.records[number]
         try:
-            is_right = log.check_record(physical_offset) == len(record) and is_message_at(
+            is_right = check_record(log, physical_offset) == len(record) and is_message_at(
                 record, header.topic, header.queue_id, offset
             )
             if not is_right:
-                log.doubt_units()  # the unit leads to another message
+                log.damage.doubt_units()  # the unit leads to another message
         except (DamagedEntryError, OutOfRangeError):  # damaged, or deleted since the pull was read
             is_right = False
         if not is_right:

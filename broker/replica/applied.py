@@ -22,6 +22,7 @@ from broker.state.snapshot import StateSnapshot, state_written
 from broker.state.writing import ROWS_AT_ONCE, Written
 from broker.statistics.timings import Timings
 from log.dispatch import Allowance, Arrival
+from log.entry_reads import check_run, index_of
 from log.errors import DamagedEntryError, DamagedLogError, DiskFullError
 from log.store import Store
 
@@ -133,9 +134,9 @@ class AppliedState:
             if entries.end_of(self.index) >= entries.checked_position:
                 return upto
             run = entries.run(first, upto, CHECKED_BYTES)
-            entries.check_run(first, run)
+            check_run(entries, first, run)
         except DamagedLogError as error:
-            damaged = entries.index_of(error.position) if isinstance(error, DamagedEntryError) else None
+            damaged = index_of(entries, error.position) if isinstance(error, DamagedEntryError) else None
             if damaged is not None and damaged > first:
                 return damaged - 1
             self._room.dispatch_due_ns = now_ns + DAMAGED_NS

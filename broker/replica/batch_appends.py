@@ -19,6 +19,7 @@ from log.batch import BatchColumns
 from log.batch_entries import Shared, encode_each, encode_entries
 from log.columns import RUN_FROM, Places
 from log.entry_log import EntryLog
+from log.entry_room import make_room_for, make_room_for_all
 from log.errors import DiskFullError
 from log.layout import HEADER_BYTES
 from log.record import RECORD_BYTES_WITHOUT_VARIABLE_PARTS, SHORT_TOPIC_BYTES_MAX
@@ -131,7 +132,7 @@ class BatchAppends:
         slice_messages = self._slice_messages
         if count > slice_messages:
             # Room for all, or nothing is begun. What fits into one slice asks for what it needs exactly.
-            self._log.make_room_for(count, int(sizes.sum()), int(sizes.max()))
+            make_room_for(self._log, count, int(sizes.sum()), int(sizes.max()))
         self._raft.grant(count)
         for at in range(0, count, slice_messages):
             if batch.is_lost:
@@ -176,7 +177,7 @@ class BatchAppends:
             self._store_host,
             common.reconsume_times,
         )
-        positions = entry_log.make_room_for_all(sizes)
+        positions = make_room_for_all(entry_log, sizes)
         key = (common.topic, common.queue_id)
         first_offset = self._uncommitted.queue_end(key)
         # All are encoded before the first is appended: one that cannot be raises here.

@@ -13,7 +13,8 @@ import structlog
 
 from broker.replica.recovering import RecoveringFile
 from broker.requests.deadline import NEVER
-from log.entry_log import EntryLog, FlushJob
+from log.entry_log import EntryLog
+from log.flushes import FlushJob
 from raft.core import Raft
 from raft.effects import RecoveryChanged
 
@@ -75,7 +76,7 @@ class Durability:
         """
         self.written_index = last_index = self._log.last_index
         # In this order: written back, then noted as acknowledged, and only then acknowledged.
-        self._log.write_back()
+        self._log.flushes.write_back()
         self._recovering.acknowledged(last_index)
         self._raft.persisted(last_index, self._raft.log_generation, now_ns)
 
@@ -104,10 +105,10 @@ class Durability:
         if not self.sync:
             self.flush_due_ns = now_ns + self._interval_ns
         self._flushed_position = self._log.end_position
-        job = self._log.flush_job()
+        job = self._log.flushes.job()
         if job is None and now_ns >= self._note_due_ns:
             self._note_due_ns = NEVER
-            job = self._log.note_job()
+            job = self._log.flushes.note_job()
         if job is not None:
             self.flushing = True
             self._generation = self._raft.log_generation
@@ -117,8 +118,8 @@ class Durability:
         """The job has run without an error. In synchronous mode raft may have effects then."""
         assert self.flushing, "a flush comes back once"
         self.flushing = False
-        durable = self._log.flushed(job)
-        self._note_due_ns = now_ns + _NOTE_NS if self._log.note_waits else NEVER
+        durable = self._log.flushes.done(job)
+        self._note_due_ns = now_ns + _NOTE_NS if self._log.flushes.note_waits else NEVER
         if self.sync:
             self._raft.persisted(durable, self._generation, now_ns)
 

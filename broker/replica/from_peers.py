@@ -19,6 +19,7 @@ from broker.statistics.events import Event, Events
 from broker.statistics.timings import Timings
 from log.entry_log import EntryLog
 from log.entry_range import EntryRange
+from log.entry_room import make_room_for_range
 from log.errors import DamagedRangeError, DiskFullError
 from log.layout import HEADER_BYTES
 from log.record import SMALLEST_RECORD_BYTES, stored_at
@@ -100,7 +101,7 @@ class FromPeers:
             room.before_recovery_ends(now_ns)
         if entries is not None and entries.first_index <= self._log.last_index + 1 and not raft.lacks_room:
             try:
-                self._log.make_room_for_range(entries)
+                make_room_for_range(self._log, entries)
             except DiskFullError as error:
                 room.for_entries(error, now_ns)
         self._entries, self._snapshot = entries, snapshot

@@ -10,6 +10,7 @@ import structlog
 from broker.replica.proposals import Waiter
 from broker.replica.replica import Replica
 from broker.requests.errors import NotServingError
+from log.entry_room import make_room
 from log.errors import DiskError, DiskFullError
 from raft.configuration import Change
 from raft.errors import RaftError
@@ -28,7 +29,7 @@ def change_membership(replica: Replica, change: Change, address: str | None, wai
     DiskFullError, and `raft.errors.ConfigurationError`.
     """
     replica.leadership.check_may_append(despite_full_disk=True)
-    replica.store.log.make_room(CONFIGURATION_BYTES_MAX)  # raft counts the entry as appended before it is
+    make_room(replica.store.log, CONFIGURATION_BYTES_MAX)  # raft counts the entry as appended before it is
     replica.members.propose(change, address, waiter, replica.time.now_ns)
     try:
         replica.carry_out()

@@ -1,6 +1,6 @@
 """Committed entries that this node's disk has damaged: who holds them whole is asked, and they are put back.
 
-Readers find them (`EntryLog.check_record`), and the scrubber, which reads everything now and then (scrubbing.py). One
+Readers find them (log/entry_reads.py), and the scrubber, which reads everything now and then (scrubbing.py). One
 place at a time is asked for, of one peer after the other: any node that has the entries committed may lend them. Why
 what comes back is what was there says log/entry_repair.py. It counts as repaired when it is on the disk.
 
@@ -19,7 +19,8 @@ from broker.replica.loads import Loads
 from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER
 from broker.statistics.events import Event, Events
-from log.entry_log import EntryLog, FlushJob
+from log.entry_log import EntryLog
+from log.entry_reads import check_run, index_of
 from log.entry_repair import put_back
 from log.errors import (
     DamagedEntryError,
@@ -28,6 +29,7 @@ from log.errors import (
     DamagedRangeError,
     OutOfRangeError,
 )
+from log.flushes import FlushJob
 
 LENT_BYTES_MAX: Final = 256 * 1024
 """The bytes of one answer, unless a single entry is larger: checked on both sides within a turn."""
@@ -100,7 +102,7 @@ class Repairs:
         self.repaired = 0
         self.due_ns = NEVER
         """When `look` is to be called; NEVER while nothing is damaged."""
-        log.damage_met = self._told
+        log.damage.tell = self._told
         self.suspect: Callable[[int], None] = lambda now_ns: None
         """Called with the time for damage whose place in the log is not known: all of it is to be gone over."""
 
@@ -125,11 +127,11 @@ class Repairs:
     def look(self, now_ns: int) -> None:
         """Takes up what readers have found, and asks the next peer if it is time for that."""
         log = self._log
-        while log.damage_seen:
-            position, error = log.damage_seen.popitem()
+        while log.damage.entries:
+            position, error = log.damage.entries.popitem()
             self._seen(position, error, now_ns)
-        if log.units_doubted:
-            log.units_doubted = False
+        if log.damage.units_doubted:
+            log.damage.units_doubted = False
             self.suspect(now_ns)
         if self._asked is not None:
             if now_ns < self._asked[2]:
@@ -144,7 +146,7 @@ class Repairs:
         self._plan()
 
     def _seen(self, position: int, error: DamagedEntryError, now_ns: int) -> None:
-        index = self._log.index_of(position)
+        index = index_of(self._log, position)
         if index is None:
             self.suspect(now_ns)
         else:
@@ -298,9 +300,9 @@ class Repairs:
         while last >= first:
             try:
                 run = log.run(first, last, LENT_BYTES_MAX)
-                log.check_run(first, run)
+                check_run(log, first, run)
             except DamagedEntryError as error:
-                damaged = log.index_of(error.position)
+                damaged = index_of(log, error.position)
                 last = first - 1 if damaged is None else damaged - 1
             except (DamagedLogError, OutOfRangeError):
                 break

@@ -64,8 +64,8 @@ from broker.statistics.timings import Timings
 from broker.trace import TraceWriter
 from log import cuts
 from log.cold_reads import ColdReads
-from log.entry_log import FlushJob
 from log.errors import DiskFullError
+from log.flushes import FlushJob
 from log.hard_state import HardState as StoredHardState
 from log.snapshot import Snapshot
 from log.store import RecoveryReport, Store

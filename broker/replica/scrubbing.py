@@ -17,10 +17,10 @@ import structlog
 
 from broker.replica.repairs import Repairs
 from broker.requests.deadline import NEVER
-from log.entry_log import FlushJob
-from log.entry_repair import correct_marker, correct_units, whole_again
+from log.entry_repair import correct_marker, whole_again
 from log.entry_scrub import EntryScrub
 from log.errors import DamagedEntryError, DamagedLogError
+from log.flushes import FlushJob
 from log.index_scrub import IndexScrub, IndexScrubber
 from log.queue_scrub import QueueScrub
 from log.snapshot import SnapshotScrub
@@ -199,7 +199,7 @@ class Scrubbing:
     def _take_entries(self, job: EntryScrub, now_ns: int) -> None:
         entries = self._store.log
         if job.units:
-            changed = correct_units(entries, job.index, b"".join(job.units))
+            changed = entries.index.correct(job.index, b"".join(job.units))
             for mapped, begin, _ in changed:
                 error = DamagedLogError(mapped.path, begin, "it does not say where the entries are")
                 self._repairs.note_found("index units", error, now_ns)

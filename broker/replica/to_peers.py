@@ -17,6 +17,7 @@ from broker.replica.membership import Membership
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from log.entry_log import EntryLog, Run
+from log.entry_reads import check_run, index_of
 from log.errors import DamagedEntryError
 from raft.core import Raft
 from raft.effects import Role, Send, SnapshotNeeded
@@ -37,7 +38,7 @@ def clip(entries: EntryLog, bytes_max: int, first_index: int, last_index: int) -
         try:
             return entries.run(first_index, last_index, bytes_max)
         except DamagedEntryError as error:
-            damaged = entries.index_of(error.position)
+            damaged = index_of(entries, error.position)
             if damaged is None or damaged <= first_index:
                 return Run(first_index, error.position, memoryview(b""))
             last_index = damaged - 1
@@ -79,7 +80,7 @@ class ToPeers:
             if not run.body:
                 return
             try:
-                self._log.check_run(effect.message.prev_index + 1, run)
+                check_run(self._log, effect.message.prev_index + 1, run)
             except DamagedEntryError:
                 return
             frame = RaftFrame(effect.message, run.position, body=run.body)

@@ -17,6 +17,7 @@ from broker.retention.waiting import first_waiting_position
 from broker.settings.live import LiveSettings
 from broker.settings.tables import RetentionSettings
 from log.disk import Disk
+from log.entry_reads import file_beginnings
 from log.errors import DamagedLogError, DiskFullError
 from log.retention import RetentionPolicy
 
@@ -60,7 +61,7 @@ def delete_expired(
     first_index = entry_log.first_index
     try:
         removed = delete()
-        _, second = next(entry_log.file_beginnings(), (0, 0))
+        _, second = next(file_beginnings(entry_log), (0, 0))
         if not removed and second > store.snapshot_index + 1:
             # Nothing goes that the snapshot does not cover; whether the first file may go shows behind a new one, which
             # is there at once unless the state is large: then the next look finds it.

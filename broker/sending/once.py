@@ -76,6 +76,7 @@ from broker.sending.properties import SentProperties
 from broker.sending.responses import send_fields
 from broker.state.topic_rules import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from log.batch import batch_columns
+from log.entry_reads import index_at, record_at
 from log.errors import DamagedLogError, OutOfRangeError, RecordError
 from log.layout import HEADER_BYTES
 from log.message_id import offset_message_ids
@@ -275,7 +276,7 @@ class OnceSends:
         # The messages of a batch follow each other in the log, where a lost leader may have cut them off.
         first = peek(record)
         offsets = [first.physical_offset]
-        index = store.log.index_at(first.physical_offset) + 1
+        index = index_at(store.log, first.physical_offset) + 1
         step = store.options.batch_messages
         for at in range(1, len(keys), step):
             if at > 1:
@@ -306,7 +307,7 @@ class OnceSends:
         for key in keys:
             while index <= appends.applied_index:
                 offset = log.position_of(index) + HEADER_BYTES
-                record = log.record_at(offset)
+                record = record_at(log, offset)
                 index += 1
                 if _is(record, topic, topic, key):
                     found.append(offset)
@@ -326,7 +327,7 @@ class OnceSends:
             for offset in store.index.query(place, key, _CANDIDATES_MAX, 0, _LATEST, least_offset=floor + 1):
                 if offset < oldest_offset:
                     try:
-                        record = store.log.record_at(offset)
+                        record = record_at(store.log, offset)
                     except OutOfRangeError:
                         continue
                     if _is(record, topic, place, key):

@@ -45,6 +45,7 @@ from broker.state.transaction_records import (
 )
 from broker.state.waiting_messages import destination
 from broker.transactions.decisions import Decisions, records_with_key
+from log.entry_reads import record_at
 from log.errors import DamagedLogError, DiskFullError, EntryTooLargeError, OutOfRangeError, RecordError
 from log.message_id import offset_message_id, parse_offset_message_id
 from log.properties import (
@@ -207,7 +208,7 @@ class TransactionChecks:
         if unit is None:
             return None
         try:
-            record = store.log.record_at(unit[0], unit[1])
+            record = record_at(store.log, unit[0], unit[1])
             return record, peek(record)
         except (OutOfRangeError, RecordError) as error:
             log.warning("half message dropped", offset=half_offset, reason=str(error))

@@ -45,6 +45,7 @@ from broker.peers.protocol import Frame, RaftFrame
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.headers import SendMessageResponseHeader
 from broker.replica.operator_requests import transfer_leadership
+from log.entry_reads import record_at
 from log.message_id import parse_offset_message_id
 from log.record import decode_record
 from raft import Role
@@ -268,7 +269,7 @@ class Scenario:
             queue = store.queues.get("T", number)
             units = [] if queue is None else queue.units(0, queue.max_offset)
             bodies = [
-                decode_record(store.log.record_at(position, size), 0).body for position, size, _ in units
+                decode_record(record_at(store.log, position, size), 0).body for position, size, _ in units
             ]
             self.lines.append(f"queue {number}: {b' '.join(bodies).decode() or 'empty'}")
 

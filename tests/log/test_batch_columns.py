@@ -8,6 +8,7 @@ import pytest
 from log import batch
 from log.batch import BatchColumns, BatchItem, batch_columns, batch_items, encode_batch
 from log.batch_entries import Shared, encode_each, encode_entries
+from log.entry_room import make_room_for_all
 from log.errors import RecordError
 from log.record import MAX_PROPERTIES_BYTES, SYS_FLAG_BORN_HOST_V6, pack_host
 from log.store import Store
@@ -81,7 +82,7 @@ def test_entries_are_the_same_bytes_as_records_appended_alone(seed: int) -> None
             [92 + len(body) + len(properties) for _, body, properties in zip(*items, strict=True)], np.int64
         )
         for log, as_columns in zip(logs, (True, False), strict=True):
-            positions = log.make_room_for_all(sizes)
+            positions = make_room_for_all(log, sizes)
             if as_columns:
                 index = log.last_index + 1
                 for entries in encode_entries(

@@ -33,10 +33,10 @@ def append(log: EntryLog, count: int, term: int = 1) -> None:
 
 
 def flush(log: EntryLog) -> None:
-    job = log.flush_job()
+    job = log.flushes.job()
     assert job is not None
     job.run()
-    log.flushed(job)
+    log.flushes.done(job)
 
 
 def flushed(count: int = 10, *, behind: int = 0) -> tuple[MemoryDisk, EntryLog]:
@@ -100,13 +100,13 @@ def test_what_no_flush_covered_is_an_unfinished_write() -> None:
 
 def test_a_power_failure_leaves_the_note_that_was_flushed() -> None:
     disk, log = flushed()
-    assert log.note_waits
-    job = log.note_job()
+    assert log.flushes.note_waits
+    job = log.flushes.note_job()
     assert job is not None
-    assert log.flush_job() is None, "one job is out at a time"
+    assert log.flushes.job() is None, "one job is out at a time"
     job.run()
-    log.flushed(job)
-    assert (log.note_waits, log.note_job()) == (False, None)
+    log.flushes.done(job)
+    assert (log.flushes.note_waits, log.flushes.note_job()) == (False, None)
     append(log, 2)
     flush(log)
     after = disk.crash(lambda path, page: False)
@@ -134,12 +134,12 @@ def test_an_orderly_stop_leaves_the_whole_note() -> None:
 def test_an_entry_that_was_cut_while_its_flush_ran_is_not_noted() -> None:
     disk, log = flushed()
     append(log, 3)
-    job = log.flush_job()
+    job = log.flushes.job()
     assert job is not None
     cuts.truncate(log, 7)
     append(log, 1, term=2)
     job.run()
-    log.flushed(job)
+    log.flushes.done(job)
     again, report = opened(disk.kill())
     assert (report.kind, again.last_index) == (RecoveryKind.CLEAN, 8)
     empty_from(disk, log, 8)

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from log import cuts
-from log.entry_log import EntryLog, FlushJob
+from log.entry_log import EntryLog
+from log.entry_reads import index_at, record_at
 from log.entry_recovery import RecoveryKind
+from log.entry_room import make_room_for_all
 from log.errors import (
     DamagedLogError,
     DamagedRangeError,
@@ -21,6 +23,7 @@ from log.errors import (
     FlushError,
     OutOfRangeError,
 )
+from log.flushes import FlushJob
 from log.options import StoreOptions
 from log.tail import PrepareJob
 from tests.log.memory_disk import MemoryDisk
@@ -93,15 +96,15 @@ def test_records_are_found_by_offset() -> None:
     log = filled(MemoryDisk(), [b"a" * size for size in range(1, 60)])
     for index in range(59):
         offset = log.position_of(index) + 48
-        assert bytes(log.record_at(offset)) == b"a" * (index + 1)
-        assert bytes(log.record_at(offset, index + 1)) == b"a" * (index + 1)
-        assert log.index_at(log.position_of(index)) == index
-        assert log.index_at(log.position_of(index) + 1) == index
+        assert bytes(record_at(log, offset)) == b"a" * (index + 1)
+        assert bytes(record_at(log, offset, index + 1)) == b"a" * (index + 1)
+        assert index_at(log, log.position_of(index)) == index
+        assert index_at(log, log.position_of(index) + 1) == index
     for bad in (-1, 0, 47, 49, 50, log.end_position, log.end_position + 48, 1 << 40):
         with pytest.raises(OutOfRangeError):
-            log.record_at(bad)
+            record_at(log, bad)
     with pytest.raises(OutOfRangeError):
-        log.record_at(log.position_of(58) + 48, 60)
+        record_at(log, log.position_of(58) + 48, 60)
 
 
 def test_a_log_of_term_0_is_refused_by_name(disk: MemoryDisk) -> None:
@@ -128,29 +131,29 @@ def test_clip_takes_as_much_as_fits() -> None:
 
 def test_a_failed_flush_never_counts(disk: MemoryDisk) -> None:
     log = filled(disk, [b"x"] * 3)
-    job = log.flush_job()
+    job = log.flushes.job()
     assert job is not None
     disk.flush_fails = True
     with pytest.raises(FlushError):
         job.run()
     log.append(1, b"y")
     assert log.durable_index == -1
-    assert log.flush_job() is None, "the job is still out, for ever"
+    assert log.flushes.job() is None, "the job is still out, for ever"
 
 
 def test_entries_truncated_and_rewritten_during_a_flush_are_not_durable(disk: MemoryDisk) -> None:
     log = filled(disk, [b"x"] * 5)
-    job = log.flush_job()
+    job = log.flushes.job()
     assert job is not None
     cuts.truncate(log, 1)
     for _ in range(6):
         log.append(2, b"other")
     job.run()
-    assert log.flushed(job) == 1
-    job = log.flush_job()
+    assert log.flushes.done(job) == 1
+    job = log.flushes.job()
     assert job is not None
     job.run()
-    assert log.flushed(job) == 7
+    assert log.flushes.done(job) == 7
 
 
 def test_a_full_disk_refuses_appends_and_recovers_when_space_is_freed(disk: MemoryDisk) -> None:
@@ -166,7 +169,7 @@ def test_a_full_disk_refuses_appends_and_recovers_when_space_is_freed(disk: Memo
     else:
         pytest.fail("the disk was never full")
     assert log.last_index == count - 1
-    assert bytes(log.record_at(log.position_of(count - 1) + 48)) == bytes(100)
+    assert bytes(record_at(log, log.position_of(count - 1) + 48)) == bytes(100)
     after = disk.kill()
     assert open_log(after).last_index == count - 1
     with pytest.raises(DiskFullError):
@@ -186,13 +189,13 @@ def test_room_for_many_is_room_for_all_or_a_refusal_that_changes_nothing(sizes: 
         log.append(1, b"before")
         disk.free_pages = free_pages
         try:
-            log.make_room_for_all(np.array(sizes, np.int64))
+            make_room_for_all(log, np.array(sizes, np.int64))
         except DiskFullError:
             outcomes.add("refused")
             assert log.last_index == 0
             assert open_log(disk.kill()).last_index == 0
             disk.free_pages = 1000
-            log.make_room_for_all(np.array(sizes, np.int64))
+            make_room_for_all(log, np.array(sizes, np.int64))
         else:
             outcomes.add("taken")
         disk.free_pages = 0
@@ -204,7 +207,7 @@ def test_room_for_many_is_room_for_all_or_a_refusal_that_changes_nothing(sizes: 
 def test_room_for_an_entry_larger_than_a_file_is_refused() -> None:
     log = open_log(MemoryDisk())
     with pytest.raises(EntryTooLargeError):
-        log.make_room_for_all(np.array([10, FILE]))
+        make_room_for_all(log, np.array([10, FILE]))
 
 
 def test_slices_outlive_deletion_and_the_log() -> None:
@@ -322,7 +325,7 @@ class LogModel(RuleBasedStateMachine):
 
     @rule(sizes=st.lists(st.integers(0, 200), max_size=12))
     def make_room(self, sizes: list[int]) -> None:
-        self.log.make_room_for_all(np.array(sizes, np.int64))
+        make_room_for_all(self.log, np.array(sizes, np.int64))
         end = self.log.end_position
         for size in sizes:
             end = self.log.next_position(size, end) + size + 48
@@ -377,7 +380,7 @@ class LogModel(RuleBasedStateMachine):
 
     @rule()
     def begin_flush(self) -> None:
-        job = self.log.flush_job()
+        job = self.log.flushes.job()
         if job is not None:
             assert self.flush is None
             self.flush, self.flush_last = job, self.last
@@ -385,7 +388,7 @@ class LogModel(RuleBasedStateMachine):
 
     @rule()
     def write_back(self) -> None:
-        self.log.write_back()
+        self.log.flushes.write_back()
         self.written = self.last
 
     @precondition(lambda self: self.flush)
@@ -394,7 +397,7 @@ class LogModel(RuleBasedStateMachine):
         assert self.flush is not None
         self.flush.run()
         self.durable = max(self.durable, self.flush_last)
-        assert self.log.flushed(self.flush) == self.durable
+        assert self.log.flushes.done(self.flush) == self.durable
         self.flush = None
 
     @rule()
@@ -458,7 +461,7 @@ class LogModel(RuleBasedStateMachine):
         assert log.durable_index == self.durable
         runs: list[tuple[int, int]] = []
         for index, (term, body) in enumerate(self.entries, self.first):
-            assert bytes(log.record_at(log.position_of(index) + 48)) == body
+            assert bytes(record_at(log, log.position_of(index) + 48)) == body
             if not runs or runs[-1][1] != term:
                 runs.append((index, term))
         assert log.term_runs() == runs

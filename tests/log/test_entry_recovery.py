@@ -6,6 +6,7 @@ import pytest
 
 from log import cuts
 from log.entry_log import EntryLog
+from log.entry_reads import record_at
 from log.entry_recovery import LogRecovery, RecoveryKind
 from log.errors import DamagedRangeError, DamagedStateError
 from log.options import StoreOptions
@@ -38,7 +39,7 @@ def recover(
 
 def contents(log: EntryLog) -> list[bytes]:
     return [
-        bytes(log.record_at(log.position_of(index) + 48))
+        bytes(record_at(log, log.position_of(index) + 48))
         for index in range(log.first_index, log.last_index + 1)
     ]
 
@@ -246,10 +247,10 @@ def test_power_failures_lose_nothing_that_was_flushed(seed: int) -> None:
             log.append(term, body)
             model.append((term, body))
         elif action < 0.9:
-            job = log.flush_job()
+            job = log.flushes.job()
             if job is not None:
                 job.run()
-                durable = log.flushed(job)
+                durable = log.flushes.done(job)
         elif durable < log.last_index:
             cuts.truncate(log, rng.randrange(durable, log.last_index))
             del model[log.last_index + 1 :]
@@ -262,7 +263,7 @@ def test_power_failures_lose_nothing_that_was_flushed(seed: int) -> None:
     for index in range(log.last_index + 1):
         expected_term, expected = model[index]
         assert log.term_of(index) == expected_term
-        assert bytes(log.record_at(log.position_of(index) + 48)) == expected
+        assert bytes(record_at(log, log.position_of(index) + 48)) == expected
     cuts.cut_damage(log)
     log.append(term, b"goes on")
     again, report = EntryLog.open(after.kill(), "d", options)
@@ -277,10 +278,10 @@ def test_a_truncation_is_durable_when_it_returns() -> None:
     log, _ = EntryLog.open(disk, "d", options)
     for number in range(10):
         log.append(1, bytes([number]) * 1000)
-    job = log.flush_job()
+    job = log.flushes.job()
     assert job is not None
     job.run()
-    assert log.flushed(job) == 9
+    assert log.flushes.done(job) == 9
     cuts.truncate(log, 2)
     again, report = EntryLog.open(disk.crash(lambda path, page: False), "d", options)
     assert (again.last_index, report.kind) == (2, RecoveryKind.CLEAN)
@@ -304,10 +305,10 @@ def test_the_unit_of_an_entry_that_was_lost_does_not_speak_against_the_next_one(
     cuts.cut_damage(log)
     assert log.last_index == 0
     log.append(2, b"next")
-    job = log.flush_job()
+    job = log.flushes.job()
     assert job is not None
     job.run()
-    assert log.flushed(job) == 1
+    assert log.flushes.done(job) == 1
     log, report = recover(disk.crash(lambda path, page: False))
     assert report.kind is RecoveryKind.CLEAN
     assert contents(log) == [b"kept", b"next"]

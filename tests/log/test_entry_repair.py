@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from log.entry_log import EntryLog
-from log.entry_repair import correct_marker, correct_units, put_back, whole_again
+from log.entry_repair import correct_marker, put_back, whole_again
 from log.errors import DamagedRangeError
-from log.layout import ENTRY_MAGIC, HEADER, HEADER_BYTES, UNIT_BYTES
+from log.layout import ENTRY_MAGIC, HEADER, HEADER_BYTES, UNIT, UNIT_BYTES
 from tests.log.damaged_logs import FILE, data_files, logs, things_of
 from tests.log.memory_disk import MemoryDisk
 
@@ -40,7 +40,8 @@ def test_damaged_entries_and_units_are_put_back_to_the_byte_and_durably(data: st
     # The place of the first one is told by its unit, or by the unit before.
     for index in data.draw(st.lists(st.sampled_from([*range(first, last + 1)]), unique=True)):
         start, at = divmod(index * UNIT_BYTES, 5 * UNIT_BYTES)
-        disk.files[f"d/index/{start * 5 * UNIT_BYTES:020d}"].seen[at + 20] ^= 1
+        at += data.draw(st.integers(0, UNIT_BYTES - 1))
+        disk.files[f"d/index/{start * 5 * UNIT_BYTES:020d}"].seen[at] ^= 1 << data.draw(st.integers(0, 7))
     differing, flush = put_back(log, log.check_range(lent, first, position))
     assert differing == len(hit)
     assert contents(disk) == before
@@ -48,6 +49,27 @@ def test_damaged_entries_and_units_are_put_back_to_the_byte_and_durably(data: st
     for place in (position, position + len(lent) - 1):
         file = data_files(disk)[place - place % FILE]
         assert file.durable[place % FILE] == file.seen[place % FILE]
+
+
+@given(st.data())
+def test_an_entry_is_put_back_whose_unit_names_another_place_of_the_log(data: st.DataObject) -> None:
+    disk = MemoryDisk()
+    log = data.draw(logs(disk))
+    before = contents(disk)
+    first = data.draw(st.integers(1, log.last_index))
+    run = log.run(first, data.draw(st.integers(first, log.last_index)))
+    lent = bytes(run.body)
+    elsewhere = data.draw(
+        st.integers(0, log.end_position - HEADER_BYTES - 1).filter(lambda place: place != run.position)
+    )
+    UNIT.pack_into(
+        log.index.tail.segments.mapping(first // 5 * 5 * UNIT_BYTES).buffer,
+        first % 5 * UNIT_BYTES,
+        *(ENTRY_MAGIC, elsewhere, HEADER_BYTES + 1, first, log.term_of(first)),
+    )
+    data_files(disk)[run.position - run.position % FILE].seen[run.position % FILE + 3] ^= 1
+    put_back(log, log.check_range(lent, first, run.position))
+    assert contents(disk) == before
 
 
 @given(st.data(), st.sampled_from(["index", "term", "position", "checksum", "body", "end"]))
@@ -96,9 +118,9 @@ def test_units_are_written_where_they_differ_and_only_there(data: st.DataObject)
     start = index // 5 * 5 * UNIT_BYTES
     path = f"d/index/{start:020d}"
     units = log.check_range(lent, first, position).units
-    assert correct_units(log, first, units) == []
+    assert log.index.correct(first, units) == []
     disk.files[path].seen[index * UNIT_BYTES - start + bit // 8] ^= 1 << bit % 8
-    ((mapped, begin, end),) = correct_units(log, first, units)
+    ((mapped, begin, end),) = log.index.correct(first, units)
     assert mapped.path == path
     assert begin <= index * UNIT_BYTES - start < end
     assert contents(disk) == before

@@ -15,6 +15,7 @@ from itertools import product
 import pytest
 
 from log import cuts
+from log.entry_reads import record_at
 from log.entry_recovery import RecoveryKind
 from log.hard_state import HardState
 from log.layout import HEADER_BYTES
@@ -64,10 +65,10 @@ def started(disk: MemoryDisk, options: StoreOptions) -> Store:
 
 
 def flush(store: Store) -> None:
-    job = store.log.flush_job()
+    job = store.log.flushes.job()
     assert job is not None
     job.run()
-    store.log.flushed(job)
+    store.log.flushes.done(job)
 
 
 def send(store: Store, number: int, word: bytes, term: int = 1) -> None:
@@ -83,7 +84,7 @@ def filled(options: StoreOptions, *, noted: bool = True) -> tuple[FailingDisk, S
     for number in range(FLUSHED + 1):
         send(store, number, b"flushed")
     flush(store)
-    store.log.flush_note()
+    store.log.flushes.flush_note()
     if noted:
         store.dispatch(35, NOW)
         store.save_snapshot(35, b"state")
@@ -93,7 +94,7 @@ def filled(options: StoreOptions, *, noted: bool = True) -> tuple[FailingDisk, S
         store.checkpointed(job)
     for number in range(FLUSHED + 1, FLUSHED + 4):
         send(store, number, b"written")
-    store.log.write_back()
+    store.log.flushes.write_back()
     for path in store.log.unit_files_since(0):
         disk.flush_file(path)  # nobody asks for that, and the kernel may do it at any time
     return disk, store
@@ -104,7 +105,7 @@ def bodies(store: Store, last_index: int | None = None) -> dict[int, tuple[int, 
     log = store.log
     indices = range(log.first_index, 1 + (log.last_index if last_index is None else last_index))
     return {
-        index: (log.term_of(index), bytes(log.record_at(log.position_of(index) + HEADER_BYTES)))
+        index: (log.term_of(index), bytes(record_at(log, log.position_of(index) + HEADER_BYTES)))
         for index in indices
     }
 

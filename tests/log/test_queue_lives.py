@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 
+from log.entry_reads import record_at
 from log.own_topics import INTERNAL_TOPIC
 from log.snapshot import Snapshot
 from log.store import Store
@@ -43,7 +44,7 @@ def _live(store: Store, lives: tuple[int, ...]) -> None:
 def _bodies(store: Store) -> list[bytes]:
     queue = store.queues.get("T", 0)
     assert queue is not None
-    return [bytes(store.log.record_at(unit[0], unit[1])) for unit in units_of(queue)]
+    return [bytes(record_at(store.log, unit[0], unit[1])) for unit in units_of(queue)]
 
 
 @pytest.mark.parametrize(

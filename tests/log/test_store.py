@@ -10,6 +10,7 @@ import pytest
 from log.consume_queue import ConsumeQueue, MappingPool
 from log.disk import MappedFile
 from log.dispatch import Arrival
+from log.entry_reads import index_at
 from log.entry_recovery import RecoveryKind
 from log.errors import (
     DamagedStateError,
@@ -90,10 +91,10 @@ def checkpoint(store: Store, commit_index: int) -> None:
 
 
 def flush(store: Store) -> int:
-    job = store.log.flush_job()
+    job = store.log.flushes.job()
     if job is not None:
         job.run()
-        store.log.flushed(job)
+        store.log.flushes.done(job)
     return store.log.durable_index
 
 
@@ -808,7 +809,7 @@ def test_the_log_never_begins_with_an_entry_that_may_be_replaced(store: Store) -
     """In seed 3019 it did: power took that entry, and another leader's shorter one belonged into the file before."""
     send_many(store, 100)
     flush(store)
-    last_file_begins = store.log.index_at(store.log.file_starts()[-1])
+    last_file_begins = index_at(store.log, store.log.file_starts()[-1])
     store.dispatch(last_file_begins - 1, NOW)
     store.save_snapshot(last_file_begins - 1, b"state")
     policy = RetentionPolicy(reserved_ms=1000, files_per_pass=100)

@@ -15,7 +15,8 @@ from broker.replica.durability import Durability
 from log import cuts
 from log.checkpoint import ABORT
 from log.consume_queue import ConsumeQueue
-from log.entry_log import EntryLog, FlushJob
+from log.entry_log import EntryLog
+from log.flushes import Flushes, FlushJob
 from log.index_files import IndexFiles, IndexNote
 from log.store import Store
 from tests.simulation.planting import planted
@@ -106,7 +107,7 @@ def page_cache_taken_for_the_disk(patch: pytest.MonkeyPatch) -> None:
     "failed flush of a stop passed over", "found here, by writing down what the shell does", flush="sync"
 )
 def failed_flush_of_a_stop_passed_over(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(EntryLog, "flush_is_out", False)
+    patch.setattr(Flushes, "is_out", False)
 
 
 @planted(
@@ -124,12 +125,12 @@ def orderly_stop_without_the_last_flush(patch: pytest.MonkeyPatch) -> None:
 
 @planted("part of the flush left out", "durable means all of it", flush="sync")
 def part_of_the_flush_left_out(patch: pytest.MonkeyPatch) -> None:
-    original = EntryLog.flush_job
+    original = Flushes.job
 
-    def flush_job(self: EntryLog) -> FlushJob | None:
+    def flush_job(self: Flushes) -> FlushJob | None:
         job = original(self)
         if job is not None:
             job._ranges.pop(0)  # the beginning of what it says it covers is left out
         return job
 
-    patch.setattr(EntryLog, "flush_job", flush_job)
+    patch.setattr(Flushes, "job", flush_job)

@@ -118,11 +118,11 @@ def checkpoint_before_its_entries_are_durable(patch: pytest.MonkeyPatch) -> None
     original = Store.checkpoint_job
 
     def checkpoint_job(self: Store, commit_index: int) -> Any:
-        durable, self.log._durable_index = self.log._durable_index, 1 << 62
+        durable, self.log.flushes.durable_index = self.log.durable_index, 1 << 62
         try:
             return original(self, commit_index)
         finally:
-            self.log._durable_index = durable
+            self.log.flushes.durable_index = durable
 
     patch.setattr(Store, "checkpoint_job", checkpoint_job)
 

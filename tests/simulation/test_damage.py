@@ -12,6 +12,7 @@ from broker.replica.repairs import RepairFlush
 from broker.replica.scrubbing import Scrubbing
 from log import entry_repair
 from log.entry_log import EntryLog
+from log.entry_reads import index_at
 from log.errors import DamagedEntryError
 from log.index_scrub import IndexScrubber
 from log.queue_scrub import QueueScrub
@@ -85,7 +86,7 @@ def first_file_skipped(patch: pytest.MonkeyPatch) -> None:
         log = self._store.log
         start = job.start + log.file_bytes
         return (
-            (log.index_at(start), start)
+            (index_at(log, start), start)
             if start < log.end_position
             else (log.last_index + 1, log.end_position)
         )

@@ -84,7 +84,7 @@ class Group:
             disk = SimulatedDisk(Random(1))
             log, _ = EntryLog.open(disk, options.dledger_directory, options)
             log.append(1, make_record(HEADER_BYTES))
-            job = log.flush_job()
+            job = log.flushes.job()
             assert job is not None
             if name in holders:
                 job.run()

@@ -61,10 +61,10 @@ class Node:
 
     def flushes(self) -> None:
         """All of its log is on its disk, and it knows that."""
-        job = self.log.flush_job()
+        job = self.log.flushes.job()
         if job is not None:
             job.run()
-            self.log.flushed(job)
+            self.log.flushes.done(job)
         self.persisted_index = self.log.last_index
 
 

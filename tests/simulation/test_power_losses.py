@@ -10,6 +10,7 @@ import pytest
 
 from log import cuts
 from log.entry_log import EntryLog
+from log.entry_reads import index_at
 from log.entry_recovery import LogBegin, write_begin
 from log.layout import HEADER_BYTES, file_name
 from log.options import StoreOptions
@@ -258,10 +259,10 @@ def _dark_host(entries: int, body: bytes = b"body") -> tuple[PowerLosses, Any, E
     for number in range(entries):
         begin = log.next_position(size) + HEADER_BYTES
         log.append(1, make_record(begin, queue_offset=number, body=body))
-    job = log.flush_job()
+    job = log.flushes.job()
     assert job is not None
     job.run()
-    log.flushed(job)
+    log.flushes.done(job)
     losses = PowerLosses(GroupModel(), sync_flush=True)
     host: Any = SimpleNamespace(name="n0", disk=disk, options=options, process=object())
     losses.started(host, log)
@@ -314,7 +315,7 @@ def _dark_voter() -> tuple[PowerLosses, Any, EntryLog]:
 
 def _delete_head(host: Any, log: EntryLog) -> None:
     """Deletes the first two files, behind a snapshot, as retention does."""
-    keep = log.index_at(log.file_starts()[2])
+    keep = index_at(log, log.file_starts()[2])
     write_snapshot(host.disk, keep - 1, b"state")
     cuts.delete_before(log, keep)
 
@@ -355,7 +356,7 @@ def test_a_loss_behind_a_deleted_head_is_a_finding(what: str) -> None:
     match what:
         case "an entry":
             host.disk.open(last_file, 4096, create=False).buffer[HEADER_BYTES] ^= 1
-            first_lost = log.index_at(log.file_starts()[-1])
+            first_lost = index_at(log, log.file_starts()[-1])
         case "a file":
             host.disk.remove(data_file(host.options, log.first_position))
             first_lost = log.first_index

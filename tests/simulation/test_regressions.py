@@ -26,8 +26,11 @@ from broker.trace import CommitAdvanced, TraceHeader, TraceWriter, read_trace
 from log import cuts
 from log.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from log.consume_queues import ConsumeQueues, QueueNote
-from log.entry_log import EntryLog, FlushJob
+from log.entry_log import EntryLog
+from log.entry_reads import index_at
+from log.entry_room import make_room
 from log.errors import DiskFullError, FlushError
+from log.flushes import FlushJob
 from log.hard_state import HardState
 from log.layout import HEADER_BYTES, file_name
 from log.options import StoreOptions
@@ -190,7 +193,7 @@ def test_a_flush_that_succeeds_says_nothing_of_an_earlier_one_that_failed(seed: 
     log, _ = EntryLog.open(disk, "dledger", options)
     for _ in range(60):
         log.append(1, bytes(200))
-    job = log.flush_job()
+    job = log.flushes.job()
     assert job is not None
     disk.failing_flushes = 1
     with pytest.raises(FlushError):
@@ -215,7 +218,7 @@ def _store_before_a_flush(disk: SimulatedDisk) -> tuple[Store, FlushJob]:
     store.hard_state.write(HardState(1, "n0"))
     for _ in range(60):
         store.log.append(1, bytes(200))
-    job = store.log.flush_job()
+    job = store.log.flushes.job()
     assert job is not None
     return store, job
 
@@ -278,7 +281,7 @@ def test_a_damaged_unit_of_an_old_entry_is_written_anew_from_the_log(damage: byt
     again, _ = EntryLog.open(disk, "dledger", options, clean_stop=False, checkpoint_index=None)
     assert again.term_runs() == [(0, 1), (50, 2), (100, 3), (150, 4)]
     assert [(again.position_of(index), again.end_of(index)) for index in range(200)] == places
-    assert [again.index_at(begin) for begin, _ in places] == list(range(200))
+    assert [index_at(again, begin) for begin, _ in places] == list(range(200))
 
 
 def test_what_retention_took_while_it_waited_does_not_hide_what_was_delivered() -> None:
@@ -299,7 +302,7 @@ def test_what_retention_took_while_it_waited_does_not_hide_what_was_delivered() 
         _append_record(log, 9, b"")
     replica = cast("Replica", SimpleNamespace(store=SimpleNamespace(log=log)))
     assert count_delivered(replica, queue, (0, 1, 2), announced, without_address) == 2
-    assert cuts.delete_before(log, log.index_at(log.file_starts()[1])) == 1
+    assert cuts.delete_before(log, index_at(log, log.file_starts()[1])) == 1
     assert count_delivered(replica, queue, (0, 1, 2), announced, without_address) == 2
 
 
@@ -320,16 +323,16 @@ def test_a_membership_change_on_a_full_disk_is_refused_as_a_whole() -> None:
     disk.full = True
     while True:
         try:
-            log.make_room(4096)
+            make_room(log, 4096)
         except DiskFullError:
             break
         log.append(1, bytes(4096 - HEADER_BYTES))  # never fails
     end = log.last_index, log.end_position
     with pytest.raises(DiskFullError):
-        log.make_room(4096)
+        make_room(log, 4096)
     assert (log.last_index, log.end_position) == end
     disk.full = False
-    log.make_room(4096)
+    make_room(log, 4096)
     log.append(1, bytes(4096 - HEADER_BYTES))
 
 

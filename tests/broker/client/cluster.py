@@ -32,6 +32,7 @@ from broker.requests.client_sessions import ClientSession
 from broker.requests.line import Line
 from broker.settings.tables import NameServerSettings
 from broker.state.metadata import Metadata
+from log.entry_reads import record_at
 from log.properties import parse_properties
 from log.record import decode_record
 from tests.broker.client.links import Link, Server, Step, World, now_ns
@@ -287,7 +288,7 @@ class Broker(Server):
         found: list[bytes] = []
         while (begin := queue.min_offset + len(found)) < queue.max_offset:
             units = queue.units(begin, queue.max_offset - begin)
-            found += [bytes(store.log.record_at(position, size)) for position, size, _ in units]
+            found += [bytes(record_at(store.log, position, size)) for position, size, _ in units]
         return found
 
     def stored(self, topic: str = "t", queue_id: int = 0) -> list[bytes]:

@@ -207,10 +207,10 @@ def test_age_does_not_delete_what_waits_and_a_full_disk_does(group: Group, clien
     group.skip(3_600_000)
     group.advance(2)
     replica = group.node(group.leader).replica
-    flush = replica.store.log.flush_job()
+    flush = replica.store.log.flushes.job()
     if flush is not None:
         flush.run()
-        replica.store.log.flushed(flush)
+        replica.store.log.flushes.done(flush)
     old = RetentionPolicy(reserved_ms=1000, delete_ratio=1.0, force_ratio=1.0)
     assert delete_expired(replica, old, is_delete_hour=True) == 0
     group.skip(DAY_MS)
@@ -226,10 +226,10 @@ def test_age_does_not_delete_what_waits_and_a_full_disk_does(group: Group, clien
     waiting = first_waiting_position(replica.store, replica.metadata)
     assert waiting is not None
     full = RetentionPolicy(reserved_ms=1 << 60, force_ratio=-1.0)
-    flush = replica.store.log.flush_job()
+    flush = replica.store.log.flushes.job()
     if flush is not None:
         flush.run()
-        replica.store.log.flushed(flush)
+        replica.store.log.flushes.done(flush)
     assert delete_expired(replica, full, is_delete_hour=True) >= 2
     assert replica.store.log.first_position > waiting
     group.skip(DAY_MS)
@@ -257,10 +257,10 @@ def test_a_leader_drops_what_retention_took_before_its_index_knew_all(group: Gro
     assert bodies(client) == [b"soon"]
     replica = group.node(first).replica
     assert replica.store.timers.end == 3
-    flush = replica.store.log.flush_job()
+    flush = replica.store.log.flushes.job()
     if flush is not None:
         flush.run()
-        replica.store.log.flushed(flush)
+        replica.store.log.flushes.done(flush)
     full = RetentionPolicy(reserved_ms=1 << 60, force_ratio=-1.0)
     assert delete_expired(replica, full, is_delete_hour=True) >= 2
     queue = replica.store.timers.queue
@@ -290,10 +290,10 @@ def test_a_leader_delivers_once_what_an_earlier_one_passed_with_its_deleted_head
         client.send("T", bytes(100_000), 1)
     group.advance(1)
     deleter = group.node(group.leader).replica
-    flush = deleter.store.log.flush_job()
+    flush = deleter.store.log.flushes.job()
     if flush is not None:
         flush.run()
-        deleter.store.log.flushed(flush)
+        deleter.store.log.flushes.done(flush)
     full = RetentionPolicy(reserved_ms=1 << 60, force_ratio=-1.0)
     assert delete_expired(deleter, full, is_delete_hour=True) >= 2
     client.send("T", b"soon", 0, at(group, 100))

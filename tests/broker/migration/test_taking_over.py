@@ -18,6 +18,7 @@ from broker.migration.taking_over import STILL_S, TakingOver, Wanted, look_at, p
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.state.release import THIS_RELEASE
+from log.entry_reads import record_at
 from log.own_topics import DEFAULT_DELAY_LEVELS_MS
 from log.record import PHYSICAL_OFFSET_AT, decode_record
 from tests.broker.client.cluster import NAME_SERVER, Broker, Cluster
@@ -121,7 +122,7 @@ async def test_messages_keep_offsets_and_bytes_but_for_their_places(
         queue = store.queues.get("orders", queue_id)
         assert queue is not None
         units = list(queue.units(0, queue.max_offset))
-        moved = [bytes(store.log.record_at(place, size)) for place, size, _ in units]
+        moved = [bytes(record_at(store.log, place, size)) for place, size, _ in units]
         theirs = broker.records("orders", queue_id)
         assert [without_place(record) for record in moved] == [without_place(record) for record in theirs]
         assert [decode_record(record).physical_offset for record in moved] == [place for place, _, _ in units]

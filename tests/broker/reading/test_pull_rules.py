@@ -6,6 +6,7 @@ import pytest
 
 from broker.remoting.bodies import MessageModel
 from broker.remoting.codes import RequestCode, ResponseCode
+from log.entry_reads import record_at
 from log.record import decode_record
 from tests.broker.fields import pull_fields
 from tests.broker.harness import Client, Group, Pulled
@@ -94,7 +95,7 @@ def test_messages_leave_as_views_of_the_log(group: Group) -> None:
     log = group.node(group.leader).replica.store.log
     for view in views:
         assert isinstance(view, memoryview)
-        assert view.obj is log.record_at(decode_record(view).physical_offset).obj
+        assert view.obj is record_at(log, decode_record(view).physical_offset).obj
     group.settle()
     assert len(views) == len(Pulled.of(client.answers[opaque]).records) == 10
 

@@ -8,29 +8,14 @@ import pytest
 from broker.replica.recovering import RecoveringFile, Run
 from broker.state.commands import DeleteTopic
 from log import cuts
-from log.entry_recovery import LogRecovery, RecoveryKind
+from log.entry_recovery import LogBegin, LogRecovery, RecoveryKind
 from log.errors import DamagedLogError
 from log.store import RecoveryReport
 from raft.recovery_loss import Loss
 from tests.broker.harness import Group
 from tests.log.memory_disk import MemoryDisk
 
-SOUND = LogRecovery(
-    kind=RecoveryKind.CLEAN,
-    first_index=0,
-    first_position=0,
-    base_term=0,
-    epoch=0,
-    last_good_index=9,
-    end_position=900,
-    checkpoint_index=None,
-    damaged_file=None,
-    damaged_at=None,
-    reason="",
-    later_index=None,
-    scanned_entries=10,
-    rebuilt_units=0,
-)
+SOUND = LogRecovery(RecoveryKind.CLEAN, LogBegin(), last_good_index=9, end_position=900, scanned_entries=10)
 CRASHED = RecoveryReport(
     log=SOUND,
     clean_stop=False,
@@ -166,7 +151,7 @@ def test_damage_in_the_last_entries_is_no_unfinished_write(power: bool) -> None:
     log = group.node(victim).replica.store.log
     last, at = log.last_index, log.position_of(log.last_index) + 60
     if power:
-        group.run_until(lambda: not log.note_waits, "the note of the flush to be flushed")
+        group.run_until(lambda: not log.flushes.note_waits, "the note of the flush to be flushed")
     group.kill(victim)
     member = group.members[victim]
     member.disk = member.disk.crash(lambda path, page: not power)
@@ -185,7 +170,7 @@ def test_asynchronous_mode_flushes_the_note_with_the_next_interval_and_rests_the
     client.send("T", b"one")
     group.advance(3)
     replicas = [member.alive.replica for member in group.alive()]
-    assert not any(replica.store.log.note_waits for replica in replicas)
+    assert not any(replica.store.log.flushes.note_waits for replica in replicas)
     flushes = [replica.timings.flush.count for replica in replicas]
     group.advance(10)
     assert [replica.timings.flush.count for replica in replicas] == flushes
@@ -199,7 +184,7 @@ def test_the_note_of_the_last_flush_is_flushed_once_when_the_log_rests() -> None
     group.converge()
     group.advance(1)
     replicas = [member.alive.replica for member in group.alive()]
-    assert not any(replica.store.log.note_waits for replica in replicas)
+    assert not any(replica.store.log.flushes.note_waits for replica in replicas)
     flushes = [replica.timings.flush.count for replica in replicas]
     group.advance(20)
     assert [replica.timings.flush.count for replica in replicas] == flushes, "nothing to note, no flush"
@@ -210,7 +195,7 @@ def test_the_note_of_the_last_flush_is_flushed_once_when_the_log_rests() -> None
     group.advance(1)
     rested = [replica.timings.flush.count for replica in replicas]
     assert [rest - before for rest, before in zip(rested, busy, strict=True)] == [1, 1, 1]
-    assert not any(replica.store.log.note_waits for replica in replicas)
+    assert not any(replica.store.log.flushes.note_waits for replica in replicas)
 
 
 def test_a_group_of_one_does_not_start_over_damage_in_its_last_entry() -> None:

@@ -14,6 +14,7 @@ from broker.replica.replica import Replica
 from broker.state.topic_rules import SCHEDULE_TOPIC
 from broker.statistics.events import Event
 from log.consume_queue import UNIT_BYTES as QUEUE_UNIT_BYTES
+from log.entry_reads import index_at
 from log.errors import DamagedEntryError
 from log.layout import HEADER_BYTES, UNIT_BYTES
 from tests.broker.fields import pull_fields
@@ -91,7 +92,7 @@ def entry_of(replica: Replica, offset: int) -> int:
     assert queue is not None
     unit = queue.unit(offset)
     assert unit is not None
-    return replica.store.log.index_at(unit[0] - HEADER_BYTES)
+    return index_at(replica.store.log, unit[0] - HEADER_BYTES)
 
 
 def same_files(group: Group, what: str) -> bool:
@@ -159,7 +160,7 @@ def test_an_end_marker_is_written_anew() -> None:
     group = group_of()
     damage = Damage(group, group.follower)
     log = damage.replica.store.log
-    behind = log.index_at(FILE)
+    behind = index_at(log, FILE)
     end = log.end_of(behind - 1)
     damage.flip(damage.path_of_data(0), end + 3)
     group.run_until(old_files_are_the_same(group), "the marker is back")
@@ -426,7 +427,7 @@ def test_deliveries_that_wait_for_a_damaged_message_say_so() -> None:
         assert queue is not None
         unit = queue.unit(0)
         assert unit is not None
-        damage.entry(damage.replica.store.log.index_at(unit[0] - HEADER_BYTES), HEADER_BYTES + 90)
+        damage.entry(index_at(damage.replica.store.log, unit[0] - HEADER_BYTES), HEADER_BYTES + 90)
     with capture_logs() as lines:
         group.advance(8)
     (told,) = [line for line in lines if line["event"] == "deliveries wait"]

@@ -21,7 +21,7 @@ from broker.state.commands import Command, CommitOffsets, DeleteGroup, DeleteTop
 from broker.state.metadata import Metadata
 from broker.state.topic_rules import topic_config
 from log.batch import BatchItem, encode_batch
-from log.index_file import IndexFiles
+from log.index_files import IndexFiles
 from tests.broker.harness import SMALL_STORE, Client, Group
 
 SLICE = 10
