@@ -3,8 +3,9 @@
 What is copied: nothing of a read that begins with a frame's start, except that headers and bodies up to
 ``BODY_COPY_MAX`` are sliced out (cheaper than a memoryview, and a command that waits in a long poll does
 not keep the whole read alive); larger bodies are memoryviews of the bytes they arrived in. The incomplete
-frame at the end of a read is kept as pieces and joined once, when it is whole, so a 16 MiB body in small
-pieces costs one copy.
+frame at the end of a read is kept as pieces of its own and joined once, when it is whole, so a 16 MiB body in small
+pieces costs one copy. Very small pieces are joined before that: each is an object, which takes more memory than it
+brings bytes. So what is held takes little more than `pending_size` says, however it was sent.
 
 All limits of bytes are known from a frame's first 8 bytes, so a connection never holds more than one frame and one
 read. That of fields is seen to before any of them is made: whoever sends a frame has not shown an account yet.
@@ -37,6 +38,10 @@ CLIENT_FIELDS_MAX = 128
 
 NO_OPAQUE = -1
 """The opaque of the response to a request whose own is not known. Clients count from 0 on."""
+
+PIECE_BYTES_LEAST = 1024
+"""The pieces of an incomplete frame have so many bytes on average, but for a few."""
+_PIECES_FEW = 16
 
 _FRAME_START = struct.Struct(
     ">II"
@@ -90,7 +95,7 @@ class FrameDecoder:
         self._max_frame_size = max_frame_size
         self._header_bytes_max = header_bytes_max
         self._fields_max = fields_max
-        self._pending: list[bytes | memoryview] = []
+        self._pending: list[bytes] = []
         self._pending_size = 0
         self._needed = 4
         self._error: FrameError | None = None
@@ -99,6 +104,11 @@ class FrameDecoder:
     def pending_size(self) -> int:
         """Bytes held of a frame that is not whole; not 0 at a stream's end means that it was cut off."""
         return self._pending_size
+
+    def forget(self) -> None:
+        """Frees what is held of a frame that is not whole. To be called when the rest of it does not come any more."""
+        self._pending = []
+        self._pending_size = 0
 
     def feed(self, data: bytes) -> list[RemotingCommand]:
         """The commands completed by ``data``, in order.
@@ -113,6 +123,9 @@ class FrameDecoder:
             self._pending.append(data)
             self._pending_size += len(data)
             if self._pending_size < self._needed:
+                count = len(self._pending)
+                if count > _PIECES_FEW and count * PIECE_BYTES_LEAST > self._pending_size:
+                    self._pending = [b"".join(self._pending)]
                 return []
             data = b"".join(self._pending)
             self._pending.clear()
@@ -161,7 +174,7 @@ class FrameDecoder:
             self._keep(data, at, 8)
 
     def _keep(self, data: bytes, at: int, needed: int) -> None:
-        self._pending.append(memoryview(data)[at:])
+        self._pending.append(data[at:])  # a view would keep all of the read, and what else came with it
         self._pending_size = len(data) - at
         self._needed = needed
 

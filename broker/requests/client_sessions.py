@@ -125,6 +125,7 @@ class ClientSession:
     def lost(self) -> None:
         """Hears that the connection is closed. To be called once."""
         sessions = self._sessions
+        self._decoder.forget()
         sessions.incomplete.holds(self.connection, 0)
         sessions.unread.lost(self.connection)
         del sessions.open[self.connection]

@@ -49,12 +49,14 @@ class Place:
             self._taken = False
             self._join(None)
             self._places.taken -= 1
+            self._leave = None
 
     def lost(self) -> None:
         """Another gets the place."""
+        leave = self._leave
         self.free()
-        if self._leave is not None:
-            self._leave()
+        if leave is not None:
+            leave()
 
     def _join(self, crowd: "Crowd[Place] | None") -> None:
         if self._crowd is not None and self._crowd is not crowd:

@@ -114,6 +114,9 @@ class SocketConnection:
                 await self._read_to_its_end(received, receive_bytes)
         finally:
             self.close()
+            self._received = (
+                _drop  # it knows this connection: together they would wait for the garbage collector
+            )
         if self._refused is not None:
             raise self._refused
 

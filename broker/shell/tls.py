@@ -36,7 +36,8 @@ HANDSHAKE_S: Final = 10.0
 """A handshake that takes longer, in seconds, is given up."""
 
 _TLS_HANDSHAKE: Final = 0x16
-_RECEIVE_BYTES: Final = 65_536
+_RECORD_BYTES: Final = 16 * 1024
+"""The most that a record carries, and that is read at once: to read more makes room for more."""
 
 _DECRYPTED_AT_ONCE: Final = 8 * 1024
 """Between two of these is looked at what they brought; in a handshake, so much is received at once."""
@@ -123,7 +124,7 @@ class TlsSession:
         waiting = self._incoming.pending  # what came with the end of the handshake counts, too
         size = 0
         try:
-            while piece := self._ssl.read(_RECEIVE_BYTES):
+            while piece := self._ssl.read(_RECORD_BYTES):
                 pieces.append(piece)
                 size += len(piece)
             self.ended = True

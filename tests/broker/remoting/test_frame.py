@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import struct
+import sys
 import time
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -182,6 +184,34 @@ def test_large_body_in_small_pieces() -> None:
         commands += decoder.feed(data[start : start + 1000])
     assert [command.body for command in commands] == [body]
     assert decoder.pending_size == 0
+
+
+@pytest.mark.parametrize("piece", [2, 60, 500, 4000])
+def test_what_is_held_of_a_frame_takes_little_more_memory_than_it_has_bytes(piece: int) -> None:
+    """Bounds on memory count bytes, and who sends them chooses the pieces."""
+    total, decoder = 200_000, FrameDecoder()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        decoder.feed(struct.pack(">II", 1 << 20, 100))
+        for number in range(total // piece):
+            assert decoder.feed(bytes([number & 0xFF]) * piece) == []
+        held, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert decoder.pending_size >= total - piece
+    assert held - before < 1.2 * decoder.pending_size
+    assert most - before < 2.5 * decoder.pending_size, "pieces are joined once in a while"
+
+
+def test_nothing_is_kept_of_whole_frames_that_came_with_the_beginning_of_one() -> None:
+    data = encode(request(105, {"topic": "T"})) * 500
+    data += data[:9]
+    before = sys.getrefcount(data)
+    decoder = FrameDecoder()
+    assert len(decoder.feed(data)) == 500
+    assert decoder.pending_size == 9
+    assert sys.getrefcount(data) == before
 
 
 def test_pending_size_tells_a_cut_off_stream() -> None:

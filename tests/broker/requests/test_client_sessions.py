@@ -75,6 +75,15 @@ def test_what_is_no_frame_closes_behind_the_requests_before_it(rig: Rig) -> None
     assert [(entry["event"], entry["reason"]) for entry in logs] == [("connection closed", "oversized")]
 
 
+def test_what_is_held_of_a_frame_goes_with_its_connection(rig: Rig) -> None:
+    """It waited for the garbage collector, and whoever was closed for holding memory went on holding it."""
+    session = rig.connect("a")
+    session.received(data(10)[:-1])
+    assert session._decoder.pending_size
+    session.lost()
+    assert session._decoder.pending_size == 0
+
+
 @pytest.mark.parametrize("end", ["what is no frame", "sweep", "too much held", "its user"])
 def test_what_comes_on_a_connection_that_is_to_be_closed_is_ignored(
     monkeypatch: pytest.MonkeyPatch, end: str
