@@ -145,6 +145,7 @@ class OneSend(Call):
         self._outgoing = outgoing
         self._choice = choice
         self._ended = ended
+        self.opaque = 0  # that of no request
         self._limit_ns = sender.timeout_ns if timeout_s is None else int(timeout_s * 1e9)
         self._over_ns = 0
         """The time at which the send is over; 0 before it has begun."""

@@ -127,14 +127,28 @@ def _lost(error: trio.BrokenResourceError | trio.ClosedResourceError) -> OSError
     return ConnectionError(str(error) or "connection was closed on this side")
 
 
-class _TrioTaskGroup:
-    """A nursery in the form of `TaskGroup`."""
+@trio.lowlevel.enable_ki_protection
+async def _uninterrupted(function: Callable[..., Awaitable[None]], *arguments: object) -> None:
+    await function(*arguments)
 
-    def __init__(self, nursery: trio.Nursery) -> None:
+
+class _TrioTaskGroup:
+    """A nursery in the form of `TaskGroup`.
+
+    Tasks of the client's own, which are those in shielded groups and all that these start, are never interrupted by
+    Ctrl-C between two steps of Python: that would leave a connection with a request half begun. Trio then raises
+    KeyboardInterrupt in the program's main task, where it is at home.
+    """
+
+    def __init__(self, nursery: trio.Nursery, *, shielded: bool = False) -> None:
         self._nursery = nursery
+        self._shielded = shielded
 
     def start_soon(self, function: Callable[..., Awaitable[None]], *arguments: object) -> None:
-        self._nursery.start_soon(function, *arguments)
+        if self._shielded or trio.lowlevel.currently_ki_protected():
+            self._nursery.start_soon(_uninterrupted, function, *arguments)
+        else:
+            self._nursery.start_soon(function, *arguments)
 
     def cancel(self) -> None:
         self._nursery.cancel_scope.cancel()
@@ -150,7 +164,7 @@ async def _task_group(shielded: bool) -> AsyncIterator[TaskGroup]:
                     shield=True
                 ):  # or a cancellation now would leave the host without an owner
                     hosted = await nursery.start(_host_shielded)
-                yield _TrioTaskGroup(hosted)
+                yield _TrioTaskGroup(hosted, shielded=True)
             else:
                 yield _TrioTaskGroup(nursery)
     except BaseExceptionGroup as group:

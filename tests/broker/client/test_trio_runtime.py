@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trio
+import trio.testing
 
 from broker.client.transport.runtime import TaskGroup, drop_bytes
 from broker.client.transport.trio_runtime import TrioRuntime
@@ -120,3 +121,28 @@ async def test_shielded_tasks_outlive_the_cancelled_body() -> None:
             await body(group)
     assert scope.cancelled_caught
     assert finished == ["task", "body"]
+
+
+async def test_tasks_of_the_client_are_not_interrupted_by_ctrl_c() -> None:
+    """An interruption in the middle of a request's beginning ended a program with an AttributeError."""
+    runtime = TrioRuntime()
+    protected: dict[str, bool] = {}
+
+    async def note(name: str) -> None:
+        protected[name] = trio.lowlevel.currently_ki_protected()
+
+    async def begin_another() -> None:
+        async with runtime.task_group() as inner:
+            inner.start_soon(note, "begun by a task of the client")
+
+    async with runtime.task_group(shielded=True) as own, runtime.task_group() as group:
+        own.start_soon(note, "of the client")
+        own.start_soon(begin_another)
+        group.start_soon(note, "of the program")
+        await trio.testing.wait_all_tasks_blocked()
+        own.cancel()
+    assert protected == {
+        "of the client": True,
+        "begun by a task of the client": True,
+        "of the program": False,
+    }
