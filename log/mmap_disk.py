@@ -231,6 +231,9 @@ class MmapDisk:
     `locked_bytes_max`, as far as the system allows.
     """
 
+    file_class: type[MmapFile] = MmapFile
+    """What `open` makes; tests that take a store's power away have a kind of their own (broker/testing/power.py)."""
+
     def __init__(
         self, root: str | Path, *, lock_memory: bool = False, locked_bytes_max: int = LOCKED_BYTES_MAX
     ) -> None:
@@ -268,7 +271,7 @@ class MmapDisk:
                     raise DiskError(path, "opening", f"it has {present} bytes, not {size}")
                 if present < size:
                     os.ftruncate(descriptor, size)
-                return MmapFile(path, descriptor, size, self.locker, buffered=buffered)
+                return self.file_class(path, descriptor, size, self.locker, buffered=buffered)
             except BaseException:
                 os.close(descriptor)
                 raise

@@ -56,7 +56,8 @@ VIP_PORT_DISTANCE: Final = 2
 class BrokerServer:
     """One broker. `serve` runs it until it is cancelled or `stop` is called."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, disk: MmapDisk | None = None, boot: str | None = None) -> None:
+        """With a `disk` its store is there, instead of where the settings say; `boot` goes before the machine's."""
         self._settings = settings
         self._stopping = Stopping(log)
         client_tls = server_context(settings.tls)
@@ -79,7 +80,7 @@ class BrokerServer:
         if settings.observe.trace:
             self._trace = TraceFile(Path(settings.observe.trace), settings.node.id, settings.node.group)
         bound_port = self._client_listener.getsockname()[1]
-        self._disk = MmapDisk(Path(settings.storage.path), lock_memory=settings.storage.lock_memory)
+        self._disk = disk or MmapDisk(Path(settings.storage.path), lock_memory=settings.storage.lock_memory)
         self.node = build_node(
             settings,
             self._disk,
@@ -91,7 +92,7 @@ class BrokerServer:
             hour_of_day=local_hour,
             process_facts=self._process_facts,
             advertised=settings.advertised_address(bound_port),
-            boot=machine_clock(),
+            boot=machine_clock() if boot is None else boot,
             memory_bytes=machine_memory_bytes(),
             stopwatch=time.perf_counter_ns,
         )

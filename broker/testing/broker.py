@@ -17,7 +17,7 @@ import structlog
 import trio
 
 from broker.client.threaded.own_thread import OwnThread, waited
-from broker.testing.servers import Servers, serving
+from broker.testing.servers import Flush, Servers, serving
 
 Result = TypeVar("Result")
 
@@ -60,13 +60,20 @@ class RunningBroker(str):
         """Kill a node, as ``kill -9`` would. Raises ValueError for one that does not run."""
         self._thread.call(self._servers.kill, node)
 
-    def start(self, node: str) -> None:
-        """Start a node that was killed; it has what it had stored. Raises ValueError for one that runs."""
+    def start(self, *nodes: str) -> None:
+        """Start these nodes again, or all that do not run. Raises ValueError for one that runs."""
 
         async def start() -> None:
-            self._servers.start(node)
+            self._servers.start(*nodes)
 
         self._thread.call(start)
+
+    def lose_power(self, *nodes: str) -> None:
+        """End these nodes, or all, as if their machines lost power at once: what was not flushed is gone.
+
+        Start them again with `start`. Raises ValueError for one that there is not.
+        """
+        self._thread.call(self._servers.lose_power, *nodes)
 
     def create_topic(self, topic: str, queues: int = 4) -> None:
         """Create a topic. Topics that are sent to come into being by themselves, with 4 queues, too."""
@@ -82,11 +89,15 @@ class broker:  # noqa: N801 - it is used as a function
 
     ``nodes`` are the nodes of the group: with 3 it goes on when one is killed. Its files are in memory where Linux has
     room for that, else in a temporary directory, and are gone at the end; in ``directory`` they stay, and are there for
-    the next one. It listens on free ports of the loopback interface. All of them are known to this process only.
+    the next one. ``flush`` says when a message is acknowledged (docs/configuration.md). It listens on free ports of the
+    loopback interface. All of them are known to this process only.
     """
 
-    def __init__(self, *, nodes: int = 1, directory: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self, *, nodes: int = 1, directory: str | os.PathLike[str] | None = None, flush: Flush = "async"
+    ) -> None:
         self._nodes = nodes
+        self._flush = flush
         self._directory = directory
         self._files = ExitStack()
         self._thread: OwnThread[Servers] | None = None
@@ -95,7 +106,7 @@ class broker:  # noqa: N801 - it is used as a function
         if not structlog.is_configured():
             _log_to_logging()
         directory = Path(self._directory or self._files.enter_context(_temporary_directory()))
-        servers = serving(directory, self._nodes, keep=self._directory is not None)
+        servers = serving(directory, self._nodes, flush=self._flush, keep=self._directory is not None)
         self._thread = OwnThread(servers, "trivet.testing")
         return self._thread.open()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Literal
 
 import trio
 
@@ -19,18 +20,23 @@ from broker.settings.tables import (
     StorageSettings,
 )
 from broker.shell.broker_server import BrokerServer
+from broker.shell.machine import machine_clock
 from broker.shell.name_server import NameServerProcess
+from broker.testing.power import Power, PoweredDisk
 from broker.tools.cluster.ports import PortReservations
 from broker.tools.cluster.query import cluster_info
 
 HOST = "127.0.0.1"
+Flush = Literal["sync", "async"]
 _LOOK_AGAIN_S = 0.005
 
 
 class Servers:
     """The running servers. All of it is called in their event loop."""
 
-    def __init__(self, directory: Path, nodes: int, ports: PortReservations, tasks: trio.Nursery) -> None:
+    def __init__(
+        self, directory: Path, nodes: int, flush: Flush, ports: PortReservations, tasks: trio.Nursery
+    ) -> None:
         self._tasks = tasks
         self._running: dict[str, tuple[BrokerServer, trio.CancelScope, trio.Event]] = {}
         self._name_server = NameServerProcess(NameServerSettings(listen=f"{HOST}:0", kv_config_path=""))
@@ -40,15 +46,17 @@ class Servers:
         peers = {node: f"{HOST}:{ports.reserve(0, 'peers')}" for node in ids}
         self._settings = {
             node: self._settings_of(
-                node, f"{HOST}:{ports.reserve(0, 'clients')}", peers if nodes > 1 else {}, directory
+                node, f"{HOST}:{ports.reserve(0, 'clients')}", peers if nodes > 1 else {}, directory, flush
             )
             for node in ids
         }
+        self._power = {node: Power(directory / node) for node in ids}
         tasks.start_soon(self._name_server.serve)
-        for node in ids:
-            self.start(node)
+        self.start()
 
-    def _settings_of(self, node: str, listen: str, peers: dict[str, str], directory: Path) -> Settings:
+    def _settings_of(
+        self, node: str, listen: str, peers: dict[str, str], directory: Path, flush: Flush
+    ) -> Settings:
         return Settings(
             node=NodeSettings(id=node, listen=listen, name_servers=(self.name_server,)),
             broker=BrokerSettings(register_interval_ms=1000),
@@ -57,6 +65,7 @@ class Servers:
             ),
             storage=StorageSettings(
                 path=str(directory / node),
+                flush=flush,
                 data_file_bytes=16 << 20,
                 entry_index_file_bytes=32 * 16384,
                 consume_queue_file_bytes=20 * 4096,
@@ -68,12 +77,22 @@ class Servers:
             retention=RetentionSettings(disk_clean_percent=95, disk_force_percent=99, disk_full_percent=99),
         )
 
-    def start(self, node: str) -> None:
-        """Start a node that does not run. Raises ValueError for one that does, or that there is not."""
-        if node not in self._settings or node in self._running:
-            raise ValueError(f"{node} is no node that could be started: {', '.join(self._settings)}")
+    def start(self, *nodes: str) -> None:
+        """Start these nodes, or all that do not run. Raises ValueError for one that does, or that there is not."""
+        stopped = [node for node in self._settings if node not in self._running]
+        for node in nodes:
+            if node not in stopped:
+                raise ValueError(
+                    f"{node} is no node that could be started: {', '.join(stopped) or 'all run'}"
+                )
+        for node in nodes or stopped:
+            self._start(node)
+
+    def _start(self, node: str) -> None:
         scope, ended = trio.CancelScope(), trio.Event()
-        server = BrokerServer(self._settings[node])
+        power = self._power[node]
+        boot = f"{machine_clock()} {power.losses}" if power.losses else None
+        server = BrokerServer(self._settings[node], PoweredDisk(power), boot)
         self._running[node] = server, scope, ended
 
         async def serve() -> None:
@@ -120,6 +139,23 @@ class Servers:
         await self.kill(leader)
         return leader
 
+    async def lose_power(self, *nodes: str) -> None:
+        """End these nodes, or all, as if their machines lost power at once: what was not flushed is gone.
+
+        They need not run. Raises ValueError for one that there is not.
+        """
+        for node in nodes:
+            if node not in self._settings:
+                raise ValueError(f"{node} is no node: {', '.join(self._settings)}")
+        lost = nodes or tuple(self._settings)
+        running = [self._running[node] for node in lost if node in self._running]
+        for _, scope, _ in running:
+            scope.cancel()
+        for _, _, ended in running:
+            await ended.wait()
+        for node in lost:
+            self._power[node].lose()
+
     async def create_topic(self, topic: str, queues: int) -> None:
         """Create a topic, and wait until clients find it. Raises what `AdminClient.create_topic` raises."""
         async with AdminClient(self.name_server) as admin:
@@ -140,7 +176,7 @@ class Servers:
 
 
 @contextlib.asynccontextmanager
-async def serving(directory: Path, nodes: int, *, keep: bool) -> AsyncIterator[Servers]:
+async def serving(directory: Path, nodes: int, *, flush: Flush, keep: bool) -> AsyncIterator[Servers]:
     """Servers with files in that directory, which are ready for clients.
 
     With the block they end: in order if the files are to be kept.
@@ -148,7 +184,7 @@ async def serving(directory: Path, nodes: int, *, keep: bool) -> AsyncIterator[S
     ports = PortReservations(HOST)  # until the end: a node that is killed and started finds its port free
     try:
         async with trio.open_nursery() as tasks:
-            servers = Servers(directory, nodes, ports, tasks)
+            servers = Servers(directory, nodes, flush, ports, tasks)
             await servers.wait_leader()
             try:
                 yield servers
