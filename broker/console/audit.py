@@ -63,8 +63,7 @@ class AuditLog:
 
     def end(self, change: Change, outcome: str, detail: str = "") -> None:
         """Write how it went: ``done``, ``in part`` if broker groups did not answer, ``failed``, or ``unknown`` if it
-        may have been done. A line that cannot be
-        written is lost, as the change is made."""
+        may have been done. A line that cannot be written is lost, as the change is made."""
         try:
             self._write(change, outcome, detail)
         except AuditError as error:

@@ -25,6 +25,9 @@ function keep(told) {
   return session;
 }
 
+/** Whether broker groups are missing from what was ordered last. */
+let inPart = false;
+
 /** Broker groups that were missing from an answer, by the path that was asked for, since the page was opened. */
 const missing = new Map();
 const watchers = new Set();
@@ -69,6 +72,7 @@ async function request(method, path, { query, body, signal } = {}) {
     throw new Refused(answer?.error ?? `HTTP ${response.status}`, answer?.kind ?? "failed", answer?.retry_may_help ?? false);
   }
   const without = JSON.parse(response.headers.get("x-trivet-missing") ?? "[]");
+  if (method !== "GET") inPart = without.length > 0;
   if (method !== "GET" && without.length) {
     const why = without.map((one) => `${one.group}: ${one.why}`).join("; ");
     notify(`Done, but not in ${why}. Order it again when that answers.`, "bad");
@@ -78,6 +82,11 @@ async function request(method, path, { query, body, signal } = {}) {
     tellMissing();
   }
   return answer;
+}
+
+/** Tell that the order before was carried out; of one that was in part, what it lacks is told already. */
+export function tellDone(text) {
+  if (!inPart) notify(text);
 }
 
 /** A path of the interface, each of its parts escaped. */

@@ -81,30 +81,24 @@ function drawPages() {
   );
 }
 
+/** How good or bad the cluster is, and what there is to say of it. */
+function healthOf(snapshot) {
+  if (snapshot.refused) return ["warn", "an administrator is needed to see the nodes"];
+  const groups = snapshot.groups;
+  if (groups.length === 0) return ["bad", snapshot.failure || "no broker is registered"];
+  const leaderless = groups.filter((group) => group.leader === null);
+  if (leaderless.length) return ["bad", `${leaderless.map((group) => group.name).join(", ")}: no leader`];
+  const silent = groups.flatMap((group) => group.nodes).filter((node) => node.error !== null);
+  if (silent.length) return ["warn", `${silent.map((node) => node.node).join(", ")} silent`];
+  return snapshot.failure ? ["warn", snapshot.failure] : ["good", "all nodes answer"];
+}
+
 function drawBar({ snapshot, connected }) {
   // Where brokers have no accounts there is nobody to sign in as.
   const account = document.getElementById("account");
   account.hidden = session?.account === null && snapshot !== null && !snapshot.refused;
   const health = document.getElementById("health");
-  if (!connected) {
-    fill(health, h("span", { class: "dot bad" }), "no connection to the console");
-    return;
-  }
-  const groups = snapshot.groups;
-  const leaderless = groups.filter((group) => group.leader === null);
-  const silent = groups.flatMap((group) => group.nodes).filter((node) => node.error !== null);
-  const [kind, text] =
-    snapshot.refused
-      ? ["warn", "an administrator is needed to see the nodes"]
-      : groups.length === 0
-        ? ["bad", snapshot.failure || "no broker is registered"]
-        : leaderless.length
-          ? ["bad", `${leaderless.map((group) => group.name).join(", ")}: no leader`]
-          : silent.length
-            ? ["warn", `${silent.map((node) => node.node).join(", ")} silent`]
-            : snapshot.failure
-              ? ["warn", snapshot.failure]
-              : ["good", "all nodes answer"];
+  const [kind, text] = connected ? healthOf(snapshot) : ["bad", "no connection to the console"];
   if (health.dataset.text === kind + text) return;
   health.dataset.text = kind + text;
   fill(health, h("span", { class: `dot ${kind}` }), text);

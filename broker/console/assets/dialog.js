@@ -2,15 +2,17 @@
 
 import { fill, h } from "./dom.js";
 
-/** Tell of something at the lower edge for a few seconds; a failure stays until it is closed. */
+/** Tell of something at the lower edge for a few seconds; a failure stays until it is closed, and is told once. */
 export function notify(text, kind = "good") {
+  const notices = document.getElementById("notices");
+  if (kind !== "good" && [...notices.children].some((one) => one.firstChild.textContent === text)) return;
   const notice = h(
     "div",
     { class: `notice ${kind}` },
     h("span", null, text),
     h("button", { type: "button", class: "quiet", "aria-label": "Close", onclick: () => notice.remove() }, "×"),
   );
-  document.getElementById("notices").append(notice);
+  notices.append(notice);
   if (kind === "good") setTimeout(() => notice.remove(), 6000);
 }
 

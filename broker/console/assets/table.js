@@ -5,14 +5,15 @@ import { fill, h } from "./dom.js";
 /**
  * A table. `columns` are objects with `title`, `cell(row)` (text or element), and where they differ from the default
  * `value(row)` (what is sorted and filtered by; else the cell, if it is text), `numeric` (to the right) and `wide`
- * (may be wrapped). `key(row)` names a row. `empty` stands there while there are no rows.
+ * (may be wrapped). `key(row)` names a row. `empty` stands there while there are no rows, once `update` has said so.
  *
  * Returns an object with `element` and `update(rows)`.
  */
 export function table({ caption, columns, key, empty = "Nothing.", filter = false, sort = null, rowClass = null }) {
   const body = h("tbody");
-  const none = h("p", { class: "none" }, empty);
+  const none = h("p", { class: "none" }, "Looking…");
   let rows = [];
+  let isKnown = false;
   let order = sort === null ? null : { column: columns[sort.column], down: sort.down ?? false };
   let wanted = "";
   const shown = new Map();
@@ -93,7 +94,7 @@ export function table({ caption, columns, key, empty = "Nothing.", filter = fals
       }
     }
     none.hidden = visible.length > 0;
-    none.textContent = wanted && rows.length ? "Nothing that fits the filter." : empty;
+    none.textContent = !isKnown ? "Looking…" : wanted && rows.length ? "Nothing that fits the filter." : empty;
   }
 
   function lineOf(name, row) {
@@ -124,6 +125,7 @@ export function table({ caption, columns, key, empty = "Nothing.", filter = fals
     element,
     update(newRows) {
       rows = newRows;
+      isKnown = true;
       draw();
     },
   };

@@ -12,6 +12,7 @@ from broker.console.asking import InPart, Order, Question, in_part
 from broker.console.parameters import BrokerName, Nothing, Parameters, TopicName
 from broker.console.seats import Seat
 from broker.operations.asking import Groups, each
+from broker.operations.errors import InUse
 from broker.operations.topics import (
     TopicStats,
     alter_topic,
@@ -20,6 +21,7 @@ from broker.operations.topics import (
     plan_topic,
     topic_queues,
     topic_stats,
+    what_it_changes,
 )
 from broker.remoting.codes import ResponseCode
 from broker.state.topic_rules import DEAD_LETTER_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS
@@ -124,10 +126,14 @@ async def describe_topic(seat: Seat, parameters: OneTopic) -> InPart[TopicStats]
 
 
 async def create(seat: Seat, parameters: NewTopic) -> InPart[TopicStats]:
-    """Create a topic."""
+    """Create a topic; where it is there already, and otherwise, it stays as it is."""
 
     async def in_all(groups: Groups) -> TopicStats:
         wanted = plan_topic(groups, parameters.topic, queues=parameters.queues, ordered=parameters.ordered)
+        if others := await what_it_changes(groups, wanted):
+            raise InUse(
+                f"topic {wanted.topic} is there, and otherwise, in {', '.join(others)}: its page changes it"
+            )
         await create_topic(groups, wanted)
         return await topic_stats(groups, parameters.topic)
 

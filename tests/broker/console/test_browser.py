@@ -6,9 +6,11 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,16 +69,22 @@ class Running:
         page.goto(f"{self.report['console']}#/{path}")
         return page
 
+    def trivet(self, *arguments: str) -> None:
+        """Run a command against the cluster, which must succeed."""
+        command = [sys.executable, "-m", "trivet", *arguments, "--namesrv", self.report["namesrv"]]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
     def _complained(self, path: str, message: Any) -> None:
         if message.type == "error":
             self.problems.append(f"{path}: {message.text}")
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A cluster of three with messages, a consumer group and dead letters, which may be changed."""
-    directory = tmp_path_factory.mktemp("console")
-    command = f"cluster --dir {directory} --namesrv-port 0 --port 0 --console --console-port 0 --writable"
+@contextmanager
+def cluster_with_console(directory: Path, options: str = "") -> Iterator[Running]:
+    """A cluster and a browser for its page, which may change things."""
+    command = (
+        f"cluster --dir {directory} --namesrv-port 0 --port 0 --console --console-port 0 --writable {options}"
+    )
     process = subprocess.Popen(
         [sys.executable, "-m", "trivet", *command.split()],
         stdout=subprocess.PIPE,
@@ -87,7 +95,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         line = process.stdout.readline()
         assert line.startswith("READY "), line
         report = json.loads(line.removeprefix("READY "))
-        _fill(report["namesrv"])
         with api.sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
             yield Running(report, directory, browser)
@@ -95,6 +102,14 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A cluster of three with messages, a consumer group and dead letters."""
+    with cluster_with_console(tmp_path_factory.mktemp("console")) as running:
+        _fill(running.report["namesrv"])
+        yield running
 
 
 def _fill(name_server: str) -> None:
@@ -203,6 +218,37 @@ def test_all_of_it_can_be_reached_from_the_keyboard(running: Running) -> None:
     light = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.keyboard.press("t")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
+
+
+def test_a_console_that_comes_back_is_seen_to_be_back(running: Running) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    page = running.browser.new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    for _ in range(2):
+        console = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "trivet",
+                "console",
+                "--listen",
+                address,
+                "--namesrv",
+                running.report["namesrv"],
+            ],
+            stdout=subprocess.PIPE,
+        )
+        try:
+            assert console.stdout is not None
+            assert console.stdout.readline() == f"READY http://{address}/\n".encode()
+            if page.url == "about:blank":
+                page.goto(f"http://{address}/")
+            page.wait_for_selector("#health >> text=all nodes answer")
+        finally:
+            console.kill()
+            console.wait(60)
+        page.wait_for_selector("#health >> text=no connection to the console")
 
 
 def test_every_page_lives_on_when_the_leader_is_killed(running: Running) -> None:

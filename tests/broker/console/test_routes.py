@@ -77,6 +77,18 @@ async def test_a_topic_is_created_changed_and_deleted(open_console: Open, broker
     assert lines[0]["source"] == "127.0.0.1"
 
 
+async def test_a_new_topic_changes_none_that_is_there(open_console: Open, broker: Broker) -> None:
+    """Fewer queues would hide what the last ones keep; whoever means that alters the topic."""
+    page = await open_console(writable=True)
+    await done(await page.post("/api/topics/Orders/create", queues=3))
+    await done(await page.post("/api/topics/Orders/create", queues=3))
+    refused = await page.post("/api/topics/Orders/create", queues=2)
+    assert (refused.status_code, refused.json()["kind"]) == (409, "in use")
+    assert refused.json()["error"] == "topic Orders is there, and otherwise, in g: its page changes it"
+    assert len((await done(await page.get("/api/topics/Orders")))["brokers"][0]["queues"]) == 3
+    assert audited(page)[-1]["outcome"] == "failed"
+
+
 # Who may change what -------------------------------------------------------------------------------------------------
 
 ORDERS = [

@@ -1,8 +1,8 @@
 // Health of the groups and their nodes, live, and what has changed since the console watches.
 
-import { ask, order, session } from "../api.js";
+import { ask, order, session, tellDone } from "../api.js";
 import { chart, columnsOf } from "../chart.js";
-import { confirm, notify } from "../dialog.js";
+import { confirm } from "../dialog.js";
 import { fill, h, pill } from "../dom.js";
 import { DASH, count, duration, moment, number, part, rate, size } from "../format.js";
 import { watch } from "../live.js";
@@ -152,7 +152,7 @@ async function transfer(group, node) {
     verb: "Hand over",
     act: () => order("/api/cluster/transfer", { group, node }),
   });
-  if (done) notify(`${node} leads ${group}.`);
+  if (done) tellDone(`${node} leads ${group}.`);
 }
 
 function fact(name, value) {

@@ -1,7 +1,7 @@
 // Dead letters: which groups have them; those of one group looked at, sent again, deleted.
 
-import { api, ask, order, session } from "../api.js";
-import { confirm, dialog, notify } from "../dialog.js";
+import { api, ask, order, session, tellDone } from "../api.js";
+import { confirm, dialog } from "../dialog.js";
 import { fill, h, href, pill } from "../dom.js";
 import { DASH, count, moment, number } from "../format.js";
 import { poll } from "../poll.js";
@@ -109,7 +109,7 @@ function sendAgain(group, letters, reload) {
           if (done.sent + done.passed_over === 0 || done.left === 0) break;
         }
         text.textContent = `${count(sent, "message")} sent again${passedOver ? `, ${number(passedOver)} cannot be sent` : ""}${stopped ? ", then stopped" : ""}.`;
-        notify(text.textContent);
+        tellDone(text.textContent);
         reload();
       } catch (error) {
         text.textContent = `${count(sent, "message")} sent again, then: ${error.message}`;
@@ -142,7 +142,7 @@ async function purge(group, letters, reload) {
     act: () => order(api("dead-letters", group, "purge")),
   });
   if (done) {
-    notify("The dead letters are deleted.");
+    tellDone("The dead letters are deleted.");
     reload();
   }
 }

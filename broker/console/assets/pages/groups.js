@@ -1,7 +1,7 @@
 // Consumer groups: their lag; one of them with its queues and members, sent elsewhere after a look at what that does.
 
-import { api, ask, order, session } from "../api.js";
-import { confirm, dialog, notify } from "../dialog.js";
+import { api, ask, order, session, tellDone } from "../api.js";
+import { confirm, dialog } from "../dialog.js";
 import { fill, h, href, pill } from "../dom.js";
 import { DASH, count, duration, fromInput, number, rate, toInput } from "../format.js";
 import { poll } from "../poll.js";
@@ -224,7 +224,7 @@ function sendElsewhere(name, known, reload) {
           topic: wanted,
           queues: preview.map((one) => ({ broker: one.broker, queue: one.queue, from_offset: one.from_offset, to_offset: one.to_offset })),
         });
-        notify(`${name} goes on in ${wanted} where the preview said; its members follow within seconds.`);
+        tellDone(`${name} goes on in ${wanted} where the preview said; its members follow within seconds.`);
         close(true);
         reload();
       } catch (error) {
@@ -266,7 +266,7 @@ async function remove(name) {
     act: () => order(api("groups", name, "delete"), { while_in_use: members.checked, dead_letters: letters.checked }),
   });
   if (done) {
-    notify(`Consumer group ${name} is deleted.`);
+    tellDone(`Consumer group ${name} is deleted.`);
     location.hash = href("groups");
   }
 }

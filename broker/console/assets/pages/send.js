@@ -1,7 +1,6 @@
 // A test message is sent.
 
-import { ask, order } from "../api.js";
-import { notify } from "../dialog.js";
+import { ask, order, tellDone } from "../api.js";
 import { fill, h, href } from "../dom.js";
 import { fromInput } from "../format.js";
 
@@ -62,7 +61,7 @@ export function show({ root, signal, query }) {
         ),
       );
       nothing.remove();
-      notify("The message is stored.");
+      tellDone("The message is stored.");
     } catch (error) {
       problem.textContent = error.message;
       problem.hidden = false;

@@ -1,7 +1,7 @@
 // Settings in force, side by side for all nodes, and where each is from.
 
-import { ask, order, session } from "../api.js";
-import { confirm, notify } from "../dialog.js";
+import { ask, order, session, tellDone } from "../api.js";
+import { confirm } from "../dialog.js";
 import { fill, h, pill } from "../dom.js";
 import { table } from "../table.js";
 
@@ -77,7 +77,7 @@ async function change(row, nodes, reload) {
     act: () => order("/api/settings/change", { name: row.name, value: value.value, address: where.value || null }),
   });
   if (done) {
-    notify(`Changed at ${done.join(", ")}.`);
+    tellDone(`Changed at ${done.join(", ")}.`);
     reload();
   }
 }

@@ -1,9 +1,9 @@
 // Topics: what they keep and how fast they grow; one of them with its queues and consumers.
 
-import { api, ask, order, session } from "../api.js";
-import { confirm, notify } from "../dialog.js";
+import { api, ask, order, session, tellDone } from "../api.js";
+import { confirm } from "../dialog.js";
 import { fill, h, href, pill } from "../dom.js";
-import { DASH, moment, number, rate, size } from "../format.js";
+import { DASH, count, moment, number, rate, size } from "../format.js";
 import { poll } from "../poll.js";
 import { table } from "../table.js";
 
@@ -16,7 +16,7 @@ export function show(view) {
 function showAll({ root, signal, fail }) {
   let withSystem = false;
   let before = null;
-  let topics = [];
+  let topics = null;
   const list = table({
     caption: "Topics",
     filter: true,
@@ -32,7 +32,7 @@ function showAll({ root, signal, fail }) {
       { title: "Newest", cell: (topic) => moment(topic.newest_ms), value: (topic) => topic.newest_ms },
     ],
   });
-  const draw = () => list.update(topics.filter((topic) => withSystem || topic.kind === "topic"));
+  const draw = () => topics && list.update(topics.filter((topic) => withSystem || topic.kind === "topic"));
   fill(
     root,
     h(
@@ -68,7 +68,7 @@ function showAll({ root, signal, fail }) {
 }
 
 async function create() {
-  const name = h("input", { type: "text", required: true, maxlength: 127, pattern: "[%|a-zA-Z0-9_\\-]+", autofocus: true, spellcheck: "false" });
+  const name = h("input", { type: "text", required: true, maxlength: 127, pattern: "[%\\|a-zA-Z0-9_\\-]+", autofocus: true, spellcheck: "false" });
   const queues = h("input", { type: "number", min: 1, max: 1024, value: "8", required: true });
   const done = await confirm({
     title: "New topic",
@@ -77,7 +77,7 @@ async function create() {
     act: () => order(api("topics", name.value, "create"), { queues: Number(queues.value) }),
   });
   if (done) {
-    notify(`Topic ${name.value} is there.`);
+    tellDone(`Topic ${name.value} is there.`);
     location.hash = href("topics", name.value);
   }
 }
@@ -159,7 +159,7 @@ function showOne({ root, signal, fail, reload }, name) {
         at.may_write ? pill("may be written") : pill("not written", "warn"),
         at.may_read ? pill("may be read") : pill("not read", "warn"),
         at.ordered && pill("ordered"),
-        ` ${number(at.write_queues)} queues are written, ${number(at.read_queues)} read`,
+        ` written: ${count(at.write_queues, "queue")}, read: ${number(at.read_queues)}`,
         Object.entries(at.attributes).map(([key, value]) => `, ${key} = ${value}`),
       );
     }
@@ -195,7 +195,7 @@ async function alter(name, reload) {
       }),
   });
   if (done) {
-    notify(`Changed at ${done.join(", ")}.`);
+    tellDone(`Changed at ${done.join(", ")}.`);
     reload();
   }
 }
@@ -214,7 +214,7 @@ async function remove(name) {
     act: () => order(api("topics", name, "delete"), { while_in_use: anyway.checked }),
   });
   if (done) {
-    notify(`Topic ${name} is deleted.`);
+    tellDone(`Topic ${name} is deleted.`);
     location.hash = href("topics");
   }
 }
