@@ -100,6 +100,14 @@ async def count_dead_letters(groups: Groups, group: str) -> DeadLetters:
         return DeadLetters(group=group, kept=0, waiting=0, newest_ms=None)
 
 
+async def require_dead_letters(groups: Groups, group: str) -> DeadLetters:
+    """Return how many dead letters a consumer group has. Raises NotThere for one without any, ClientError."""
+    found = await count_dead_letters(groups, group)
+    if not found.kept:
+        raise NotThere(f"consumer group {group!r} has no dead letters{groups.in_doubt()}")
+    return found
+
+
 async def redrive(
     groups: Groups,
     group: str,
@@ -120,9 +128,7 @@ async def redrive(
         raise UsageError(f"a rate of {rate_per_s:g} messages a second sends nothing")
     if limit is not None and limit < 1:
         raise UsageError(f"limit {limit}: at least 1")
-    before = await count_dead_letters(groups, group)
-    if not before.kept:
-        raise NotThere(f"consumer group {group!r} has no dead letters{groups.in_doubt()}")
+    await require_dead_letters(groups, group)
     admin = groups.admin
     topic, runtime = DEAD_LETTER_PREFIX + group, admin.core.runtime
     reading = queue_calls(admin)
@@ -170,9 +176,7 @@ async def purge(groups: Groups, group: str) -> int:
 
     Broker groups that are missing keep theirs. Raises NotThere for a group without dead letters, ClientError.
     """
-    found = await count_dead_letters(groups, group)
-    if not found.kept:
-        raise NotThere(f"consumer group {group!r} has no dead letters{groups.in_doubt()}")
+    found = await require_dead_letters(groups, group)
     await delete_topic(groups, DEAD_LETTER_PREFIX + group)
     return found.kept
 

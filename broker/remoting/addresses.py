@@ -13,6 +13,8 @@ def split_address(address: str) -> tuple[str, int]:
         host = host[1:-1]
         if not host:
             raise ValueError("needs the form host:port")
+    elif "/" in address:
+        raise ValueError("needs the form host:port")
     elif ":" in host:
         raise ValueError("an IPv6 host goes in brackets: [::1]:10911")
     if not port_text.isascii() or not port_text.isdigit() or int(port_text) > 65535:

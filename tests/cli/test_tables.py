@@ -31,3 +31,25 @@ def test_a_table_fits(
     assert printed[0].rstrip() == first
     text = "\n".join(printed)
     assert all(value in text for value in ("127.0.0.1:10911", "127.0.0.1:10921", "123,456"))
+
+
+def test_what_clients_call_themselves_is_text(capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither markup nor pictures, and nothing that a terminal would obey."""
+    row = ["[fd00:a::100:1]:10911", "[/x] [bold]", ":smile:", "\x1b[2J\x9b31m\nnext"]
+    output.print_table(["[a]", "b", "c", "d"], [row], title="[t]")
+    output.print_facts([("[name]", "a\x1b]0;title\x07")])
+    printed = capsys.readouterr().out
+    shown = ["[t]", "[a]", *row[:3], r"\x1b[2J\x9b31m\nnext", r"[name]  a\x1b]0;title\x07"]
+    assert [text for text in shown if text not in printed] == []
+    assert "\x1b" not in printed
+
+
+def test_names_of_facts_stand_in_one_column(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_facts([("topic", "Orders"), ("offset_message_id", "7F00")])
+    assert capsys.readouterr().out == "            topic  Orders\noffset_message_id  7F00\n"
+
+
+def test_a_table_without_rows_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_table(COLUMNS, [])
+    output.print_table(COLUMNS, [], title="Orders")
+    assert capsys.readouterr().out == "none\nOrders: none\n"

@@ -143,6 +143,8 @@ def test_dead_letters_from_the_first_to_the_last_of_them(operator: Operator, nam
     ("command", "exit_code", "said"),
     [
         ("dlq show nobody", 1, "consumer group 'nobody' has no dead letters"),
+        ("dlq redrive nobody", 1, "consumer group 'nobody' has no dead letters"),
+        ("dlq purge nobody", 1, "consumer group 'nobody' has no dead letters"),
         (
             "topic move TBW102 --from broker-a --to nowhere --yes",
             1,
@@ -245,6 +247,9 @@ def test_settings_figures_and_the_doctor(operator: Operator) -> None:
     operator.says("config", "get", "noSuchSetting", exit_code=1)
     figures = operator.json("top", "--count", "1", "--interval", "0.1")
     assert sorted(node["role"] for node in figures["nodes"]) == ["follower", "follower", "leader"]
+    assert operator.json("status")["healthy"]
+    assert [member["vote"] for member in operator.json("group", "status")["members"]] == [True] * 3
+    assert "TBW102" not in operator.json("topic", "list")["topics"]
     diagnosis = operator.json("doctor")
     assert {finding["severity"] for finding in diagnosis["findings"]} <= {"note", "warning"}
     assert "nothing wrong with: name servers, nodes, names, addresses, replicas" in operator.says("doctor")

@@ -33,6 +33,7 @@ def main() -> NoReturn:
 def run(arguments: list[str]) -> int:
     """Run one command line; returns the exit code. For `main` and for tests."""
     try:
+        _check_text(arguments)
         result = _call(arguments)
     except CommandError as error:
         return _complain(str(error), error.exit_code)
@@ -65,15 +66,30 @@ def _call(arguments: list[str]) -> object:
         from broker.tools.cli.serving import run_here
 
         return run_here(arguments[0], arguments[2])
-    from cyclopts import CycloptsError
+    from cyclopts import CycloptsError, UnusedCliTokensError
 
     from broker.tools.cli.app import build_app
 
     app = build_app(called=arguments[0] if arguments else "")
     try:
         return app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    except UnusedCliTokensError as error:
+        raise CommandError(
+            f"too many arguments: {' '.join(error.unused_tokens)} (see --help)", USAGE
+        ) from None
     except CycloptsError as error:
         raise CommandError(" ".join(str(error).split()) + " (see --help)", USAGE) from None
+
+
+def _check_text(arguments: list[str]) -> None:
+    """Raise CommandError for bytes that are no text: names and properties are text wherever they go."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise CommandError(
+                f"{argument!r} is not UTF-8; bodies of other bytes come by --file or standard input", USAGE
+            ) from None
 
 
 def _expected_failure(error: BaseException) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -95,8 +96,10 @@ def analyze(
                 "--json, --drained, --settle and --quiet",
                 USAGE,
             )
-        if settle <= 0:
-            raise CommandError("--settle: more than 0 seconds", USAGE)
+        if not 0 < settle < math.inf:
+            raise CommandError(f"--settle {settle:g}: seconds, more than 0", USAGE)
+        if quiet is not None and not quiet > 0:
+            raise CommandError(f"--quiet {quiet:g}: seconds, more than 0", USAGE)
         return keep_judging(
             paths[0],
             model=model,

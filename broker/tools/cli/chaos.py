@@ -67,7 +67,7 @@ def chaos(
             f"--groups {groups} --nodes {nodes}: at most {PROCESSES_MAX} brokers together", USAGE
         )
     if not 0 <= kills <= 10_000:
-        raise CommandError(f"--kills {kills}: at most 10000", USAGE)
+        raise CommandError(f"--kills {kills}: from 0 to 10000", USAGE)
     if seed is None:
         seed = random.SystemRandom().randrange(1 << 32)
     directory = dir.absolute()

@@ -80,7 +80,7 @@ async def describe(
     """
     from broker.operations.asking import Groups
     from broker.operations.consumer_groups import describe_group
-    from broker.tools.cli.output import print_json, print_table, tell_missing
+    from broker.tools.cli.output import print_json, print_table, tell_missing, visible
 
     async with servers.admin() as admin:
         brokers = await Groups.registered(admin)
@@ -109,9 +109,9 @@ async def describe(
         )
     _print_queues(found)
     for conflict in found.conflicts:
-        print(f"conflict: members subscribe to different things of topic {conflict.topic}")
+        print(visible(f"conflict: members subscribe to different things of topic {conflict.topic}"))
         for expression, clients in conflict.wanted:
-            print(f"    {expression or 'nothing of it'}: {', '.join(clients)}")
+            print("    " + visible(f"{expression or 'nothing of it'}: {', '.join(clients)}"))
     return tell_missing(brokers.missing) or (1 if found.conflicts else 0)
 
 

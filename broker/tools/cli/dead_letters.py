@@ -86,13 +86,15 @@ async def redrive(
     import trio
 
     from broker.operations.asking import Groups
-    from broker.operations.dead_letters import count_dead_letters
     from broker.operations.dead_letters import redrive as send_again
+    from broker.operations.dead_letters import require_dead_letters
     from broker.tools.cli.output import print_json, tell_missing
     from broker.tools.cli.progress import Progress
 
     if not 0 < rate < 1e6:
         raise CommandError(f"--rate {rate:g}: messages per second, more than 0", USAGE)
+    if limit is not None and limit < 1:
+        raise CommandError(f"--limit {limit}: at least 1", USAGE)
     progress, sent = Progress(10.0), 0
 
     def done(count: int) -> None:
@@ -101,10 +103,11 @@ async def redrive(
 
     async with servers.admin() as admin:
         brokers = await Groups.registered(admin)
-        before = await count_dead_letters(brokers, group)
+        before = await require_dead_letters(brokers, group)
         wanted = before.kept if again else before.waiting
         wanted = wanted if limit is None else min(wanted, limit)
-        confirm(f"Send {wanted:,} dead letters to consumer group {group} again?", yes=yes)
+        # Nothing is to be sent, and so nothing to be asked, when all were sent again before.
+        confirm(f"Send {wanted:,} dead letters to consumer group {group} again?", yes=yes or not wanted)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(progress.keep_showing, lambda: f"{sent:,} of {wanted:,} sent")
             found = await send_again(brokers, group, rate_per_s=rate, limit=limit, again=again, done=done)
@@ -129,13 +132,13 @@ async def purge(
 ) -> int:
     """Delete all dead letters of a group. Broker groups that do not answer keep theirs, and the exit code is 1."""
     from broker.operations.asking import Groups
-    from broker.operations.dead_letters import count_dead_letters
     from broker.operations.dead_letters import purge as delete
+    from broker.operations.dead_letters import require_dead_letters
     from broker.tools.cli.output import print_json, tell_missing
 
     async with servers.admin() as admin:
         brokers = await Groups.registered(admin)
-        before = await count_dead_letters(brokers, group)
+        before = await require_dead_letters(brokers, group)
         again = f", {before.waiting:,} of which were never sent again" if before.waiting else ""
         confirm(f"Delete {before.kept:,} dead letters of consumer group {group}{again}?", yes=yes)
         deleted = await delete(brokers, group)

@@ -13,7 +13,7 @@ async def doctor(*, servers: Servers = DEFAULT_SERVERS, json: AsJson = False) ->
     does harm now, a warning will, a note may be meant so. The exit code is 1 if there is a fault.
     """
     from broker.operations.doctor import diagnose
-    from broker.tools.cli.output import console, print_json
+    from broker.tools.cli.output import console, print_json, visible
 
     async with servers.admin() as admin:
         diagnosis = await diagnose(admin)
@@ -29,8 +29,8 @@ async def doctor(*, servers: Servers = DEFAULT_SERVERS, json: AsJson = False) ->
     colours = {"fault": "bold red", "warning": "yellow", "note": "dim"}
     for finding in diagnosis.findings:
         screen.print(f"{finding.severity:>7}  ", style=colours[finding.severity], end="")
-        screen.print(f"{finding.about}: {finding.what}", markup=False, soft_wrap=True)
-        screen.print(f"         {finding.advice}", markup=False, soft_wrap=True)
+        screen.print(visible(f"{finding.about}: {finding.what}"), soft_wrap=True)
+        screen.print(f"         {finding.advice}", soft_wrap=True)
     worse = {finding.check for finding in diagnosis.findings if finding.severity != "note"}
     fine = [check for check in diagnosis.checks if check not in worse]
     print(f"nothing wrong with: {', '.join(fine)}" if fine else "every check has found something")

@@ -82,6 +82,10 @@ async def cluster(
             raise CommandError(f"{name} {value}: a port from 0 to {65535 - nodes * groups * 10}", USAGE)
     if not 0 <= console_port <= 65535:
         raise CommandError(f"--console-port {console_port}: a port from 0 to 65535", USAGE)
+    if writable and not console:
+        raise CommandError("--writable is about the page of --console", USAGE)
+    if not ready_timeout > 0:
+        raise CommandError(f"--ready-timeout {ready_timeout:g}: seconds, more than 0", USAGE)
     if console:
         require_console()
     storage = StorageSettings(data_file_bytes=64 * 1024 * 1024)

@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from broker.tools.cli.moments import moment_text
+from broker.tools.cli.output import visible
 
 if TYPE_CHECKING:
     from broker.operations.reading import StoredMessage
@@ -52,8 +53,8 @@ def print_message(message: StoredMessage) -> None:
     """Print a line with the message's place, and one with the beginning of its body."""
     marks = " ".join(filter(None, [message.tags, *message.keys]))
     place = f"{message.broker}/{message.queue}@{message.offset}"
-    print(f"{moment_text(message.stored_ms)}  {place}  {message.message_id}  {marks}".rstrip())
-    print(f"    {body_text(message)[:_SHOWN_CHARACTERS]}", flush=True)
+    print(visible(f"{moment_text(message.stored_ms)}  {place}  {message.message_id}  {marks}".rstrip()))
+    print(f"    {visible(body_text(message)[:_SHOWN_CHARACTERS])}", flush=True)
 
 
 def body_text(message: StoredMessage) -> str:

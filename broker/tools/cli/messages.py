@@ -62,6 +62,8 @@ async def produce(
 
     if messages and file is not None:
         raise CommandError("give messages or --file, not both", USAGE)
+    if file is not None and (file.is_dir() or not file.exists()):
+        raise CommandError(f"--file {file}: no such file", USAGE)
     if in_flight < 1:
         raise CommandError(f"--in-flight {in_flight}: at least 1", USAGE)
     if not 0 < timeout_s < math.inf:
@@ -72,6 +74,7 @@ async def produce(
         raise CommandError("give one of --delay-level, --delay and --deliver-at", USAGE)
     if delay_s is not None and not 0 <= delay_s < math.inf:
         raise CommandError(f"--delay {delay_s}: at least 0", USAGE)
+    at_ms = None if deliver_at is None else _moment_ms(deliver_at)
     stored = 0
 
     def report(result: SendResult) -> None:
@@ -102,7 +105,7 @@ async def produce(
                     keys=key or (),
                     delay_level=delay_level,
                     delay_ms=None if delay_s is None else round(delay_s * 1000),
-                    deliver_at_ms=None if deliver_at is None else round(deliver_at.timestamp() * 1000),
+                    deliver_at_ms=at_ms,
                 )
                 await room.acquire()
                 nursery.start_soon(send, message)
@@ -210,6 +213,17 @@ async def _lines_of_standard_input() -> AsyncIterator[bytes]:
         for line in lines:
             yield line
     yield begun
+
+
+def _moment_ms(moment: datetime.datetime) -> int:
+    """The moment in milliseconds since 1970. Raises CommandError for one that no clock shows."""
+    try:
+        milliseconds = round(moment.timestamp() * 1000)
+    except (ValueError, OverflowError, OSError):
+        milliseconds = -1
+    if milliseconds < 0:
+        raise CommandError(f"--deliver-at {moment.isoformat()}: a time since 1970", USAGE)
+    return milliseconds
 
 
 def _result_fields(result: SendResult) -> dict[str, object]:

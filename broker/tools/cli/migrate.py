@@ -95,10 +95,6 @@ def migrate(
         raise CommandError("--follow needs --to DIRECTORY", USAGE)
     topics = frozenset(leave_out or ())
     if _is_cluster(source):
-        if node is not None or dledger is not None or while_running:
-            raise CommandError(
-                "--node, --dledger and --while-running are about a store, not a cluster", USAGE
-            )
         names = check_addresses(source, "--from")
         report = _of_cluster(names, connections, to, group, settings, topics, follow=follow)
     else:

@@ -21,10 +21,11 @@ def moment_ms(text: str | None, option: str) -> int | None:
     if text is None:
         return None
     ago = _AGO.fullmatch(text)
-    if ago is not None:
-        return round((time.time() - float(ago[1]) * _SECONDS[ago[2]]) * 1000)
     try:
-        moment = datetime.datetime.fromisoformat(text).timestamp()
+        if ago is not None:
+            moment = time.time() - float(ago[1]) * _SECONDS[ago[2]]
+        else:
+            moment = datetime.datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
         moment = -1.0
     if moment < 0:

@@ -53,7 +53,7 @@ async def get(
     silent = [{"address": one.address, "why": one.failure} for one in nodes if one.failure is not None]
     if json:
         print_json({"settings": rows, "missing": silent})
-    else:
+    elif rows or not names:
         columns = ["address", "name", "value", "origin", "changeable"]
         print_table(columns, [[row[column] for column in columns] for row in rows])
     for missing in silent:
@@ -87,6 +87,8 @@ async def set_settings(
         name, separator, value = assignment.partition("=")
         if not separator or not name.strip():
             raise CommandError(f"{assignment}: needs the form NAME=VALUE", USAGE)
+        if name.strip() in wanted:
+            raise CommandError(f"{name.strip()}: given twice", USAGE)
         wanted[name.strip()] = value.strip()
     if not wanted:
         raise CommandError("give at least one NAME=VALUE", USAGE)

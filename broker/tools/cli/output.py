@@ -13,6 +13,9 @@ from broker.tools.cli.errors import FAILED
 if TYPE_CHECKING:
     from broker.operations.asking import Missing
 
+_ESCAPES = {code: repr(chr(code))[1:-1] for code in (*range(0x20), *range(0x7F, 0xA0))}
+_ESCAPES_IN_LINES = {code: text for code, text in _ESCAPES.items() if chr(code) not in "\n\t"}
+
 
 def print_json(value: object, missing: Iterable[Missing] | None = None) -> None:
     """Print one JSON document. ``missing``: the object gets a field of that name with these broker groups."""
@@ -23,6 +26,12 @@ def print_json(value: object, missing: Iterable[Missing] | None = None) -> None:
         document["missing"] = msgspec.to_builtins(tuple(missing))
     json.dump(document, sys.stdout, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False)
     sys.stdout.write("\n")
+
+
+def visible(text: str, *, lines: bool = False) -> str:
+    """Return text that clients have written as it may stand on a terminal: control characters are escapes, as they
+    could change what is shown, or what is typed next. With ``lines`` it may have several, and tabs."""
+    return text.translate(_ESCAPES_IN_LINES if lines else _ESCAPES)
 
 
 def tell_warnings() -> None:
@@ -40,7 +49,7 @@ def tell_missing(missing: Iterable[Missing]) -> int:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
-    """A table on stdout; numbers stand on the right.
+    """A table on stdout, or "none" where it has no rows; numbers stand on the right.
 
     On a terminal that is too narrow it goes without its frame, and on one that is narrower still each row is a list, so
     that no value is ever cut into pieces.
@@ -50,6 +59,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
     # A column is numeric only if all its values are.
     table = Table(title=title or None, title_justify="left", header_style="bold")
     kept = [list(row) for row in rows]
+    if not kept:
+        print(f"{title}: none" if title else "none")
+        return
     for number, column in enumerate(columns):
         numeric = bool(kept) and all(
             isinstance(row[number], (int, float)) or row[number] is None for row in kept
@@ -77,8 +89,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
 
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:
     """Names and what there is to say of each, line by line."""
-    for name, text in facts:
-        print(f"{name:>9}  {text}")
+    told = [(visible(name), visible(text)) for name, text in facts]
+    width = max((len(name) for name, _ in told), default=0)
+    for name, text in told:
+        print(f"{name:>{max(width, 9)}}  {text}")
 
 
 def console(*, stderr: bool = False) -> Any:
@@ -86,7 +100,9 @@ def console(*, stderr: bool = False) -> Any:
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, width=None if stream.isatty() else 200, highlight=False)
+    # Of what is printed nothing is markup, least of all what clients call themselves, and "[fd00::1]" is an address.
+    width = None if stream.isatty() else 200
+    return Console(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
 
 
 def _cell(value: object) -> str:
@@ -94,4 +110,4 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) else visible(str(value))

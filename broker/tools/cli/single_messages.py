@@ -89,7 +89,7 @@ async def show(
     from broker.operations.asking import Groups
     from broker.operations.messages import find_messages
     from broker.tools.cli.message_output import body_text, message_fields, print_message_json
-    from broker.tools.cli.output import print_facts, tell_missing
+    from broker.tools.cli.output import print_facts, tell_missing, visible
 
     async with servers.admin() as admin:
         groups = await Groups.registered(admin)
@@ -109,12 +109,16 @@ async def show(
         }
         told |= {"born_ms": moment_text(message.born_ms), "stored_ms": moment_text(message.stored_ms)}
         print_facts(
-            (name.removesuffix("_ms"), ", ".join(value) if isinstance(value, list) else str(value))
-            for name, value in told.items()
+            [
+                *(
+                    (name.removesuffix("_ms"), ", ".join(value) if isinstance(value, list) else str(value))
+                    for name, value in told.items()
+                ),
+                *((f"[{name}]", value) for name, value in message.properties.items()),
+            ]
         )
-        print_facts((f"[{name}]", value) for name, value in message.properties.items())
         print()
-        print(body_text(message))
+        print(visible(body_text(message), lines=True))
     return 0
 
 

@@ -70,17 +70,17 @@ async def tail(
                     admin, topic, wanted=wanted, since_ms=moment_ms(since, "--since")
                 ) as follower:
                     last_s = trio.current_time()
-                    while trio.current_time() - last_s < timeout_s:
+                    while True:
                         named = {one.group for one in missing}
                         tell_missing(one for one in follower.missing if one.group not in named)
                         missing = follower.missing
+                        if shown == count or trio.current_time() - last_s >= timeout_s:
+                            break
                         messages = await follower.take(min(1.0, timeout_s))
                         for message in messages[: None if count is None else count - shown]:
                             show(message)
                             shown += 1
                             last_s = trio.current_time()
-                        if shown == count:
-                            break
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(follow)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from broker.tools.cli.errors import FAILED
+from broker.tools.cli.errors import FAILED, USAGE, CommandError
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers
 from broker.tools.cli.orders import Yes, confirm
 
@@ -53,6 +53,10 @@ async def move(
     from broker.operations.moving import TopicMove
     from broker.tools.cli.output import print_json
 
+    if not 0 <= settle < math.inf:
+        raise CommandError(f"--settle {settle:g}: seconds, 0 or more", USAGE)
+    if limit_s is not None and not limit_s >= 0:
+        raise CommandError(f"--timeout {limit_s:g}: seconds, 0 or more", USAGE)
     confirm(f"Move topic {topic} from {source} to {target}?", yes=yes)
     waits: list[str] = []
     async with servers.admin() as admin:

@@ -53,8 +53,13 @@ async def create(
     """
     from broker.operations.asking import Groups
     from broker.operations.topics import create_topic, plan_topic, what_it_changes
+    from broker.state.topic_rules import InvalidNameError, check_topic_name
     from broker.tools.cli.output import print_json, tell_missing
 
+    try:
+        check_topic_name(topic)
+    except InvalidNameError as error:
+        raise CommandError(str(error), USAGE) from None
     if not 1 <= queues <= 1024:
         raise CommandError(f"--queues {queues}: from 1 to 1024", USAGE)
     named = None if groups is None else [name for name in groups.split(",") if name]
