@@ -87,12 +87,12 @@ def _fill(name_server: str) -> None:
     """A message in each group, which a consumer group has given up."""
     created = ["topic", "create", "Orders", "--queues", "1", "--namesrv", name_server]
     subprocess.run([sys.executable, "-m", "trivet", *created], check=True, stdout=subprocess.DEVNULL)
-    used = set()
+    used: set[str] = set()
     with Producer(name_server, group="senders", send_timeout_s=LIMIT_S) as producer:
         while len(used) < 2:
             used.add(producer.send(Message("Orders", b"one")).queue.broker_name)
     with Consumer(name_server, group="readers", topics="Orders", start="first") as consumer:
-        seen = set()
+        seen: set[str] = set()
         while seen != used:
             message = consumer.poll(LIMIT_S)
             assert message is not None

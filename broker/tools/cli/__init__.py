@@ -75,7 +75,7 @@ def _call(arguments: list[str]) -> object:
         return app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except UnusedCliTokensError as error:
         raise CommandError(
-            f"too many arguments: {' '.join(error.unused_tokens)} (see --help)", USAGE
+            f"too many arguments: {' '.join(error.unused_tokens or ())} (see --help)", USAGE
         ) from None
     except CycloptsError as error:
         raise CommandError(" ".join(str(error).split()) + " (see --help)", USAGE) from None
