@@ -9,6 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from broker.replica.operator_requests import change_membership
+from broker.replica.proposals import CallbackWaiter, ignore
+from broker.requests.errors import ReplicaError
+from log.errors import DiskFullError
+from raft.configuration import RemoveMember
+from raft.errors import RaftError
 from simulation.faults import disks, links, processes
 from simulation.faults.operations import give_leadership_to, hand_over_leadership, rivals
 from simulation.faults.stage import Stage
@@ -26,10 +32,9 @@ _HEARD_LATE_NS: Final = 300 * MILLISECOND
 _FORMER_LIFE_NS: Final = 400 * MILLISECOND
 _OUTLIVES_NS_MAX: Final = 2 * SECOND
 """How late what a node said may come: behind its next start, if that is soon."""
-_DEPOSED_FROM: Final = 0.5
-"""With such an amount, or a greater one, the leader of a change is deposed."""
 _AWAY_NS_MIN: Final = 6 * SECOND
 _STEPS_WHILE_AWAY: Final = 4
+_LEFT_NS_MIN: Final = 2 * SECOND
 _RETURN_LOOK_NS: Final = 20 * MILLISECOND
 _RETURN_LOOKS_MAX: Final = 200
 _LOOKS_MAX: Final = 4000
@@ -95,10 +100,7 @@ def bit_rot_and_recovery(stage: Stage, host: BrokerHost, fault: Fault) -> None:
 
 
 def transfer_in_a_change(stage: Stage, host: BrokerHost, fault: Fault) -> None:
-    """Operators change the members, and leadership moves while the change is in the log and not yet committed.
-
-    In half of the cases the leader is deposed at that moment, so that the change may be lost.
-    """
+    """Operators change the members, and leadership moves while the change is in the log and not yet committed."""
     stage.wishes.member_changes += 1
     looks = 0
 
@@ -111,14 +113,9 @@ def transfer_in_a_change(stage: Stage, host: BrokerHost, fault: Fault) -> None:
         if leader is not None and leader.process is not None and not leader.paused:
             raft = leader.process.node.replica.raft
             if raft.configuration_index > raft.commit_index:
-                change = f"in entry {raft.configuration_index}"
-                if fault.amount >= _DEPOSED_FROM:
-                    stage.done(fault, leader.name, f"is deposed, {change}")
-                    links.depose(stage, leader, replace(fault, kind="depose"))
-                    return
                 target = hand_over_leadership(stage)
                 if target is not None:
-                    stage.done(fault, leader.name, f"to {target}, {change}")
+                    stage.done(fault, leader.name, f"to {target}, in entry {raft.configuration_index}")
                     return
         stage.scheduler.after(_LOOK_NS, look)
 
@@ -215,3 +212,52 @@ def change_without_one(stage: Stage, host: BrokerHost, fault: Fault) -> None:
 
     for number in range(_STEPS_WHILE_AWAY):
         stage.scheduler.after(number * away_ns // _STEPS_WHILE_AWAY, step)
+
+
+def left_behind(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """A leader is deposed, and before they meet again the others delete the heads of their logs: it needs a snapshot.
+
+    What it has appended alone lies where the others' logs may begin by then.
+    """
+    former = stage.members.leader()
+    if former is None:
+        return
+    lasts = replace(fault, duration_ns=max(fault.duration_ns, _LEFT_NS_MIN))
+    stage.done(fault, former.name)
+    links.depose(stage, former, replace(lasts, kind="depose", amount=0.5 + fault.amount / 2))
+
+    def delete() -> None:
+        if not stage.is_calm():
+            alone = replace(lasts, kind="retention", amount=0.9, duration_ns=lasts.duration_ns // 2)
+            for other in stage.members.in_service():
+                if other is not former:
+                    disks.retention(stage, other, alone)
+
+    stage.scheduler.after(lasts.duration_ns // 2, delete)
+
+
+def change_that_is_lost(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """A leader is deposed, and takes an operator's change before it knows: its entry goes when they meet again."""
+    leader = stage.members.leader()
+    if leader is None or leader.process is None or leader.paused:
+        return
+    process, voters = leader.process, stage.members.committed_voters
+    others = [voter for voter in voters if voter != leader.name]
+    if not stage.members.may_lose_one() or len(others) == len(voters):
+        return
+    leaves = others[fault.target % len(others)]
+    links.depose(stage, leader, replace(fault, kind="depose", amount=0.5 + fault.amount / 2))
+
+    def ask() -> None:
+        process.begin()
+        try:
+            change_membership(
+                process.node.replica, RemoveMember(leaves), None, CallbackWaiter(ignore, ignore)
+            )
+        except (RaftError, ReplicaError, DiskFullError) as error:
+            stage.journal.note(leader.name, f"refuses to remove {leaves}: {error}")
+            return
+        process.wake()
+        stage.done(fault, leader.name, f"and is to remove {leaves}")
+
+    process.guarded(ask)()

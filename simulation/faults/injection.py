@@ -73,6 +73,8 @@ _INJECTORS: Final[dict[str, Callable[[Stage, BrokerHost, Fault], None]]] = {
     "damage": damage.damage,
     "words outlive their node": choreographies.words_outlive_their_node,
     "change without one": choreographies.change_without_one,
+    "left behind": choreographies.left_behind,
+    "change that is lost": choreographies.change_that_is_lost,
     "core": cores.core,
     "overload": overload.overload,
 }

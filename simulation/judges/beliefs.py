@@ -159,9 +159,10 @@ class Beliefs:
             self._whole[name] = None
         if raft.role is not Role.FOLLOWER:
             self._check_votes(name, raft)
+        if name in self._leaderships:
+            self._check_commit(name, self._leaderships[name])
         if raft.role is Role.LEADER:
             leadership = self._leaderships[name]
-            self._check_commit(name, leadership)
             if (
                 raft.configuration.members != leadership.members
                 or raft.configuration.voters != leadership.voters
@@ -251,8 +252,8 @@ class Beliefs:
         those before it. Raises Violation.
         """
         raft = self.rafts.get(name)
-        if raft is None or raft.role is not Role.LEADER or raft.commit_index == leadership.commit_index:
-            return
+        if raft is None or raft.term != leadership.term or raft.commit_index == leadership.commit_index:
+            return  # one that has stepped down commits nothing more in its term, but by that which ended it
         index = leadership.commit_index = raft.commit_index
         under_way = raft.configuration_index > index
         for _, configuration in raft.configurations[-2:] if under_way else raft.configurations[-1:]:

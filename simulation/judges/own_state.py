@@ -9,8 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from broker.state.topic_rules import INTERNAL_TOPIC
 from log.entry_log import EntryLog
 from log.hard_state import HardState, HardStateFile
+from log.layout import HEADER_BYTES
+from log.properties import TAGS, get_property
+from log.record import decode_record
 from raft.configuration import Configuration
 from raft.core import Raft
 from raft.effects import Role
@@ -95,7 +99,7 @@ class OwnState:
         if raft.persisted_index != seen.flushed_index or raft.log_generation != seen.generation:
             self._check_flushed(host, seen, raft, log)
         if self._configurations or raft.configuration_index >= 0:
-            self._check_members(host.name, seen, raft)
+            self._check_members(host, seen, raft, log)
 
     def _check_agreed(self, name: str, seen: _Seen, raft: Raft) -> None:
         """Checks that a follower's log is its leader's up to where it says so (5.3).
@@ -150,8 +154,7 @@ class OwnState:
             last_index, position, data = log.run(index, raft.persisted_index, _RUN_BYTES_MAX)
             start = position - position % host.options.data_file_bytes
             durable = host.disk.durable_bytes(data_file(host.options, start))
-            held = memoryview(durable)[position - start : position - start + len(data)]
-            if held != data:
+            if durable[position - start : position - start + len(data)] != bytes(data):
                 raise Violation(
                     FLUSHED,
                     host.name,
@@ -160,13 +163,13 @@ class OwnState:
             index = last_index + 1
         seen.flushed_index = raft.persisted_index
 
-    def _check_members(self, name: str, seen: _Seen, raft: Raft) -> None:
+    def _check_members(self, host: BrokerHost, seen: _Seen, raft: Raft, entries: EntryLog) -> None:
         """Checks that the configuration in force is the newest one in the log (dissertation 4.1).
 
         Also behind a truncation and at a start. Of a configuration in the part of the log that is gone nothing is said.
         Raises Violation.
         """
-        log, in_force = raft.log_terms, raft.configuration_index
+        name, log, in_force = host.name, raft.log_terms, raft.configuration_index
         members = (in_force, log.last_index, log.last_term)
         if members == seen.members:
             return
@@ -176,6 +179,10 @@ class OwnState:
                 MEMBERS, name, f"that of entry {in_force} is in force, its log ends at {log.last_index}"
             )
         if in_force >= log.first_index and (in_force, log.term_at(in_force)) not in self._configurations:
+            if not host.was_damaged and not _is_configuration(entries, in_force):
+                raise Violation(
+                    MEMBERS, name, f"that of entry {in_force} is in force, and there is another entry now"
+                )
             self._configurations[in_force, log.term_at(in_force)] = raft.configuration
             self._configurations = dict(sorted(self._configurations.items()))
         for (index, term), configuration in reversed(self._configurations.items()):
@@ -188,3 +195,9 @@ class OwnState:
                         f"entry {index}, {configuration}",
                     )
                 return
+
+
+def _is_configuration(log: EntryLog, index: int) -> bool:
+    """True if the entry of that index holds the group's members."""
+    record = decode_record(bytes(log.run(index, index, _RUN_BYTES_MAX)[2])[HEADER_BYTES:])
+    return record.topic == INTERNAL_TOPIC and get_property(record.properties, TAGS) == b"configuration"

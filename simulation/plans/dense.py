@@ -32,7 +32,12 @@ _SMALL_SHARE: Final = 0.6
 """The probability with which each limit is small."""
 _RESTLESS_SHARE: Final = 0.25
 """The share of the dense plans in which members come and go all the time."""
-_LATER_KINDS: Final = {"words outlive their node": 0.2, "change without one": 0.15}
+_LATER_KINDS: Final = {
+    "words outlive their node": 0.2,
+    "change without one": 0.15,
+    "left behind": 0.15,
+    "change that is lost": 0.15,
+}
 """Choreographies that are in no covering array, with their shares of the dense plans: each has a stream of its own, so
 that the seeds without it stay as they are."""
 _PREFERRED_SHARE: Final = 0.4

@@ -33,8 +33,14 @@ CHOREOGRAPHIES: Final = (
 )
 """Kinds that are several faults in a certain order; only dense plans have them."""
 
-LATER_KINDS: Final = ("damage", "words outlive their node", "change without one")
-"""Kinds that a share of the seeds has beside what they draw (simulation/plans/seeds.py; the last two: dense.py)."""
+LATER_KINDS: Final = (
+    "damage",
+    "words outlive their node",
+    "change without one",
+    "left behind",
+    "change that is lost",
+)
+"""Kinds that a share of the seeds has beside what they draw (plans/seeds.py; all but the first: plans/dense.py)."""
 LASTING: Final = ("core", "overload")
 """Kinds of which a plan has one at most, with no other fault behind its beginning (simulation/plans/lasting.py)."""
 

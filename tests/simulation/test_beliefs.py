@@ -324,3 +324,13 @@ def test_before_a_change_is_committed_the_majority_may_be_of_those_before_it(gro
     group.leader.commit_index = 2
     with pytest.raises(Violation, match=HELD):
         group.look(group.leader)
+
+
+def test_nor_when_its_own_removal_ends_its_leadership(group: Group) -> None:
+    group.lead()
+    group.leader.configuration = Configuration(("n1", "n2"))
+    group.answer("n1", 2)
+    group.leader.commit_index = 2
+    group.leader.role = Role.FOLLOWER
+    with pytest.raises(Violation, match=HELD):
+        group.look(group.leader)

@@ -116,6 +116,8 @@ def test_a_choreography_happens(kind: str) -> None:
         "leadership returns": "depose",
         "words outlive their node": "power",
         "change without one": "membership",
+        "left behind": "retention",
+        "change that is lost": "depose",
     }
     assert result.fault_counts.get(parts[kind], 0) > 0 or any(
         f"FAULT {parts[kind]}" in line for line in result.transcript
