@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from log.disk import Disk, MappedFile
 from log.errors import QueueOrderError
 from log.layout import file_name
+from log.mapping_pool import MappingPool
 from log.options import StoreOptions
 
 UNIT = Struct(">qiq")
@@ -44,59 +45,6 @@ class Boundary(Enum):
     """The earliest not before it (the default of 5.x)."""
     UPPER = "upper"
     """The latest not after it."""
-
-
-class MappingPool:
-    """The mapped files of all queues, at most `limit`. One that was not used for a round of evictions goes (CLOCK).
-
-    Keys are (queue, start of file); a queue is told when the mapping of its last file goes.
-    """
-
-    __slots__ = ("_limit", "_mapped", "opened")
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self.opened = 0
-        """The number of files that were mapped since the start."""
-        self._mapped: dict[tuple[ConsumeQueue, int], MappedFile] = {}
-
-    def __len__(self) -> int:
-        return len(self._mapped)
-
-    def get(self, queue: "ConsumeQueue", start: int, *, create: bool = False) -> MappedFile:
-        """Returns the mapping of a queue's file. Raises DiskError, also if the file is missing and not `create`."""
-        key = (queue, start)
-        mapped = self._mapped.get(key)
-        if mapped is None:
-            self.opened += 1
-            mapped = queue.open_file(start, create=create)
-            while len(self._mapped) >= self._limit:
-                self._evict_one()
-            self._mapped[key] = mapped
-        return mapped
-
-    def forget(self, queue: "ConsumeQueue", start: int) -> None:
-        """Drops the mapping of a file that is about to be removed."""
-        self._mapped.pop((queue, start), None)
-
-    def clear(self) -> None:
-        for queue, _ in self._mapped:
-            queue.let_go()
-        self._mapped.clear()
-
-    def _evict_one(self) -> None:
-        """Drops the oldest mapping, but passes once over the tails that were used since the last round."""
-        while True:
-            key = next(iter(self._mapped))
-            mapped = self._mapped.pop(key)
-            queue, start = key
-            if queue.tail_start == start:
-                if queue.recently_used:
-                    queue.recently_used = False
-                    self._mapped[key] = mapped
-                    continue
-                queue.let_go()
-            return
 
 
 class ConsumeQueue:

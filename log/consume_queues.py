@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from log.consume_queue import ConsumeQueue, MappingPool
+from log.consume_queue import ConsumeQueue
 from log.disk import Disk
+from log.mapping_pool import MappingPool
 from log.options import StoreOptions
 
 DIRECTORY = "consumequeue"

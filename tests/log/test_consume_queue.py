@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from log.consume_queue import Boundary, ConsumeQueue, MappingPool
+from log.consume_queue import Boundary, ConsumeQueue
 from log.consume_queues import ConsumeQueues, is_storable_topic
 from log.errors import DiskFullError, QueueOrderError
+from log.mapping_pool import MappingPool
 from log.options import StoreOptions
 from tests.log.memory_disk import MemoryDisk
 

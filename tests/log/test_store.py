@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from log.consume_queue import ConsumeQueue, MappingPool
+from log.consume_queue import ConsumeQueue
 from log.disk import MappedFile
 from log.dispatch import Arrival
 from log.entry_reads import index_at
@@ -21,6 +21,7 @@ from log.errors import (
     StoreLockedError,
 )
 from log.hard_state import HardState
+from log.mapping_pool import MappingPool
 from log.mmap_disk import MmapDisk
 from log.own_topics import INTERNAL_TOPIC
 from log.record import pack_host
