@@ -177,7 +177,9 @@ def test_a_person_types_a_secret_twice(
     assert load(file).by_access_key["billing"].secret_key == SECRET
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize(
+    "shell", ["bash", *(pytest.param(shell, marks=pytest.mark.slow) for shell in ("zsh", "fish"))]
+)
 def test_a_shell_completes_commands(trivet: CommandLine, shell: str) -> None:
     outcome = trivet("completion", shell)
     assert outcome.exit_code == 0

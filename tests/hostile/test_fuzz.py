@@ -15,7 +15,7 @@ from tests.hostile import fuzz
 from tests.hostile.drawing import BODIES, HEADERS
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", fuzz.ROUNDS)
 def test_hostile_requests_harm_nobody(kind: str, seed: int) -> None:
     told = fuzz.run(kind, seed, 600)

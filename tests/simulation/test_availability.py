@@ -27,6 +27,7 @@ _ONLY_HERE = {
 """Mistakes that nothing else finds, with a seed of their aims that this judge finds them by."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _ONLY_HERE)
 def test_nothing_else_sees_what_costs_a_core_its_availability(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -38,6 +39,7 @@ def test_nothing_else_sees_what_costs_a_core_its_availability(
     assert result.violation is None, str(result.violation)
 
 
+@pytest.mark.slow
 def test_a_seed_with_a_core_is_judged_for_most_of_its_time() -> None:
     """The group serves, whatever the others do."""
     plan = plan_of_seed(4, seconds=40)

@@ -132,6 +132,7 @@ def test_damage_alone_is_repaired(seed: int) -> None:
     assert result.fault_counts["damage"] >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
 def test_a_mistake_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)

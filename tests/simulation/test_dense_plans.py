@@ -186,6 +186,7 @@ def _aging_plan(*actors: str) -> Plan:
     return replace(_plan(actors=(*_BASE_LOAD, *actors)), limits=limits, data_file_bytes=16 * 1024)
 
 
+@pytest.mark.slow
 def test_age_takes_nothing_that_waits() -> None:
     _holds(run_plan(_aging_plan("transactor", "courier", "scheduler")))
 

@@ -28,6 +28,7 @@ def _short_plan() -> Plan:
     )
 
 
+@pytest.mark.slow
 def test_a_future_replays_and_leaves_its_run_as_it_is() -> None:
     def outcome(result: Result, cpu_s: float) -> tuple[bytes, str, int, bool]:
         return encode_plan(result.plan), result.trace_digest, result.events, cpu_s > 0
@@ -91,6 +92,7 @@ def test_forks_that_no_run_makes_are_refused(forks: tuple[Fork, ...]) -> None:
         decode_plan(encode_plan(replace(_short_plan(), forks=forks)))
 
 
+@pytest.mark.slow
 def test_a_batch_tells_of_futures_and_keeps_their_findings(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

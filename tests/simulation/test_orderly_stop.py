@@ -52,6 +52,7 @@ def test_the_start_after_a_stop_is_the_short_one(starts: list[bool], amount: flo
     assert starts == [False, False, False, True, True, True]
 
 
+@pytest.mark.slow
 def test_a_leader_that_stops_hands_over_first() -> None:
     """The group elects the next one at once, and does so once."""
     result = run_plan(_plan(Fault(6 * SECOND, "stop", 1, SECOND, _PLAIN)))

@@ -27,6 +27,7 @@ def test_seeds_that_end_in_7_are_overloaded_and_then_left_alone() -> None:
         assert "crowd" in plan.actors
 
 
+@pytest.mark.slow
 def test_a_group_is_asked_for_more_than_it_takes_and_serves_again() -> None:
     world = World(aimed_plan("overload: bytes are not given back", 0))
     most = 0
@@ -46,6 +47,7 @@ def test_a_group_is_asked_for_more_than_it_takes_and_serves_again() -> None:
     assert result.work_counts["message of a crowd acknowledged"] > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _ONLY_HERE)
 def test_nothing_else_sees_a_limit_that_does_not_hold(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Availability, "start", lambda self: None)

@@ -194,6 +194,7 @@ def test_a_group_that_can_elect_nobody_is_no_hang() -> None:
     assert "no leader can be elected" in loss.describe()
 
 
+@pytest.mark.slow
 def test_votes_can_go_with_sync_flush_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seed 807: of n0's tail, which it had acknowledged to nobody, later pages survive and an earlier one does not.
 

@@ -31,6 +31,7 @@ from tests.broker.client.cluster import NAME_SERVER, Broker, one_group
 from tests.broker.client.links import ClientRuntime, Link, Step, World, code, reset, silent
 
 SEND = RequestCode.SEND_MESSAGE_V2
+SEEDS = [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 8))]
 
 
 def producing(runtime: ClientRuntime, send_timeout_s: float = 3.0) -> Producer:
@@ -230,7 +231,7 @@ async def test_bodies_in_pieces_and_bodies_that_change_are_sent_whole(
 # What breaks ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", SEEDS)
 async def test_connections_that_break_in_the_middle_lose_nothing_and_store_nothing_twice(
     world: World, runtime: ClientRuntime, seed: int
 ) -> None:
@@ -247,7 +248,7 @@ async def test_connections_that_break_in_the_middle_lose_nothing_and_store_nothi
     assert len(leader.stored()) == 300
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", SEEDS)
 async def test_frames_are_written_whole_however_little_fits(
     world: World, broker: Broker, runtime: ClientRuntime, seed: int
 ) -> None:

@@ -441,6 +441,7 @@ def test_a_store_of_trivet_or_of_no_dledger_node_is_refused(tmp_path: Path) -> N
         check(tmp_path / "plain")
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_no_bytes_of_a_source_end_in_anything_but_an_answer(

@@ -17,6 +17,8 @@ from benchmarks import full_state
 from benchmarks.longest_turns import ENTRANCES, FULL
 from tests.broker.harness import SMALL_STORE, Client, Group
 
+pytestmark = pytest.mark.slow
+
 ROWS = 12_000
 LINES_MAX = 45_000
 """Some 5 ms."""

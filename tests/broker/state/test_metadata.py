@@ -145,8 +145,7 @@ def test_what_is_written_in_steps_is_the_state_of_one_place(
 
 
 @pytest.mark.parametrize("count", [0, 15, 16, 23, 24, 255, 256, 70_000])
-@pytest.mark.parametrize("rows_at_once", [15, 1_000])
-def test_what_is_written_in_steps_is_what_msgspec_writes(count: int, rows_at_once: int) -> None:
+def test_what_is_written_in_steps_is_what_msgspec_writes(count: int) -> None:
     """As earlier releases did: the head of an array, a text or a map says how long it is, in six ways."""
     metadata = Metadata(
         topics={str(number): topic_config(str(number), 1) for number in range(count)},
@@ -158,7 +157,8 @@ def test_what_is_written_in_steps_is_what_msgspec_writes(count: int, rows_at_onc
     metadata.transactions.horizon = count
     metadata.writers.begin("T", "writer", 1, 2, 3)
     metadata.apply(RaiseFormat(2))
-    data = whole(metadata.written(rows_at_once))
+    data = whole(metadata.written(1_000))
+    assert whole(metadata.written(15)) == data, "however many steps it takes"
     tables = cbor2.loads(data)["tables"]
     assert cbor2.dumps({"version": 2, "tables": tables}) == data
     assert msgspec.msgpack.encode(msgspec.msgpack.decode(tables, type=_Tables)) == tables
