@@ -8,8 +8,10 @@ socket that is ready, and the turn follows in the same step.
 Nobody keeps others waiting. Every pass begins with those that are to be first, however many others are ready, or left
 from the pass before: the links of peers, since on what they bring depends who leads, and flushes that have ended.
 Whatever a socket holds beyond one read waits until all others have been read. After `PASS_S` the turn comes, and the
-sockets that are left are read before any that have been read already. A connection whose last read took so long to
-handle is given fewer bytes at once, and so is one that has to prove an account and has not yet
+sockets that are left are read before any that have been read already. While passes end like that, all are given fewer
+bytes at once (`shares`), until a pass has time for all or little is read of each: a crowd that sends without end then
+keeps the others waiting for a handful of requests of each of it, and not for a thousand. A connection whose last read
+took so long to handle is given fewer bytes at once, too, and so is one that has to prove an account and has not yet
 (broker/shell/sockets.py). All of these strangers together have little more than the share of a single connection: they
 stand in a set of their own, which is one descriptor among those of all others, and a few are read in each pass.
 
@@ -41,6 +43,9 @@ PASS_S: Final = 0.02
 
 _STRANGERS_AT_ONCE: Final = 4
 """So many are read in a pass, and stand behind all others that are ready then: each has his turn."""
+
+SHARES_MAX: Final = 32
+"""The most that `Reading.shares` can be: a connection is read 4 KiB at a time then."""
 
 AWAY_S: Final = 0.01
 """The time, in seconds, for which the task may stay away from Trio, beyond one wait and one pass of reads."""
@@ -89,6 +94,8 @@ class Reading:
         self._stranger_readers: dict[int, Callable[[], None]] = {}
         self._left: list[tuple[int, int]] = []
         """Sockets that were ready, and that the last pass had no time for."""
+        self.shares = 1
+        """By how much the bytes are divided that are read at once, while passes have no time for all who are ready."""
         self.bytes_read = 0
         """The bytes of this pass, which those who read count."""
         self.in_pass = False
@@ -217,4 +224,7 @@ class Reading:
             if perf_counter() > until:
                 # Those that are first have been called, wherever they stand.
                 self._left = [one for one in found[place:] if one[0] not in first]
+                if self._left:
+                    self.shares = min(2 * self.shares, SHARES_MAX)
                 return
+        self.shares = max(self.shares // 2, 1)

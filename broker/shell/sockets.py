@@ -154,8 +154,13 @@ class SocketConnection:
     def _read_once(self) -> None:
         """Receives once from a socket that is readable, and closes the connection at its end."""
         assert self._reading is not None
+        receive_bytes = self._receive_bytes_now
+        if self._is_stranger():
+            receive_bytes = RECEIVE_BYTES_LEAST
+        elif not self._is_peer:
+            receive_bytes = max(receive_bytes // self._reading.shares, RECEIVE_BYTES_LEAST)
         try:
-            data = self.socket.recv(RECEIVE_BYTES_LEAST if self._is_stranger() else self._receive_bytes_now)
+            data = self.socket.recv(receive_bytes)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:

@@ -302,6 +302,49 @@ async def test_a_crowd_of_strangers_keeps_nobody_waiting_who_is_known(
         assert sorted(read[:50]) == sorted(read[50:]) == sorted(strangers), "each stranger has his turn"
 
 
+async def test_a_crowd_that_sends_without_end_keeps_nobody_waiting_for_all_of_it(
+    remotes: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    size, passes = 40, 20
+    async with serving() as server:
+        served: list[float] = []
+        count, asked = 0, 0.0
+
+        def receiver(number: int) -> Callable[[bytes], None]:
+            def received(data: bytes) -> None:
+                nonlocal count
+                count += 1
+                clock.now += PASS_S * len(data) / RECEIVE_BYTES
+                if not served:
+                    with contextlib.suppress(BlockingIOError):
+                        remotes[number].send(data)
+                server.wake()
+
+            return received
+
+        remotes += [server.connect(f"c{number}", receiver(number)) for number in range(size)]
+        remotes.append(server.connect("late", lambda _: served.append(clock.now)))
+        await trio.testing.wait_all_tasks_blocked()
+
+        def in_turn(_: object) -> None:
+            nonlocal asked
+            if len(server.turns) == passes:
+                asked = clock.now
+                remotes[-1].send(b"a request")
+
+        server.in_turn = in_turn
+        for remote in remotes[:-1]:
+            remote.send(bytes(RECEIVE_BYTES))
+        await trio.testing.wait_all_tasks_blocked()
+        assert count > size
+        assert served[0] - asked < size * PASS_S / 8
+        for _ in range(6):
+            remotes[-1].send(b"another")
+            await trio.testing.wait_all_tasks_blocked()
+        assert server.reading.shares == 1, "all is as before when they are done"
+
+
 async def test_of_a_connection_whose_requests_take_long_little_is_read_at_a_time(
     remotes: list[socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
