@@ -261,3 +261,40 @@ def change_that_is_lost(stage: Stage, host: BrokerHost, fault: Fault) -> None:
         stage.done(fault, leader.name, f"and is to remove {leaves}")
 
     process.guarded(ask)()
+
+
+def words_outlive_their_term(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """What one follower says comes late, while leadership goes to another one and returns."""
+    former = stage.members.leader()
+    voters = [one for one in stage.members.in_service() if one.name in stage.members.committed_voters]
+    others = [one for one in voters if one is not former]
+    if former is None or len(others) < 2:
+        return
+    slow, heir = (others[(fault.target + number) % len(others)] for number in (0, 1))
+    late = FrameFaults(
+        reordering=0.6,
+        source=slow.name,
+        late_ns_max=_OUTLIVES_NS_MAX,
+        told=stage.counted_once("messages"),
+    )
+    for one in stage.members.machines:
+        one.frame_faults = one.frame_faults or late
+    stage.done(fault, slow.name, f"while {heir.name} leads in the place of {former.name}")
+    stage.availability.disturbed()
+    looks = 0
+    has_gone = False
+
+    def look() -> None:
+        nonlocal looks, has_gone
+        looks += 1
+        leader = stage.members.leader()
+        has_gone = has_gone or leader is heir
+        if stage.is_calm() or looks > _RETURN_LOOKS_MAX or (has_gone and leader is former):
+            for one in stage.members.machines:
+                if one.frame_faults is late:
+                    one.frame_faults = None
+            return
+        give_leadership_to(stage, former if has_gone else heir)
+        stage.scheduler.after(_RETURN_LOOK_NS, look)
+
+    look()

@@ -72,6 +72,7 @@ _INJECTORS: Final[dict[str, Callable[[Stage, BrokerHost, Fault], None]]] = {
     "leadership returns": choreographies.leadership_returns,
     "damage": damage.damage,
     "words outlive their node": choreographies.words_outlive_their_node,
+    "words outlive their term": choreographies.words_outlive_their_term,
     "change without one": choreographies.change_without_one,
     "left behind": choreographies.left_behind,
     "change that is lost": choreographies.change_that_is_lost,

@@ -34,6 +34,7 @@ _RESTLESS_SHARE: Final = 0.25
 """The share of the dense plans in which members come and go all the time."""
 _LATER_KINDS: Final = {
     "words outlive their node": 0.2,
+    "words outlive their term": 0.2,
     "change without one": 0.15,
     "left behind": 0.15,
     "change that is lost": 0.15,

@@ -36,6 +36,7 @@ CHOREOGRAPHIES: Final = (
 LATER_KINDS: Final = (
     "damage",
     "words outlive their node",
+    "words outlive their term",
     "change without one",
     "left behind",
     "change that is lost",

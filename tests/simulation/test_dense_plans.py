@@ -115,6 +115,7 @@ def test_a_choreography_happens(kind: str) -> None:
         "overlapping elections": "rivals",
         "leadership returns": "depose",
         "words outlive their node": "power",
+        "words outlive their term": "messages",
         "change without one": "membership",
         "left behind": "retention",
         "change that is lost": "depose",
