@@ -1,8 +1,8 @@
 """The cuts of an entry log: its tail (Raft truncates it), its head (retention), all behind damage, or everything.
 
-This module, `log.entry_room` and `log.entry_repair` alone touch private fields of `EntryLog`. Every cut is
-durable when it returns, and says on the disk what it is about to do before it removes anything: a crash in the middle
-leaves a log that recovery finishes cutting or reports (`log.entry_recovery`), never one with a hole.
+This module alone touches private fields of `EntryLog`. Every cut is durable when it returns, and says on the disk what
+it is about to do before it removes anything: a crash in the middle leaves a log that recovery finishes cutting or
+reports (`log.entry_recovery`), never one with a hole.
 
 All of them raise DiskError, and FlushError where something was flushed: the node must stop then, because its files may
 hold neither what was there before nor what was meant to be.
@@ -38,7 +38,7 @@ def truncate(log: EntryLog, last_index: int) -> None:
     log.flushes.lower_note(last_index)
     # Whole files first: behind a crash here the log is one that was truncated less far.
     log._data.remove_from(file_end)
-    tail = log._tail
+    tail = log.tail
     tail.move_to(new_end)
     # An end marker may stand behind the old end, so its bytes are zeroed, too.
     zero_end = min(old_end + MARKER_BYTES, file_end)

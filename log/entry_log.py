@@ -89,7 +89,6 @@ class EntryLog:
         "_runs",
         "_sound_from",
         "_sound_position",
-        "_tail",
         "_units",
         "base_term",
         "damage",
@@ -103,6 +102,7 @@ class EntryLog:
         "index",
         "last_index",
         "last_term",
+        "tail",
     )
 
     def __init__(
@@ -125,7 +125,7 @@ class EntryLog:
         self._loops = options.loops
         self._hot_bytes = options.hot_bytes
         self.damage = DamageMet()
-        self._tail = Tail(data, options.prepare_ahead_bytes, options.prepare_step_bytes, MARKER_BYTES)
+        self.tail = Tail(data, options.prepare_ahead_bytes, options.prepare_step_bytes, MARKER_BYTES)
         self.index = EntryIndex(units)
         self._prepare_job: PrepareJob | None = None
         self.first_index = recovery.begin.index
@@ -300,7 +300,7 @@ class EntryLog:
         if end > limit:
             last_index = self._last_before(limit, first_index, last_index - 1)
             end = self.end_of(last_index)
-        tail = self._tail
+        tail = self.tail
         buffer = tail.buffer if start == tail.start else self._data.mapping(start).buffer
         return Run(last_index, begin, buffer[at : end - start])
 
@@ -329,7 +329,7 @@ class EntryLog:
             )
         at = position % self.file_bytes
         start = position - at
-        tail = self._tail
+        tail = self.tail
         buffer = tail.buffer if start == tail.start else self._data.mapping(start).buffer
         if size is None:
             size = -1
@@ -363,7 +363,7 @@ class EntryLog:
 
     def file_at(self, start: int) -> MappedFile:
         """Returns the data file that begins at `start`."""
-        return self._tail.mapped if start == self._tail.start else self._data.mapping(start)
+        return self.tail.mapped if start == self.tail.start else self._data.mapping(start)
 
     # ---- writing -------------------------------------------------------------------------------------
 
@@ -377,7 +377,7 @@ class EntryLog:
         position = self.end_position
         index = self.last_index + 1
         unit_at = index * UNIT_BYTES
-        tail, units = self._tail, self.index.tail
+        tail, units = self.tail, self.index.tail
         if position + size > tail.limit or unit_at + UNIT_BYTES > units.limit:
             position = self._make_room(size)
         if term != self.last_term or not self._runs:
@@ -416,7 +416,7 @@ class EntryLog:
             position, term = entries.position_of(first), entries.term_of(first)
         if term < self.last_term:
             raise DamagedRangeError(0, f"term {term} cannot follow term {self.last_term}")
-        end, tail = entries.end_position, self._tail
+        end, tail = entries.end_position, self.tail
         units_end = (entries.last_index + 1) * UNIT_BYTES
         if position != self.end_position or end > tail.limit or units_end > self.index.tail.limit:
             self._make_room_for_range(entries, first, position)
@@ -437,7 +437,7 @@ class EntryLog:
         """Returns the files and pages to make ready ahead of the writer; None if enough are, or a job is out."""
         if self._prepare_job is not None or self.damaged:
             return None
-        data, units = self._tail, self.index.tail
+        data, units = self.tail, self.index.tail
         end, units_end = self.end_position, (self.last_index + 1) * UNIT_BYTES
         if data.prepared_end - end > data.enough and units.prepared_end - units_end > units.enough:
             return None
@@ -480,7 +480,7 @@ class EntryLog:
 
     def _start_writing(self) -> None:
         """Begins to write at the log's end: nothing lies behind it, and all before it is flushed."""
-        self._tail.move_to(self.end_position)
+        self.tail.move_to(self.end_position)
         self.flushes.begin()
         self.index.move_to(self.last_index + 1)
 
@@ -511,7 +511,7 @@ class EntryLog:
         """Makes the pages of an entry at `position` ready, up to `end`; ends the current file where it does not fit."""
         assert not self.damaged, "cut_damage comes before any append"
         self.index.reserve(self.last_index + 1, last_index)
-        tail = self._tail
+        tail = self.tail
         if position >= tail.start + self.file_bytes:
             # All that can fail comes first: a marker without an entry behind it must not stay.
             at = self.end_position - tail.start

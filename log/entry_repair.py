@@ -4,12 +4,7 @@ A log has each committed entry once, and all replicas have the same bytes of it 
 sends is those bytes if it passes the checks of every run of entries from a peer (`log.entry_range`), if the entries
 have the terms that this log knows for their indices (log matching, Raft figure 3), and if the run begins where this log
 has its first entry. Only the caller knows what is committed, and asserts that nothing else is written.
-
-This module, `log.cuts` and `log.entry_room` alone touch private fields of `EntryLog`.
 """
-
-from bisect import bisect_right
-from operator import itemgetter
 
 from log.entry_log import EntryLog
 from log.entry_range import EntryRange
@@ -29,14 +24,17 @@ def put_back(log: EntryLog, entries: EntryRange) -> tuple[int, FlushJob]:
     """
     first, last = entries.first_index, entries.last_index
     assert log.first_index <= first <= last <= log.last_index, "entries of this log"
-    _check_terms(log, entries)
+    for index in range(first, last + 1):
+        if entries.term_of(index) != log.term_of(index):
+            raise DamagedRangeError(
+                0, f"entry {index} is of term {log.term_of(index)} here, not of {entries.term_of(index)}"
+            )
     if not _is_in_place(log, entries):
         raise DamagedRangeError(0, f"entry {first} is not at position {entries.position} of this log")
     if last == log.last_index and entries.end_position != log.end_position:
         raise DamagedRangeError(0, f"the log ends at {log.end_position}, not at {entries.end_position}")
-    start = log._data.start_of(entries.position)
-    mapped = log.file_at(start)
-    at = entries.position - start
+    at = entries.position % log.file_bytes
+    mapped = log.file_at(entries.position - at)
     differing = 0
     for number in range(first, last + 1):
         begin = entries.position_of(number) - entries.position
@@ -47,21 +45,6 @@ def put_back(log: EntryLog, entries: EntryRange) -> tuple[int, FlushJob]:
     mapped.write_back(at, at + size)
     ranges = [(mapped, at, at + size), *log.index.correct(first, entries.units)]
     return differing, FlushJob(ranges, last)
-
-
-def _check_terms(log: EntryLog, entries: EntryRange) -> None:
-    index = entries.first_index
-    for number, (begin, term) in enumerate(entries.term_spans):
-        spans = entries.term_spans
-        end = spans[number + 1][0] if number + 1 < len(spans) else entries.last_index + 1
-        index = begin
-        while index < end:
-            if log.term_of(index) != term:
-                raise DamagedRangeError(
-                    0, f"entry {index} is of term {log.term_of(index)} here, not of {term}"
-                )
-            run = bisect_right(log._runs, index, key=itemgetter(0))
-            index = log._runs[run][0] if run < len(log._runs) else end
 
 
 def _is_in_place(log: EntryLog, entries: EntryRange) -> bool:
@@ -105,22 +88,21 @@ def whole_again(log: EntryLog, index: int) -> tuple[int, int] | None:
 
 
 def _has_header(log: EntryLog, index: int, position: int) -> bool:
-    start = log._data.start_of(position)
-    at = position - start
+    at = position % log.file_bytes
     if at + HEADER_BYTES + MARKER_BYTES > log.file_bytes:
         return False
-    magic, _, number, _, found, *_ = HEADER.unpack_from(log.file_at(start).buffer, at)
+    magic, _, number, _, found, *_ = HEADER.unpack_from(log.file_at(position - at).buffer, at)
     return (magic, number, found) == (ENTRY_MAGIC, index, position)
 
 
 def correct_marker(log: EntryLog, index: int, position: int) -> FlushJob | None:
     """Writes the end marker at `position` anew if entry `index` begins the next file; None if it does not."""
-    start = log._data.start_of(position)
-    next_start = start + log.file_bytes
+    at = position % log.file_bytes
+    next_start = position - at + log.file_bytes
     noted = log.noted(index)
     if noted is None or noted[0] != next_start or not _has_header(log, index, next_start):
         return None
-    mapped, at = log.file_at(start), position - start
+    mapped = log.file_at(position - at)
     END_MARKER.pack_into(mapped.buffer, at, END_MAGIC, log.file_bytes - at)
     mapped.write_back(at, at + MARKER_BYTES)
     return FlushJob([(mapped, at, at + MARKER_BYTES)], index)

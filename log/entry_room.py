@@ -19,7 +19,7 @@ _BETWEEN_BYTES = 64 * 1024
 def make_room(log: EntryLog, size: int) -> None:
     """Makes sure that the next `append` does not fail for want of space, if its entry has at most `size` bytes."""
     assert not log.damaged, "cut_damage comes before any append"
-    tail = log._tail
+    tail = log.tail
     file_end = tail.start + log.file_bytes
     end = log.end_position + size + MARKER_BYTES
     tail.ensure(min(end, file_end))
@@ -72,7 +72,7 @@ def make_room_for_range(log: EntryLog, entries: EntryRange) -> None:
     They may follow this log with a gap, or not at all: that shows when they are appended.
     """
     units_end = (entries.last_index + 1) * UNIT_BYTES
-    if entries.end_position <= log._tail.limit and units_end <= log.index.tail.limit:
+    if entries.end_position <= log.tail.limit and units_end <= log.index.tail.limit:
         return
     if entries.last_index > log.last_index:
         _prepare(log, entries.end_position, entries.last_index)
@@ -81,5 +81,5 @@ def make_room_for_range(log: EntryLog, entries: EntryRange) -> None:
 def _prepare(log: EntryLog, end: int, last_index: int) -> None:
     """Makes pages ready up to position `end`, and for the units up to that of entry `last_index`."""
     assert not log.damaged, "cut_damage comes before any append"
-    log._tail.ensure_through(end)
+    log.tail.ensure_through(end)
     log.index.tail.ensure_through((last_index + 1) * UNIT_BYTES)

@@ -49,7 +49,7 @@ def truncation_not_flushed(patch: pytest.MonkeyPatch) -> None:
     original = cuts.truncate
 
     def truncate(log: EntryLog, last_index: int) -> None:
-        mapped = log._tail.mapped
+        mapped = log.tail.mapped
         flush = type(mapped).flush
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(type(mapped), "flush", lambda *_: None)
