@@ -245,6 +245,15 @@ class Store:
             size = None
         return peek(record_at(self.log, physical_offset, size)).store_timestamp
 
+    def is_unit_right(self, queue: ConsumeQueue, offset: int) -> bool:
+        """Tells whether the unit of an offset leads to a record in the log that claims that offset."""
+        unit = queue.unit(offset)
+        assert unit is not None, "asked of what the queue holds"
+        try:
+            return is_message_at(self.log.bytes_at(unit[0]), queue.topic, queue.queue_id, offset)
+        except (OutOfRangeError, RecordError):
+            return False
+
     # ---- jobs for workers ----------------------------------------------------------------------------
 
     def checkpoint_job(self, commit_index: int) -> CheckpointJob | None:
@@ -434,7 +443,7 @@ class Store:
             return 0
         last = files[count - 1]
         # Which units are damaged the records alone can tell, so they are asked before they go.
-        queue_begins = self.queues.first_staying(last.next_position, self._is_unit_right)
+        queue_begins = self.queues.first_staying(last.next_position, self.is_unit_right)
         try:
             return cuts.delete_before(self.log, last.next_index)
         finally:
@@ -483,15 +492,6 @@ class Store:
         self._lock.release()
 
     # ---- inside --------------------------------------------------------------------------------------
-
-    def _is_unit_right(self, queue: ConsumeQueue, offset: int) -> bool:
-        """Tells whether the unit of an offset leads to a record in the log that claims that offset."""
-        unit = queue.unit(offset)
-        assert unit is not None, "asked of what the queue holds"
-        try:
-            return is_message_at(self.log.bytes_at(unit[0]), queue.topic, queue.queue_id, offset)
-        except (OutOfRangeError, RecordError):
-            return False
 
     def _recover_derived(
         self, notes: Notes | None, clean_stop: bool, wall_ms: int, damage: list[str]

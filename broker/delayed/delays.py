@@ -230,7 +230,8 @@ class DelayService:
         # announcement names offsets without a gap.
         deliveries: list[NewMessage] = []
         begin, batch_bytes = offset, 0
-        for at, (physical_offset, size, due_ms) in enumerate(queue.units(offset, BATCH_MAX), offset):
+        for at, unit in enumerate(queue.units(offset, BATCH_MAX), offset):
+            _, size, due_ms = unit
             if due_ms > wall_ms:
                 due_ns = self._due_ns(level, at, queue.max_offset, due_ms - wall_ms)
                 if due_ns > now_ns:
@@ -240,7 +241,7 @@ class DelayService:
             batch_bytes += size
             if at > offset and batch_bytes > BATCH_BYTES_MAX:
                 break
-            delivery = delivery_of(self._appends, physical_offset, size, delivered_properties)
+            delivery = delivery_of(self._appends, queue, at, unit, delivered_properties)
             if delivery is not None:
                 deliveries.append(delivery)
             elif deliveries:

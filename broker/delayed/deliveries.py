@@ -15,7 +15,7 @@ from broker.replica.proposals import NewMessage, stored_again
 from broker.state.topic_rules import WAITING_TOPICS
 from broker.state.waiting_messages import destination
 from broker.statistics.events import Event, Events
-from log.consume_queue import ConsumeQueue
+from log.consume_queue import UNIT_BYTES, ConsumeQueue
 from log.entry_reads import record_at
 from log.errors import DamagedLogError, OutOfRangeError, RecordError
 from log.layout import HEADER_BYTES
@@ -46,17 +46,33 @@ def number(value: bytes) -> int | None:
 
 
 def delivery_of(
-    state: State, physical_offset: int, size: int, delivered_properties: DeliveredProperties
+    state: State,
+    queue: ConsumeQueue,
+    offset: int,
+    unit: tuple[int, int, int],
+    delivered_properties: DeliveredProperties,
 ) -> NewMessage | None:
-    """The delivery of the waiting message whose record is there; None where that message is dropped.
+    """The delivery of the waiting message at an offset; None where that message is dropped.
 
-    Raises `log.errors.DamagedEntryError`: it may be whole again later.
+    Raises `log.errors.DamagedLogError` where it is damaged, or its unit: it may be whole again later.
     """
+    store = state.store
     try:
-        record = decode_record(record_at(state.store.log, physical_offset, size))
+        record = decode_record(record_at(store.log, unit[0], unit[1]))
+        is_right = (record.topic, record.queue_id, record.queue_offset) == (
+            queue.topic,
+            queue.queue_id,
+            offset,
+        )
     except (OutOfRangeError, RecordError) as error:
-        log.warning("waiting message dropped", reason=str(error))
-        return None
+        is_right = False
+        if unit[0] <= store.log.first_position or store.is_unit_right(queue, offset):
+            log.warning("waiting message dropped", reason=str(error))
+            return None
+    if not is_right:
+        store.log.damage.doubt_units()
+        place = offset * UNIT_BYTES
+        raise DamagedLogError(queue.directory, place, "the unit does not lead to its message")
     target = destination(record)
     if target is None or target.topic in WAITING_TOPICS:
         return None

@@ -273,7 +273,9 @@ class TimerService:
                 if size > BATCH_BYTES_MAX and size > unit[1]:
                     break
             step = Step(due_ms, offset, limit)
-            delivery = None if unit is None else delivery_of(self._appends, unit[0], unit[1], without_address)
+            delivery = None
+            if unit is not None:
+                delivery = delivery_of(self._appends, queue, offset, unit, without_address)
             if delivery is not None:
                 found.append((step, delivery))
         if found:

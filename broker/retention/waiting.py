@@ -18,12 +18,19 @@ from log.store import Store
 
 
 def first_waiting_position(store: Store, metadata: Metadata) -> int | None:
-    """Returns the position of the first entry whose message still waits, or of one before it; None if none waits."""
+    """Returns the position of the first entry whose message still waits, or of one before it; None if none waits.
+
+    Where a damaged unit hides which one that is, it may be any: all are looked over then, and the unit is put right.
+    """
     first_position = store.log.first_position
     positions: list[int] = []
-    for queue, offset in _queues(store, metadata):
-        unit = queue.unit(max(offset, queue.min_offset))
+    for queue, pending in _queues(store, metadata):
+        offset = max(pending, queue.min_offset)
+        unit = queue.unit(offset)
         if unit is not None and unit[0] >= first_position:
+            if not store.is_unit_right(queue, offset):
+                store.log.damage.doubt_units()
+                return first_position
             positions.append(unit[0] - HEADER_BYTES)
     return min(positions, default=None)
 

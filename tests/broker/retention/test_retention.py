@@ -13,7 +13,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.json_body import decode_body, encode_body
 from broker.replica.membership import Configurations
 from broker.shell.machine import local_hour
-from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC
+from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, SCHEDULE_TOPIC
 from log.batch import BatchItem, encode_batch
 from log.entry_log import EntryLog
 from log.errors import DiskFullError
@@ -400,6 +400,25 @@ def test_age_does_not_take_what_waits_for_its_time(properties: dict[str, str], h
     assert group.connect().pull("T", "g", 0, 1).bodies == [b"waits"]
     group.advance(62)  # what was delivered is written down when nothing else was for a minute
     assert all(first > 0 for first in beginnings(group))
+
+
+@pytest.mark.parametrize("position", [1 << 40, 20_048, 3])
+def test_a_damaged_unit_lets_no_message_go_that_waits(position: int) -> None:
+    """It leads behind the log, into another message, or to the log's beginning."""
+    group = group_with({"delay_levels": "3h"})
+    client = group.connect()
+    client.send("T", b"waits", 1, {"DELAY": "1"})
+    fill(group)
+    for member in group.alive():
+        queue = member.alive.replica.store.queues.get(SCHEDULE_TOPIC, 0)
+        assert queue is not None
+        unit = queue.unit(0)
+        assert unit is not None
+        queue.correct(0, (position, *unit[1:]))
+    pass_time(group, 2)
+    assert beginnings(group) == [0, 0, 0]
+    pass_time(group, 1.01)
+    assert group.connect().pull("T", "g", 0, 1).bodies == [b"waits"]
 
 
 def test_a_transaction_is_given_up_before_age_takes_it() -> None:
