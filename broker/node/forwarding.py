@@ -25,6 +25,7 @@ from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import OverloadedError
 from broker.requests.processing import Handler
 from broker.requests.responses import reply, reply_unknown
+from broker.requests.shared_places import SharedPlaces
 from broker.statistics.events import Event as Trouble
 from broker.statistics.events import Events
 
@@ -32,17 +33,19 @@ log = structlog.get_logger("trivet.node")
 
 FORWARDED_MAX: Final = 20_000
 FORWARDED_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Forwarded requests that wait for the leader's response, and how much may wait for the link to take it."""
+"""Forwarded requests that wait for the leader's response, pulls that it holds for a minute among them, and how much may
+wait for the link to take it."""
 
 
 class _Client:
     """A connection to this node, the leader that last heard of it, and by opaque what it waits for."""
 
-    __slots__ = ("connection", "known_to", "number", "waiting")
+    __slots__ = ("address", "connection", "known_to", "number", "waiting")
 
     def __init__(self, number: int, connection: Connection) -> None:
         self.number = number
         self.connection = connection
+        self.address = connection.address
         self.known_to: str | None = None
         self.waiting: dict[int, WaitingRequest] = {}
         """Only what is FORWARDED or DOUBTED."""
@@ -77,8 +80,8 @@ class Forwarding:
         self._by_connection: dict[Connection, _Client] = {}
         """The same clients as in `_by_number`."""
         self._next_number = 0
-        self._waiting_count = 0
-        """The number of requests in `waiting` of all clients."""
+        self._places = SharedPlaces(FORWARDED_MAX)
+        """Of the requests in `waiting` of all clients."""
         self._doubted: dict[WaitingRequest, _Client] = {}
         """The requests that are DOUBTED; the first ends first, as all have equally long."""
         self._doubt_ends = time.add_deadline(self._end_doubts)
@@ -154,8 +157,10 @@ class Forwarding:
                 f"opaque {command.opaque} is that of a request which is not answered yet; nothing was done",
             )
             return
-        full = self._waiting_count >= FORWARDED_MAX
-        if full or replica.links[leader].unsent_bytes > FORWARDED_BYTES_MAX:
+        if (
+            not self._places.has_room(client.address)
+            or replica.links[leader].unsent_bytes > FORWARDED_BYTES_MAX
+        ):
             reply(
                 connection,
                 command,
@@ -172,7 +177,7 @@ class Forwarding:
             client.waiting[command.opaque] = WaitingRequest(
                 connection, command, self._time.now_ns, State.FORWARDED, leader, replica.term
             )
-            self._waiting_count += 1
+            self._places.take(client.address)
         client.known_to = leader
 
     def forward_copy(self, connection: Connection, command: RemotingCommand) -> None:
@@ -327,7 +332,7 @@ class Forwarding:
             return
         # It has come to its end as a request that waits for this leader.
         del client.waiting[opaque]
-        self._waiting_count -= 1
+        self._places.give_back(client.address)
         connection = client.connection
         if state is State.UNKNOWN:
             reply_unknown(connection, request.command)

@@ -1,0 +1,30 @@
+"""Places that are shared: who takes all that he gets leaves some to others."""
+
+from __future__ import annotations
+
+from broker.requests.shared_places import SharedPlaces
+
+
+def taken(places: SharedPlaces, address: str) -> int:
+    """How many somebody gets who takes all that he can."""
+    count = 0
+    while places.has_room(address):
+        places.take(address)
+        count += 1
+    return count
+
+
+def test_nobody_gets_more_than_he_leaves() -> None:
+    places = SharedPlaces(1000)
+    assert [taken(places, address) for address in "abc"] == [500, 250, 125]
+    assert places.taken == 875
+    assert places.has_room("d")
+    assert not places.has_room("a")
+
+
+def test_what_is_given_back_is_free_for_all() -> None:
+    places = SharedPlaces(1000)
+    taken(places, "a")
+    for _ in range(300):
+        places.give_back("a")
+    assert (places.taken, taken(places, "b")) == (200, 400)
