@@ -431,7 +431,7 @@ class EntryLog:
         self.last_index = entries.last_index
         self.end_position = end
 
-    # ---- preparing -----------------------------------------------------------------------------------
+    # ---- preparing and closing -----------------------------------------------------------------------
 
     def prepare_job(self) -> PrepareJob | None:
         """Returns the files and pages to make ready ahead of the writer; None if enough are, or a job is out."""

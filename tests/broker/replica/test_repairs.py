@@ -374,6 +374,24 @@ def test_entries_whose_headers_and_units_are_both_damaged_are_sent_when_they_are
     group.run_until(old_files_are_the_same(group), "all have the same")
 
 
+def test_old_entries_are_sent_while_all_their_units_are_made_a_few_for_each_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("log.unit_repair.PIECES_AT_ONCE", 1)
+    monkeypatch.setattr("log.unit_repair._PIECE_UNITS", 4)
+    group = group_of(scrubbed=False)
+    away = group.follower
+    group.kill(away)
+    group.replace_disk(away)
+    damage = Damage(group, group.leader)
+    for index in range(OPTIONS.index_file_units):
+        damage.unit(index, 20)
+    group.restart(away)
+    group.converge()
+    assert damage.replica.repairs.left == 0
+    group.run_until(lambda: same_files(group, f"/index/{0:020d}"), "the units are those of the others")
+
+
 def test_a_damaged_message_by_its_id_is_refused_and_repaired() -> None:
     group = group_of(scrubbed=False)
     damage = Damage(group, group.leader)
