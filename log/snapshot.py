@@ -6,11 +6,12 @@ What the data are is the state machine's business. The log may be deleted up to 
 """
 
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 from zlib import crc32
 
 from log.disk import Disk
-from log.errors import DamagedStateError
+from log.errors import DamagedStateError, DiskFullError
 
 PATH = "snapshot"
 _MAGIC = b"TRVSNAP1"
@@ -34,6 +35,26 @@ def write_snapshot(disk: Disk, applied_index: int, *data: bytes | memoryview) ->
     for piece in data:
         checksum = crc32(piece, checksum)
     disk.write_durably(PATH, head, _CHECKSUM.pack(checksum), *data)
+
+
+class SnapshotJob:
+    """A snapshot on its way to the disk; a worker runs it, and `Store.snapshot_saved` takes it back."""
+
+    __slots__ = ("_data", "_disk", "applied_index", "refused")
+
+    def __init__(self, disk: Disk, applied_index: int, data: Sequence[bytes | memoryview]) -> None:
+        self._disk = disk
+        self._data = data
+        self.applied_index = applied_index
+        self.refused: DiskFullError | None = None
+        """The error of a run that found no space: the old snapshot is still there."""
+
+    def run(self) -> None:
+        """Worker. Replaces the snapshot, durably. Raises FlushError, DiskError."""
+        try:
+            write_snapshot(self._disk, self.applied_index, *self._data)
+        except DiskFullError as error:
+            self.refused = error
 
 
 def read_snapshot(disk: Disk) -> Snapshot | None:

@@ -9,7 +9,7 @@
     <root>/recovery-notes-<epoch>, checkpoint, abort, lock    see `log.checkpoint`
 
 The order in which a node uses it: `open`; `hard_state.read`; append and truncate through `log`, whose `flushes` and
-`prepare_job` run in workers; `dispatch` up to the commit index; `save_snapshot` and `checkpoint_job` now and
+`prepare_job` run in workers; `dispatch` up to the commit index; `snapshot_job` and `checkpoint_job` now and
 then; `close`. One thread owns the store; what a worker may run says so.
 
 A start recovers the log. Then it brings the queues and index files to exactly what the last checkpoint noted: it cuts
@@ -17,7 +17,7 @@ what is beyond, and builds again from the log what is missing or does not match 
 there, as far as the group says is committed. Nothing beyond the noted commit index is dispatched before that.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -39,7 +39,7 @@ from log.layout import HEADER_BYTES
 from log.options import StoreOptions
 from log.record import is_message_at, peek
 from log.retention import DataFile, RetentionPolicy, files_to_delete, may_delete
-from log.snapshot import Snapshot, SnapshotScrub, read_snapshot, write_snapshot
+from log.snapshot import Snapshot, SnapshotJob, SnapshotScrub, read_snapshot, write_snapshot
 from log.store_format import FIRST_FORMAT, check_format, write_format
 from log.timer_index import TimerIndex
 
@@ -323,8 +323,19 @@ class Store:
         """Returns the bytes of the disk that this store may still use."""
         return self._disk.usage().free_bytes
 
+    def snapshot_job(self, applied_index: int, data: Sequence[bytes | memoryview]) -> SnapshotJob:
+        """Returns the job that replaces the snapshot, whose data come in pieces; one at a time is out, and no `reset`
+        comes before it is back: it would put the older snapshot in the place of the leader's.
+        """
+        return SnapshotJob(self._disk, applied_index, data)
+
+    def snapshot_saved(self, job: SnapshotJob) -> None:
+        """Takes back a job whose `run` raised nothing."""
+        if job.refused is None:
+            self.snapshot_index = job.applied_index
+
     def save_snapshot(self, applied_index: int, *data: bytes | memoryview) -> None:
-        """Worker. Replaces the snapshot, whose data come in pieces, durably.
+        """Replaces the snapshot in one call. No job may be out.
 
         Raises DiskFullError, FlushError, DiskError.
         """

@@ -185,23 +185,20 @@ class AppliedState:
         """Writes the state as it is at this call, which reflects `reflected_index`, with the members' `addresses`."""
         return state_written(self.metadata, addresses, self._store.queues, self._rows_at_once)
 
-    def save(self, addresses: dict[str, str], now_ns: int) -> None:
+    def save(self, addresses: dict[str, str]) -> None:
         """Begins to write the state: it is on the disk some turns later, once the log is durable so far. What comes
         before it may be deleted then.
 
-        As long as it is not of one place the old snapshot stays. Raises `log.errors.DiskError`.
+        As long as it is not of one place, or another one is on its way, the old snapshot stays.
         """
         index = self.index
 
         def written(state: Pieces, took_ns: int) -> None:
             self._saving = None
             self._upkeep.keep_snapshot(index, state, took_ns)
-            self._upkeep.write_snapshot(now_ns)
 
         if self._saving is None and self._upkeep.waiting_snapshot is None and self.is_of_one_place(index):
             self._saving = self.writing.begin(self.written(addresses), written)
-        else:
-            self._upkeep.write_snapshot(now_ns)
 
     def save_at_once(self, addresses: dict[str, str], now_ns: int) -> None:
         """Does the same in one call, for a stop. Raises `log.errors.DiskError`."""

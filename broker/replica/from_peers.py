@@ -13,6 +13,7 @@ from broker.replica.group_clock import GroupClock
 from broker.replica.members import Members
 from broker.replica.membership import Membership
 from broker.replica.room import Room
+from broker.replica.upkeep import Upkeep
 from broker.requests.deadline import Time
 from broker.state.snapshot import StateSnapshot, decode_state
 from broker.statistics.events import Event, Events
@@ -39,6 +40,7 @@ class FromPeers:
         entry_log: EntryLog,
         raft: Raft,
         room: Room,
+        upkeep: Upkeep,
         membership: Membership,
         members: Members,
         clock: GroupClock,
@@ -51,6 +53,7 @@ class FromPeers:
         self._log = entry_log
         self._raft = raft
         self._room = room
+        self._upkeep = upkeep
         self._membership = membership
         self._members = members
         self._clock = clock
@@ -92,6 +95,8 @@ class FromPeers:
         elif isinstance(message, SnapshotRequest):
             if message.contradicts_itself:
                 raise BrokenPeerError(f"it contradicts itself: {message}")
+            if self._upkeep.snapshot_is_out:
+                return False  # this node's own would replace it on the disk; as if lost, it comes again
             snapshot = frame, _readable_state(frame)
         raft, room = self._raft, self._room
         # A write that raft asks for must not fail: a node without room for it does not hear of the message.

@@ -1,7 +1,7 @@
-"""The work that a replica gives to threads: flushes, files made ready, checkpoints, cold bytes brought into memory, old
-files read for damage, and what was put back in its place made durable.
+"""The work that a replica gives to threads: flushes, files made ready, checkpoints, snapshots, cold bytes brought into
+memory, old files read for damage, and what was put back in its place made durable.
 
-Each of the six is out at most once at a time. The code that runs a node takes jobs from `Jobs` and calls `Job.run` in
+Each of the seven is out at most once at a time. The code that runs a node takes jobs from `Jobs` and calls `Job.run` in
 a thread (or pretends to, as the simulator does) while the node goes on. Then it calls `Jobs.done`, in the node's own
 thread and behind `Node.begin`.
 """
@@ -17,6 +17,8 @@ from broker.statistics.histogram import Histogram
 class Job(NamedTuple):
     """One piece of work for a thread."""
 
+    what: str
+    """In a word, for those who are told that it was slow."""
     run: Callable[[], None]
     """The work itself, in a thread. Raises `log.errors.DiskError` where the disk fails."""
     done: Callable[[], None]
@@ -101,6 +103,19 @@ class Jobs:
                     wants_turn=False,
                 )
             )
+        if now_ns >= upkeep.snapshot_due_ns():
+            snapshot = upkeep.snapshot_job()
+            jobs.append(
+                self._timed(
+                    self._timings.snapshot,
+                    "snapshot",
+                    snapshot.run,
+                    lambda: upkeep.snapshot_saved(snapshot, replica.time.now_ns),
+                    failure_stops_node=True,
+                    wants_turn=False,
+                    before_ns=upkeep.encoded_ns,
+                )
+            )
         if replica.loads.wanted and (load := replica.loads.job()) is not None:
             jobs.append(
                 self._timed(
@@ -135,7 +150,9 @@ class Jobs:
                     wants_turn=True,
                 )
             )
-        self.due_ns = min(replica.durability.due_ns(), upkeep_due_ns, scrubbing.wakes_ns)
+        self.due_ns = min(
+            replica.durability.due_ns(), upkeep_due_ns, upkeep.snapshot_due_ns(), scrubbing.wakes_ns
+        )
         self.out += len(jobs)
         return jobs
 
@@ -148,8 +165,9 @@ class Jobs:
         *,
         failure_stops_node: bool,
         wants_turn: bool,
+        before_ns: int = 0,
     ) -> Job:
-        """Returns a job whose time in its thread is counted when it comes back."""
+        """Returns a job whose time in its thread is counted when it comes back, with `before_ns` that came before."""
         stopwatch = self._timings.stopwatch
         took_ns = 0
 
@@ -160,12 +178,12 @@ class Jobs:
             took_ns = stopwatch() - began_ns
 
         def count_and_take_over() -> None:
-            histogram.observe(took_ns)
+            histogram.observe(before_ns + took_ns)
             self._replica.slow.flushed(what, took_ns, self._replica.time.now_ns)
             done()
 
         return Job(
-            run_timed, count_and_take_over, failure_stops_node=failure_stops_node, wants_turn=wants_turn
+            what, run_timed, count_and_take_over, failure_stops_node=failure_stops_node, wants_turn=wants_turn
         )
 
     def done(self, job: Job) -> None:

@@ -163,7 +163,7 @@ class Replica:
         )
         self.slow = Slowness(raft, events)
         self.room = Room(store, raft, events)
-        self.upkeep = Upkeep(store, raft, self.room, now_ns, self.release, timings)
+        self.upkeep = Upkeep(store, raft, self.room, now_ns, self.release)
         self.upkeep.note_format(start.metadata.format, now_ns)
         self.applied = AppliedState(
             store,
@@ -203,6 +203,7 @@ class Replica:
             entry_log,
             raft,
             self.room,
+            self.upkeep,
             membership,
             self.members,
             self.clock,
@@ -383,8 +384,6 @@ class Replica:
         self.time.now_ns = now_ns
         self.room.before_recovery_ends(now_ns)
         self.durability.flushed(job, now_ns)
-        if self.upkeep.waiting_snapshot is not None:
-            self.upkeep.write_snapshot(now_ns)
         if self.durability.sync:
             self.carry_out()
 
@@ -452,8 +451,8 @@ class Replica:
     # ------------------------------------------------------------------ the state kept apart from the log, and the end
 
     def save_snapshot(self) -> None:
-        """Begins to write the applied state, durably once the log is durable so far. Raises `log.errors.DiskError`."""
-        self.applied.save(self.membership.addresses, self.time.now_ns)
+        """Begins to write the applied state; a job does it durably once the log is durable so far."""
+        self.applied.save(self.membership.addresses)
 
     def close(self, now_ns: int) -> None:
         """Stops in order: flushes everything and writes the checkpoint. No call may follow.

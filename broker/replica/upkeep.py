@@ -1,9 +1,8 @@
 """A replica's work beside the path of a message: it makes its next start short.
 
-Nobody waits for either:
+Nobody waits for either, and both are written by worker threads:
 
-- checkpoints: queues and index files flushed and noted every few seconds, in a worker thread, so that a start has
-  little to build again;
+- checkpoints: queues and index files flushed and noted every few seconds, so that a start has little to build again;
 - snapshots of the applied state, behind which the log's head may be deleted. One is kept here until all entries that it
   reflects are durable: it must hold nothing that a power failure could still take. Suppose that it did, and that a
   majority lost those entries. The group would then put others in their place, and this node would take the commands in
@@ -20,9 +19,9 @@ from broker.remoting.pieces import Pieces
 from broker.replica.room import UPKEEP_PAUSE_NS, Room
 from broker.requests.deadline import NEVER
 from broker.state.release import Release
-from broker.statistics.timings import Timings
 from log.checkpoint import CheckpointJob
 from log.errors import DiskFullError
+from log.snapshot import SnapshotJob
 from log.store import Store
 from raft.core import Raft
 
@@ -37,21 +36,18 @@ class Upkeep:
 
     __slots__ = (
         "_checkpoint_due_ns",
-        "_encoded_ns",
         "_no_space_until_ns",
         "_raft",
         "_release",
         "_room",
         "_store",
-        "_timings",
         "checkpointed_index",
+        "encoded_ns",
+        "snapshot_is_out",
         "waiting_snapshot",
     )
 
-    def __init__(
-        self, store: Store, raft: Raft, room: Room, now_ns: int, release: Release, timings: Timings
-    ) -> None:
-        self._timings = timings
+    def __init__(self, store: Store, raft: Raft, room: Room, now_ns: int, release: Release) -> None:
         self._room = room
         self._store = store
         self._release = release
@@ -61,8 +57,10 @@ class Upkeep:
         """The dispatched index that the last checkpoint noted; while it is the newest, no checkpoint is due."""
         self.waiting_snapshot: tuple[int, Pieces] | None = None
         """A snapshot that is written when all that it reflects, up to this entry, is durable here."""
-        self._encoded_ns = 0
+        self.encoded_ns = 0
         """The time that it took to encode `waiting_snapshot`."""
+        self.snapshot_is_out = False
+        """The job that writes `waiting_snapshot` has not come back."""
         self._no_space_until_ns = 0
 
     def due_ns(self) -> int:
@@ -98,28 +96,46 @@ class Upkeep:
             self._lacks_space("checkpoint", job.refused, now_ns)
 
     def keep_snapshot(self, applied_index: int, state: Pieces, took_ns: int) -> None:
-        """Keeps a snapshot, which took so long to encode, until `write_snapshot` can write it."""
+        """Keeps a snapshot, which took so long to encode, until it can be written."""
         self.waiting_snapshot = applied_index, state
-        self._encoded_ns = took_ns
+        self.encoded_ns = took_ns
+
+    def snapshot_due_ns(self) -> int:
+        """Returns when `snapshot_job` is to be asked again; NEVER if a flush must come first, or the job come back."""
+        if self.waiting_snapshot is None or self.snapshot_is_out:
+            return NEVER
+        is_durable = self.waiting_snapshot[0] <= self._store.log.durable_index
+        return self._no_space_until_ns if is_durable else NEVER
+
+    def snapshot_job(self) -> SnapshotJob:
+        """Returns the job that writes `waiting_snapshot`; to be asked from `snapshot_due_ns` on.
+
+        A worker thread runs it, and `snapshot_saved` takes it back.
+        """
+        assert self.waiting_snapshot is not None, "there is one when it is due"
+        applied_index, state = self.waiting_snapshot
+        self.snapshot_is_out = True
+        return self._store.snapshot_job(applied_index, state.all())
+
+    def snapshot_saved(self, job: SnapshotJob, now_ns: int) -> None:
+        """The job has run without an error."""
+        self.snapshot_is_out = False
+        self._store.snapshot_saved(job)
+        if job.refused is None:
+            self.waiting_snapshot = None
+        else:
+            self._lacks_space("snapshot", job.refused, now_ns)
 
     def write_snapshot(self, now_ns: int) -> None:
-        """Writes `waiting_snapshot` durably if all that it reflects is durable; to be called after each flush.
+        """Writes `waiting_snapshot` in this call, for a stop, if all that it reflects is durable and there is space.
 
-        Raises `log.errors.DiskError`; a full disk only makes it wait.
+        Raises `log.errors.DiskError`.
         """
-        if self.waiting_snapshot is None:
+        if now_ns < self.snapshot_due_ns():
             return
-        applied_index, state = self.waiting_snapshot
-        if applied_index <= self._store.log.durable_index and now_ns >= self._no_space_until_ns:
-            began_ns = self._timings.stopwatch()
-            try:
-                self._store.save_snapshot(applied_index, *state.all())
-            except DiskFullError as error:
-                self._lacks_space("snapshot", error, now_ns)
-            else:
-                self.waiting_snapshot = None
-                written_ns = self._timings.stopwatch() - began_ns
-                self._timings.snapshot.observe(self._encoded_ns + written_ns)
+        job = self.snapshot_job()
+        job.run()
+        self.snapshot_saved(job, now_ns)
 
     def note_format(self, number: int, now_ns: int) -> None:
         """Notes the group's format beside the store, for the next start, which may be that of an older release.
@@ -136,8 +152,12 @@ class Upkeep:
                 log.info("format raised", format=number)
 
     def stopping(self) -> None:
-        """Prepares the stop: what waits for space is tried once more, and the last snapshot is to be a new one."""
+        """Prepares the stop: what waits for space is tried once more, and the last snapshot is to be a new one.
+
+        A job that is still out has failed.
+        """
         self.waiting_snapshot = None
+        self.snapshot_is_out = False
         self._no_space_until_ns = 0
 
     def _lacks_space(self, what: str, error: DiskFullError, now_ns: int) -> None:

@@ -33,10 +33,10 @@ _FULL: Final = "the disk is full: sends are refused"
 
 def delete_expired(
     replica: Replica, policy: RetentionPolicy, *, is_delete_hour: bool, needed_from_index: int | None = None
-) -> int:
+) -> int | None:
     """Deletes the data files at the log's head that may go (log/retention.py), but nothing from `needed_from_index` on.
 
-    Returns how many. Raises `DiskFullError`.
+    Returns how many; None where the snapshot covers none, and a newer one has been begun. Raises `DiskFullError`.
     """
     store, entry_log = replica.store, replica.store.log
     if len(entry_log.file_starts()) < 2:
@@ -49,24 +49,20 @@ def delete_expired(
         waiting_from = first_waiting_position(store, replica.metadata)
         return waiting_from
 
-    def delete() -> int:
-        return store.delete_expired(
+    first_index = entry_log.first_index
+    try:
+        removed = store.delete_expired(
             policy,
             wall_ms=replica.time.wall_ms,
             is_delete_hour=is_delete_hour,
             needed_from_index=needed_from_index,
             find_waiting=find_waiting,
         )
-
-    first_index = entry_log.first_index
-    try:
-        removed = delete()
         _, second = next(file_beginnings(entry_log), (0, 0))
         if not removed and second > store.snapshot_index + 1:
-            # Nothing goes that the snapshot does not cover; whether the first file may go shows behind a new one, which
-            # is there at once unless the state is large: then the next look finds it.
+            # Nothing goes that the snapshot does not cover: whether the first file may go shows behind a new one.
             replica.save_snapshot()
-            removed = delete()
+            return None
         return removed
     finally:
         # A full disk may keep files, but they are none of the log any more once it begins behind them.
@@ -101,6 +97,8 @@ class Retention:
         self._hour_of_day = hour_of_day
         self._watermark = _ROOM
         self._complaint = ""
+        self._at_any_hour = False
+        """Ordered so; it holds until a look finds a snapshot that covers what may go."""
         interval_ns = settings.current.retention.interval_ms * _MS
         self._deadline = time.add_deadline(self.run, time.now_ns + interval_ns)
 
@@ -113,15 +111,17 @@ class Retention:
         used = 1 - usage.free_bytes / max(usage.total_bytes, 1)
         self._replica.room.refuses_sends = used > settings.disk_full_percent / 100
         self._tell(used, policy)
+        self._at_any_hour |= at_any_hour
         hour = self._hour_of_day(self._time.wall_ms)
-        removed = 0
+        removed: int | None = 0
         try:
             removed = delete_expired(
                 self._replica,
                 policy,
-                is_delete_hour=at_any_hour or hour in settings.delete_hours,
+                is_delete_hour=self._at_any_hour or hour in settings.delete_hours,
                 needed_from_index=self._needed_from_index(),
             )
+            self._at_any_hour &= removed is None
             self._complaint = ""
         except DiskFullError as error:
             if str(error) != self._complaint:

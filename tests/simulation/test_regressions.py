@@ -17,6 +17,7 @@ from broker.replica.replica import Replica
 from broker.replica.room import Room
 from broker.replica.trace import ReplicaTrace
 from broker.replica.upkeep import Upkeep
+from broker.requests.deadline import NEVER
 from broker.state.metadata import Metadata
 from broker.state.release import THIS_RELEASE
 from broker.state.snapshot import encode_state
@@ -341,19 +342,19 @@ def test_a_snapshot_does_not_say_that_it_reflects_less_than_it_does() -> None:
 
     The start after that applied the commands in between a second time.
     """
-    saved: list[tuple[int, bytes]] = []
     store: SimpleNamespace = SimpleNamespace(
         dispatched_index=5,
         log=SimpleNamespace(durable_index=9),
         queues=(),
-        save_snapshot=lambda index, *data: saved.append((index, b"".join(data))),
     )
-    upkeep = Upkeep(cast("Store", store), cast("Raft", None), cast(Room, None), 0, THIS_RELEASE, Timings())
+    upkeep = Upkeep(cast("Store", store), cast("Raft", None), cast(Room, None), 0, THIS_RELEASE)
     state = AppliedState(
         cast("Store", store), Metadata(), 9, upkeep, cast(Room, None), THIS_RELEASE, Timings()
     )
-    state.save({}, 0)
-    assert saved == [], "the snapshot of 9 stays"
+    state.save({})
+    assert upkeep.snapshot_due_ns() == NEVER, "the snapshot of 9 stays"
     state.index = 9
-    state.save({}, 0)
-    assert saved == [(9, encode_state(state.metadata, {}, store.queues))]
+    state.save({})
+    assert upkeep.waiting_snapshot is not None
+    index, pieces = upkeep.waiting_snapshot
+    assert (index, b"".join(pieces.all())) == (9, encode_state(state.metadata, {}, store.queues))

@@ -13,6 +13,7 @@ from broker.delayed.timers import due_ms_of
 from broker.peers.protocol import Frame, RaftFrame
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.replica.inner_limits import InnerLimits
+from broker.replica.replica import Replica
 from broker.requests.errors import RequestError
 from broker.retention.retention import delete_expired
 from broker.retention.waiting import first_waiting_position
@@ -30,6 +31,15 @@ DAY_MS = 86_400_000
 @pytest.fixture
 def group() -> Group:
     return prepared()
+
+
+def deleted(replica: Replica, policy: RetentionPolicy) -> int:
+    """Deletes what may go with a snapshot of the state as it is now; returns how many files went."""
+    replica.save_snapshot()
+    replica.upkeep.write_snapshot(replica.time.now_ns)
+    removed = delete_expired(replica, policy, is_delete_hour=True)
+    assert removed is not None, "the snapshot covers the first file"
+    return removed
 
 
 def at(group: Group, delay_ms: int) -> dict[str, str]:
@@ -212,13 +222,13 @@ def test_age_does_not_delete_what_waits_and_a_full_disk_does(group: Group, clien
         flush.run()
         replica.store.log.flushes.done(flush)
     old = RetentionPolicy(reserved_ms=1000, delete_ratio=1.0, force_ratio=1.0)
-    assert delete_expired(replica, old, is_delete_hour=True) == 0
+    assert deleted(replica, old) == 0
     group.skip(DAY_MS)
     group.advance(2)
     assert bodies(client) == [b"waits"]
     group.advance(60)
     assert replica.metadata.timers.batch is None, "it is settled, so that retention knows"
-    assert delete_expired(replica, old, is_delete_hour=True) >= 2
+    assert deleted(replica, old) >= 2
     client.send("T", b"waits, too", 0, at(group, DAY_MS))
     for _ in range(30):
         client.send("T", bytes(100_000), 1)
@@ -230,7 +240,7 @@ def test_age_does_not_delete_what_waits_and_a_full_disk_does(group: Group, clien
     if flush is not None:
         flush.run()
         replica.store.log.flushes.done(flush)
-    assert delete_expired(replica, full, is_delete_hour=True) >= 2
+    assert deleted(replica, full) >= 2
     assert replica.store.log.first_position > waiting
     group.skip(DAY_MS)
     group.advance(2)
@@ -262,7 +272,7 @@ def test_a_leader_drops_what_retention_took_before_its_index_knew_all(group: Gro
         flush.run()
         replica.store.log.flushes.done(flush)
     full = RetentionPolicy(reserved_ms=1 << 60, force_ratio=-1.0)
-    assert delete_expired(replica, full, is_delete_hour=True) >= 2
+    assert deleted(replica, full) >= 2
     queue = replica.store.timers.queue
     assert queue is not None
     assert queue.min_offset == queue.max_offset == 4
@@ -295,7 +305,7 @@ def test_a_leader_delivers_once_what_an_earlier_one_passed_with_its_deleted_head
         flush.run()
         deleter.store.log.flushes.done(flush)
     full = RetentionPolicy(reserved_ms=1 << 60, force_ratio=-1.0)
-    assert delete_expired(deleter, full, is_delete_hour=True) >= 2
+    assert deleted(deleter, full) >= 2
     client.send("T", b"soon", 0, at(group, 100))
     group.advance(1)
     assert bodies(client) == [b"soon"]

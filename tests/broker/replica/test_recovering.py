@@ -393,6 +393,8 @@ def test_queue_ends_survive_in_the_snapshot_alone() -> None:
     group.advance(1)  # flushed
     replica = group.node("n0").replica
     replica.save_snapshot()
+    group.members["n0"].due_ns = group.now_ns
+    group.advance(0.1)
     log = replica.store.log
     end = log.last_index
     # As retention leaves it when the files of the queue, of which no message is left, are gone with the notes.

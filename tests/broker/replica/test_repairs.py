@@ -264,6 +264,7 @@ def test_a_snapshot_is_written_anew() -> None:
     group = group_of()
     damage = Damage(group, group.follower)
     damage.replica.save_snapshot()
+    group.advance(1)
     damage.flip("snapshot", 30)
     group.run_until(lambda: damage.replica.repairs.repaired == 1, "it is written anew")
     assert damage.replica.store.load_snapshot() is not None
@@ -274,6 +275,7 @@ def test_a_snapshot_counts_as_repaired_when_it_is_on_the_disk(monkeypatch: pytes
     damage = Damage(group, group.follower)
     replica = damage.replica
     replica.save_snapshot()
+    group.advance(1)
     monkeypatch.setattr(type(replica.applied), "is_of_one_place", lambda self, index: False)
     damage.flip("snapshot", 30)
     group.run_until(lambda: replica.repairs.found == 1, "it is found")

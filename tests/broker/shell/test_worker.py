@@ -21,7 +21,7 @@ needs_epoll = pytest.mark.skipif(sys.platform != "linux", reason="it needs epoll
 
 
 def _job(run: Callable[[], None] = lambda: None) -> Job:
-    return Job(run, lambda: None, failure_stops_node=True, wants_turn=True)
+    return Job("work", run, lambda: None, failure_stops_node=True, wants_turn=True)
 
 
 class _Node:

@@ -1,0 +1,93 @@
+"""A snapshot is written by a worker: a slow disk keeps nobody, and what fails there is never passed over."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.replica.room import UPKEEP_PAUSE_NS
+from log.errors import FlushError
+from tests.broker.harness import SECOND, Group
+from tests.broker.replica.test_state_writing import delete_one_file
+from tests.broker.retention.test_retention import fill, group_with
+
+
+def begun(group: Group) -> int:
+    """Lets the only node write its state, all of which is durable; returns what the last snapshot reflects by then."""
+    client = group.connect()
+    client.create_topic("T")
+    client.send("T", b"x")
+    group.advance(2)
+    before = group.node("n0").replica.store.snapshot_index
+    group.node("n0").replica.save_snapshot()
+    group.members["n0"].due_ns = group.now_ns
+    return before
+
+
+def test_a_node_serves_while_its_snapshot_is_on_its_way_to_a_slow_disk() -> None:
+    group = Group.elected(1, flush="async")
+    before = begun(group)
+    member, replica = group.members["n0"], group.node("n0").replica
+    index = replica.applied_index
+    group.slow_disks.add("n0")
+    group.advance(0.01)
+    assert len(member.jobs) == 1
+    client = group.connect()
+    for body in (b"y", b"z"):
+        client.send("T", body)
+        replica.save_snapshot()
+    assert replica.store.snapshot_index == before
+    assert replica.upkeep.snapshot_is_out
+    group.slow_disks.clear()
+    group.advance(1)
+    assert replica.store.snapshot_index == index, "one at a time, of the place at which it was begun"
+    snapshot = replica.store.load_snapshot()
+    assert snapshot is not None
+    assert snapshot.applied_index == index
+
+
+def test_a_snapshot_that_cannot_be_flushed_stops_the_node() -> None:
+    group = Group.elected(1, flush="async")
+    begun(group)
+    group.members["n0"].disk.flush_fails = True
+    with pytest.raises(FlushError):
+        group.advance(0.01)
+
+
+def test_a_snapshot_for_which_there_is_no_space_is_written_when_there_is_some() -> None:
+    group = Group.elected(1, flush="async")
+    before = begun(group)
+    replica, disk = group.node("n0").replica, group.members["n0"].disk
+    disk.free_pages = 0
+    group.advance(0.01)
+    assert replica.store.snapshot_index == before
+    disk.free_pages = None
+    group.advance(2 * UPKEEP_PAUSE_NS / SECOND)
+    assert replica.store.snapshot_index == replica.applied_index
+
+
+def test_the_leader_s_snapshot_is_not_replaced_by_a_node_s_own_that_is_late() -> None:
+    group = group_with()
+    away = group.follower
+    group.kill(away)
+    fill(group)
+    for member in group.alive():
+        member.alive.replica.save_snapshot()
+    group.advance(1)
+    for member in group.alive():
+        delete_one_file(member.alive.replica)
+    began = group.node(group.leader).replica.store.log.first_index
+    group.start(away)
+    member, replica = group.members[away], group.node(away).replica
+    replica.save_snapshot()
+    group.slow_disks.add(away)
+    member.jobs += member.process.jobs.others()
+    assert replica.upkeep.snapshot_is_out
+    group.advance(2)
+    assert replica.store.log.first_index < began, "it waits for its own"
+    group.slow_disks.clear()
+    group.converge()
+    assert replica.store.log.first_index == began
+    assert group.node(away).replica.metadata == group.node(group.leader).replica.metadata
+    snapshot = replica.store.load_snapshot()
+    assert snapshot is not None
+    assert snapshot.applied_index >= began - 1
