@@ -20,6 +20,7 @@ from log.entry_reads import record_at
 from log.errors import DamagedLogError, OutOfRangeError, RecordError
 from log.layout import HEADER_BYTES
 from log.record import Record, decode_record, peek
+from log.store import Store
 
 log = structlog.get_logger("trivet.deliveries")
 
@@ -56,23 +57,11 @@ def delivery_of(
 
     Raises `log.errors.DamagedLogError` where it is damaged, or its unit: it may be whole again later.
     """
-    store = state.store
     try:
-        record = decode_record(record_at(store.log, unit[0], unit[1]))
-        is_right = (record.topic, record.queue_id, record.queue_offset) == (
-            queue.topic,
-            queue.queue_id,
-            offset,
-        )
+        record = _waiting_record(state.store, queue, offset, unit)
     except (OutOfRangeError, RecordError) as error:
-        is_right = False
-        if unit[0] <= store.log.first_position or store.is_unit_right(queue, offset):
-            log.warning("waiting message dropped", reason=str(error))
-            return None
-    if not is_right:
-        store.log.damage.doubt_units()
-        place = offset * UNIT_BYTES
-        raise DamagedLogError(queue.directory, place, "the unit does not lead to its message")
+        log.warning("waiting message dropped", reason=str(error))
+        return None
     target = destination(record)
     if target is None or target.topic in WAITING_TOPICS:
         return None
@@ -85,6 +74,24 @@ def delivery_of(
     return message
 
 
+def _waiting_record(store: Store, queue: ConsumeQueue, offset: int, unit: tuple[int, int, int]) -> Record:
+    """The record of the waiting message at an offset.
+
+    Raises `OutOfRangeError` where retention took it, `RecordError` where it cannot be read, and
+    `log.errors.DamagedLogError` where it is damaged, or its unit, which is put right then.
+    """
+    place = (queue.topic, queue.queue_id, offset)
+    try:
+        record = decode_record(record_at(store.log, unit[0], unit[1]))
+        if (record.topic, record.queue_id, record.queue_offset) == place:
+            return record
+    except (OutOfRangeError, RecordError):
+        if unit[0] <= store.log.first_position or store.is_unit_right(queue, offset):
+            raise
+    store.log.damage.doubt_units()
+    raise DamagedLogError(queue.directory, offset * UNIT_BYTES, "the unit does not lead to its message")
+
+
 def count_delivered(
     state: State,
     queue: ConsumeQueue,
@@ -95,7 +102,7 @@ def count_delivered(
     """Counts the deliveries in the log that entry `index` announced, of the units at `offsets`.
 
     A leader asks this when it begins to serve: all of them are committed then. A message that retention took while it
-    waited counts as delivered: it may have been, and cannot be any more. Raises `log.errors.DamagedEntryError`.
+    waited counts as delivered: it may have been, and cannot be any more. Raises `log.errors.DamagedLogError`.
     """
     entry_log = state.store.log
     if index < entry_log.first_index:
@@ -109,7 +116,7 @@ def count_delivered(
         if unit is None or unit[0] < entry_log.first_position:
             continue
         delivery = record_at(entry_log, entry_log.position_of(entry) + HEADER_BYTES)
-        waiting = decode_record(record_at(entry_log, unit[0], unit[1]))
+        waiting = _waiting_record(state.store, queue, offset, unit)
         if not _is_delivery(delivery, waiting, delivered_properties):
             return done
     return len(offsets)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from broker.delayed import deliveries
+from broker.delayed.delays import delivered_properties
 from broker.node.node import Node
 from broker.peers.protocol import Frame, RaftFrame
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -14,7 +15,7 @@ from broker.remoting.json_body import parse_loose_json
 from broker.replica.inner_limits import InnerLimits
 from broker.state.topic_rules import SCHEDULE_TOPIC
 from log.batch import BatchItem, encode_batch
-from log.errors import DiskFullError
+from log.errors import DamagedLogError, DiskFullError
 from raft.messages import AppendRequest
 from tests.broker.harness import SECOND, Client, Group
 
@@ -300,3 +301,30 @@ def test_a_message_whose_queue_is_gone_for_a_while_is_not_lost(properties: dict[
     group.advance(3)
     client.create_topic("T", 2)
     assert client.pull("T", "g", 0, 1).bodies == [b"kept"]
+
+
+@pytest.mark.parametrize("position", [1 << 40, 77])
+def test_a_leader_that_takes_over_waits_until_a_damaged_unit_is_put_right(
+    position: int, group: Group, client: Client
+) -> None:
+    """It leads nowhere: what the last leader delivered is counted when it leads to its message again."""
+    client.send("T", b"x", 0, {"DELAY": "1"})
+    group.advance(3)
+    group.converge()
+    replica = group.node(group.follower).replica
+    progress = replica.metadata.delays[1]
+    queue = replica.store.queues.get(SCHEDULE_TOPIC, 0)
+    assert queue is not None
+    unit = queue.unit(0)
+    assert unit is not None
+    offsets = range(progress.offset, progress.offset + progress.count)
+
+    def delivered() -> int:
+        return deliveries.count_delivered(replica, queue, offsets, progress.index, delivered_properties)
+
+    assert delivered() == 1
+    queue.correct(0, (position, *unit[1:]))
+    with pytest.raises(DamagedLogError, match="the unit does not lead to its message"):
+        delivered()
+    group.run_until(lambda: replica.repairs.repaired == 1, "the unit is put right")
+    assert delivered() == 1
