@@ -24,6 +24,8 @@ from broker.tools.cluster.local import LocalCluster
 TOPIC = "Load"
 QUEUES = 4
 SENDERS = 8
+PAUSE_S = 0.01
+"""Of each sender between two messages while nobody waits for more: servers that start need the CPU."""
 READER_GROUP = "TOOLS_CONSUMER"
 LIMIT_S = 600.0
 """Ends a test that hangs; no test depends on how long anything takes."""
@@ -73,13 +75,17 @@ class Reachable(Protocol):
 
 @dataclass
 class Load:
-    """Senders that each send one numbered message after the other to one queue, until told to stop."""
+    """Senders that each send one numbered message after the other to one queue, until told to stop.
+
+    They do so without a pause while a test waits for more: then what the test does next meets all of them at work.
+    """
 
     cluster: Reachable
     acknowledged: dict[int, list[tuple[int, SendResult]]] = field(default_factory=dict)
     """By sender: number of the message and where it was stored, in the order of sending."""
     count: int = 0
     unknown: int = 0
+    _wanted: int = 0
     _progress: trio.Event = field(default_factory=trio.Event)
     _stopping: bool = False
 
@@ -111,11 +117,13 @@ class Load:
                 self.count += 1
                 self._progress.set()
             number += 1
+            if self.count >= self._wanted:
+                await trio.sleep(PAUSE_S)
 
     async def wait_for(self, more: int) -> None:
         """Wait until so many more messages have been acknowledged."""
-        wanted = self.count + more
-        while self.count < wanted:
+        self._wanted = self.count + more
+        while self.count < self._wanted:
             self._progress = trio.Event()
             await self._progress.wait()
 
