@@ -216,6 +216,12 @@ def test_what_waits_and_who_is_connected(operator: Operator, name_server: str) -
     async def connected() -> None:
         async with Consumer(name_server, group="present", topics="Later") as consumer:
             await consumer.wait_assigned()
+            for order in ("consumer delete present", "topic delete Later"):
+                words = [*order.split(), "--yes", "--namesrv", name_server]
+                refused = await trio.run_process(
+                    [sys.executable, "-m", "trivet", *words], capture_stderr=True, check=False
+                )
+                assert (refused.returncode, refused.stderr.endswith(b"; --force insists\n")) == (1, True)
             done = await trio.run_process(
                 [sys.executable, "-m", "trivet", "client", "list", "--json", "--namesrv", name_server],
                 capture_stdout=True,

@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 from broker.tools.cli.errors import USAGE, CommandError
 from broker.tools.cli.moments import moment_ms, span_text
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers
-from broker.tools.cli.orders import Yes, confirm
+from broker.tools.cli.orders import Yes, confirm, naming
 
 if TYPE_CHECKING:
     from broker.operations.consumer_groups import GroupDetail
@@ -238,7 +238,8 @@ async def delete(
     confirm(f"Delete consumer group {group} with its positions?", yes=yes)
     async with servers.admin() as admin:
         brokers = await Groups.registered(admin)
-        deleted = await delete_group(brokers, group, while_in_use=force, dead_letters=dead_letters)
+        with naming("--force"):
+            deleted = await delete_group(brokers, group, while_in_use=force, dead_letters=dead_letters)
     if json:
         print_json({"group": group, "groups": deleted}, brokers.missing)
     else:

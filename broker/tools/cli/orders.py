@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -10,6 +12,17 @@ from cyclopts import Parameter
 from broker.tools.cli.errors import FAILED, USAGE, CommandError
 
 Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative="", help="Do it without asking.")]
+
+
+@contextlib.contextmanager
+def naming(option: str) -> Iterator[None]:
+    """Where the order in this block is refused, as clients use what it is about, say which option insists on it."""
+    from broker.operations.errors import InUse
+
+    try:
+        yield
+    except InUse as error:
+        raise CommandError(f"{error}; {option} insists", FAILED) from None
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from broker.tools.cli.errors import FAILED, USAGE, CommandError
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers
-from broker.tools.cli.orders import Yes, confirm
+from broker.tools.cli.orders import Yes, confirm, naming
 
 if TYPE_CHECKING:
     from broker.operations.moving import TopicMove
@@ -96,7 +96,8 @@ async def _step(moving: TopicMove) -> list[str]:
     from broker.client.errors import ClientError
 
     try:
-        return await moving.step()
+        with naming("--drop-unread"):
+            return await moving.step()
     except ClientError as error:
         if not error.retry_may_help:
             raise

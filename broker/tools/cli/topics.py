@@ -8,7 +8,7 @@ from cyclopts import App, Parameter
 
 from broker.tools.cli.errors import USAGE, CommandError
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers
-from broker.tools.cli.orders import Yes, confirm
+from broker.tools.cli.orders import Yes, confirm, naming
 from broker.tools.cli.topic_moves import move
 
 app = App(name="topic", help="Create, list, describe, alter, move and delete topics.", backend="trio")
@@ -278,7 +278,8 @@ async def delete(
     confirm(f"Delete topic {topic} with all its messages?", yes=yes)
     async with servers.admin() as admin:
         groups = await Groups.registered(admin)
-        deleted = await delete_topic(groups, topic, while_in_use=force)
+        with naming("--force"):
+            deleted = await delete_topic(groups, topic, while_in_use=force)
     if json:
         print_json({"topic": topic, "groups": deleted, "missing": groups.missing})
     else:
