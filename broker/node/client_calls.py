@@ -17,9 +17,13 @@ from broker.remoting.command import RemotingCommand, encode, request
 from broker.requests.budget import Budget
 from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER, Time
+from broker.requests.errors import OverloadedError
+from broker.requests.shared_places import SharedPlaces
 
 TIMEOUT_NS: Final = 10_000_000_000
 """A client has so long to answer."""
+WAITING_MAX: Final = 20_000
+"""Requests that wait for clients' answers."""
 RELAYED_MAX: Final = 20_000
 """Relayed requests without a response that a node remembers; the oldest are forgotten first."""
 
@@ -28,8 +32,9 @@ Done = Callable[[RemotingCommand | None], None]
 
 
 class _Call(NamedTuple):
-    """A request to a client, which has time until `deadline_ns`; `asker` is the request that caused it."""
+    """A request to a client at an address, which has time until `deadline_ns`; `asker` is the request behind it."""
 
+    address: str
     deadline_ns: int
     done: Done
     asker: RemotingCommand
@@ -88,6 +93,8 @@ class ClientCalls:
         self._last_number = 0
         # All calls live equally long: the first one is the next to expire.
         self._waiting: _Table[_Call] = _Table()
+        self._places = SharedPlaces(WAITING_MAX)
+        """By the address of who is asked: whoever never answers keeps few others from being asked."""
         self._budget = Budget("answers of clients")
         self._relayed: _Table[str] = _Table()
 
@@ -108,8 +115,12 @@ class ClientCalls:
         self._last_number = (self._last_number + 1) & 0xFF_FFFF
         opaque = self._opaque_base | self._last_number
         question = encode(request(code, header, body, opaque=opaque))
+        address = connection.address
+        if not self._places.has_room(address):
+            raise OverloadedError(f"{self._places.taken} questions wait for answers of clients")
         self._budget.take(asker)
-        self._waiting.put(connection, opaque, _Call(self._time.now_ns + TIMEOUT_NS, done, asker))
+        self._places.take(address)
+        self._waiting.put(connection, opaque, _Call(address, self._time.now_ns + TIMEOUT_NS, done, asker))
         self._plan_expiry()
         connection.send(question)
 
@@ -124,6 +135,7 @@ class ClientCalls:
 
     def _end(self, call: "_Call", answer: RemotingCommand | None) -> None:
         self._budget.give_back(call.asker)
+        self._places.give_back(call.address)
         call.done(answer)
 
     def relayed(self, connection: Connection, opaque: int, asking: str) -> None:

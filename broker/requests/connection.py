@@ -9,6 +9,8 @@ log's mapping, which go to the socket without a copy through Python objects.
 from collections.abc import Callable
 from typing import Final
 
+from log.record import unpack_host
+
 Buffer = bytes | bytearray | memoryview
 
 LOOPBACK_HOST: Final = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
@@ -168,6 +170,11 @@ class RelayedConnection(Connection):
         self.term = 0
         self._deliver = deliver
         self._is_link_full = is_link_full
+
+    @property
+    def address(self) -> str:
+        """The client's own address, without its port."""
+        return unpack_host(self.host)[0]
 
     def send(self, *buffers: Buffer) -> None:
         """Hands the bytes to the replica that the client is connected to."""

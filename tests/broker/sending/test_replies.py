@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from broker.node import client_calls
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode, response
 from broker.remoting.frame import FrameDecoder
@@ -80,6 +81,28 @@ def test_reply_reaches_the_requester_wherever_both_are(group: Group, asks: str, 
     stored = result.decode_fields(SendMessageResponseHeader)
     assert len(stored.message_id) == 32
     assert replier.pull(REPLY_TOPIC, "g", 0).bodies == [b"forty-two"]
+
+
+@pytest.mark.parametrize("place", ["leader", "follower"])
+def test_a_consumer_that_never_answers_keeps_no_reply_from_others(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An account could have its own consumer asked until nobody else was asked any more."""
+    monkeypatch.setattr(client_calls, "WAITING_MAX", 10)
+    group = prepared()
+    mute = group.connect(getattr(group, place), host="10.0.0.1", name="mute")
+    mute.heartbeat("g")
+    fields = {"consumerGroup": "g", "clientId": "mute", "jstackEnable": False}
+    asked = [mute.start_call(RequestCode.GET_CONSUMER_RUNNING_INFO, fields) for _ in range(20)]
+    group.settle()
+    refused = [mute.answers[opaque].code for opaque in asked if opaque in mute.answers]
+    assert refused == 15 * [ResponseCode.SYSTEM_BUSY]
+    requester = group.connect(host="10.0.0.2", name="requester")
+    requester.heartbeat(producer_group="P")
+    opaque = start_reply(requester, "requester")
+    group.settle()
+    answer(requester, pushed_to(requester))
+    assert requester.wait(opaque).code == ResponseCode.SUCCESS
 
 
 def test_replies_need_not_be_stored() -> None:
