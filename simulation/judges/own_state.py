@@ -33,15 +33,16 @@ _RUN_BYTES_MAX: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _LeadersLog:
-    """The terms of a leader's log when it was elected; entries from `begin` on are of its own term."""
+    """The terms of a leader's log when it was elected; entries from `begin` on are of its own `term`."""
 
+    term: int
     begin: int
     terms: LogTerms
 
     def holds(self, index: int, term: int) -> bool:
         """True if its entry of that index may be of that term; it may have deleted the entry since."""
         if index >= self.begin:
-            return term == self.terms.last_term
+            return term == self.term
         return index < self.terms.first_index - 1 or self.terms.term_at(index) == term
 
 
@@ -82,7 +83,7 @@ class OwnState:
         log = self._rafts[name].log_terms
         terms = LogTerms(log.first_index, log.last_index, log.runs, log.base_term)
         own = bool(terms.runs) and terms.last_term == term
-        self._leaders_logs[term] = _LeadersLog(terms.runs[-1][0] if own else log.last_index + 1, terms)
+        self._leaders_logs[term] = _LeadersLog(term, terms.runs[-1][0] if own else log.last_index + 1, terms)
 
     def turned(self, host: BrokerHost, raft: Raft, log: EntryLog) -> None:
         """Looks at a node after its turn. Raises Violation."""

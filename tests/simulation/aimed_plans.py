@@ -220,7 +220,8 @@ AIMED: dict[str, Aim] = {
         or_as=("votes are durable",),
     ),
     "vote without looking at the log": Aim(
-        _often("overlapping elections", "depose", gap_s=2), "leader completeness"
+        _often("overlapping elections", "depose", gap_s=2),
+        "a vote goes to a log that lacks nothing of the voter's",
     ),
     "membership change before commit": Aim(_often("membership", gap_s=1), "one member at a time"),
     "lost no-op": Aim(
@@ -419,7 +420,9 @@ AIMED: dict[str, Aim] = {
         _often("kill", "stop", gap_s=1, seconds=(0, 1)), "a portion is stored once", _with("writer")
     ),
     "liveness: leads on without a majority": Aim(_core_left_alone("deaf"), "a core serves", _CORE),
-    "liveness: no PreVote": Aim(_core_left_alone("comes and goes"), "a core keeps its leader", _CORE),
+    "liveness: no PreVote": Aim(
+        _core_left_alone("comes and goes"), "who stands for election was promised a majority", _CORE
+    ),
     "liveness: all voters must vote": Aim(_core_left_alone("gone", "isolated"), "a core serves", _CORE),
     "liveness: commit waits for all": Aim(
         _core_left_alone("gone", "isolated"),

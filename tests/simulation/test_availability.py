@@ -9,6 +9,7 @@ import pytest
 from broker.settings.tables import RaftSettings, Settings
 from simulation.faults.cores import KINDS
 from simulation.judges.availability import Availability, bounds_of
+from simulation.judges.steps import Steps
 from simulation.plans.plan import Fault
 from simulation.plans.seeds import plan_of_seed
 from simulation.scheduler import SECOND
@@ -19,7 +20,6 @@ from tests.simulation.planted_bugs import PLANTED, run_planted
 
 _ONLY_HERE = {
     "liveness: leads on without a majority": 1,
-    "liveness: no PreVote": 0,
     "liveness: all voters must vote": 0,
     "liveness: commit waits for all": 0,
     "liveness: who lags holds up proposals": 2,
@@ -37,6 +37,17 @@ def test_nothing_else_sees_what_costs_a_core_its_availability(
     PLANTED[name].patch(monkeypatch)
     result = run_planted(aimed_plan(name, _ONLY_HERE[name]))
     assert result.violation is None, str(result.violation)
+
+
+@pytest.mark.slow
+def test_a_core_is_seen_to_lose_its_leader_to_who_asks_nobody_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks at what such a candidate was promised: that would find it at once."""
+    monkeypatch.setattr(Steps, "stands", lambda *_: None)
+    name = "liveness: no PreVote"
+    PLANTED[name].patch(monkeypatch)
+    result = run_planted(aimed_plan(name, 0))
+    assert result.violation is not None
+    assert result.violation.invariant == "a core keeps its leader"
 
 
 @pytest.mark.slow
