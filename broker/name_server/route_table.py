@@ -261,12 +261,22 @@ class RouteTable:
     def route(self, topic: str) -> TopicRouteData | None:
         """The queues of a topic and the brokers that have them; None if there are none."""
         queues = {
-            name: data
+            name: self._writable_with_master(data)
             for name, data in self._queues.get(topic, {}).items()
             if topic in self._topics_of.get(name, ())
         }
         brokers = [self._brokers[name] for name in queues if name in self._brokers]
         return TopicRouteData(broker_datas=brokers, queue_datas=list(queues.values())) if brokers else None
+
+    def _writable_with_master(self, data: QueueData) -> QueueData:
+        """Returns what a route says of a topic: where a slave acts as the master that is gone, it cannot be written.
+
+        Asked for each route, as the loss of a master would else change all topics at once.
+        """
+        broker = self._brokers.get(data.broker_name)
+        if broker is None or not broker.enable_acting_master or MASTER_ID in broker.broker_addresses:
+            return data
+        return msgspec.structs.replace(data, perm=data.perm & ~Permission.WRITE)
 
     def cluster_info(self) -> ClusterInfo:
         """Every broker and every cluster."""
@@ -362,9 +372,6 @@ class RouteTable:
             self._leave_cluster(data.cluster, name)
             if topics := self._topics_of.pop(name, None):
                 self._left.append((name, topics))
-        elif data.enable_acting_master and MASTER_ID not in data.broker_addresses:
-            topics = self._topics_of.get(name, {})
-            self._change_permissions(name, topics, lambda perm: perm & ~Permission.WRITE)
 
     def _leave_cluster(self, cluster: str, broker_name: str) -> None:
         names = self._clusters.get(cluster, {})

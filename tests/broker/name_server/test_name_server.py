@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 from collections.abc import Mapping
+from types import FrameType
+from typing import Any
 
 import msgspec
 import pytest
@@ -231,6 +234,29 @@ def test_prime_slave_registers_topics_without_write(client: Client) -> None:
     assert client.permissions() == {"b": 6}
     client.server.connection_closed("h0")
     assert client.permissions() == {"b": 4}
+
+
+def test_the_loss_of_a_master_changes_no_topic_by_itself(client: Client) -> None:
+    """All would be in one call; routes say it."""
+    topics = {f"t{number}": 6 for number in range(2_000)}
+    for broker_id, address in enumerate(("h0", "h1")):
+        client.register(address, broker_id, topics=topics, enable_acting_master=True)
+    lines = 0
+
+    def counted(_frame: FrameType, event: str, _argument: object) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return counted
+
+    sys.settrace(counted)
+    try:
+        client.server.connection_closed("h0")
+    finally:
+        sys.settrace(None)
+    assert lines < 200
+    assert client.permissions("t7") == {"b": 4}
+    client.register("h0", 0, topics=topics, enable_acting_master=True)
+    assert client.permissions("t7") == {"b": 6}
 
 
 def test_broker_moving_to_another_name_or_cluster_leaves_the_old_one(client: Client) -> None:
