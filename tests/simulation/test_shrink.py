@@ -304,6 +304,7 @@ def stub_shrink(
     return results
 
 
+@pytest.mark.slow
 def test_a_replay_shrinks_when_asked_and_keeps_to_the_budget(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -350,6 +351,7 @@ def test_a_seed_with_a_finding_leaves_both_plans_where_it_was_told(
     assert (tmp_path / "simulation-findings" / "seed-3.json").exists()
 
 
+@pytest.mark.slow
 def test_a_batch_reports_a_finding_and_shrinks_it_when_all_seeds_have_run(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

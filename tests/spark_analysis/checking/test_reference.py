@@ -36,18 +36,21 @@ def test_single_values_are_decided_exactly(seed: int) -> None:
     assert agree(seed, batches=False) != UNDECIDED
 
 
+@pytest.mark.slow
 @settings(max_examples=1500, deadline=None)
 @given(st.integers(0, 2**40))
 def test_retries_of_single_values_are_decided_exactly(seed: int) -> None:
     assert agree(seed, batches=False, values=3) != UNDECIDED
 
 
+@pytest.mark.slow
 @settings(max_examples=1500, deadline=None)
 @given(st.integers(0, 2**40))
 def test_batches_are_decided_exactly(seed: int) -> None:
     assert agree(seed) != UNDECIDED
 
 
+@pytest.mark.slow
 @settings(max_examples=1500, deadline=None)
 @given(st.integers(0, 2**40))
 def test_retried_batches_are_decided_exactly(seed: int) -> None:

@@ -865,6 +865,7 @@ LINE = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(st.lists(LINE | JSON, max_size=8), st.sampled_from(["", "[" * 100_000, '{"time": 1', "\ufeff{}"]))
 def test_any_lines_become_rows_or_are_located(forms: list[Any], last: str) -> None:

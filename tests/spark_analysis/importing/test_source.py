@@ -471,6 +471,7 @@ _RECORDS = (
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(records=st.lists(_RECORDS, max_size=8), zero=_NUMBERS)
 def test_any_records_become_rows_or_are_located(
