@@ -23,7 +23,7 @@ from itertools import islice
 
 from log import cuts
 from log.checkpoint import ABORT, CheckpointJob, Notes, read_notes, remove_other_notes
-from log.consume_queue import NO_RECORD_BYTES, ConsumeQueue
+from log.consume_queue import NO_RECORD_BYTES, UNIT_BYTES, ConsumeQueue
 from log.consume_queues import DIRECTORY as QUEUE_DIRECTORY
 from log.consume_queues import ConsumeQueues
 from log.disk import Disk, StoreLock
@@ -253,6 +253,22 @@ class Store:
             return is_message_at(self.log.bytes_at(unit[0]), queue.topic, queue.queue_id, offset)
         except (OutOfRangeError, RecordError):
             return False
+
+    def record_of(self, queue: ConsumeQueue, offset: int, unit: tuple[int, int, int]) -> memoryview:
+        """Returns the record of a message, to which its unit leads.
+
+        Raises OutOfRangeError where retention took it, RecordError where it cannot be read, and DamagedLogError where
+        it is damaged, or its unit: such a one is put right.
+        """
+        try:
+            record = record_at(self.log, unit[0], unit[1])
+            if is_message_at(record, queue.topic, queue.queue_id, offset):
+                return record
+        except (OutOfRangeError, RecordError):
+            if unit[0] <= self.log.first_position or self.is_unit_right(queue, offset):
+                raise
+        self.log.damage.doubt_units()
+        raise DamagedLogError(queue.directory, offset * UNIT_BYTES, "the unit does not lead to its message")
 
     # ---- jobs for workers ----------------------------------------------------------------------------
 

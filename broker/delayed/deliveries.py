@@ -15,12 +15,11 @@ from broker.replica.proposals import NewMessage, stored_again
 from broker.state.topic_rules import WAITING_TOPICS
 from broker.state.waiting_messages import destination
 from broker.statistics.events import Event, Events
-from log.consume_queue import UNIT_BYTES, ConsumeQueue
+from log.consume_queue import ConsumeQueue
 from log.entry_reads import record_at
 from log.errors import DamagedLogError, OutOfRangeError, RecordError
 from log.layout import HEADER_BYTES
 from log.record import Record, decode_record, peek
-from log.store import Store
 
 log = structlog.get_logger("trivet.deliveries")
 
@@ -58,7 +57,7 @@ def delivery_of(
     Raises `log.errors.DamagedLogError` where it is damaged, or its unit: it may be whole again later.
     """
     try:
-        record = _waiting_record(state.store, queue, offset, unit)
+        record = decode_record(state.store.record_of(queue, offset, unit))
     except (OutOfRangeError, RecordError) as error:
         log.warning("waiting message dropped", reason=str(error))
         return None
@@ -72,24 +71,6 @@ def delivery_of(
     message = stored_again(record, target.topic, target.queue_id, delivered_properties(record.properties))
     message.prepared_transaction_offset = record.prepared_transaction_offset
     return message
-
-
-def _waiting_record(store: Store, queue: ConsumeQueue, offset: int, unit: tuple[int, int, int]) -> Record:
-    """The record of the waiting message at an offset.
-
-    Raises `OutOfRangeError` where retention took it, `RecordError` where it cannot be read, and
-    `log.errors.DamagedLogError` where it is damaged, or its unit, which is put right then.
-    """
-    place = (queue.topic, queue.queue_id, offset)
-    try:
-        record = decode_record(record_at(store.log, unit[0], unit[1]))
-        if (record.topic, record.queue_id, record.queue_offset) == place:
-            return record
-    except (OutOfRangeError, RecordError):
-        if unit[0] <= store.log.first_position or store.is_unit_right(queue, offset):
-            raise
-    store.log.damage.doubt_units()
-    raise DamagedLogError(queue.directory, offset * UNIT_BYTES, "the unit does not lead to its message")
 
 
 def count_delivered(
@@ -116,7 +97,7 @@ def count_delivered(
         if unit is None or unit[0] < entry_log.first_position:
             continue
         delivery = record_at(entry_log, entry_log.position_of(entry) + HEADER_BYTES)
-        waiting = _waiting_record(state.store, queue, offset, unit)
+        waiting = decode_record(state.store.record_of(queue, offset, unit))
         if not _is_delivery(delivery, waiting, delivered_properties):
             return done
     return len(offsets)

@@ -45,7 +45,6 @@ from broker.state.transaction_records import (
 )
 from broker.state.waiting_messages import destination
 from broker.transactions.decisions import Decisions, records_with_key
-from log.entry_reads import record_at
 from log.errors import DamagedLogError, DiskFullError, EntryTooLargeError, OutOfRangeError, RecordError
 from log.message_id import offset_message_id, parse_offset_message_id
 from log.properties import (
@@ -205,10 +204,10 @@ class TransactionChecks:
         store = self._appends.store
         queue = store.queues.get(HALF_TOPIC, 0)
         unit = None if queue is None else queue.unit(half_offset)
-        if unit is None:
+        if queue is None or unit is None:
             return None
         try:
-            record = record_at(store.log, unit[0], unit[1])
+            record = store.record_of(queue, half_offset, unit)
             return record, peek(record)
         except (OutOfRangeError, RecordError) as error:
             log.warning("half message dropped", offset=half_offset, reason=str(error))

@@ -11,7 +11,7 @@ from broker.peers.protocol import EntriesLent, EntriesWanted, Frame
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.replica.replica import Replica
-from broker.state.topic_rules import SCHEDULE_TOPIC
+from broker.state.topic_rules import HALF_TOPIC, SCHEDULE_TOPIC
 from broker.statistics.events import Event
 from log.consume_queue import UNIT_BYTES as QUEUE_UNIT_BYTES
 from log.entry_reads import index_at
@@ -454,6 +454,22 @@ def test_deliveries_that_wait_for_a_damaged_message_say_so() -> None:
     assert (told["reason"], told["log_level"]) == ("level 2", "warning")
     assert group.node(group.leader).events.count(Event.DELIVERIES_WAIT) >= 1
     assert replica_of(group, group.leader).metadata.delays == {}, "nothing was passed"
+
+
+def test_a_damaged_unit_of_a_half_message_does_not_end_its_transaction() -> None:
+    group = Group.elected(3, options=OPTIONS, broker={"transaction_check_interval_ms": 10_000})
+    client = group.connect(group.leader)
+    client.create_topic("T")
+    client.send("T", b"undecided", 0, {"TRAN_MSG": "true", "PGROUP": "P"}, sysFlag=4)
+    replica = replica_of(group, group.leader)
+    queue = replica.store.queues.get(HALF_TOPIC, 0)
+    assert queue is not None
+    unit = queue.unit(0)
+    assert unit is not None
+    queue.correct(0, (1 << 40, *unit[1:]))
+    group.advance(25)
+    assert replica.repairs.repaired == 1
+    assert replica.metadata.transactions.first_open(queue.max_offset) == 0
 
 
 def test_a_group_of_one_says_that_nobody_has_it() -> None:
