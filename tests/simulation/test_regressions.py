@@ -4,10 +4,11 @@ The seed that found it is named. Seeds come to mean other runs as the code chang
 """
 
 from dataclasses import replace
+from functools import partial
 from io import BytesIO
 from random import Random
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -291,7 +292,7 @@ def test_what_retention_took_while_it_waited_does_not_hide_what_was_delivered() 
     queues = ConsumeQueues(SimulatedDisk(Random(2)), StoreOptions())
     queue = queues.make("waiting", 0)
     for number in range(3):
-        position = _append_record(log, number, addressed_properties(b"", "true", 0))
+        position = _append_record(log, number, addressed_properties(b"", "true", 0), b"waiting")
         queue.append(number, position, log.end_position - position, 0)
         while number == 0 and len(log.file_starts()) < 2:
             _append_record(log, 9, b"")  # the first lies in another file than the others
@@ -301,19 +302,21 @@ def test_what_retention_took_while_it_waited_does_not_hide_what_was_delivered() 
         _append_record(log, number, b"")  # what was delivered of the three
     for _ in range(60):
         _append_record(log, 9, b"")
-    replica = cast("Replica", SimpleNamespace(store=SimpleNamespace(log=log)))
+    store: Any = SimpleNamespace(log=log)
+    store.record_of = partial(Store.record_of, store)
+    replica = cast("Replica", SimpleNamespace(store=store))
     assert count_delivered(replica, queue, (0, 1, 2), announced, without_address) == 2
     assert cuts.delete_before(log, index_at(log, log.file_starts()[1])) == 1
     assert count_delivered(replica, queue, (0, 1, 2), announced, without_address) == 2
 
 
-def _append_record(log: EntryLog, number: int, properties: bytes) -> int:
-    """The position of a record."""
+def _append_record(log: EntryLog, number: int, properties: bytes, topic: bytes = b"true") -> int:
+    """The position of a record, which has the number as its offset, too."""
     body = b"%d" % number * 100
     host = pack_host("10.0.0.1", 1)
-    size = 75 + 2 * len(host) + len(body) + len(b"true") + len(properties)
+    size = 75 + 2 * len(host) + len(body) + len(topic) + len(properties)
     position = log.next_position(size) + HEADER_BYTES
-    record = encode_record(b"true", 0, 0, 0, position, 0, number, host, 0, host, 0, 0, body, properties)
+    record = encode_record(topic, 0, 0, number, position, 0, number, host, 0, host, 0, 0, body, properties)
     log.append(1, record)
     return position
 
