@@ -1,8 +1,8 @@
-"""The figures of benchmarks/results/checker-scaling.json as the plots and tables of docs/checker.md.
+"""The figures of benchmarks/results/checker-scaling.json and checker-cluster.json as the plots and tables of the docs.
 
     python -m benchmarks.checker_plots
 
-Writes docs/checker-scaling.svg and docs/checker-porcupine.svg, and prints the tables in Markdown.
+Writes docs/checker-scaling.svg, checker-porcupine.svg and checker-cluster.svg, and prints the tables in Markdown.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.checker_scaling import RESULTS
+from benchmarks.checker_scaling import CLUSTER, CLUSTER_RESULTS, RESULTS
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
 OUT_OF_BOUNDS: Final = ("memory", "time")
@@ -46,12 +46,18 @@ def main() -> None:
     if compared:
         _plot(compared, DOCS / "checker-porcupine.svg", "one queue: trivet analyze and porcupine")
         print(_table(compared))
+    on_cluster: list[dict[str, Any]] = json.loads(CLUSTER_RESULTS.read_text())["measurements"]
+    title = "one good hot queue, up to 100 million operations: one process, a standalone cluster"
+    _plot(on_cluster, DOCS / "checker-cluster.svg", title)
+    print(_table(on_cluster))
 
 
 def _line(one: dict[str, Any]) -> str:
     history = one["history"]
     if history["format"] in ("words", "log-only"):
         return f"{one['checker']}, {'unknown outcomes' if history['unknown'] else 'all answered'}"
+    if one["checker"] == CLUSTER:
+        return "one queue, on a standalone cluster"
     queues = "one queue" if history["queues"] == 1 else f"{history['queues']} queues"
     source = ", CBOR trace" if history["format"] == "trace" else ""
     return f"{queues}, {'bad' if history['planted'] else 'good'}{source}"
