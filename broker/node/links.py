@@ -63,9 +63,10 @@ UNACKNOWLEDGED_NS_MAX: Final = 5_000 * _MS
 owns the sockets sees to it."""
 
 
-PROBED_NS: Final = 5_000 * _MS
+PROBED_NS: Final = 2_000 * _MS
 """On a link that nothing comes on for so long, as between followers, the other end's system is asked for a sign
-(keepalive): one whose machine has lost its power ends then, too, and is dialled anew."""
+(keepalive), and then each second: one whose machine has lost its power ends after `UNACKNOWLEDGED_NS_MAX`, too, and is
+dialled anew. Before that some may be lost: where both are set, Linux counts no probes, but looks at that time alone."""
 
 
 class _DialledLink:

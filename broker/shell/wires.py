@@ -185,13 +185,13 @@ def _closed_unless_done(sock: socket.socket) -> Iterator[None]:
 
 
 def _detect_silence(sock: socket.socket) -> None:
-    unacknowledged_ms, probed_s = UNACKNOWLEDGED_NS_MAX // 1_000_000, PROBED_NS // 1_000_000_000
+    unacknowledged_s, probed_s = UNACKNOWLEDGED_NS_MAX // 1_000_000_000, PROBED_NS // 1_000_000_000
     for level, option, value in (
-        (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", unacknowledged_ms),
+        (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", unacknowledged_s * 1000),
         (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
         (socket.IPPROTO_TCP, "TCP_KEEPIDLE", probed_s),
         (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 1),
-        (socket.IPPROTO_TCP, "TCP_KEEPCNT", probed_s),
+        (socket.IPPROTO_TCP, "TCP_KEEPCNT", unacknowledged_s - probed_s),
     ):
         with contextlib.suppress(OSError, AttributeError):
             sock.setsockopt(level, getattr(socket, option), value)

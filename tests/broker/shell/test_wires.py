@@ -78,7 +78,20 @@ async def test_an_idle_link_whose_other_end_has_lost_its_power_ends(monkeypatch:
                 await trio.testing.wait_all_tasks_blocked(0.001)
             (sock,) = dialled
             assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == PROBED_NS // 1_000_000_000
+            idle, interval, count, limit_ms = (
+                sock.getsockopt(socket.IPPROTO_TCP, option)
+                for option in (
+                    socket.TCP_KEEPIDLE,
+                    socket.TCP_KEEPINTVL,
+                    socket.TCP_KEEPCNT,
+                    socket.TCP_USER_TIMEOUT,
+                )
+            )
+            assert idle == PROBED_NS // 1_000_000_000
+            assert count > 1
+            assert idle + count * interval <= limit_ms / 1000, (
+                "Linux would end it at the first one that is lost"
+            )
             nursery.cancel_scope.cancel()
     wires.close()
     listener.close()
