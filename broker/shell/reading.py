@@ -12,8 +12,9 @@ sockets that are left are read before any that have been read already. While pas
 bytes at once (`shares`), until a pass has time for all or little is read of each: a crowd that sends without end then
 keeps the others waiting for a handful of requests of each of it, and not for a thousand. A connection whose last read
 took so long to handle is given fewer bytes at once, too, and so is one that has to prove an account and has not yet
-(broker/shell/sockets.py). All of these strangers together have little more than the share of a single connection: they
-stand in a set of their own, which is one descriptor among those of all others, and a few are read in each pass.
+(broker/shell/sockets.py). All of these strangers together have a tenth of the time: they stand in a set of their own,
+which is one descriptor among those of all others. So they keep others from little, and all clients of a node that is
+lost, thousands that have to prove themselves anew, are let in within their patience.
 
 While one message comes soon after another, a pass of Trio's scheduler between them is much of what they cost. So a task
 that was woken soon after it had begun to wait goes on waiting in the set itself, as long as nobody else wants
@@ -41,8 +42,8 @@ _READY_AT_ONCE: Final = 256
 PASS_S: Final = 0.02
 """The time, in seconds, after which no further socket is read before a turn: heartbeats wait for the turn."""
 
-_STRANGERS_AT_ONCE: Final = 4
-"""So many are read in a pass, and stand behind all others that are ready then: each has his turn."""
+STRANGERS_S: Final = PASS_S / 10
+"""The time, in seconds, after which no further stranger is read in a pass, be they many or what one has sent long."""
 
 SHARES_MAX: Final = 32
 """The most that `Reading.shares` can be: a connection is read 4 KiB at a time then."""
@@ -201,10 +202,13 @@ class Reading:
             self.in_pass = False
 
     def _read_strangers(self) -> None:
-        for descriptor, _ in self._strangers.poll(0, _STRANGERS_AT_ONCE):
-            reader = self._stranger_readers.get(descriptor)
-            if reader is not None:
-                reader()
+        until = perf_counter() + STRANGERS_S
+        read: set[int] = set()
+        # The system puts each one that it has told behind all others that are ready: each has his turn.
+        while perf_counter() <= until and (found := self._strangers.poll(0, 1)) and found[0][0] not in read:
+            ((descriptor, _),) = found
+            read.add(descriptor)
+            self._stranger_readers[descriptor]()
 
     def _read_all(self, found: list[tuple[int, int]]) -> None:
         readers, first = self._readers, self._first_readers

@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from broker.requests.connection import Connection, Outgoing
-from broker.shell.reading import AWAY_S, PASS_S, Reading
+from broker.shell.reading import AWAY_S, PASS_S, STRANGERS_S, Reading
 from broker.shell.sockets import RECEIVE_BYTES, RECEIVE_BYTES_LEAST, UNSENT_BYTES_HIGH, SocketConnection
 from broker.shell.turns import Turns
 
@@ -300,6 +300,31 @@ async def test_a_crowd_of_strangers_keeps_nobody_waiting_who_is_known(
         )
         read = [name for name in order if name in strangers]
         assert sorted(read[:50]) == sorted(read[50:]) == sorted(strangers), "each stranger has his turn"
+
+
+async def test_those_who_ask_for_little_are_let_in_many_at_a_time(
+    remotes: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after the loss of a node, whose clients all come to another one, which is busy."""
+    clock = Clock(monkeypatch)
+    async with serving() as server:
+
+        def prove(name: str) -> Callable[[bytes], None]:
+            def received(data: bytes) -> None:
+                clock.now += STRANGERS_S / 25
+                server.connections[name].connection.is_proven = True
+                server.wake()
+
+            return received
+
+        names = [f"s{k}" for k in range(100)]
+        remotes += [server.connect(name, prove(name), has_to_prove=True) for name in names]
+        await trio.testing.wait_all_tasks_blocked()
+        for remote in remotes:
+            remote.send(b"x")
+        await trio.testing.wait_all_tasks_blocked()
+        assert all(server.connections[name].connection.is_proven for name in names)
+        assert len(server.turns) <= 5
 
 
 async def test_a_crowd_that_sends_without_end_keeps_nobody_waiting_for_all_of_it(
