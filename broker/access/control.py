@@ -66,7 +66,7 @@ class AccessControl:
             _check_needs(account, command, publishing(topic))
 
     def may_publish(self, host: bytes, access_key: str, topic: str) -> bool:
-        """Tells whether a client may publish to a topic that was let in under that key."""
+        """Tells whether a client that was let in under `access_key` may publish to the topic."""
         try:
             account = self._identification.known(host, access_key)
         except RefusedError:

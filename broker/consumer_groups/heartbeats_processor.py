@@ -1,6 +1,6 @@
 """Heartbeats, and what they make known: who consumes what (RocketMQ's `ClientManageProcessor`).
 
-What a heartbeat changes in the table of clients decides `ClientRegistry.heartbeat` (broker/node/client_registry.py).
+`ClientRegistry.heartbeat` (broker/node/client_registry.py) decides what a heartbeat changes in the table of clients.
 
 A client's heartbeat is registered on the node that it reached, and the leader is told too, so that its table is the
 group's: the list of a group's consumers, from which every consumer computes its share of the queues, must be one

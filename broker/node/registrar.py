@@ -84,7 +84,7 @@ class Registrar:
         self._heir_until_ns: int | None = None
         """When this node stops to wait for another master; None while it need not."""
         self._says: _Header | None = None
-        """The registration that was sent last."""
+        """The registration that was sent last, or that waits until it is known who the master is."""
         self._opaque = 0
         """The opaque of the newest request."""
         self._has_news = False

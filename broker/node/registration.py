@@ -62,7 +62,7 @@ def registration(node: Node, settings: Settings, address: str) -> RemotingComman
 
 
 def unregistration(node: Node, settings: Settings, address: str) -> RemotingCommand | None:
-    """UNREGISTER_BROKER 104; None while the node has no role under which it could be registered."""
+    """UNREGISTER_BROKER 104; None while the node has no role to register under: an earlier registration may stand."""
     broker_id = _broker_id(node, settings)
     return None if broker_id is None else _goodbye(settings, address, broker_id)
 

@@ -137,7 +137,7 @@ class ClientSession:
 class ClientSessions:
     """The sessions of one server. `handle` is given each request but greetings, `closed` each connection
     that has ended, `nonce` returns the given number of random bytes. `events` is told of what clients do wrong.
-    `has_strangers` tells whether who has shown no account may ask for little here, and so leaves little unread."""
+    `has_strangers` is true where clients that have shown no account are limited, also in what they leave unread."""
 
     def __init__(
         self,

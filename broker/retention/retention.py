@@ -31,7 +31,7 @@ _NEARLY_FULL: Final = "the disk is nearly full: the oldest messages are deleted 
 _FULL: Final = "the disk is full: sends are refused"
 
 
-def delete_expired(
+def delete_head(
     replica: Replica, policy: RetentionPolicy, *, is_delete_hour: bool, needed_from_index: int | None = None
 ) -> int | None:
     """Deletes the data files at the log's head that may go (log/retention.py), but nothing from `needed_from_index` on.
@@ -115,7 +115,7 @@ class Retention:
         hour = self._hour_of_day(self._time.wall_ms)
         removed: int | None = 0
         try:
-            removed = delete_expired(
+            removed = delete_head(
                 self._replica,
                 policy,
                 is_delete_hour=self._at_any_hour or hour in settings.delete_hours,

@@ -157,7 +157,7 @@ class TransactionChecks:
         looked_at = 0
         remaining = self._remaining
         while looked_at < min(SLICE_MAX, len(remaining)) and size < SLICE_BYTES_MAX:
-            half = self._look_at(remaining[looked_at])
+            half = self._if_to_be_asked(remaining[looked_at])
             if half is not None:
                 questions.append(half)
                 size += len(half.body)
@@ -173,7 +173,7 @@ class TransactionChecks:
         for _ in range(looked_at):
             remaining.popleft()
 
-    def _look_at(self, half_offset: int) -> Record | None:
+    def _if_to_be_asked(self, half_offset: int) -> Record | None:
         """The half message, if it is to be asked about now; gives it up if that is due. Raises as `give_up`."""
         decisions = self._decisions
         if not decisions.is_open(half_offset):

@@ -377,7 +377,11 @@ class Network:
     def connect(
         self, host: str, host_ip: str, address: str, done: Callable[[Endpoint | None, str], object]
     ) -> None:
-        """Calls `done` with an endpoint, or with None and a reason when refused; never while packets get lost."""
+        """Calls `done` with an endpoint, or with None and a reason when refused.
+
+        It is never called if the link is cut either way, or a host has no power, when the call arrives: then the
+        caller's time limit ends it.
+        """
         target = self._hosts_of_addresses.get(address)
         if target is None:
             self.scheduler.after(MILLISECOND, done, None, f"no route to {address}")

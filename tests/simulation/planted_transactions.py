@@ -125,7 +125,7 @@ def given_up_after_two_questions(patch: pytest.MonkeyPatch) -> None:
 def asked_about_by_their_leader_only(patch: pytest.MonkeyPatch) -> None:
     """A leader asks about what came in its own term; what its predecessors had open is forgotten."""
     began: dict[TransactionChecks, int] = {}
-    role_changed, look_at = TransactionChecks._role_changed, TransactionChecks._look_at
+    role_changed, look_at = TransactionChecks._role_changed, TransactionChecks._if_to_be_asked
 
     def patched_role_changed(self: TransactionChecks) -> None:
         began.setdefault(self, self._decisions.half_queue_end())
@@ -137,7 +137,7 @@ def asked_about_by_their_leader_only(patch: pytest.MonkeyPatch) -> None:
         return look_at(self, half_offset) if half_offset >= began.get(self, 0) else None
 
     patch.setattr(TransactionChecks, "_role_changed", patched_role_changed)
-    patch.setattr(TransactionChecks, "_look_at", patched_look_at)
+    patch.setattr(TransactionChecks, "_if_to_be_asked", patched_look_at)
 
 
 @planted("transaction: operations owed forgotten", "what is owed in a broker's memory", actor="transactor")

@@ -19,11 +19,11 @@ from spark_analysis.checking.queues.knowledge import (
     Axis,
     Operation,
     Position,
+    missed_what_was_known,
     state,
     sweep,
     torn_reads,
     wrong_at,
-    wrong_order,
 )
 from spark_analysis.checking.queues.reference import Swept, attempts_of, explain, without_gaps
 from spark_analysis.checking.queues.settled import SettledWords
@@ -195,7 +195,7 @@ class _Queue:
         """The findings that more operations cannot take back; what is settled is put away."""
         found, self._found = self._found, []
         for position, at, latest, _ in list(sweep(self._heads.at)):
-            found += wrong_order(position, at, latest, is_head=True)
+            found += missed_what_was_known(position, at, latest, is_head=True)
             if latest is not None and latest >> 2 < watermark_ns:
                 self._heads.settled_to = position + 1
                 del self._heads.at[position]

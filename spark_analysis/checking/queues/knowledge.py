@@ -137,7 +137,7 @@ def _is_at_least(one: int | None, other: int | None) -> bool:
 
 
 def sweep(positions: Mapping[int, Position]) -> Iterator[tuple[int, Position, int | None, int]]:
-    """Each position in order, with the earliest end that needs it or a later one, and the position before it."""
+    """Yields each position, the earliest end of an operation that shows it or a later one, and the one before."""
     order = sorted(positions)
     latest: list[int | None] = []
     least: int | None = None
@@ -157,13 +157,16 @@ def wrong_at(position: int, at: Position, latest: int | None) -> list[Finding]:
     lower_ns = None if at.lower is None else at.lower >> 2
     latest_ns = None if latest is None else latest >> 2
     kinds = ["duplicate-offset"] * (at.acks > 1) + ["inconsistent-offset"] * (len(at.values) > 1)
-    return [Finding(kind, position, lower_ns, latest_ns) for kind in kinds] + wrong_order(
+    return [Finding(kind, position, lower_ns, latest_ns) for kind in kinds] + missed_what_was_known(
         position, at, latest
     )
 
 
-def wrong_order(position: int, at: Position, latest: int | None, *, is_head: bool = False) -> list[Finding]:
-    """Returns the finding that an operation began too late: behind the end of one that needs this position, or more."""
+def missed_what_was_known(
+    position: int, at: Position, latest: int | None, *, is_head: bool = False
+) -> list[Finding]:
+    """Returns a finding if an operation found this position empty that began after another had ended that showed it,
+    or a later one, filled."""
     if at.lower is None or latest is None or at.lower >> 2 <= latest >> 2:
         return []
     began, ended = FUNCTIONS[at.lower & 3], FUNCTIONS[latest & 3]

@@ -24,11 +24,11 @@ from spark_analysis.checking.queues.knowledge import (
     Axis,
     Operation,
     Position,
+    missed_what_was_known,
     state,
     sweep,
     torn_reads,
     wrong_at,
-    wrong_order,
 )
 from spark_analysis.checking.queues.unknown import Finding, contested, settle
 from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
@@ -137,7 +137,7 @@ def swept_of(operations: Sequence[Operation], *, sparse: bool) -> Swept:
         state(one, log, heads)
     swept = Swept(dict(log.at), [*torn_reads(operations)])
     for position, at, latest, _ in sweep(heads.at):
-        swept.findings.extend(wrong_order(position, at, latest, is_head=True))
+        swept.findings.extend(missed_what_was_known(position, at, latest, is_head=True))
     for position, at, latest, previous in sweep(log.at):
         swept.findings.extend(wrong_at(position, at, latest))
         latest_ns = None if latest is None else latest >> 2

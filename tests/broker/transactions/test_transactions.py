@@ -727,13 +727,13 @@ def test_a_pass_over_many_whose_producers_are_gone_keeps_nobody_waiting(
         client.start_send("T", b"%d" % number, 0, HALF, sysFlag=4)
     group.advance(TIMEOUT_S)
     looked_at: list[int] = []
-    look_at = TransactionChecks._look_at
+    look_at = TransactionChecks._if_to_be_asked
 
     def noted(self: TransactionChecks, half_offset: int) -> Record | None:
         looked_at.append(half_offset)
         return look_at(self, half_offset)
 
-    monkeypatch.setattr(TransactionChecks, "_look_at", noted)
+    monkeypatch.setattr(TransactionChecks, "_if_to_be_asked", noted)
     node = group.node(group.leader)
     turn = type(node).turn
     most = 0
