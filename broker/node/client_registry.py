@@ -230,13 +230,8 @@ class ClientRegistry(Generic[ConnectionType]):
         return each_once(self._producers.get(group, {}).values())
 
     def find_producer(self, client_id: str) -> RegisteredClient[ConnectionType] | None:
-        """A client that announces any producer group, by the connection that is best asked on.
-
-        A client id is what a client says. Where accounts say the same one, it is that of the account that came first.
-        """
-        clients = list(self._producer_clients.get(client_id, {}).values())
-        own = (client for client in clients if client.access_key == clients[0].access_key)
-        return next(iter(each_once(own)), None)
+        """A client that announces any producer group, by the connection that is best asked on."""
+        return next(iter(each_once(self._producer_clients.get(client_id, {}).values())), None)
 
     def producer_groups(self) -> list[str]:
         """Producer groups with at least one client (response to 328)."""

@@ -88,14 +88,19 @@ class ConsumerGroup(Generic[ConnectionType]):
 def each_once(
     clients: Iterable[RegisteredClient[ConnectionType]],
 ) -> list[RegisteredClient[ConnectionType]]:
-    """Returns each client once, by its newest connection to this node, or else by its newest relayed one."""
+    """Returns each client once, by its newest connection to this node, or else by its newest relayed one.
+
+    A client id is what a client says. Where accounts say the same one, it is that of the account that came first.
+    """
     chosen: dict[str, RegisteredClient[ConnectionType]] = {}
     for client in clients:
         known = chosen.get(client.client_id)
-        if (
-            known is None
-            or isinstance(known.connection, RelayedConnection)
-            or not isinstance(client.connection, RelayedConnection)
+        if known is None or (
+            client.access_key == known.access_key
+            and (
+                isinstance(known.connection, RelayedConnection)
+                or not isinstance(client.connection, RelayedConnection)
+            )
         ):
             chosen[client.client_id] = client
     return list(chosen.values())

@@ -62,6 +62,17 @@ def test_about_a_transaction_only_those_are_asked_who_may_publish_to_its_topic(
     assert count(thief, RequestCode.CHECK_TRANSACTION_STATE) == 0
 
 
+def test_who_takes_a_producer_s_client_id_does_not_keep_him_from_being_asked(
+    group: Group, place: str
+) -> None:
+    owner = producer(group, "service", place, "same")
+    thief = producer(group, "reader", place, "same")
+    owner.send("orders", b"half", "TRAN_MSG\x01true\x02PGROUP\x01PG\x02", 4)
+    group.advance(3.5 * INTERVAL_S)
+    assert count(owner, RequestCode.CHECK_TRANSACTION_STATE) >= 3
+    assert count(thief, RequestCode.CHECK_TRANSACTION_STATE) == 0
+
+
 def test_a_new_leader_knows_who_may_be_asked(group: Group) -> None:
     """From the nodes to which producers are connected: they tell what clients' last heartbeats said."""
     followers = [node for node in group.members if node != group.leader]
