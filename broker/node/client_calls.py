@@ -14,7 +14,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import msgspec
 
 from broker.remoting.command import RemotingCommand, encode, request
-from broker.requests.budget import Budget
+from broker.requests.budget import BYTES_MAX, waiting_bytes
 from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import OverloadedError
@@ -32,12 +32,12 @@ Done = Callable[[RemotingCommand | None], None]
 
 
 class _Call(NamedTuple):
-    """A request to a client at an address, which has time until `deadline_ns`; `asker` is the request behind it."""
+    """A request to a client at an address, which has time until `deadline_ns`; the one behind it takes `size` bytes."""
 
     address: str
     deadline_ns: int
     done: Done
-    asker: RemotingCommand
+    size: int
 
 
 Value = TypeVar("Value")
@@ -94,8 +94,8 @@ class ClientCalls:
         # All calls live equally long: the first one is the next to expire.
         self._waiting: _Table[_Call] = _Table()
         self._places = SharedPlaces(WAITING_MAX)
-        """By the address of who is asked: whoever never answers keeps few others from being asked."""
-        self._budget = Budget("answers of clients")
+        self._bytes = SharedPlaces(BYTES_MAX)
+        """Both by the address of who is asked: whoever never answers keeps few others from being asked."""
         self._relayed: _Table[str] = _Table()
 
     def call(
@@ -115,12 +115,14 @@ class ClientCalls:
         self._last_number = (self._last_number + 1) & 0xFF_FFFF
         opaque = self._opaque_base | self._last_number
         question = encode(request(code, header, body, opaque=opaque))
-        address = connection.address
-        if not self._places.has_room(address):
-            raise OverloadedError(f"{self._places.taken} questions wait for answers of clients")
-        self._budget.take(asker)
+        address, size = connection.address, waiting_bytes(asker)
+        if not (self._places.has_room(address) and self._bytes.has_room(address, size)):
+            raise OverloadedError(
+                f"{self._places.taken} questions of {self._bytes.taken} bytes wait for answers of clients"
+            )
         self._places.take(address)
-        self._waiting.put(connection, opaque, _Call(address, self._time.now_ns + TIMEOUT_NS, done, asker))
+        self._bytes.take(address, size)
+        self._waiting.put(connection, opaque, _Call(address, self._time.now_ns + TIMEOUT_NS, done, size))
         self._plan_expiry()
         connection.send(question)
 
@@ -134,8 +136,8 @@ class ClientCalls:
         return self._relayed.pop(connection, answer.opaque)
 
     def _end(self, call: "_Call", answer: RemotingCommand | None) -> None:
-        self._budget.give_back(call.asker)
         self._places.give_back(call.address)
+        self._bytes.give_back(call.address, call.size)
         call.done(answer)
 
     def relayed(self, connection: Connection, opaque: int, asking: str) -> None:

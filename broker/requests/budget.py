@@ -32,7 +32,7 @@ class Budget:
 
     def take(self, command: RemotingCommand) -> None:
         """One more request waits. Raises `OverloadedError`, which a client is told as SYSTEM_BUSY."""
-        times, size = self._taken.get(id(command)) or (0, _size(command))
+        times, size = self._taken.get(id(command)) or (0, waiting_bytes(command))
         if self._count >= self._requests_max or self._bytes + size > self._bytes_max:
             raise OverloadedError(f"{self._count} requests of {self._bytes} bytes wait for {self._what}")
         self._taken[id(command)] = times + 1, size
@@ -49,7 +49,8 @@ class Budget:
         self._bytes -= size
 
 
-def _size(command: RemotingCommand) -> int:
+def waiting_bytes(command: RemotingCommand) -> int:
+    """Returns roughly what a request takes of the memory while it waits."""
     header = command.header
     if isinstance(header, bytes | msgspec.Raw):  # as it came
         length = len(header)

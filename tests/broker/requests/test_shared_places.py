@@ -28,3 +28,13 @@ def test_what_is_given_back_is_free_for_all() -> None:
     for _ in range(300):
         places.give_back("a")
     assert (places.taken, taken(places, "b")) == (200, 400)
+
+
+def test_many_are_taken_at_once_where_as_many_are_free() -> None:
+    places = SharedPlaces(1000)
+    assert (places.has_room("a", 1000), places.has_room("a", 1001)) == (True, False)
+    places.take("a", 400)
+    assert (places.has_room("a", 200), places.has_room("a", 201)) == (True, False)
+    assert (places.has_room("b", 600), places.has_room("b", 601)) == (True, False)
+    places.give_back("a", 400)
+    assert places.taken == 0

@@ -105,6 +105,20 @@ def test_a_consumer_that_never_answers_keeps_no_reply_from_others(
     assert requester.wait(opaque).code == ResponseCode.SUCCESS
 
 
+def test_long_replies_to_one_that_never_answers_keep_none_from_others(group: Group) -> None:
+    mute = group.connect(host="10.0.0.1", name="mute")
+    mute.heartbeat(producer_group="P")
+    for _ in range(160):
+        start_reply(mute, "mute", bytes(240_000))
+    group.settle()
+    requester = group.connect(host="10.0.0.2", name="requester")
+    requester.heartbeat(producer_group="P")
+    opaque = start_reply(requester, "requester", bytes(240_000))
+    group.settle()
+    answer(requester, pushed_to(requester))
+    assert requester.wait(opaque).code == ResponseCode.SUCCESS
+
+
 def test_replies_need_not_be_stored() -> None:
     group = prepared(store_replies=False)
     requester = group.connect(name="requester")
