@@ -10,7 +10,6 @@ all queues share one pool of mappings (`MappingPool`, a CLOCK). What is hot in `
 comparison or two and one `struct` call; `append_units` stores those of many messages at once.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from enum import Enum
 from struct import Struct
@@ -36,6 +35,9 @@ _UNIT_TYPE = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
 _NO_BYTES = memoryview(b"")
 _SMALLEST_STEP_BYTES = 1 << 12
 _LARGEST_STEP_BYTES = 1 << 18
+_DAMAGED_LOOKED_AT_MAX = 1024
+"""Damaged units that a search for the beginning of one queue looks at: some milliseconds' work, unless they all lead to
+records that are not in memory."""
 
 
 class Boundary(Enum):
@@ -193,19 +195,29 @@ class ConsumeQueue:
         """Returns the first offset whose record stays when the log is made to begin at `physical_begin`.
 
         `is_right` looks at the record that the unit of an offset leads to, and says whether it claims that offset. So
-        damaged units hide no message: an offset is passed only if a right unit, of it or of one behind it, leads to a
-        record that goes.
+        damaged units hide no message, and keep none that goes: the offset is the one behind the last right unit whose
+        record goes, the queue's beginning if there is none. Where very many units are damaged it may be an earlier one.
         """
         bound = max(physical_begin, 1)
-        begin = self.min_offset
+        begin, end = self.min_offset, self.max_offset
         first = self._first(begin, lambda unit: unit[0] >= bound)
-        if first > begin and not is_right(first - 1):
-
-            def may_stay(offset: int) -> bool:
-                return self._unit_of_file(offset)[0] >= bound or not is_right(offset)
-
-            first = begin + bisect_left(range(begin, first), True, key=may_stay)
-        return first
+        if (first == begin or is_right(first - 1)) and (first == end or is_right(first)):
+            return first
+        # A damaged unit may have led the search astray; only right ones lead this one. Always: the unit before `low`
+        # is right and goes, or `low` is the beginning; no right unit from `high` on goes.
+        low, high, damaged_left = begin, end, _DAMAGED_LOOKED_AT_MAX
+        while low < high:
+            middle = at = (low + high) // 2
+            while at < high and not is_right(at):
+                at += 1
+                damaged_left -= 1
+                if not damaged_left:
+                    return low
+            if at < high and self._unit_of_file(at)[0] < bound:
+                low = at + 1
+            else:
+                high = middle
+        return low
 
     def remove_gone_files(self) -> int:
         """Removes the files before that of the first message, but never the last one; returns how many."""

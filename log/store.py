@@ -250,9 +250,21 @@ class Store:
         unit = queue.unit(offset)
         assert unit is not None, "asked of what the queue holds"
         try:
-            return is_message_at(self.log.bytes_at(unit[0]), queue.topic, queue.queue_id, offset)
+            record = self.log.bytes_at(unit[0])
+            is_of_offset = is_message_at(record, queue.topic, queue.queue_id, offset)
         except (OutOfRangeError, RecordError):
             return False
+        return is_of_offset and unit[1] in (len(record), NO_RECORD_BYTES)
+
+    def is_gone(self, queue: ConsumeQueue, unit: tuple[int, int, int]) -> bool:
+        """Tells whether retention took the record of a unit that the queue still holds.
+
+        It takes the first ones of a queue. So where the first unit leads into the log, one that leads before the log is
+        damaged, and its record may be there; as is one that leads where no record ever was, such as one of zeros.
+        """
+        begin = self.log.first_position
+        first = queue.unit(queue.min_offset)
+        return HEADER_BYTES <= unit[0] <= begin and (first is None or first[0] <= begin)
 
     def record_of(self, queue: ConsumeQueue, offset: int, unit: tuple[int, int, int]) -> memoryview:
         """Returns the record of a message, to which its unit leads.
@@ -265,7 +277,7 @@ class Store:
             if is_message_at(record, queue.topic, queue.queue_id, offset):
                 return record
         except (OutOfRangeError, RecordError):
-            if unit[0] <= self.log.first_position or self.is_unit_right(queue, offset):
+            if self.is_gone(queue, unit) or self.is_unit_right(queue, offset):
                 raise
         self.log.damage.doubt_units()
         raise DamagedLogError(queue.directory, offset * UNIT_BYTES, "the unit does not lead to its message")

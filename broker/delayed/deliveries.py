@@ -94,7 +94,7 @@ def count_delivered(
         entry = index + 1 + done
         if entry > entry_log.last_index or entry_log.term_of(entry) != entry_log.term_of(index):
             return done
-        if unit is None or unit[0] < entry_log.first_position:
+        if unit is None or state.store.is_gone(queue, unit):
             continue
         delivery = record_at(entry_log, entry_log.position_of(entry) + HEADER_BYTES)
         waiting = decode_record(state.store.record_of(queue, offset, unit))

@@ -11,7 +11,6 @@ from broker.reading.subscriptions import SQL_WORK_MAX, Filter, SqlFilter
 from broker.remoting.codes import ResponseCode
 from broker.remoting.headers import PullMessageHeader
 from log.consume_queue import NO_RECORD_BYTES, ConsumeQueue
-from log.entry_log import EntryLog
 from log.entry_reads import check_record
 from log.errors import DamagedEntryError, OutOfRangeError
 from log.record import is_message_at, peek
@@ -145,7 +144,8 @@ class QueueReads:
                     if len(records) == 1:
                         result.position = physical_offset
                 except OutOfRangeError:
-                    if length != NO_RECORD_BYTES and not _is_gone(queue, offset, physical_offset, log):
+                    unit = physical_offset, length, tags_code
+                    if length != NO_RECORD_BYTES and not self._replica.store.is_gone(queue, unit):
                         log.damage.doubt_units()
                         damaged = True
                         end = offset
@@ -197,15 +197,6 @@ def whole_part(replica: State, header: PullMessageHeader, result: PullResult) ->
             result.next_offset = offset
             return number > 0
     return True
-
-
-def _is_gone(queue: ConsumeQueue, offset: int, physical_offset: int, log: EntryLog) -> bool:
-    """Tells whether retention took a record while its unit is still there; else the unit is damaged.
-
-    It takes the first ones of a queue.
-    """
-    before = queue.unit(offset - 1)
-    return physical_offset <= log.first_position and (before is None or before[0] <= log.first_position)
 
 
 def _properties(record: memoryview) -> bytes:

@@ -27,7 +27,7 @@ def first_waiting_position(store: Store, metadata: Metadata) -> int | None:
     for queue, pending in _queues(store, metadata):
         offset = max(pending, queue.min_offset)
         unit = queue.unit(offset)
-        if unit is not None and unit[0] >= first_position:
+        if unit is not None and not store.is_gone(queue, unit):
             if not store.is_unit_right(queue, offset):
                 store.log.damage.doubt_units()
                 return first_position

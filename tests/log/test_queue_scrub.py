@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from log.consume_queue import UNIT_BYTES, ConsumeQueue
@@ -97,21 +97,33 @@ def queue_of(disk: MemoryDisk, count: int) -> tuple[ConsumeQueues, ConsumeQueue]
 ANY_OFFSET = st.integers(-(1 << 63), (1 << 63) - 1)
 
 
-@given(st.data(), st.integers(2, 60))
-def test_damaged_units_have_retention_pass_no_message(data: st.DataObject, count: int) -> None:
+@st.composite
+def losses(draw: Any) -> tuple[int, int, int, list[int]]:
+    """The messages of a queue, how many of them go, and the damage: its first offset and what its units say."""
+    count = draw(st.integers(2, 60))
+    begin = draw(st.integers(0, count))
+    places = st.one_of(st.just(0), st.integers(0, 100 * count), ANY_OFFSET)
+    return count, draw(st.integers(0, count)), begin, draw(st.lists(places, max_size=count - begin))
+
+
+@given(losses())
+@example((19, 19, 15, [0, 0, 1900]))
+@example((8, 6, 2, [0, 0, 600]))
+@example((8, 6, 0, [600]))
+def test_damaged_units_have_retention_pass_no_message_and_keep_none_that_goes(
+    loss: tuple[int, int, int, list[int]],
+) -> None:
+    count, gone, begin, damage = loss
     queues, queue = queue_of(MemoryDisk(), count)
-    gone = data.draw(st.integers(0, count))
-    begin, end = sorted((data.draw(st.integers(0, count)), data.draw(st.integers(0, count))))
-    for offset in range(begin, end):
-        queue.correct(offset, (data.draw(st.one_of(st.just(0), ANY_OFFSET)), 90, 0))
+    for offset, place in enumerate(damage, begin):
+        queue.correct(offset, (place, 90, 0))
 
     def is_right(queue: ConsumeQueue, offset: int) -> bool:
         return queue.unit(offset) == (48 + 100 * offset, 90, 0)
 
+    told = [offset for offset in range(gone) if is_right(queue, offset)]
     queues.delete_before(queues.first_staying(100 * gone, is_right))
-    assert queue.min_offset <= gone
-    if not begin < gone <= end:
-        assert queue.min_offset == gone, "it goes as far as the last unit that is right says"
+    assert queue.min_offset == max(told, default=-1) + 1, "as far as the last unit that is right says"
 
 
 @given(st.data(), st.integers(2, 60))

@@ -13,6 +13,7 @@ from log.dispatch import Arrival
 from log.entry_reads import index_at
 from log.entry_recovery import RecoveryKind
 from log.errors import (
+    DamagedLogError,
     DamagedStateError,
     DiskFullError,
     FlushError,
@@ -788,6 +789,43 @@ def test_a_run_of_damaged_units_has_retention_hide_no_message(
         assert queue.min_offset <= staying[0]
         assert queue.min_offset == staying[0] or staying[0] in range(damaged.start, damaged.stop + 1)
     assert staying[0] > 20
+
+
+def test_units_that_are_zero_are_damaged_and_not_of_records_that_are_gone(
+    disk: MemoryDisk, store: Store
+) -> None:
+    writer = Writer(store)
+    for _ in range(100):
+        writer.send("T", body=bytes(40))
+    store.dispatch(99, NOW)
+    flush(store)
+    store.save_snapshot(99, b"state")
+    queue = store.queues.make("T", 0)
+    units = units_of(queue)
+    assert store.delete_expired(RetentionPolicy(reserved_ms=1000), wall_ms=NOW + 10**9, is_delete_hour=True)
+    assert queue.min_offset > 0
+    assert store.is_gone(queue, units[queue.min_offset - 1]) is False, (
+        "none is, as the first one leads into the log"
+    )
+    for offset in range(queue.min_offset, 100):
+        queue.correct(offset, (0, 0, 0))
+        with pytest.raises(DamagedLogError, match="the unit does not lead to its message"):
+            store.record_of(queue, offset, (0, 0, 0))
+
+
+def test_a_unit_that_knows_the_place_and_not_the_size_is_damaged(disk: MemoryDisk, store: Store) -> None:
+    writer = Writer(store)
+    for _ in range(3):
+        writer.send("T", body=bytes(40))
+    store.dispatch(2, NOW)
+    queue = store.queues.make("T", 0)
+    position, size, tags_code = units_of(queue)[1]
+    for wrong in (0, size - 1, 1 << 20):
+        unit = position, wrong, tags_code
+        queue.correct(1, unit)
+        assert not store.is_unit_right(queue, 1)
+        with pytest.raises(DamagedLogError, match="the unit does not lead to its message"):
+            store.record_of(queue, 1, unit)
 
 
 def test_a_damaged_record_at_the_beginning_of_a_file_does_not_keep_the_log(

@@ -304,6 +304,7 @@ def test_what_retention_took_while_it_waited_does_not_hide_what_was_delivered() 
         _append_record(log, 9, b"")
     store: Any = SimpleNamespace(log=log)
     store.record_of = partial(Store.record_of, store)
+    store.is_gone = partial(Store.is_gone, store)
     replica = cast("Replica", SimpleNamespace(store=store))
     assert count_delivered(replica, queue, (0, 1, 2), announced, without_address) == 2
     assert cuts.delete_before(log, index_at(log, log.file_starts()[1])) == 1

@@ -303,7 +303,7 @@ def test_a_message_whose_queue_is_gone_for_a_while_is_not_lost(properties: dict[
     assert client.pull("T", "g", 0, 1).bodies == [b"kept"]
 
 
-@pytest.mark.parametrize("position", [1 << 40, 77])
+@pytest.mark.parametrize("position", [1 << 40, 77, 0])
 def test_a_leader_that_takes_over_waits_until_a_damaged_unit_is_put_right(
     position: int, group: Group, client: Client
 ) -> None:

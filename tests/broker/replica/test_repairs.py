@@ -334,6 +334,22 @@ def test_a_unit_that_leads_to_another_message_gives_nobody_that_one() -> None:
     assert len(client.pull("T", "g", 0, count=8).bodies) == 8
 
 
+@pytest.mark.parametrize("offset", [0, 2, 3])
+def test_units_that_are_zero_have_a_reader_pass_no_message(offset: int) -> None:
+    group = group_of(scrubbed=False)
+    damage = Damage(group, group.leader)
+    queue = damage.replica.store.queues.get("T", 0)
+    assert queue is not None
+    for zeroed in range(offset, 5):
+        queue.correct(zeroed, (0, 0, 0))
+    client = group.connect(group.leader)
+    assert client.wait(client.start_pull("T", "g", 4)).code == ResponseCode.SYSTEM_BUSY
+    group.run_until(
+        lambda: damage.replica.repairs.repaired == 5 - offset, "a hurried pass has put them right"
+    )
+    assert [body[:2] for body in client.pull("T", "g", 4, count=2).bodies] == [b"04", b"05"]
+
+
 @pytest.mark.parametrize("at", [HEADER_BYTES + 600, 0, 24], ids=["body", "magic", "position"])
 @pytest.mark.parametrize("offset", [0, 3, 5])
 def test_damaged_entries_are_not_sent_to_a_follower_that_lacks_them(at: int, offset: int) -> None:
@@ -456,7 +472,8 @@ def test_deliveries_that_wait_for_a_damaged_message_say_so() -> None:
     assert replica_of(group, group.leader).metadata.delays == {}, "nothing was passed"
 
 
-def test_a_damaged_unit_of_a_half_message_does_not_end_its_transaction() -> None:
+@pytest.mark.parametrize("position", [1 << 40, 0])
+def test_a_damaged_unit_of_a_half_message_does_not_end_its_transaction(position: int) -> None:
     group = Group.elected(3, options=OPTIONS, broker={"transaction_check_interval_ms": 10_000})
     client = group.connect(group.leader)
     client.create_topic("T")
@@ -466,7 +483,7 @@ def test_a_damaged_unit_of_a_half_message_does_not_end_its_transaction() -> None
     assert queue is not None
     unit = queue.unit(0)
     assert unit is not None
-    queue.correct(0, (1 << 40, *unit[1:]))
+    queue.correct(0, (position, *unit[1:]))
     group.advance(25)
     assert replica.repairs.repaired == 1
     assert replica.metadata.transactions.first_open(queue.max_offset) == 0
