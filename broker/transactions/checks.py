@@ -139,7 +139,7 @@ class TransactionChecks:
         if self._remaining and not self._under_way:
             try:
                 self._check_slice()
-            except (ReplicaError, DiskFullError, DamagedLogError) as error:
+            except (ReplicaError, DiskFullError) as error:
                 log.info("transaction checks wait", reason=str(error))
                 self._deadline.due_ns = now_ns + RETRY_NS
                 return
@@ -157,7 +157,12 @@ class TransactionChecks:
         looked_at = 0
         remaining = self._remaining
         while looked_at < min(SLICE_MAX, len(remaining)) and size < SLICE_BYTES_MAX:
-            half = self._if_to_be_asked(remaining[looked_at])
+            try:
+                half = self._if_to_be_asked(remaining[looked_at])
+            except DamagedLogError as error:
+                # It may be whole again in the next pass; the others need not wait for that.
+                log.warning("a transaction check waits", offset=remaining[looked_at], reason=str(error))
+                half = None
             if half is not None:
                 questions.append(half)
                 size += len(half.body)

@@ -449,6 +449,26 @@ def test_immune_ones_are_not_asked_about_and_others_behind_them_are(group: Group
     assert {record.body for _, record in questions(producer)} == {b"not", b"immune"}
 
 
+def test_a_damaged_half_message_keeps_no_other_from_being_asked_about(group: Group) -> None:
+    producer = group.connect()
+    producer.heartbeat(producer_group="P")
+    for body in (b"damaged", b"whole"):
+        send_half(producer, body)
+    replica = group.node(group.leader).replica
+    queue = replica.store.queues.get(HALF_TOPIC, 0)
+    assert queue is not None
+    unit = queue.unit(0)
+    assert unit is not None
+    queue.correct(0, (1 << 40, *unit[1:]))
+    replica.repairs.suspect = lambda now_ns: None  # it stays damaged
+    group.run_until(lambda: bool(questions(producer)), "a question")
+    assert {record.body for _, record in questions(producer)} == {b"whole"}
+    assert open_ones(group) == [0, 1]
+    queue.correct(0, unit)
+    group.run_until(lambda: len(questions(producer)) >= 3, "the next pass")
+    assert {record.body for _, record in questions(producer)} == {b"damaged", b"whole"}
+
+
 def test_producers_of_a_group_are_asked_in_turn_and_no_others(group: Group) -> None:
     producers = [group.connect(node) for node in group.members]
     for producer in producers:
