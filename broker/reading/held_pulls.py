@@ -29,11 +29,13 @@ from broker.reading.subscriptions import Filter, SqlFilter
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import PullMessageHeader
+from broker.requests.budget import waiting_bytes
 from broker.requests.connection import Connection, RelayedConnection
 from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import RequestError
 from broker.requests.late_requests import SUSPEND_MS_MAX, done_late
 from broker.requests.responses import reply
+from broker.requests.shared_places import SharedPlaces
 from broker.settings.live import LiveSettings
 from broker.statistics.stats import Stats
 from log.dispatch import Arrival
@@ -46,6 +48,10 @@ _SUBSCRIPTION_CHANGED: Final = "SUBSCRIPTION_CHANGED"
 CONDITIONS_LENGTH_MAX: Final = 2_000_000
 """Characters of the SQL92 conditions of all pulls that are held: one message may wake them all in one turn, and that
 takes up to 0.15 s then."""
+
+HELD_BYTES_MAX: Final = 256 * 1024 * 1024
+"""The memory of all pulls that are held, each some 1 KiB for RocketMQ's clients. Of it no address gets more than it
+leaves to others: anybody could send pulls as long as frames may be."""
 
 _PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
@@ -64,6 +70,7 @@ class HeldPull:
         "filter",
         "header",
         "since_ns",
+        "size",
         "subscribed",
     )
 
@@ -79,6 +86,8 @@ class HeldPull:
     ) -> None:
         self.connection = connection
         self.command = command
+        self.size = waiting_bytes(command)
+        """The memory that it takes, roughly."""
         self.header = header
         self.asked_offset = header.queue_offset
         """The offset of the client, while the header's moves on past messages that it does not want."""
@@ -130,6 +139,7 @@ class HeldPulls:
         """A heap of (when its time is over in ns, number, pull); its first is not done."""
         self._count = 0
         self._conditions_length = 0
+        self._bytes = SharedPlaces(HELD_BYTES_MAX)
         stats.pulls_held = lambda: self._count
         self._sequence = 0
         self._deadline = time.add_deadline(self._expire)
@@ -141,12 +151,13 @@ class HeldPulls:
 
     # ------------------------------------------------------------------ begin to wait
 
-    def has_room(self, wanted: Filter) -> bool:
-        """Tells whether one more may be held (`limits.max_held_pulls`)."""
+    def has_room(self, connection: Connection, wanted: Filter) -> bool:
+        """Tells whether one more may be held (`limits.max_held_pulls`), however long it is."""
         length = wanted.length if isinstance(wanted, SqlFilter) else 0
         return (
             self._count < self._settings.current.limits.max_held_pulls
             and self._conditions_length + length <= CONDITIONS_LENGTH_MAX
+            and self._bytes.has_room(connection.address)
         )
 
     def hold(
@@ -162,6 +173,7 @@ class HeldPulls:
         self._by_connection.setdefault(connection, {})[held] = None
         self._count += 1
         self._conditions_length += held.condition_length
+        self._bytes.take(connection.address, held.size)
         self._sequence += 1
         heapq.heappush(self._deadlines, (held.deadline_ns, self._sequence, held))
         self._deadline.due_ns = min(self._deadline.due_ns, held.deadline_ns)
@@ -320,6 +332,7 @@ class HeldPulls:
         by_queue, self._by_queue = self._by_queue, {}
         self._by_connection.clear()
         self._count = self._conditions_length = 0
+        self._bytes = SharedPlaces(HELD_BYTES_MAX)
         self._deadlines.clear()
         self._deadline.due_ns = NEVER
         for waiting in by_queue.values():
@@ -345,12 +358,13 @@ class HeldPulls:
         held.done = True
         self._count -= 1
         self._conditions_length -= held.condition_length
+        self._bytes.give_back(held.connection.address, held.size)
         others = self._by_connection[held.connection]
         del others[held]
         if not others:
             del self._by_connection[held.connection]
         assert (self._count == 0) == (not self._by_connection), "the tables agree"
-        assert self._count or not self._conditions_length, "conditions are of pulls that are held"
+        assert self._count or not (self._conditions_length or self._bytes.taken), "of pulls that are held"
         if held.deadline_ns <= self._deadline.due_ns:
             deadlines = self._deadlines
             while deadlines and deadlines[0][2].done:

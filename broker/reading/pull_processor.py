@@ -164,7 +164,7 @@ class PullProcessor:
             result.code == ResponseCode.PULL_NOT_FOUND
             and flags & MAY_BE_HELD
             and header.suspend_timeout_ms > 0
-            and self._held.has_room(wanted)
+            and self._held.has_room(connection, wanted)
         ):
             self._held.hold(connection, command, header, wanted)
         else:

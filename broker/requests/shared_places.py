@@ -5,7 +5,6 @@ what it wants only if it then has no more than were free: one alone has half of 
 left.
 """
 
-from collections import Counter
 from typing import Final
 
 
@@ -16,22 +15,23 @@ class SharedPlaces:
 
     def __init__(self, count: int) -> None:
         self._count: Final = count
-        self._of: Counter[str] = Counter()
+        self._of: dict[str, int] = {}
+        """By address; never 0."""
         self.taken = 0
 
     def has_room(self, address: str, wanted: int = 1) -> bool:
         """Tells whether somebody who has connected from there may have so many more."""
-        return self._of[address] + wanted <= self._count - self.taken
+        return self._of.get(address, 0) + wanted <= self._count - self.taken
 
     def take(self, address: str, wanted: int = 1) -> None:
         """Notes that places are taken; `has_room` was asked."""
-        self._of[address] += wanted
+        self._of[address] = self._of.get(address, 0) + wanted
         self.taken += wanted
 
     def give_back(self, address: str, taken: int = 1) -> None:
         """Notes that places are free again."""
-        assert self._of[address] >= taken, "only what was taken is given back"
-        self._of[address] -= taken
+        left = self._of.pop(address, 0) - taken
+        assert left >= 0, "only what was taken is given back"
+        if left:
+            self._of[address] = left
         self.taken -= taken
-        if not self._of[address]:
-            del self._of[address]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from broker.node.relayed_clients import RELAYED_BYTES_MAX
 from broker.peers.protocol import Forward, Frame
+from broker.reading import held_pulls
 from broker.remoting.codes import RequestCode, ResponseCode
 from tests.broker.fields import pull_fields
 from tests.broker.harness import Client, Group, Pulled
@@ -47,6 +50,31 @@ def test_one_arrival_does_not_fill_the_link_to_the_node_of_all_who_waited() -> N
     assert 0 < sum(len(answer.body) for answer in given) <= RELAYED_BYTES_MAX + 2 * len(body)
     refused = [answer for answer in answers if answer.code != ResponseCode.SUCCESS]
     assert {answer.code for answer in refused} == {ResponseCode.SYSTEM_BUSY}
+
+
+@pytest.mark.parametrize("place", ["leader", "follower"])
+def test_long_pulls_of_one_address_are_held_only_while_they_leave_room(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pull may be as long as any request: a client's that waited could take all memory of a leader."""
+    monkeypatch.setattr(held_pulls, "HELD_BYTES_MAX", 4 << 20, raising=False)
+    group, client = make_group(3)
+    greedy = group.connect(getattr(group, place), host="10.0.0.1")
+    fields = {**pull_fields(consumerGroup="g", topic="T", suspendTimeoutMillis=20_000), "sysFlag": 6}
+    for _ in range(8):
+        greedy.start_call(RequestCode.PULL_MESSAGE, fields, bytes(1 << 20))
+    group.settle()
+    held = group.node(group.leader).stats.pulls_held
+    assert held() == 2
+    assert [answer.code for answer in greedy.answers.values()] == 6 * [ResponseCode.PULL_NOT_FOUND]
+    waits = client.start_pull("T", "g", 0, suspend_ms=20_000)
+    group.settle()
+    assert (held(), waits in client.answers) == (3, False)
+    greedy.close()
+    group.settle()
+    client.send("T", b"x")
+    assert Pulled.of(client.wait(waits)).bodies == [b"x"]
+    assert held() == 0
 
 
 def test_a_follower_that_does_not_know_a_subscription_asks_the_leader() -> None:
