@@ -9,6 +9,9 @@ earlier life; one that leads to an earlier record is damaged, whatever that reco
 
 Of entries that are damaged themselves nobody knows which life they begin: a unit that leads to one is left alone, and
 what was missed before them waits for the next pass.
+
+A pass over the whole log also knows where a queue begins: with the first record of its last life. Units before it are
+of records that are gone, and were damaged when retention looked at them: nothing else would end what waits for them.
 """
 
 from dataclasses import replace
@@ -45,6 +48,10 @@ class _Compared:
         self._queue: ConsumeQueue | None = None
         self._missed: dict[int, tuple[int, int, int]] = {}
         """The units that should be at these offsets, and are not."""
+        self._first: tuple[int, tuple[int, int, int]] | None = None
+        """The offset and the unit of the first record of the life that was met last."""
+        self._last = -1, -1
+        """The offset and the place of the record that was met last."""
 
     def takes_run(self, offset: int, physical_offset: int) -> bool:
         """False: each unit is looked at by itself."""
@@ -55,11 +62,16 @@ class _Compared:
         queue = self._scrub.queues.get(self._topic, self._queue_id)
         if queue is not self._queue:
             self._queue = queue
+            self._first = None
             self.forget()
         if queue is None:
             return False
         found = queue.unit(offset)
         wanted = (physical_offset, size, tags_code)
+        if physical_offset > self._last[1]:
+            if self._first is None or offset <= self._last[0]:
+                self._first = offset, wanted
+            self._last = offset, physical_offset
         if found is None:
             return False  # deleted by retention, or of an earlier life that was longer
         if found == wanted:
@@ -105,6 +117,15 @@ class _Compared:
         if self._scrub.queues.get(self._topic, self._queue_id) is self._queue:
             self._write(before=1 << 62)
 
+    def begins(self) -> None:
+        """The whole log was gone over: the queue begins with the first record that is there."""
+        queue = self._scrub.queues.get(self._topic, self._queue_id)
+        if queue is not None and queue is self._queue and self._first is not None:
+            offset, unit = self._first
+            # A queue that began a new life meanwhile has another unit there.
+            if queue.min_offset < offset and queue.unit(offset) == unit:
+                queue.min_offset = offset
+
 
 class _Pool:
     opened = 0
@@ -125,6 +146,10 @@ class QueueScrub:
         self._compared: dict[tuple[str, int], _Compared] = {}
         self.missing: dict[_Compared, None] = {}
         """Those of which a unit is damaged, and was not put right yet."""
+        self._is_whole = True
+        """This pass has left out no entry that the log still has."""
+        self._next_index = -1
+        """The entry behind the last one that was compared; -1 when a pass begins."""
         # Nothing else is used of what both stand for; C would add units by itself.
         self._dispatcher = Dispatcher(
             log, cast(ConsumeQueues, self), cast(IndexFiles, index), replace(options, loops=PURE)
@@ -140,6 +165,9 @@ class QueueScrub:
 
     def check(self, first_index: int, last_index: int) -> None:
         """Compares the units of entries that were just found whole. Raises DiskError."""
+        if first_index not in (self._next_index, self.log.first_index):
+            self._is_whole = False
+        self._next_index = max(first_index, last_index + 1)
         if first_index <= last_index:
             self._dispatcher.run(first_index, last_index, 0)
 
@@ -157,10 +185,15 @@ class QueueScrub:
         """The pass has come to the end of the log."""
         for compared in tuple(self.missing):
             compared.ended()
+        if self._is_whole:
+            for compared in self._compared.values():
+                compared.begins()
         self.begin()
 
     def begin(self) -> None:
         """A pass begins."""
+        self._is_whole = True
+        self._next_index = -1
         self._compared.clear()
         self.missing.clear()
         self._dispatcher.forget_topics()

@@ -2,11 +2,14 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from log import cuts
 from log.consume_queue import UNIT_BYTES, ConsumeQueue
 from log.consume_queues import ConsumeQueues
+from log.entry_reads import file_beginnings
 from log.index_scrub import IndexScrubber
 from log.queue_scrub import QueueScrub, Range
 from log.store import Store
@@ -84,6 +87,44 @@ def test_damaged_units_are_written_anew_and_no_other(data: st.DataObject, is_pag
     written = corrected(store, data.draw, store.log.first_index)
     assert sorted((mapped.path, begin) for mapped, begin, _ in written) == [(path, at) for at in changed]
     assert queue_files(disk) == before
+
+
+@given(st.data())
+def test_a_queue_begins_with_its_first_record_in_the_log_behind_a_pass(data: st.DataObject) -> None:
+    """Where units were damaged when their records went, nobody knew then how far the queue was to be cut."""
+    store = data.draw(stores(MemoryDisk()))
+    queues = [queue for queue in store.queues if queue.max_offset]
+    staying = data.draw(st.sampled_from([index for _, index in file_beginnings(store.log)] or [0]))
+    cuts.delete_before(store.log, staying)
+    wanted = {}
+    for queue in queues:
+        held = [offset for offset in range(queue.max_offset) if store.is_unit_right(queue, offset)]
+        if held:
+            wanted[queue] = held[0]
+            for offset in data.draw(st.sets(st.integers(0, queue.max_offset - 1))):
+                queue.correct(offset, (data.draw(st.one_of(st.just(0), ANY_OFFSET)), 90, 0))
+    scrub = QueueScrub(store.log, store.queues, IndexScrubber(store.index), store.options)
+    scrub.begin()
+    scrub.check(store.log.first_index, store.log.last_index)
+    scrub.ended()
+    assert {queue: queue.min_offset for queue in wanted} == wanted
+    assert all(store.is_unit_right(q, n) for q in wanted for n in range(q.min_offset, q.max_offset))
+
+
+@pytest.mark.parametrize("parts", [[(1, 3)], [(0, -1), (1, 3)], [(0, 1), (3, 3)]], ids=str)
+def test_a_pass_that_leaves_out_entries_cuts_no_queue(parts: list[tuple[int, int]]) -> None:
+    """They are damaged, or were not dispatched yet when it came by."""
+    store, _ = Store.open(MemoryDisk(), TINY, NOW)
+    writer = Writer(store)
+    for queue_id in (0, 0, 1, 1):
+        writer.send("T", queue_id, body=b"x")
+    store.dispatch(3, NOW)
+    scrub = QueueScrub(store.log, store.queues, IndexScrubber(store.index), store.options)
+    scrub.begin()
+    for first_index, last_index in parts:
+        scrub.check(first_index, last_index)
+    scrub.ended()
+    assert [store.queues.make("T", queue_id).min_offset for queue_id in (0, 1)] == [0, 0]
 
 
 def queue_of(disk: MemoryDisk, count: int) -> tuple[ConsumeQueues, ConsumeQueue]:
