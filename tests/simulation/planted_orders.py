@@ -15,9 +15,8 @@ from broker.client.message import MessageQueue, MessageView
 from broker.consumer_groups.locks_processor import LocksProcessor
 from broker.reading import sql92
 from broker.replica.group_clock import GroupClock
-from broker.replica.replica import Replica
 from broker.state.order_locks import LockTable, OrderLock
-from tests.simulation.planting import planted
+from tests.simulation.planting import let_leadership_know_the_clock, planted
 
 
 @planted("order: every lock is granted", "one holder a queue", actor="clerk")
@@ -36,17 +35,11 @@ def every_lock_is_granted(patch: pytest.MonkeyPatch) -> None:
 def locks_judged_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
     """Found here: a leader whose wall clock is ahead of its predecessor's takes locks for expired."""
 
-    original = Replica.__init__
-
-    def init(self: Replica, *arguments: Any, **options: Any) -> None:
-        original(self, *arguments, **options)
-        self.leadership.clock = self.clock  # type: ignore[attr-defined]
-
     def time_ms(self: LocksProcessor) -> int:
         clock: GroupClock = self._replica.clock  # type: ignore[attr-defined]
         return clock._wall_offset_ms + self._time.now_ns // 1_000_000
 
-    patch.setattr(Replica, "__init__", init)
+    let_leadership_know_the_clock(patch)
     patch.setattr(LocksProcessor, "_time_ms", time_ms)
 
 

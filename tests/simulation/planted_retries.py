@@ -23,7 +23,7 @@ from broker.state.topic_rules import DEAD_LETTER_PREFIX
 from log.dispatch import Dispatcher
 from log.properties import without_properties
 from log.record import Record
-from tests.simulation.planting import planted
+from tests.simulation.planting import let_leadership_know_the_clock, planted
 
 Append = Callable[..., None]
 
@@ -90,6 +90,7 @@ def held_up_by_a_clock_that_was_ahead(patch: pytest.MonkeyPatch) -> None:
         behind_ms = self._time.wall_ms - clock._wall_offset_ms - now_ns // 1_000_000
         return int(now_ns + (ahead_ms + max(0, behind_ms)) * 1_000_000)
 
+    let_leadership_know_the_clock(patch)
     patch.setattr(DelayService, "_due_ns", due_ns)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
+
+from broker.replica.replica import Replica
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 Flush = Literal["sync", "async"]
@@ -52,3 +54,14 @@ def planted(
         return patch
 
     return listed
+
+
+def let_leadership_know_the_clock(patch: pytest.MonkeyPatch) -> None:
+    """Gives `Leadership` an attribute `clock`, for mistakes that take a wall clock for the group's."""
+    original = Replica.__init__
+
+    def init(self: Replica, *arguments: Any, **options: Any) -> None:
+        original(self, *arguments, **options)
+        self.leadership.clock = self.clock  # type: ignore[attr-defined]
+
+    patch.setattr(Replica, "__init__", init)
