@@ -69,7 +69,7 @@ class Console:
         self._sessions: Sessions[Seat] = Sessions(now_s, lambda seat: seat.over.set())
         self._streams = 0
         # With TLS the name is one that browsers take from this host alone, and over TLS alone.
-        self._cookie = "__Host-trivet" if options.is_encrypted else "trivet-console"
+        self._cookie_begin = "__Host-trivet" if options.is_encrypted else "trivet-console"
 
     def end(self) -> None:
         """End all sessions and streams."""
@@ -109,16 +109,16 @@ class Console:
     async def _session(self, request: Request) -> Response:
         try:
             if request.method == "GET":
-                return self._tell_session(request.cookies.get(self._cookie, "") or self._sessions.new_name())
+                return self._tell_session(request, self._name(request) or self._sessions.new_name())
             name = self._check_token(request)
             if request.method == "POST":
-                return await self._sign_in(name, read_body(await request.body(), {}, SignIn))
+                return await self._sign_in(request, name, read_body(await request.body(), {}, SignIn))
             self._sessions.end(name)
-            return self._tell_session(self._sessions.new_name())
+            return self._tell_session(request, self._sessions.new_name())
         except Exception as error:
             return _answered(error)
 
-    async def _sign_in(self, name: str, account: SignIn) -> Response:
+    async def _sign_in(self, request: Request, name: str, account: SignIn) -> Response:
         self._sessions.check_attempt()
         credentials = Credentials(account.access_key, account.secret_key)
         with trio.move_on_after(QUESTION_S_MAX) as verifying:
@@ -132,9 +132,9 @@ class Console:
             seat.over.set()
             raise
         self._sessions.end(name)
-        return self._tell_session(new_name)
+        return self._tell_session(request, new_name)
 
-    def _tell_session(self, name: str) -> Response:
+    def _tell_session(self, request: Request, name: str) -> Response:
         seat = self._sessions.find(name)
         response = json_response(
             {
@@ -148,13 +148,27 @@ class Console:
             }
         )
         response.set_cookie(
-            self._cookie, name, httponly=True, samesite="strict", secure=self._options.is_encrypted, path="/"
+            self._cookie(request),
+            name,
+            httponly=True,
+            samesite="strict",
+            secure=self._options.is_encrypted,
+            path="/",
         )
         return response
 
+    def _cookie(self, request: Request) -> str:
+        """Return the cookie's name. Browsers keep cookies by host whatever the port: the port makes consoles differ,
+        as those behind tunnels on one machine."""
+        return f"{self._cookie_begin}-{request.url.port or 0}"
+
+    def _name(self, request: Request) -> str:
+        """Return the session's name from the cookie, empty if there is none."""
+        return request.cookies.get(self._cookie(request), "")
+
     def _check_token(self, request: Request) -> str:
         """Return the session's name. Raises RefusedError for a request that does not come from our page."""
-        name: str = request.cookies.get(self._cookie, "")
+        name = self._name(request)
         if not name or not self._sessions.is_token(name, request.headers.get(TOKEN_HEADER, "")):
             raise RefusedError(
                 403, "token", "the session is over, or the request is not of this page: load it anew"
@@ -162,7 +176,7 @@ class Console:
         return name
 
     def _seat(self, request: Request) -> Seat:
-        name = request.cookies.get(self._cookie, "")
+        name = self._name(request)
         if not name:
             raise RefusedError(403, "token", "no session: load the page first")
         return self._sessions.find(name) or self._anonymous
@@ -185,7 +199,7 @@ class Console:
                 raise RefusedError(503, "unavailable", f"{STREAMS_MAX} pages are open: close one")
         except Exception as error:
             return _answered(error)
-        name = request.cookies[self._cookie]
+        name = self._name(request)
         # A page that is open uses its session.
         return self._counted(LiveStream(seat, lambda: self._sessions.find(name)))
 

@@ -56,6 +56,16 @@ async def test_the_cookie_is_for_our_own_pages_and_for_no_script(open_console: O
     assert "samesite=strict" in cookie
 
 
+async def test_consoles_at_two_ports_of_one_host_keep_their_sessions_apart(
+    open_console: Open, broker: Broker
+) -> None:
+    page = await open_console()
+    mine = (await page.client.get("/api/session")).headers["set-cookie"].partition("=")[0]
+    through_tunnel = {"host": "127.0.0.1:9881", "origin": "http://127.0.0.1:9881"}
+    other = (await page.client.get("/api/session", headers=through_tunnel)).headers["set-cookie"]
+    assert other.partition("=")[0] != mine
+
+
 async def test_questions_need_a_session(open_console: Open, broker: Broker) -> None:
     page = await open_console()
     page.client.cookies.clear()
