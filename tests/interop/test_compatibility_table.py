@@ -1,5 +1,5 @@
-"""docs/compatibility.md against the code: every request that is handled has a row, every row a test that exists, and
-every feature the clients with which its tests are run.
+"""docs/compatibility.md against the code: every request that is handled has a row, every row a test that exists
+(docs/compatibility-tests.md), and every feature the clients with which its tests are run.
 
 Needs no client of another project: part of the normal suite.
 """
@@ -20,9 +20,10 @@ from tests.broker.harness import Group
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "compatibility.md"
+PAGE_OF_TESTS = ROOT / "docs" / "compatibility-tests.md"
 
 LINK = re.compile(r"\[(\w+)\]\(\.\./(tests/\S+?\.py)\)")
-ROW = re.compile(r"^\| (\d+) \| (\w+) \|")
+REQUEST = re.compile(r"\b(\d+)(?: \| | )([A-Z][A-Z\d_]+)\b")
 
 TO_BROKER, TO_NAME_SERVER = "Requests to a broker", "Requests to a name server"
 TO_CLIENTS, NOT_SUPPORTED = "Requests of a broker to clients", "Not supported"
@@ -30,9 +31,9 @@ CLIENTS = ("C++", "Java", "mqadmin")
 TABLES = (TO_BROKER, TO_NAME_SERVER, TO_CLIENTS, NOT_SUPPORTED)
 
 
-def rows(heading: str) -> list[str]:
-    """The rows of the table under a heading, without its head."""
-    _, _, after = PAGE.read_text().partition(f"\n## {heading}\n")
+def rows(heading: str, page: Path = PAGE) -> list[str]:
+    """The rows of the tables under a heading, without the head of the first one."""
+    _, _, after = page.read_text().partition(f"\n## {heading}\n")
     assert after, f"no section {heading!r}"
     section = after.partition("\n## ")[0]
     found = [line for line in section.splitlines() if line.startswith("|")][2:]
@@ -40,11 +41,24 @@ def rows(heading: str) -> list[str]:
     return found
 
 
+def first_cell(row: str) -> str:
+    """What a row is about: a feature, without the link that may follow it, or codes."""
+    return row.strip("|").split("|")[0].partition(" ([")[0].strip()
+
+
+def links_of(heading: str) -> dict[str, list[tuple[str, str]]]:
+    """Feature or codes -> the tests that show it, each as its name and its file."""
+    found = rows(heading, PAGE_OF_TESTS)
+    table = {first_cell(row): LINK.findall(row) for row in found}
+    assert len(table) == len(found), f"two rows are about the same under {heading!r}"
+    return table
+
+
 def codes(heading: str) -> dict[int, str]:
-    """Request code -> name, of the rows that name one code."""
-    found = [match for row in rows(heading) if (match := ROW.match(row))]
-    table = {int(match[1]): match[2] for match in found}
-    assert len(table) == len(found), f"a code has two rows under {heading!r}"
+    """Request code -> name, of all requests that the tables under a heading name."""
+    found = [match for row in rows(heading) for match in REQUEST.findall(row)]
+    table = {int(code): name for code, name in found}
+    assert len(table) == len(found), f"a code is named twice under {heading!r}"
     return table
 
 
@@ -75,18 +89,23 @@ def test_every_known_code_has_a_row_under_its_name() -> None:
 
 @pytest.mark.parametrize("heading", ["Features", *TABLES])
 def test_every_row_is_linked_to_tests_that_exist(heading: str) -> None:
-    for row in rows(heading):
-        linked = LINK.findall(row)
-        assert linked, f"no test: {row}"
+    if heading in (TO_BROKER, TO_NAME_SERVER, TO_CLIENTS):
+        subjects = {f"{code} {name}" for code, name in codes(heading).items()}
+    else:
+        subjects = {first_cell(row) for row in rows(heading)}
+    assert subjects == links_of(heading).keys()
+    for subject, linked in links_of(heading).items():
+        assert linked, f"no test: {subject}"
         for test, path in linked:
             assert test in names_in(path), f"{path} has no {test}"
 
 
 def test_every_feature_names_the_clients_that_its_tests_run_with() -> None:
+    tests = links_of("Features")
     for row in rows("Features"):
-        feature, _, told, _ = (cell.strip() for cell in row.strip("|").split("|"))
-        found: set[str] = set().union(*(clients_of(path)[test] for test, path in LINK.findall(row)))
-        assert told == ", ".join(name for name in CLIENTS if name in found), feature
+        _, told = (cell.strip() for cell in row.strip("|").split("|"))
+        found: set[str] = set().union(*(clients_of(path)[test] for test, path in tests[first_cell(row)]))
+        assert told == ", ".join(name for name in CLIENTS if name in found), row
 
 
 @cache
