@@ -1,7 +1,7 @@
 """The invariants that are checked while the world runs, after every turn of every node.
 
 A node is observed through the trace that it writes (roles, appends, truncations, commits) and through its public state.
-Each check is named for what it protects; see docs/simulation.md for the list.
+Each check is named for what it protects; see docs/simulation-invariants.md for the list.
 """
 
 from __future__ import annotations

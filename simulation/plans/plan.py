@@ -21,7 +21,7 @@ FAULT_KINDS: Final = (
     *("misdirected write", "retention", "transfer", "rivals", "membership", "client kill", "topics"),
     "release",
 )
-"""All kinds that a plan draws each by itself, in the order of docs/simulation.md."""
+"""All kinds that a plan draws each by itself; docs/simulation.md says what each does."""
 
 CHOREOGRAPHIES: Final = (
     "kills while paused",

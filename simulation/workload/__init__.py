@@ -2,7 +2,7 @@
 
 An actor is a module here with a `main(context, runtime, writer)`, and a row in `ACTORS`. Which actors a run has is
 drawn with its plan, each from a random stream of its own, so that a new actor leaves the old ones' seeds as they are as
-far as the actors are concerned. docs/simulation.md says how to add one.
+far as the actors are concerned. docs/simulation-extending.md says how to add one.
 """
 
 import functools

@@ -20,7 +20,7 @@ FAULT_KINDS: Final = (
     *("kill", "kill all", "restart", "pause", "new disk", "isolate", "cut one way", "cut pair", "delay"),
     *("reset", "transfer", "replace", "name server"),
 )
-"""All kinds, in the order of docs/simulation.md."""
+"""All kinds, in the order of docs/chaos.md."""
 
 _SHARE: Final = 0.65
 """Of the kinds that a seed turns on: more than in the simulator, of which thousands of seeds are run."""
