@@ -32,4 +32,4 @@ def proposals_without_a_limit(patch: pytest.MonkeyPatch) -> None:
 
 @planted("overload: pulls without a limit", "RocketMQ: pullThreadPoolQueueCapacity")
 def pulls_without_a_limit(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(HeldPulls, "has_room", lambda self, wanted: True)
+    patch.setattr(HeldPulls, "has_room", lambda self, connection, wanted: True)
