@@ -38,7 +38,7 @@ async def test_a_browser_that_does_not_read_is_let_go(
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         await connection.connect(("127.0.0.1", port))
         stream = trio.SocketStream(connection)
-        request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nCookie: trivet-console=x\r\n\r\n"
+        request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nCookie: trivet-console-0=x\r\n\r\n"
         await stream.send_all(request.encode())
         return stream
 
