@@ -54,7 +54,7 @@ ROUNDS: Final = 4
 IDLE_S: Final = 10.0
 SETTLE_S: Final = 5.0
 SETTLE_STEPS: Final = 12
-"""Beyond this a node has done what follows a change: its checkpoint, its registration."""
+"""What follows growth is over when a step takes hardly less CPU than the one before, or after so many steps."""
 CHUNK: Final = 20_000
 LATER_MS: Final = 12 * 3600 * 1000
 SIZES: Final[dict[str, tuple[int, ...]]] = {
