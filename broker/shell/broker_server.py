@@ -261,7 +261,7 @@ class BrokerServer:
             if place is None:
                 sock.close()
             else:
-                nursery.start_soon(self._serve_client, sock, address, place)
+                nursery.start_soon(self._entrance.serve, sock, address, place, self._serve_admitted)
 
         return accepted
 
@@ -278,18 +278,10 @@ class BrokerServer:
             Event.CONNECTION_REFUSED, "out of descriptors", time.monotonic_ns(), detail=str(error)
         )
 
-    async def _serve_client(self, sock: socket.socket, address: tuple[str, int], place: Place) -> None:
-        name = f"{address[0]}:{address[1]}"
-        try:
-            admission = await self._entrance.admit(sock, name, place)
-            if admission is not None:
-                await self._serve_admitted(sock, name, packed_host(address), place, admission)
-        finally:
-            place.free()
-
     async def _serve_admitted(
-        self, sock: socket.socket, name: str, host: bytes, place: Place, admission: Admission
+        self, sock: socket.socket, address: tuple[str, int], place: Place, admission: Admission
     ) -> None:
+        name, host = f"{address[0]}:{address[1]}", packed_host(address)
         session = self._running.accept_client(name, host, place, is_encrypted=admission.tls is not None)
         client = self._wires.open[session.connection] = SocketConnection(
             sock,

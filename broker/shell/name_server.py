@@ -170,7 +170,7 @@ class NameServerProcess:
                 if place is None:
                     sock.close()
                 else:
-                    nursery.start_soon(self._serve_connection, sock, address, place)
+                    nursery.start_soon(self._entrance.serve, sock, address, place, self._serve_admitted)
 
             nursery.start_soon(accept_forever, self._listener, accepted, self._accepting_delayed)
             nursery.start_soon(self._sweep)
@@ -217,18 +217,10 @@ class NameServerProcess:
     def _operator_sent_away(self, reason: str, address: str) -> None:
         self._sessions.events.warn(Event.CONNECTION_CLOSED, reason, time.monotonic_ns(), source=address)
 
-    async def _serve_connection(self, sock: socket.socket, address: tuple[str, int], place: Place) -> None:
-        name = f"{address[0]}:{address[1]}"
-        try:
-            admission = await self._entrance.admit(sock, name, place)
-            if admission is not None:
-                await self._serve_admitted(sock, name, packed_host(address), place, admission)
-        finally:
-            place.free()
-
     async def _serve_admitted(
-        self, sock: socket.socket, name: str, host: bytes, place: Place, admission: Admission
+        self, sock: socket.socket, address: tuple[str, int], place: Place, admission: Admission
     ) -> None:
+        name, host = f"{address[0]}:{address[1]}", packed_host(address)
         connection = Connection(self._outgoing, name, host, is_encrypted=admission.tls is not None)
         asks = bool(self._settings.tls_broker_ca)
         connection.is_certified = asks and admission.tls is not None and admission.tls.has_certificate

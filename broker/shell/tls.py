@@ -20,7 +20,7 @@ import ssl
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from types import TracebackType
@@ -219,6 +219,21 @@ class Entrance:
         """Hears of first bytes until cancelled."""
         if self._first_bytes is not None:
             await self._first_bytes.run()
+
+    async def serve(
+        self,
+        sock: socket.socket,
+        address: tuple[str, int],
+        place: Place,
+        serve_admitted: Callable[[socket.socket, tuple[str, int], Place, "Admission"], Awaitable[None]],
+    ) -> None:
+        """Has a connection served that is let in, and frees its place when it has ended."""
+        try:
+            admission = await self.admit(sock, f"{address[0]}:{address[1]}", place)
+            if admission is not None:
+                await serve_admitted(sock, address, place, admission)
+        finally:
+            place.free()
 
     async def admit(self, sock: socket.socket, client: str, place: Place) -> Admission | None:
         """Returns None if the connection was not let in, or another got its place: then it is closed, and the log says
