@@ -5,9 +5,9 @@ what was made from them: the units of the log's index (here) and of the ConsumeQ
 (`log.index_scrub`) and the snapshot are held against their checksums at the end. What is damaged among the entries goes
 to `Repairs`, which has it from a peer; all else is made anew here.
 
-It takes `storage.scrub_bytes_per_second` at most, begins a pass every `storage.scrub_interval_s`, and rests in between:
-an idle node sleeps. Whoever meets damage whose place in the log nobody knows makes it go over everything at once
-(`hurry`), one slice after the other.
+It begins a pass every `storage.scrub_interval_s` and spreads it over half of that time, so that an idle node pays
+next to nothing, at `storage.scrub_bytes_per_second` at most. Whoever meets damage whose place in the log nobody knows
+makes it go over everything at once (`hurry`), one slice after the other.
 """
 
 from collections.abc import Callable
@@ -66,6 +66,10 @@ class Scrubbing:
         self._queues = QueueScrub(store.log, store.queues, self._index, store.options)
         self._rate = 0
         self._interval_ns = 0
+        self._spread_ns = 0
+        """How long a pass takes, unless the rate makes it longer."""
+        self._pass_bytes = 1
+        """What the log held when the pass began."""
         self._job: Scrub | None = None
         self._next: tuple[int, int] | None = None
         """The entry to go on with, and its position; None between passes."""
@@ -92,6 +96,9 @@ class Scrubbing:
         """Sets the settings in force; with a rate of 0 only hurried passes are made."""
         self._rate = bytes_per_second
         self._interval_ns = interval_s * 1_000_000_000
+        self._spread_ns = (
+            interval_s // 2 * 1_000_000_000
+        )  # with one second passes follow each other as the rate allows
         if self._next is None:
             rest_ns = self._interval_ns if self.passes else min(self._interval_ns, FIRST_REST_NS)
             self.due_ns = self._pass_began_ns + rest_ns
@@ -123,6 +130,7 @@ class Scrubbing:
         if self._next is None or self._epoch != entries.epoch:
             self._pass_began_ns = now_ns
             self._epoch = entries.epoch
+            self._pass_bytes = max(entries.end_position - entries.first_position, 1)
             self._next = (entries.first_index, entries.first_position)
             self._is_past_entries = self._has_met_damage = False
             self._queues.begin()
@@ -181,7 +189,7 @@ class Scrubbing:
     def _rest_ns(self, read: int) -> int:
         if self._is_hurried or self._queues.misses or not self._rate:
             return HURRY_NS
-        return read * 1_000_000_000 // self._rate
+        return max(read * 1_000_000_000 // self._rate, read * self._spread_ns // self._pass_bytes)
 
     def _end(self, now_ns: int, wall_ms: int) -> None:
         """A pass is over."""

@@ -138,7 +138,7 @@ class StorageSettings(SettingsTable, frozen=True):
     scrub_bytes_per_second: Annotated[int, Meta(ge=0, le=1 << 40)] = 1024 * 1024
     """Old files are read at this rate at most, to find what the disk has damaged; 0: they are not."""
     scrub_interval_s: Annotated[int, Meta(ge=1, le=10 * 366 * 86_400)] = 7 * 86_400
-    """The time from the beginning of one such pass to that of the next, if the rate allows it."""
+    """The time from one such pass's beginning to the next's, if the rate allows; a pass is spread over half of it."""
     accept_data_loss: bool = False
     """Start a node whose files are damaged or gone as if nothing had been lost; for one start only."""
     max_message_bytes: Annotated[int, Meta(ge=1, le=MAX_FRAME_BYTES - RECORD_OVERHEAD_BYTES)] = (

@@ -671,3 +671,24 @@ def test_entries_that_are_found_damaged_twice_count_once() -> None:
     for first, last in ((5, 5), (3, 8), (4, 10), (6, 7)):
         replica.repairs.damaged(first, last, error, replica.time.now_ns)
     assert replica.repairs.left == replica.repairs.found == 8
+
+
+def test_a_pass_is_spread_over_half_of_the_time_between_passes() -> None:
+    group = group_of(scrubbed=False)
+    replica = replica_of(group, group.leader)
+    group.advance(1)
+    scrubbing, began_ns = replica.scrubbing, replica.time.now_ns
+    scrubbing.pace(1 << 30, 10, began_ns)
+    log_bytes = replica.store.log.end_position - replica.store.log.first_position
+    read_at: dict[int, int] = {}
+    while not scrubbing.passes:
+        group.advance(0.25)
+        read_at[replica.time.now_ns] = scrubbing.bytes
+        assert len(read_at) < 100
+    first = min(now_ns for now_ns, read in read_at.items() if read)
+    assert 4.5e9 < max(read_at) - first < 6e9
+    half = [read for now_ns, read in read_at.items() if now_ns <= first + 2_500_000_000][-1]
+    assert 0.25 * log_bytes < half < 0.75 * log_bytes
+    end_ns = max(read_at)
+    group.advance((first + 10_000_000_000 - end_ns) / 1e9 - 0.5)
+    assert scrubbing.bytes == read_at[end_ns], "then it rests"
