@@ -49,7 +49,7 @@ class ConnectionsProcessor:
 
     def __init__(
         self,
-        replica: State,
+        state: State,
         requests: Requests,
         registry: ClientRegistry[Connection],
         stats: Stats,
@@ -57,12 +57,12 @@ class ConnectionsProcessor:
         broker_name: str,
         long_answers: LongAnswers,
     ) -> None:
-        self._replica = replica
+        self._state = state
         self._requests = requests
         self._registry = registry
         self._stats = stats
         self._time = time
-        self._figures = QueueFigures(replica, broker_name)
+        self._figures = QueueFigures(state, broker_name)
         self._long_answers = long_answers
 
     def routes(self) -> Iterable[Route]:
@@ -102,7 +102,7 @@ class ConnectionsProcessor:
         self._reply(connection, command, body)
 
     def _range_of(self, topic: str, queue_id: int) -> TopicOffset:
-        queue = self._replica.store.queues.get(topic, queue_id)
+        queue = self._state.store.queues.get(topic, queue_id)
         if queue is None:
             return TopicOffset()
         return TopicOffset(
@@ -115,7 +115,7 @@ class ConnectionsProcessor:
         """Tells a group's progress in some topics, or in all that it consumes, in steps."""
         header = command.decode_fields(GetConsumeStatsHeader)
         group = header.consumer_group
-        metadata = self._replica.metadata
+        metadata = self._state.metadata
         named = header.topic_list or header.topic
         sight = self._requests.sight(connection, command)
         topics = (
@@ -222,7 +222,7 @@ class ConnectionsProcessor:
         topic = command.decode_fields(TopicHeader).topic
         groups = dict.fromkeys(self._registry.consumer_groups_of(topic))
         groups |= dict.fromkeys(
-            group for group, topics in self._replica.metadata.offsets.by_group.items() if topic in topics
+            group for group, topics in self._state.metadata.offsets.by_group.items() if topic in topics
         )
         sight = self._requests.sight(connection, command)
         self._reply(connection, command, encode_body(GroupList([*filter(sight.group, groups)])))
@@ -235,7 +235,7 @@ class ConnectionsProcessor:
         def write(some: Sequence[str]) -> bytes:
             return encode_body(list(filter(sight.topic, some)))
 
-        topics = list(self._replica.metadata.offsets.by_group.get(group, ()))
+        topics = list(self._state.metadata.offsets.by_group.get(group, ()))
         return self._long_answers.tell(connection, command, listed(b'{"topicList":[', topics, write))
 
     def subscription(self, connection: Connection, command: RemotingCommand) -> None:

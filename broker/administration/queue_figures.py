@@ -46,14 +46,14 @@ def queue_ranges(count: int) -> Iterator[range]:
 class QueueFigures:
     """Reads them from what is committed and applied on this node."""
 
-    def __init__(self, replica: State, broker_name: str) -> None:
+    def __init__(self, state: State, broker_name: str) -> None:
         """`broker_name` stands in every queue that a response names."""
-        self._replica = replica
+        self._state = state
         self._broker_name = broker_name
 
     def topic(self, topic: str) -> TopicConfig:
         """Returns a topic's settings. Raises `RequestError` if it does not exist."""
-        config = self._replica.metadata.topics.get(topic)
+        config = self._state.metadata.topics.get(topic)
         if config is None:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
         return config
@@ -64,14 +64,14 @@ class QueueFigures:
 
     def store_time(self, queue: ConsumeQueue, offset: int) -> int:
         """Returns when the message at an offset was stored (ms), 0 if it is not there."""
-        return store_time(self._replica.store, queue, offset)
+        return store_time(self._state.store, queue, offset)
 
     def progress(self, group: str, topic: str, queue_ids: range) -> dict[MessageQueue, ConsumeOffset]:
         """Returns a consumer group's progress in queues of a topic; where it has no offset, it is 0."""
-        stored = self._replica.metadata.offsets.get((group, topic), {})
+        stored = self._state.metadata.offsets.get((group, topic), {})
         found: dict[MessageQueue, ConsumeOffset] = {}
         for queue_id in queue_ids:
-            queue = self._replica.store.queues.get(topic, queue_id)
+            queue = self._state.store.queues.get(topic, queue_id)
             consumed = stored.get(queue_id, 0)
             found[self.name(topic, queue_id)] = ConsumeOffset(
                 broker_offset=0 if queue is None else queue.max_offset,

@@ -18,8 +18,8 @@ from broker.settings.properties_file import PropertiesSyntaxError, parse_body
 class SettingsProcessor:
     """UPDATE_BROKER_CONFIG 25 and GET_BROKER_CONFIG 26."""
 
-    def __init__(self, replica: State, live: LiveSettings) -> None:
-        self._replica = replica
+    def __init__(self, state: State, live: LiveSettings) -> None:
+        self._state = state
         self._live = live
 
     def routes(self) -> Iterable[Route]:
@@ -59,5 +59,5 @@ class SettingsProcessor:
         body: bytes = b"",
         fields: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        version = encode_body(self._replica.metadata.topics_version).decode()
+        version = encode_body(self._state.metadata.topics_version).decode()
         reply(connection, command, ResponseCode.SUCCESS, None, {"version": version, **fields}, body)

@@ -55,7 +55,7 @@ class StatisticsProcessor:
 
     def __init__(
         self,
-        replica: State,
+        state: State,
         requests: Requests,
         registry: ClientRegistry[Connection],
         stats: Stats,
@@ -66,12 +66,12 @@ class StatisticsProcessor:
         cluster: str,
         address: str,
     ) -> None:
-        self._replica = replica
+        self._state = state
         self._requests = requests
         self._registry = registry
         self._stats = stats
         self._time = time
-        self._figures = QueueFigures(replica, broker_name)
+        self._figures = QueueFigures(state, broker_name)
         self._long_answers = long_answers
         self._cluster = cluster
         self._address = address
@@ -93,11 +93,11 @@ class StatisticsProcessor:
         """Tells, for each queue, when its first, its last and its last consumed message were stored, in steps."""
         header = command.decode_fields(ConsumeTimeSpanHeader)
         config = self._figures.topic(header.topic)
-        stored = self._replica.metadata.offsets.get((header.group, header.topic), {})
+        stored = self._state.metadata.offsets.get((header.group, header.topic), {})
 
         def span_of(queue_id: int) -> QueueTimeSpan:
             span = QueueTimeSpan(self._figures.name(header.topic, queue_id))
-            queue = self._replica.store.queues.get(header.topic, queue_id)
+            queue = self._state.store.queues.get(header.topic, queue_id)
             if queue is not None and queue.max_offset > queue.min_offset:
                 consumed = stored.get(queue_id, -1)
                 span.min_time_stamp = self._figures.store_time(queue, queue.min_offset)
@@ -125,7 +125,7 @@ class StatisticsProcessor:
         header = command.decode_fields(CorrectionOffsetHeader)
         left_out = set((header.filter_groups or "").split(","))
         lowest: dict[int, int] = {}
-        pace, metadata = Pace(OFFSETS_AT_ONCE), self._replica.metadata
+        pace, metadata = Pace(OFFSETS_AT_ONCE), self._state.metadata
         groups = [
             group
             for group, topics in metadata.offsets.by_group.items()
@@ -154,7 +154,7 @@ class StatisticsProcessor:
         What a group with members has read once and does not subscribe to any more is left out, too. In steps.
         """
         only_ordered = command.decode_fields(BrokerConsumeStatsHeader).is_order
-        metadata, sight = self._replica.metadata, self._requests.sight(connection, command)
+        metadata, sight = self._state.metadata, self._requests.sight(connection, command)
         body = Pieces(b'{"brokerAddr":%s,"consumeStatsList":[' % encode_body(self._address))
         told_before, behind, queues, pace = b"", 0, 0, Pace(QUEUES_AT_ONCE)
         # By group, in the order of the groups' table; one without progress is left out.
@@ -195,7 +195,7 @@ class StatisticsProcessor:
         Raises `RequestError` for a queue that does not exist.
         """
         header = command.decode_fields(QueryConsumeQueueHeader)
-        queue = self._replica.store.queues.get(header.topic, header.queue_id)
+        queue = self._state.store.queues.get(header.topic, header.queue_id)
         if queue is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"{header.queue_id}@{header.topic} is not exist!")
         count = min(max(header.count, 0), UNITS_MAX, max(0, queue.max_offset - header.index))
@@ -262,12 +262,12 @@ class StatisticsProcessor:
         now_s = self._time.now_ns // 1_000_000_000
         windows: Windows | None = None
         match name:
-            case "TOPIC_PUT_NUMS" if key in self._replica.metadata.topics:
+            case "TOPIC_PUT_NUMS" if key in self._state.metadata.topics:
                 return lambda span, seconds: self._put_since(key, seconds)
             case "GROUP_GET_NUMS" if key in stats.got_by_group:
                 windows = stats.got_by_group[key].messages
-            case "TOPIC_PUT_SIZE" if key in self._replica.metadata.topics:
-                stats.stored.count(self._replica.store.queues, self._time.now_ns // 1_000_000_000)
+            case "TOPIC_PUT_SIZE" if key in self._state.metadata.topics:
+                stats.stored.count(self._state.store.queues, self._time.now_ns // 1_000_000_000)
                 windows = stats.stored.by_topic.get(key) or Windows()
             case "GROUP_GET_SIZE" if key in stats.got_by_group:
                 windows = stats.got_by_group[key].record_bytes
@@ -287,9 +287,9 @@ class StatisticsProcessor:
 
     def _put_since(self, topic: str, seconds: int) -> Total:
         """Counts the messages of a topic that were stored within the last so many seconds."""
-        store = self._replica.store
+        store = self._state.store
         since_ms = self._time.wall_ms - 1000 * seconds
-        config = self._replica.metadata.topics[topic]
+        config = self._state.metadata.topics[topic]
         count = 0
         for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
             queue = store.queues.get(topic, queue_id)

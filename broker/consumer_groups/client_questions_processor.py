@@ -49,13 +49,13 @@ class ClientQuestionsProcessor:
 
     def __init__(
         self,
-        replica: State,
+        state: State,
         requests: Requests,
         registry: ClientRegistry[Connection],
         calls: ClientCalls,
         broker_name: str,
     ) -> None:
-        self._replica = replica
+        self._state = state
         self._requests = requests
         self._registry = registry
         self._calls = calls
@@ -84,7 +84,7 @@ class ClientQuestionsProcessor:
             _, offset = parse_offset_message_id(header.message_id or "")
         except RecordError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        record = committed_record(self._replica, offset)
+        record = committed_record(self._state, offset)
         if record is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
         if self._requests.access is not None and not self._registry.may_read(

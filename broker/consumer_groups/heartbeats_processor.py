@@ -74,7 +74,7 @@ class HeartbeatsProcessor:
 
     def __init__(
         self,
-        replica: State,
+        state: State,
         requests: Requests,
         registry: ClientRegistry[Connection],
         creations: Creations,
@@ -83,7 +83,7 @@ class HeartbeatsProcessor:
         listeners: Listeners,
         events: Events,
     ) -> None:
-        self._replica = replica
+        self._state = state
         self._requests = requests
         self._registry = registry
         self._creations = creations
@@ -134,20 +134,20 @@ class HeartbeatsProcessor:
         self._plan_expiry()
 
         # Its groups may need settings and a retry topic, which only the leader creates.
-        replica = self._replica
+        state = self._state
         missing = missing_for_consumers(
-            replica.metadata,
+            state.metadata,
             (consumer.group_name for consumer in data.consumer_data_set),
             self._settings.current.broker.auto_create_groups,
             self._time.wall_ms,
             [consumer.group_name for consumer in data.consumer_data_set if consumer.unit_mode],
         )
-        if replica.serving:
+        if state.serving:
             self._notify(changed)
             new = [
                 consumer.group_name
                 for consumer in data.consumer_data_set
-                if RETRY_PREFIX + consumer.group_name not in replica.metadata.topics
+                if RETRY_PREFIX + consumer.group_name not in state.metadata.topics
             ]
 
             def created(_: object) -> None:
@@ -236,7 +236,7 @@ class HeartbeatsProcessor:
         header = command.decode_fields(UnregisterClientHeader)
         changed = self._registry.unregister(connection, header.producer_group, header.consumer_group)
         self._plan_expiry()
-        if self._replica.serving:
+        if self._state.serving:
             self._notify(changed)
         else:
             self._requests.forward_copy(connection, command)
@@ -285,7 +285,7 @@ class HeartbeatsProcessor:
 
     def _send_notices(self) -> None:
         """Tells some of the members; a group that has changed once more meanwhile is told of that behind the others."""
-        if not self._replica.serving:
+        if not self._state.serving:
             self._changed.clear()
             self._to_be_told.clear()
         for _ in range(NOTICES_AT_ONCE):
@@ -304,7 +304,7 @@ class HeartbeatsProcessor:
         """Has the members of the next group that has changed be told."""
         group = next(iter(self._changed))
         del self._changed[group]
-        config = self._replica.metadata.groups.get(group)
+        config = self._state.metadata.groups.get(group)
         if config is not None and not config.notify_consumer_ids_changed_enable:
             return
         self._to_be_told.extend(self._registry.connections_to_notify(group))
@@ -333,7 +333,7 @@ class HeartbeatsProcessor:
     def _disconnected(self, connection: Connection) -> None:
         changed = self._registry.connection_closed(connection)
         self._plan_expiry()
-        if self._replica.serving:
+        if self._state.serving:
             self._notify(changed)
 
     def _plan_expiry(self) -> None:
@@ -354,13 +354,13 @@ class HeartbeatsProcessor:
                     detail="it sends no heartbeats any more",
                 )
                 connection.close()  # a client that still lives connects anew and says so
-        if self._replica.serving:
+        if self._state.serving:
             self._notify(expired.changed_groups)
 
     # ------------------------------------------------------------------ leaders come and go
 
     def _role_changed(self) -> None:
-        serving = self._replica.serving
+        serving = self._state.serving
         if serving and not self._was_serving:
             self._begin_serving()
         self._was_serving = serving
@@ -369,7 +369,7 @@ class HeartbeatsProcessor:
         """Makes up for what was registered while nobody served: groups are created now, members hear of each other."""
         groups = self._registry.consumer_groups()
         missing = missing_for_consumers(
-            self._replica.metadata,
+            self._state.metadata,
             groups,
             self._settings.current.broker.auto_create_groups,
             self._time.wall_ms,

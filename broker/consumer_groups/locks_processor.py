@@ -50,14 +50,14 @@ class LocksProcessor:
 
     def __init__(
         self,
-        replica: Proposals,
+        leadership: Proposals,
         requests: Requests,
         creations: Creations,
         settings: LiveSettings,
         time: Time,
         listeners: Listeners,
     ) -> None:
-        self._replica = replica
+        self._leadership = leadership
         self._requests = requests
         self._creations = creations
         self._settings = settings
@@ -86,7 +86,7 @@ class LocksProcessor:
             return
 
         # Consumers say so in a heartbeat before; a group that nobody knows is made by its use, as by its first pull.
-        metadata, group = self._replica.metadata, body.consumer_group
+        metadata, group = self._leadership.metadata, body.consumer_group
         if group not in metadata.groups:
             if not self._creations.create_group(
                 group,
@@ -155,15 +155,15 @@ class LocksProcessor:
         self._under_way += new
         try:
             for part in parts[:-1]:
-                self._replica.propose_command(part, results.append)
-            self._replica.propose_command(parts[-1], all_done, lost)
+                self._leadership.propose_command(part, results.append)
+            self._leadership.propose_command(parts[-1], all_done, lost)
         except (ReplicaError, DiskFullError):
             self._under_way -= new
             raise
 
     def _check_room(self, new: int) -> None:
         """Raises `RequestError` where there would be too many locks; those that have expired make room for others."""
-        locks = self._replica.metadata.locks
+        locks = self._leadership.metadata.locks
         most = self._settings.current.limits.max_order_locks
         too_many = len(locks) + self._under_way + new - most
         if too_many <= 0:
@@ -177,10 +177,10 @@ class LocksProcessor:
             )
 
     def _role_changed(self) -> None:
-        replica = self._replica
-        if replica.serving and replica.term != self._term:
-            self._term = replica.term
-            renewals = (lock.refreshed_ms for lock in replica.metadata.locks.values())
+        leadership = self._leadership
+        if leadership.serving and leadership.term != self._term:
+            self._term = leadership.term
+            renewals = (lock.refreshed_ms for lock in leadership.metadata.locks.values())
             self._began_ms, self._began_ns = max(renewals, default=0), self._time.now_ns
 
     def _time_ms(self) -> int:
@@ -210,7 +210,7 @@ class LocksProcessor:
 
     def _known_queues(self, body: LockBatchBody) -> tuple[_Queue, ...]:
         """Returns the queues that exist, each once: nobody can make this group remember locks of anything else."""
-        topics = self._replica.metadata.topics
+        topics = self._leadership.metadata.topics
         known: dict[_Queue, None] = {}
         for queue in body.queues:
             config = topics.get(queue.topic)

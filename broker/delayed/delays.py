@@ -96,10 +96,10 @@ class DelayService:
     """
 
     def __init__(
-        self, appends: Appends, delay_ms: Sequence[int], time: Time, listeners: Listeners, events: Events
+        self, leadership: Appends, delay_ms: Sequence[int], time: Time, listeners: Listeners, events: Events
     ) -> None:
         """`delay_ms` has the delay of each level."""
-        self._appends = appends
+        self._leadership = leadership
         self._time = time
         self._events = events
         self._delay_ns = [delay * 1_000_000 for delay in delay_ms]
@@ -135,7 +135,7 @@ class DelayService:
                     self._deadline.due_ns = min(self._deadline.due_ns, self._time.now_ns)
 
     def _role_changed(self) -> None:
-        if not self._appends.serving:
+        if not self._leadership.serving:
             for by_level in (self._next, self._under_way, self._unsettled, self._patience):
                 by_level.clear()
             self._deadline.due_ns = NEVER
@@ -144,7 +144,7 @@ class DelayService:
 
     def _begin(self) -> None:
         """Takes over from the last leader, whose last announcement may have come into the log in part."""
-        delays = self._appends.metadata.delays
+        delays = self._leadership.metadata.delays
         now_ns = self._time.now_ns
         unsettled, begins = dict[int, int](), dict[int, int]()
         for level in range(1, len(self._delay_ns) + 1):
@@ -193,19 +193,19 @@ class DelayService:
         """Says where the level's last batch broke off, if it did. Raises as `Leadership.propose_command`."""
         offset = self._unsettled.get(level)
         if offset is not None:
-            self._appends.propose_command(SettleDelayed(level, offset))
+            self._leadership.propose_command(SettleDelayed(level, offset))
             del self._unsettled[level]
 
     def _settle_when_idle(self) -> None:
         """Says of the levels' last batches that they are done; the next batch of each would have said so."""
         now_ns = self._time.now_ns
-        delays = self._appends.metadata.delays
+        delays = self._leadership.metadata.delays
         open_levels = [level for level, progress in delays.items() if progress.count and level in self._next]
         if not open_levels or self._under_way:
             return
         if now_ns >= self._idle_from_ns + IDLE_NS:
             for level in open_levels:
-                self._appends.propose_command(SettleDelayed(level, self._next[level]))
+                self._leadership.propose_command(SettleDelayed(level, self._next[level]))
             self._idle_from_ns = now_ns
         else:
             self._deadline.due_ns = min(self._deadline.due_ns, self._idle_from_ns + IDLE_NS)
@@ -218,7 +218,7 @@ class DelayService:
         if level in self._under_way:
             return 0
         now_ns, wall_ms = self._time.now_ns, self._time.wall_ms
-        queue = self._appends.store.queues.get(SCHEDULE_TOPIC, level - 1)
+        queue = self._leadership.store.queues.get(SCHEDULE_TOPIC, level - 1)
         offset = self._next[level]
         if queue is None or offset >= queue.max_offset:
             return 0
@@ -241,7 +241,7 @@ class DelayService:
             batch_bytes += size
             if at > offset and batch_bytes > BATCH_BYTES_MAX:
                 break
-            delivery = delivery_of(self._appends, queue, at, unit, delivered_properties)
+            delivery = delivery_of(self._leadership, queue, at, unit, delivered_properties)
             if delivery is not None:
                 deliveries.append(delivery)
             elif deliveries:
@@ -273,19 +273,19 @@ class DelayService:
 
         Raises as `Leadership.check_may_append` with nothing appended, `OverloadedError`, `DiskFullError` with a part.
         """
-        appends = self._appends
-        appends.check_may_append(1 + len(deliveries))
-        index = appends.store.log.last_index + 1
+        leadership = self._leadership
+        leadership.check_may_append(1 + len(deliveries))
+        index = leadership.store.log.last_index + 1
         announcement = DeliverDelayed(level, offset, len(deliveries), index)
-        appends.propose_command(announcement, lambda _: self._committed(announcement))
-        assert appends.store.log.last_index == index, "the announcement is the entry that it names"
+        leadership.propose_command(announcement, lambda _: self._committed(announcement))
+        assert leadership.store.log.last_index == index, "the announcement is the entry that it names"
         self._under_way[level] = announcement
         done = 0
         try:
             for delivery in deliveries:
                 # The first entry of an idle group may announce more than the limit of what waits for a majority.
-                appends.check_may_append()
-                appends.append_message(delivery, None)
+                leadership.check_may_append()
+                leadership.append_message(delivery, None)
                 done += 1
         except EntryTooLargeError:
             # It can never be delivered: it is dropped.
@@ -304,13 +304,13 @@ class DelayService:
 
     def _skip(self, level: int, offset: int) -> None:
         """Drops all before `offset`."""
-        self._appends.propose_command(SettleDelayed(level, offset))
+        self._leadership.propose_command(SettleDelayed(level, offset))
         self._next[level] = offset
 
     # ------------------------------------------------------------------ taking over
 
     def _count_delivered(self, level: int, progress: DelayProgress) -> int:
-        queue = self._appends.store.queues.get(SCHEDULE_TOPIC, level - 1)
+        queue = self._leadership.store.queues.get(SCHEDULE_TOPIC, level - 1)
         assert queue is not None, "messages were announced from a queue that does not exist"
         offsets = range(progress.offset, progress.offset + progress.count)
-        return count_delivered(self._appends, queue, offsets, progress.index, delivered_properties)
+        return count_delivered(self._leadership, queue, offsets, progress.index, delivered_properties)

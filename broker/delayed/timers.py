@@ -120,9 +120,9 @@ class TimerService:
     """
 
     def __init__(
-        self, appends: Appends, stats: Stats, time: Time, listeners: Listeners, events: Events
+        self, leadership: Appends, stats: Stats, time: Time, listeners: Listeners, events: Events
     ) -> None:
-        self._appends = appends
+        self._leadership = leadership
         self._stats = stats
         self._time = time
         self._events = events
@@ -146,7 +146,7 @@ class TimerService:
 
     @property
     def _index(self) -> TimerIndex:
-        return self._appends.store.timers
+        return self._leadership.store.timers
 
     # ------------------------------------------------------------------ when
 
@@ -156,7 +156,7 @@ class TimerService:
                 self._deadline.due_ns = min(self._deadline.due_ns, self._time.now_ns)
 
     def _role_changed(self) -> None:
-        serving = self._appends.serving
+        serving = self._leadership.serving
         if serving and not self._leads:
             self._begin()
         elif not serving:
@@ -167,12 +167,12 @@ class TimerService:
 
     def _begin(self) -> None:
         """Takes over from the last leader, whose last announcement may have come into the log in part."""
-        progress = self._appends.metadata.timers
+        progress = self._leadership.metadata.timers
         batch, queue, done = progress.batch, self._index.queue, 0
         if batch is not None:
             assert queue is not None, "messages were announced from a queue that does not exist"
             try:
-                done = count_delivered(self._appends, queue, batch.offsets, batch.index, without_address)
+                done = count_delivered(self._leadership, queue, batch.offsets, batch.index, without_address)
             except DamagedLogError as error:
                 tell_of_damage(self._events, "timers", error, self._time.now_ns)
                 self._deadline.due_ns = self._blocked_until_ns = self._time.now_ns + RETRY_NS
@@ -206,12 +206,12 @@ class TimerService:
             self._deadline.due_ns = self._blocked_until_ns
             return
         self._deadline.due_ns = NEVER
-        progress = self._appends.metadata.timers
+        progress = self._leadership.metadata.timers
         if not self._index.catch_up(progress.floor, progress.steps):
             self._deadline.due_ns = now_ns  # the rest in further turns: others wait, too
             return
         if not self._leads:
-            if self._appends.serving:
+            if self._leadership.serving:
                 self._begin()
             return
         try:
@@ -230,13 +230,13 @@ class TimerService:
     def _settle(self) -> None:
         """Says what is done, if that is owed. Raises as `Leadership.propose_command`."""
         if self._unsettled:
-            self._appends.propose_command(SettleTimed(self._steps))
+            self._leadership.propose_command(SettleTimed(self._steps))
             self._unsettled = False
 
     def _settle_when_idle(self) -> None:
         """Says of the last batch that it is done, so that retention knows; the next batch would have said so."""
         now_ns = self._time.now_ns
-        if self._appends.metadata.timers.batch is None:
+        if self._leadership.metadata.timers.batch is None:
             return
         if now_ns >= self._idle_from_ns + IDLE_NS:
             self._idle_from_ns = now_ns
@@ -275,7 +275,7 @@ class TimerService:
             step = Step(due_ms, offset, limit)
             delivery = None
             if unit is not None:
-                delivery = delivery_of(self._appends, queue, offset, unit, without_address)
+                delivery = delivery_of(self._leadership, queue, offset, unit, without_address)
             if delivery is not None:
                 found.append((step, delivery))
         if found:
@@ -291,23 +291,23 @@ class TimerService:
         `step` is what is done after all of them. Raises as `Leadership.check_may_append` with nothing appended, and
         `OverloadedError` and `DiskFullError` with a part.
         """
-        appends = self._appends
-        appends.check_may_append(1 + len(found))
-        index = appends.store.log.last_index + 1
+        leadership = self._leadership
+        leadership.check_may_append(1 + len(found))
+        index = leadership.store.log.last_index + 1
         # The floor may lie behind what is found here: a nearly full disk has each node delete its head by itself, so an
         # earlier leader may have passed a message that this node still has, and delivers.
-        floor = self._index.first_pending(appends.metadata.timers.floor, self._steps)
+        floor = self._index.first_pending(leadership.metadata.timers.floor, self._steps)
         announcement = DeliverTimed(tuple(own.offset for own, _ in found), step, floor, index)
-        appends.propose_command(announcement, lambda _: self._committed(announcement))
-        assert appends.store.log.last_index == index, "the announcement is the entry that it names"
+        leadership.propose_command(announcement, lambda _: self._committed(announcement))
+        assert leadership.store.log.last_index == index, "the announcement is the entry that it names"
         self._under_way = announcement
         delivered: Step | None = None
         own = step
         try:
             for own, delivery in found:
                 # The first entry of an idle group may announce more than the limit of what waits for a majority.
-                appends.check_may_append()
-                appends.append_message(delivery, None)
+                leadership.check_may_append()
+                leadership.append_message(delivery, None)
                 delivered = own
         except EntryTooLargeError:
             self._settle_later(own)  # it can never be delivered: it is dropped

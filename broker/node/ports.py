@@ -1,8 +1,9 @@
 """The narrow sides of a node and its replica that processors see; a processor's constructor says which it uses.
 
 The objects behind them are `Leadership`, `Replica` and `Node` themselves, so that a port costs no call of its own.
-Time, deadlines and events are small objects that are handed over as they are (`broker.requests.deadline.Time`,
-`Listeners`), responses are functions (`broker.requests.responses`).
+A processor calls its `State` port `_state` and the leader's ports, `Proposals` and `Appends`, `_leadership`; `_replica`
+is the whole replica. Time, deadlines and events are small objects that are handed over as they are
+(`broker.requests.deadline.Time`, `Listeners`), responses are functions (`broker.requests.responses`).
 """
 
 from collections.abc import Callable, Iterator

@@ -99,13 +99,13 @@ class OffsetCommits:
 
     def __init__(
         self,
-        replica: Proposals,
+        leadership: Proposals,
         settings: LiveSettings,
         group_room: GroupRoom,
         time: Time,
         listeners: Listeners,
     ) -> None:
-        self._replica = replica
+        self._leadership = leadership
         self._group_room = group_room
         self._settings = settings
         self._time = time
@@ -145,7 +145,7 @@ class OffsetCommits:
         """Stages a report that nobody waits for."""
         key = (group, topic, queue_id)
         if key not in self._staged and self._proposed_last(key) is None:
-            known = self._replica.metadata.offsets.get((group, topic))
+            known = self._leadership.metadata.offsets.get((group, topic))
             if known is not None and known.get(queue_id) == offset:
                 return  # nothing new: an idle consumer must not grow the log
         if key not in self._staged:
@@ -190,14 +190,17 @@ class OffsetCommits:
 
     def check_room(self, group: str, queue_ids: Mapping[str, Collection[int]]) -> None:
         """Raises `RequestError` where a group cannot be given an offset in all these queues of topics."""
-        stored = self._replica.metadata.offsets.by_group.get(group, {})
+        stored = self._leadership.metadata.offsets.by_group.get(group, {})
         self._check_room(
             sum(len(set(ids) - stored.get(topic, {}).keys()) for topic, ids in queue_ids.items())
         )
 
     def has_room(self, new: int) -> bool:
         """Tells whether so many new offsets may be stored."""
-        count, most = self._replica.metadata.offsets.count, self._settings.current.limits.max_stored_offsets
+        count, most = (
+            self._leadership.metadata.offsets.count,
+            self._settings.current.limits.max_stored_offsets,
+        )
         return not new or count + self._staged_new + self._under_way_new + new <= most
 
     def _check_room(self, new: int) -> None:
@@ -219,7 +222,7 @@ class OffsetCommits:
         if self._deletions:
             for group, topic in dict.fromkeys(offset[:2] for offset in offsets):
                 self._check_not_deleted(group, topic)
-        stored = self._replica.metadata.offsets
+        stored = self._leadership.metadata.offsets
         self._check_room(
             sum(queue_id not in stored.get((group, topic), ()) for group, topic, queue_id, _ in offsets)
         )
@@ -316,7 +319,7 @@ class OffsetCommits:
             end = begin + OFFSETS_PER_COMMAND
             is_last = end >= len(offsets)
             try:
-                self._replica.propose_command(
+                self._leadership.propose_command(
                     command(tuple(offsets[begin:end])),
                     applied if is_last else some_applied,
                     not_known if is_last else ignore,
@@ -349,7 +352,7 @@ class OffsetCommits:
         """Counts an offset that is not staged if it is the group's first in a queue. Raises `RequestError` where there
         is no room for it, or for its group.
         """
-        metadata = self._replica.metadata
+        metadata = self._leadership.metadata
         group, topic, queue_id = key
         if queue_id in metadata.offsets.get((group, topic), ()):
             return
@@ -424,7 +427,7 @@ class OffsetCommits:
             lost()
 
     def _role_changed(self) -> None:
-        if not self._replica.serving:
+        if not self._leadership.serving:
             self._staged.clear()
             self._staged_new = 0
             claims, self._staged_claims = self._staged_claims, []

@@ -43,12 +43,12 @@ class DeadOffsets:
 
     def __init__(
         self,
-        replica: Proposals,
+        leadership: Proposals,
         registry: ClientRegistry[Connection],
         time: Time,
         listeners: Listeners,
     ) -> None:
-        self._replica = replica
+        self._leadership = leadership
         self._registry = registry
         self._time = time
         self._remaining: deque[_Key] = deque()
@@ -61,7 +61,7 @@ class DeadOffsets:
         self._deadline = time.add_deadline(self._run)
 
     def _role_changed(self) -> None:
-        if not self._replica.serving:
+        if not self._leadership.serving:
             self._deadline.due_ns = NEVER
             self._remaining.clear()
             self._unused, self._unused_before = {}, {}
@@ -69,7 +69,7 @@ class DeadOffsets:
             self._deadline.due_ns = self._time.now_ns + INTERVAL_NS
 
     def _run(self) -> None:
-        offsets = self._replica.metadata.offsets
+        offsets = self._leadership.metadata.offsets
         if not self._remaining:
             self._remaining.extend(offsets)
             self._unused, self._unused_before = {}, self._unused
@@ -92,7 +92,7 @@ class DeadOffsets:
 
     def _leads_nowhere(self, key: _Key) -> bool:
         """Tells whether in every queue the message that comes next is deleted."""
-        metadata, queues = self._replica.metadata, self._replica.store.queues
+        metadata, queues = self._leadership.metadata, self._leadership.store.queues
         for queue_id, offset in metadata.offsets[key].items():
             queue = queues.get(key[1], queue_id)
             if queue is None or offset >= queue.min_offset:
@@ -104,6 +104,6 @@ class DeadOffsets:
         try:
             for begin in range(0, len(dead), OFFSETS_PER_COMMAND):
                 command = ForgetOffsets(tuple(dead[begin : begin + OFFSETS_PER_COMMAND]))
-                self._replica.propose_command(command)
+                self._leadership.propose_command(command)
         except (ReplicaError, DiskFullError):
             pass  # the next look comes to them again

@@ -49,14 +49,14 @@ class OffsetsProcessor:
 
     def __init__(
         self,
-        replica: Proposals,
+        leadership: Proposals,
         requests: Requests,
         registry: ClientRegistry[Connection],
         offsets: OffsetCommits,
         resets: OffsetResets,
         long_answers: LongAnswers,
     ) -> None:
-        self._replica = replica
+        self._leadership = leadership
         self._requests = requests
         self._registry = registry
         self._offsets = offsets
@@ -95,7 +95,7 @@ class OffsetsProcessor:
     def _answer_query(
         self, connection: Connection, command: RemotingCommand, header: QueryConsumerOffsetHeader
     ) -> None:
-        offsets = self._replica.metadata.offsets.get((header.consumer_group, header.topic), {})
+        offsets = self._leadership.metadata.offsets.get((header.consumer_group, header.topic), {})
         offset = offsets.get(header.queue_id)
         if offset is None and header.set_zero_if_not_found is not False and self._is_young(header):
             offset = 0
@@ -119,7 +119,7 @@ class OffsetsProcessor:
             return False
         unit = queue.unit(0)
         assert unit is not None, "offset 0 is in the queue"
-        return self._replica.store.log.end_position - unit[0] <= YOUNG_QUEUE_BYTES
+        return self._leadership.store.log.end_position - unit[0] <= YOUNG_QUEUE_BYTES
 
     def update(self, connection: Connection, command: RemotingCommand) -> None:
         """Stores a group's offset; the response, if one is wanted, comes when it is committed. Raises `RequestError`.
@@ -137,7 +137,7 @@ class OffsetsProcessor:
         if command.is_one_way:
             self._offsets.stage(*key, header.commit_offset)
             return
-        self._replica.check_may_append(despite_full_disk=True)
+        self._leadership.check_may_append(despite_full_disk=True)
         self._offsets.commit(
             *key,
             header.commit_offset,
@@ -156,7 +156,7 @@ class OffsetsProcessor:
         steps.
         """
         sight = self._requests.sight(connection, command)
-        offsets = self._replica.metadata.offsets
+        offsets = self._leadership.metadata.offsets
 
         def body() -> Body:
             told, separator, pace = Pieces(b'{"offsetTable":{'), b"", Pace(OFFSETS_AT_ONCE)
@@ -189,7 +189,7 @@ class OffsetsProcessor:
         header = command.decode_fields(CloneGroupOffsetHeader)
         _check_group(header.destination_group)
         source, target = header.source_group, header.destination_group
-        offsets = self._replica.metadata.offsets.by_group.get(source, {})
+        offsets = self._leadership.metadata.offsets.by_group.get(source, {})
         named = {header.topic} & offsets.keys() if header.topic else list(offsets)
 
         def topics() -> Iterator[str]:
@@ -199,14 +199,14 @@ class OffsetsProcessor:
             queues = (
                 (topic, queue_id)
                 for topic in topics()
-                for queue_id in list(self._replica.metadata.offsets.get((source, topic), ()))
+                for queue_id in list(self._leadership.metadata.offsets.get((source, topic), ()))
             )
             while part := list(islice(queues, OFFSETS_PER_COMMAND)):
                 yield part
 
         def offsets_of(part: list[tuple[str, int]]) -> list[StoredOffset]:
             # As they stand now, in whatever table: the topic may have been deleted and made anew, a snapshot have come.
-            stored = self._replica.metadata.offsets
+            stored = self._leadership.metadata.offsets
             return [
                 (target, topic, queue_id, offset)
                 for topic, queue_id in part
@@ -249,7 +249,7 @@ class OffsetsProcessor:
         if queue is not None:
             upper = (header.boundary_type or "").upper() == "UPPER"
             boundary = Boundary.UPPER if upper else Boundary.LOWER
-            store_time_of = self._replica.store.store_time_of
+            store_time_of = self._leadership.store.store_time_of
             offset = queue.offset_at_time(header.timestamp, store_time_of, boundary)
         self._answer(connection, command, offset)
 
@@ -259,16 +259,16 @@ class OffsetsProcessor:
         self._check_queue(header.topic, header.queue_id)
         queue = self._queue(header.topic, header.queue_id)
         unit = None if queue is None else queue.unit(queue.min_offset)
-        timestamp = -1 if unit is None else self._replica.store.store_time_of(unit[0], unit[1])
+        timestamp = -1 if unit is None else self._leadership.store.store_time_of(unit[0], unit[1])
         reply(connection, command, ResponseCode.SUCCESS, fields={"timestamp": str(timestamp)})
 
     # ------------------------------------------------------------------ inside
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        return self._replica.store.queues.get(topic, queue_id)
+        return self._leadership.store.queues.get(topic, queue_id)
 
     def _check_queue(self, topic: str, queue_id: int) -> None:
-        config: TopicConfig | None = self._replica.metadata.topics.get(topic)
+        config: TopicConfig | None = self._leadership.metadata.topics.get(topic)
         if config is None:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
         queues = max(config.read_queue_nums, config.write_queue_nums)

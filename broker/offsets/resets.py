@@ -32,8 +32,8 @@ _Key = tuple[str, str, int]
 class OffsetResets:
     """The leader's memory of the orders that stand: who was told. The orders themselves are in `Metadata.parked`."""
 
-    def __init__(self, replica: Proposals, offsets: OffsetCommits, listeners: Listeners) -> None:
-        self._replica = replica
+    def __init__(self, leadership: Proposals, offsets: OffsetCommits, listeners: Listeners) -> None:
+        self._leadership = leadership
         self._offsets = offsets
         self._told: dict[_Key, tuple[int, int]] = {}
         """The offset to go to, and how often the group's pulls were answered so."""
@@ -48,7 +48,7 @@ class OffsetResets:
 
     def forget_ended(self) -> None:
         """Forgets who was told of orders that others have ended: nothing need be known of these any more."""
-        parked = self._replica.metadata.parked
+        parked = self._leadership.metadata.parked
         self._told = {key: told for key, told in self._told.items() if parked.get(*key) == told[0]}
 
     def ordered(self, keys: Iterable[_Key]) -> None:
@@ -59,7 +59,7 @@ class OffsetResets:
 
     def target(self, group: str, topic: str, queue_id: int) -> int | None:
         """Returns the offset that a consumer which pulls is to go to, None if it may go on."""
-        parked = self._replica.metadata.parked
+        parked = self._leadership.metadata.parked
         if not parked.offsets or (group, topic, queue_id) in self._ending:
             return None
         return parked.get(group, topic, queue_id)
@@ -89,13 +89,13 @@ class OffsetResets:
 
         self._offsets.propose()  # what was reported while the order stood may not come after its end
         try:
-            self._replica.propose_command(EndResets(((*key, target),)), ended, ended)
+            self._leadership.propose_command(EndResets(((*key, target),)), ended, ended)
         except (ReplicaError, DiskFullError):
             return  # the order stands, and is told again
         self._ending[key] = None
         self._told.pop(key, None)
 
     def _role_changed(self) -> None:
-        if not self._replica.serving:
+        if not self._leadership.serving:
             self._told.clear()
             self._ending.clear()

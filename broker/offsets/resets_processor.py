@@ -37,14 +37,14 @@ class ResetsProcessor:
 
     def __init__(
         self,
-        replica: State,
+        state: State,
         requests: Requests,
         registry: ClientRegistry[Connection],
         offsets: OffsetCommits,
         resets: OffsetResets,
         broker_name: str,
     ) -> None:
-        self._replica = replica
+        self._state = state
         self._requests = requests
         self._registry = registry
         self._offsets = offsets
@@ -64,7 +64,7 @@ class ResetsProcessor:
         Raises `RequestError` for a topic, group, queue or offset that is not there.
         """
         header = command.decode_fields(ResetOffsetHeader)
-        metadata = self._replica.metadata
+        metadata = self._state.metadata
         config = metadata.topics.get(header.topic)
         if config is None:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
@@ -106,7 +106,7 @@ class ResetsProcessor:
     def _check_group(self, header: ResetOffsetHeader) -> None:
         if (
             self._registry.consumer_group(header.group) is None
-            and header.group not in self._replica.metadata.groups
+            and header.group not in self._state.metadata.groups
         ):
             raise RequestError(
                 ResponseCode.CONSUMER_NOT_ONLINE,
@@ -114,7 +114,7 @@ class ResetsProcessor:
             )
 
     def _targets(self, header: ResetOffsetHeader, queue_ids: Iterable[int]) -> dict[int, int]:
-        stored = self._replica.metadata.offsets.get((header.group, header.topic), {})
+        stored = self._state.metadata.offsets.get((header.group, header.topic), {})
         targets: dict[int, int] = {}
         for queue_id in queue_ids:
             target = self._target(header, queue_id)
@@ -128,7 +128,7 @@ class ResetsProcessor:
         return targets
 
     def _target(self, header: ResetOffsetHeader, queue_id: int) -> int:
-        queue = self._replica.store.queues.get(header.topic, queue_id)
+        queue = self._state.store.queues.get(header.topic, queue_id)
         if header.offset is not None and _names_offset(header):
             begin, end = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
             if not begin <= header.offset <= end:
@@ -142,7 +142,7 @@ class ResetsProcessor:
             return 0
         if header.timestamp < 0:
             return queue.max_offset
-        return queue.offset_at_time(header.timestamp, self._replica.store.store_time_of)
+        return queue.offset_at_time(header.timestamp, self._state.store.store_time_of)
 
     def _tell_and_reply(
         self,

@@ -112,7 +112,7 @@ class HeldPulls:
 
     def __init__(
         self,
-        replica: Proposals,
+        leadership: Proposals,
         requests: Requests,
         registry: ClientRegistry[Connection],
         resets: OffsetResets,
@@ -124,7 +124,7 @@ class HeldPulls:
         time: Time,
         listeners: Listeners,
     ) -> None:
-        self._replica = replica
+        self._leadership = leadership
         self._requests = requests
         self._checks = checks
         self._reads = reads
@@ -255,7 +255,7 @@ class HeldPulls:
 
     def _pull_anew(self, header: PullMessageHeader, offset: int) -> PullResult:
         """The response to a pull of a subscription that is no more; `offset` is where its client is."""
-        queue = self._replica.store.queues.get(header.topic, header.queue_id)
+        queue = self._leadership.store.queues.get(header.topic, header.queue_id)
         return PullResult(ResponseCode.PULL_NOT_FOUND, _SUBSCRIPTION_CHANGED, offset, queue)
 
     def _expire(self) -> None:
@@ -280,7 +280,7 @@ class HeldPulls:
             if result is not None:
                 self._responses.respond_after_wait(held.connection, held.command, held.header, result)
 
-        self._replica.read_barrier(respond, lambda: self._hand_on(held))
+        self._leadership.read_barrier(respond, lambda: self._hand_on(held))
 
     def _hand_on(self, held: HeldPull) -> None:
         """Asks the next leader, which may hold it for what is left of its time."""
@@ -327,7 +327,7 @@ class HeldPulls:
 
     def _role_changed(self) -> None:
         """A node that no longer serves hands its own clients' pulls on; other nodes do so for theirs."""
-        if self._replica.serving or not self._by_queue:
+        if self._leadership.serving or not self._by_queue:
             return
         by_queue, self._by_queue = self._by_queue, {}
         self._by_connection.clear()

@@ -25,8 +25,8 @@ _MAY_READ: Final = int(Permission.READ)
 class PullChecks:
     """Judges pulls by the settings, topics, consumer groups and subscriptions as they are now."""
 
-    def __init__(self, replica: State, registry: ClientRegistry[Connection], settings: LiveSettings) -> None:
-        self._replica = replica
+    def __init__(self, state: State, registry: ClientRegistry[Connection], settings: LiveSettings) -> None:
+        self._state = state
         self._registry = registry
         self._settings = settings
 
@@ -37,7 +37,7 @@ class PullChecks:
 
     def check(self, header: PullMessageHeader) -> None:
         """Raises `RequestError` for a group, topic or queue that may not be pulled; call `check_broker` first."""
-        metadata = self._replica.metadata
+        metadata = self._state.metadata
         group = metadata.groups.get(header.consumer_group)
         if group is None:
             raise RequestError(
@@ -128,7 +128,7 @@ class PullChecks:
         return known is not None and known.message_model is MessageModel.BROADCASTING
 
     def _check_broadcast(self, group: str) -> None:
-        config = self._replica.metadata.groups[group]
+        config = self._state.metadata.groups[group]
         if not config.consume_broadcast_enable and self.is_broadcast(group):
             raise RequestError(
                 ResponseCode.NO_PERMISSION, f"the consumer group[{group}] can not consume by broadcast way"

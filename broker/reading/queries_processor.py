@@ -36,15 +36,15 @@ newest first, and those of an hour long ago lie behind all that came since.
 _INTERNAL_TOPIC: Final = INTERNAL_TOPIC.encode()
 
 
-def committed_record(replica: State, physical_offset: int) -> memoryview | None:
+def committed_record(state: State, physical_offset: int) -> memoryview | None:
     """The committed message record that begins at an offset of this node's log; None where there is none.
 
     The offset may be anything: it comes from a client.
     """
-    log = replica.store.log
+    log = state.store.log
     try:
         record = record_at(log, physical_offset)
-        if index_at(log, physical_offset - HEADER_BYTES) > replica.applied_index:
+        if index_at(log, physical_offset - HEADER_BYTES) > state.applied_index:
             return None
         head = peek(record)
     except (OutOfRangeError, RecordError):
@@ -66,8 +66,8 @@ def topics_of(record: memoryview) -> tuple[str, ...]:
 class QueriesProcessor:
     """VIEW_MESSAGE_BY_ID 33 and QUERY_MESSAGE 12."""
 
-    def __init__(self, replica: State, requests: Requests) -> None:
-        self._replica = replica
+    def __init__(self, state: State, requests: Requests) -> None:
+        self._state = state
         self._requests = requests
 
     def routes(self) -> Iterable[Route]:
@@ -80,9 +80,9 @@ class QueriesProcessor:
     def view(self, connection: Connection, command: RemotingCommand) -> None:
         """Answers with the message whose record begins at an offset of the log."""
         offset = command.decode_fields(ViewMessageHeader).offset
-        if committed_record(self._replica, offset) is not None:
+        if committed_record(self._state, offset) is not None:
             self._view(connection, command)
-        elif self._replica.serving:
+        elif self._state.serving:
             # A leader that was deposed may not have it: it must not say that there is none.
             self._requests.handle_after_barrier(connection, command, self._view)
         else:
@@ -91,7 +91,7 @@ class QueriesProcessor:
     def _view(self, connection: Connection, command: RemotingCommand) -> None:
         header = command.decode_fields(ViewMessageHeader)
         offset = header.offset
-        record = committed_record(self._replica, offset)
+        record = committed_record(self._state, offset)
         if record is not None:
             topics = topics_of(record)
             sight = self._requests.sight(connection, command)
@@ -116,12 +116,12 @@ class QueriesProcessor:
         Raises `RequestError` QUERY_NOT_FOUND if there are none.
         """
         header = command.decode_fields(QueryMessageHeader)
-        replica = self._replica
+        state = self._state
         unique = bool(header.unique_key_query)
         limit = UNIQUE_KEY_QUERY_COUNT if unique else min(header.max_count, QUERY_COUNT_MAX)
         # The index knows hashes: what it finds is looked at, and the newest come first.
         budget = StepBudget(QUERY_STEPS_MAX)
-        offsets = replica.store.index.query(
+        offsets = state.store.index.query(
             header.topic,
             header.key,
             QUERY_COUNT_MAX,
@@ -134,7 +134,7 @@ class QueriesProcessor:
         size = 0
         last_offset = last_timestamp = 0
         for offset in offsets:
-            record = committed_record(replica, offset)
+            record = committed_record(state, offset)
             if record is None or not _has_key(record, header.topic.encode(), header.key, unique=unique):
                 continue
             if len(found) >= limit or (found and size + len(record) > RESPONSE_BYTES_MAX):

@@ -68,9 +68,9 @@ class PullResult:
 class QueueReads:
     """Reads queues as far as messages are committed and dispatched on this node."""
 
-    def __init__(self, replica: State, resets: OffsetResets) -> None:
-        self._replica = replica
-        self._bytes_max = replica.limits.pull_bytes_max
+    def __init__(self, state: State, resets: OffsetResets) -> None:
+        self._state = state
+        self._bytes_max = state.limits.pull_bytes_max
         self._resets = resets
 
     def read(self, header: PullMessageHeader, wanted: Filter) -> PullResult:
@@ -78,7 +78,7 @@ class QueueReads:
 
         Codes and statuses are those of RocketMQ's `DefaultMessageStore.getMessage`.
         """
-        queue = self._replica.store.queues.get(header.topic, header.queue_id)
+        queue = self._state.store.queues.get(header.topic, header.queue_id)
         offset = header.queue_offset
         reset = self._resets.target(header.consumer_group, header.topic, header.queue_id)
         if reset is not None:
@@ -108,7 +108,7 @@ class QueueReads:
         tags, sql = (None, wanted) if isinstance(wanted, SqlFilter) else (wanted, None)
         work_left = SQL_WORK_MAX
 
-        log = self._replica.store.log
+        log = self._state.store.log
         bytes_at, checked, checked_offset = log.bytes_at, log.checked_position, queue.last_file_begin
         result = PullResult(ResponseCode.SUCCESS, "FOUND", header.queue_offset, queue)
         records = result.records
@@ -145,7 +145,7 @@ class QueueReads:
                         result.position = physical_offset
                 except OutOfRangeError:
                     unit = physical_offset, length, tags_code
-                    if length != NO_RECORD_BYTES and not self._replica.store.is_gone(queue, unit):
+                    if length != NO_RECORD_BYTES and not self._state.store.is_gone(queue, unit):
                         log.damage.doubt_units()
                         damaged = True
                         end = offset
@@ -175,12 +175,12 @@ class QueueReads:
         return result
 
 
-def whole_part(replica: State, header: PullMessageHeader, result: PullResult) -> bool:
+def whole_part(state: State, header: PullMessageHeader, result: PullResult) -> bool:
     """Leaves in a result what comes before the first damaged message or unit; returns False if nothing does.
 
     To be called when the bytes are in memory. What is damaged is noted in the log, and is put right.
     """
-    log = replica.store.log
+    log = state.store.log
     for number, physical_offset, offset in result.cold:
         record = result.records[number]
         try:

@@ -47,7 +47,7 @@ class Batches:
 
     def __init__(
         self,
-        appends: Appends,
+        leadership: Appends,
         settings: LiveSettings,
         added: AddedProperties,
         stats: Stats,
@@ -55,7 +55,7 @@ class Batches:
         host: str,
     ) -> None:
         """`host` is this node's address in hexadecimal digits, as message ids begin with it."""
-        self._appends = appends
+        self._leadership = leadership
         self._settings = settings
         self._added = added
         self._stats = stats
@@ -80,7 +80,7 @@ class Batches:
             body, body_bytes_max = bytes(command.body), self._settings.current.storage.max_message_bytes
             if len(body) > body_bytes_max:
                 raise too_long(len(body), body_bytes_max)
-            batch = self._appends.batches.begin()
+            batch = self._leadership.batches.begin()
             try:
                 messages = BatchColumns([], [], [])
                 unique_keys: list[str] = []
@@ -93,7 +93,7 @@ class Batches:
             except (RecordError, EntryTooLargeError) as error:
                 raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
             finally:
-                self._appends.batches.end(batch)
+                self._leadership.batches.end(batch)
         except (RequestError, OverloadedError, DiskFullError):
             self._stats.puts_failed += 1
             raise
@@ -119,7 +119,7 @@ class Batches:
         beside = SMALLEST_RECORD_BYTES + len(header.topic) + len(shared) + self._added.bytes
         size_max = GROWTH_MAX * self._settings.current.storage.max_message_bytes
         made = BatchProperties(self._settings, self._added, self._time.wall_ms, header, envelope)
-        part_messages = self._appends.store.options.batch_messages
+        part_messages = self._leadership.store.options.batch_messages
         spaces = counted = keys = 0
         for part in batch_columns(body, part_messages):
             if messages.flags:
@@ -156,7 +156,7 @@ class Batches:
         """Appends the messages, and notes where they are for the response. Raises as `BatchAppends.append`."""
         host, left = self._host, len(messages.flags)
         message_ids: list[str] = []
-        for first_offset, offsets in self._appends.batches.append(batch, common, messages, pending):
+        for first_offset, offsets in self._leadership.batches.append(batch, common, messages, pending):
             if not message_ids:
                 pending.queue_offset = first_offset
             message_ids.append(offset_message_ids(bytes.fromhex(host), offsets))

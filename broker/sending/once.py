@@ -13,7 +13,7 @@ The request says two things (remoting fields ``once`` and ``again``, in both ser
 
 The leader appends an attempt at once, or *decides* it: it waits until everything that is in its log now is committed
 and applied, looks the key up behind the floor, verifies the record (hashes collide), and answers with the place that
-the message has, or appends. Attempts that arrive while one of the same message is being decided wait for it. All
+the message has, or leadership. Attempts that arrive while one of the same message is being decided wait for it. All
 repeated attempts are decided, and those first ones whose floor is not behind `suspect`. That is the log's end at the
 last arrival of a repeated attempt in this term, or when this leader first met such a send. So an ordinary send costs
 one comparison of two integers, and neither a window of keys nor a clock is needed.
@@ -104,10 +104,10 @@ class OnceSends:
     The caller compares a first attempt's floor with `suspect`, and asks `may_append` only for what must be decided.
     """
 
-    def __init__(self, appends: Appends, requests: Requests, listeners: Listeners) -> None:
+    def __init__(self, leadership: Appends, requests: Requests, listeners: Listeners) -> None:
         self.suspect = _EVERYTHING
         """Attempts with a floor up to here are decided: see the head of this module."""
-        self._appends = appends
+        self._leadership = leadership
         self._requests = requests
         self._decisions: dict[tuple[str, str], _Decision] = {}
         """By topic and first key; each is in the replica's hands, and ends with `committed` or `lost`."""
@@ -136,7 +136,7 @@ class OnceSends:
         assert floor is not None, "only sends with a floor come here"
         # From here on first attempts of messages that were made before now are decided, too: their send may be the one
         # that this attempt repeats.
-        end = self._appends.store.log.end_position
+        end = self._leadership.store.log.end_position
         if header.again or self.suspect == _EVERYTHING:
             self.suspect = end
         if floor > end:
@@ -162,10 +162,10 @@ class OnceSends:
             is_batch,
             floor,
             bool(header.again),
-            self._appends.term,
+            self._leadership.term,
         )
         self._decisions[name] = decision
-        self._appends.when_applied(decision)
+        self._leadership.when_applied(decision)
         return False
 
     # ------------------------------------------------------------------ called by decisions
@@ -173,8 +173,8 @@ class OnceSends:
     def decide(self, decision: "_Decision") -> None:
         """Answers an attempt, or appends it: everything that was in the log when it came is applied now."""
         connection, command = decision.connection, decision.command
-        if not decision.appended and self._appends.batches.under_way is not None:
-            self._appends.when_applied(
+        if not decision.appended and self._leadership.batches.under_way is not None:
+            self._leadership.when_applied(
                 decision
             )  # it could not be appended now, and the batch may have the message
             return
@@ -190,11 +190,11 @@ class OnceSends:
         Raises `RequestError` for a batch with a message that has no key, and for one that is none.
         """
         connection, command = decision.connection, decision.command
-        log, applied_index = self._appends.store.log, self._appends.applied_index
+        log, applied_index = self._leadership.store.log, self._leadership.applied_index
         try:
             for _ in self._find(decision):
                 yield
-                if not self._appends.serving or self._appends.term != decision.term:
+                if not self._leadership.serving or self._leadership.term != decision.term:
                     self.lost(decision)
                     return
         except (_UndecidableError, OutOfRangeError) as error:
@@ -214,8 +214,8 @@ class OnceSends:
             reply(connection, command, ResponseCode.SUCCESS, None, decision.fields)
             self._end(decision)
             return
-        if self._appends.batches.under_way is not None:
-            self._appends.when_applied(decision)  # as above: another batch has begun meanwhile
+        if self._leadership.batches.under_way is not None:
+            self._leadership.when_applied(decision)  # as above: another batch has begun meanwhile
             return
         decision.appended = True
         self._decided = command
@@ -223,7 +223,7 @@ class OnceSends:
             self._requests.resumed(connection, command)
         finally:
             self._decided = None
-        self._appends.when_applied(decision)
+        self._leadership.when_applied(decision)
 
     def lost(self, decision: "_Decision") -> None:
         """Forwards the attempts that wait: this node stopped leading before it appended them; the next one decides."""
@@ -252,7 +252,7 @@ class OnceSends:
 
         Raises `_UndecidableError`, or `OutOfRangeError`, where the log does not tell.
         """
-        store = self._appends.store
+        store = self._leadership.store
         floor = decision.floor
         if floor < store.log.first_position:
             raise _UndecidableError(
@@ -302,10 +302,10 @@ class OnceSends:
 
         They are looked for from entry `index` on; with the offsets comes the entry behind them.
         """
-        appends, found = self._appends, list[int]()
-        log = appends.store.log
+        leadership, found = self._leadership, list[int]()
+        log = leadership.store.log
         for key in keys:
-            while index <= appends.applied_index:
+            while index <= leadership.applied_index:
                 offset = log.position_of(index) + HEADER_BYTES
                 record = record_at(log, offset)
                 index += 1
@@ -320,7 +320,7 @@ class OnceSends:
 
     def _oldest_record(self, topic: str, key: str, floor: int) -> memoryview | None:
         """The first record behind the floor of a message for `topic` with that key; None if there is none."""
-        store = self._appends.store
+        store = self._leadership.store
         oldest: memoryview | None = None
         oldest_offset = _EVERYTHING
         for place in (topic, *_HIDDEN_TOPICS):

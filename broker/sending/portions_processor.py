@@ -55,8 +55,10 @@ _FORGOTTEN_AT_ONCE: Final = 1_000
 class PortionsProcessor:
     """TRIVET_BEGIN_PORTION 90008 and TRIVET_END_PORTION 90009; and writers that nobody hears of."""
 
-    def __init__(self, replica: Proposals, settings: LiveSettings, time: Time, listeners: Listeners) -> None:
-        self._replica = replica
+    def __init__(
+        self, leadership: Proposals, settings: LiveSettings, time: Time, listeners: Listeners
+    ) -> None:
+        self._leadership = leadership
         self._settings = settings
         self._time = time
         self._under_way: dict[tuple[str, str], int] = {}
@@ -93,10 +95,10 @@ class PortionsProcessor:
             self._give_back(key)
             reply_unknown(connection, command)
 
-        position = self._replica.store.log.end_position
+        position = self._leadership.store.log.end_position
         self._under_way[key] = self._under_way.get(key, 0) + 1
         try:
-            self._replica.propose_command(
+            self._leadership.propose_command(
                 BeginPortion(*key, header.number, position, self._time.wall_ms), done, lost
             )
         except (ReplicaError, DiskFullError):
@@ -106,7 +108,7 @@ class PortionsProcessor:
     def end(self, connection: Connection, command: RemotingCommand) -> None:
         """Ends a portion; the response comes when that is committed. Raises `RequestError`."""
         header = self._header(command)
-        self._replica.propose_command(
+        self._leadership.propose_command(
             EndPortion(header.topic, header.writer, header.number, self._time.wall_ms),
             lambda _: reply(connection, command, ResponseCode.SUCCESS),
             lambda: reply_unknown(connection, command),
@@ -121,7 +123,7 @@ class PortionsProcessor:
             )
         if header.number < 0:
             raise RequestError(ResponseCode.INVALID_PARAMETER, f"portion {header.number}: numbers begin at 0")
-        if FORMAT_OF_COMMANDS[BeginPortion] > self._replica.metadata.format:
+        if FORMAT_OF_COMMANDS[BeginPortion] > self._leadership.metadata.format:
             raise RequestError(
                 ResponseCode.SYSTEM_BUSY,
                 "the group is being upgraded: writers of portions are served when all nodes run the new release",
@@ -129,12 +131,12 @@ class PortionsProcessor:
         return header
 
     def _check_topic(self, topic: str) -> None:
-        if topic not in self._replica.metadata.topics:
+        if topic not in self._leadership.metadata.topics:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, _no_topic(topic))
 
     def _check_room(self, key: tuple[str, str]) -> None:
         """Raises `RequestError` where the writer is a new one and there are too many; what is under way counts."""
-        portions = self._replica.metadata.writers.portions
+        portions = self._leadership.metadata.writers.portions
         count = len(portions) + len(self._under_way)
         most = self._settings.current.limits.max_writers
         if key not in portions and key not in self._under_way and count >= most:
@@ -151,20 +153,20 @@ class PortionsProcessor:
     # ------------------------------------------------------------------ writers that nobody hears of
 
     def _role_changed(self) -> None:
-        if not self._replica.serving:
+        if not self._leadership.serving:
             self._deadline.due_ns = NEVER
         elif self._deadline.due_ns == NEVER:
             self._deadline.due_ns = self._time.now_ns + _LOOK_NS
 
     def _look(self) -> None:
         before_ms = self._time.wall_ms - KEPT_MS
-        silent = tuple(islice(self._replica.metadata.writers.unheard_since(before_ms), _FORGOTTEN_AT_ONCE))
+        silent = tuple(islice(self._leadership.metadata.writers.unheard_since(before_ms), _FORGOTTEN_AT_ONCE))
         self._deadline.due_ns = self._time.now_ns + _LOOK_NS
         if not silent:
             return
         log.info("writers that were silent for long are forgotten", count=len(silent))
         try:
-            self._replica.propose_command(ForgetWriters(silent, before_ms))
+            self._leadership.propose_command(ForgetWriters(silent, before_ms))
         except (ReplicaError, DiskFullError):
             pass  # the next look comes to them again
 

@@ -77,7 +77,7 @@ class RepliesProcessor:
 
     def __init__(
         self,
-        appends: Appends,
+        leadership: Appends,
         registry: ClientRegistry[Connection],
         calls: ClientCalls,
         settings: LiveSettings,
@@ -88,7 +88,7 @@ class RepliesProcessor:
         store_host: bytes,
         random: RandomSource,
     ) -> None:
-        self._appends = appends
+        self._leadership = leadership
         self._registry = registry
         self._calls = calls
         self._settings = settings
@@ -155,7 +155,7 @@ class RepliesProcessor:
         config = self._settings.current
         if self._time.wall_ms < config.broker.accept_sends_from_ms:
             raise too_early(config.broker.accept_sends_from_ms, self._time.wall_ms)
-        topic = self._appends.metadata.topics.get(header.topic)
+        topic = self._leadership.metadata.topics.get(header.topic)
         if topic is None:
             raise RequestError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!"
@@ -211,8 +211,8 @@ class RepliesProcessor:
             header, answering.connection, answering.queue_id, answering.command.body, properties
         )
         try:
-            self._appends.check_may_append()
-            offset, answering.queue_offset = self._appends.append_message(message, answering)
+            self._leadership.check_may_append()
+            offset, answering.queue_offset = self._leadership.append_message(message, answering)
         except (ReplicaError, DiskFullError, RecordError, EntryTooLargeError) as error:
             self._events.warn(
                 Event.REPLY_NOT_STORED,

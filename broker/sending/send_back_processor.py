@@ -57,7 +57,7 @@ class SendBackProcessor:
 
     def __init__(
         self,
-        appends: Appends,
+        leadership: Appends,
         requests: Requests,
         registry: ClientRegistry[Connection],
         creations: Creations,
@@ -66,7 +66,7 @@ class SendBackProcessor:
         time: Time,
         random: RandomSource,
     ) -> None:
-        self._appends = appends
+        self._leadership = leadership
         self._requests = requests
         self._registry = registry
         self._creations = creations
@@ -87,8 +87,8 @@ class SendBackProcessor:
         """
         # Decode, and check who sends back what.
         header = command.decode_fields(ConsumerSendMessageBackHeader)
-        appends, broker = self._appends, self._settings.current.broker
-        group = appends.metadata.groups.get(header.group)
+        leadership, broker = self._leadership, self._settings.current.broker
+        group = leadership.metadata.groups.get(header.group)
         if group is None:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {header.group}"
@@ -98,7 +98,7 @@ class SendBackProcessor:
         if group.retry_queue_nums <= 0:
             reply(connection, command, ResponseCode.SUCCESS)  # the group wants no retries
             return
-        view = committed_record(appends, header.offset)
+        view = committed_record(leadership, header.offset)
         if view is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
         self._check_message(view, header)
@@ -115,7 +115,7 @@ class SendBackProcessor:
             or len(_retry(record, topic, queues, level).properties) > MAX_PROPERTIES_BYTES
         ):
             topic, queues, level = DEAD_LETTER_PREFIX + group.group_name, 1, 0
-        config = appends.metadata.topics.get(topic)
+        config = leadership.metadata.topics.get(topic)
         if config is None:
             sys_flag = unit_sys_flag(topic, header.unit_mode) & UNIT_SUBSCRIPTION
             self._create(connection, command, topic_config(topic, queues, sys_flag=sys_flag))
@@ -124,7 +124,7 @@ class SendBackProcessor:
             raise RequestError(ResponseCode.NO_PERMISSION, f"the topic[{topic}] sending message is forbidden")
 
         # Write.
-        appends.check_may_append()
+        leadership.check_may_append()
         queue_id = self._random.randrange(0, max(1, min(queues, config.write_queue_nums)))
         self._append(record, topic, queue_id, level, ReplyWhenCommitted(connection, command))
         origin = get_property(record.properties, RETRY_TOPIC)
@@ -170,7 +170,7 @@ class SendBackProcessor:
             message = _retry(record, topic, queue_id, level)
         message.reconsume_times += 1
         try:
-            self._appends.append_message(message, waiter)
+            self._leadership.append_message(message, waiter)
         except (RecordError, EntryTooLargeError) as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
 

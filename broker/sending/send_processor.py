@@ -77,7 +77,7 @@ class SendProcessor:
 
     def __init__(
         self,
-        appends: Appends,
+        leadership: Appends,
         requests: Requests,
         creations: Creations,
         stats: Stats,
@@ -88,7 +88,7 @@ class SendProcessor:
         store_host: bytes,
         random: RandomSource,
     ) -> None:
-        self._appends = appends
+        self._leadership = leadership
         self._settings = settings
         self._stats = stats
         self._time = time
@@ -96,9 +96,9 @@ class SendProcessor:
         self._delay_levels = len(settings.current.broker.delay_level_ms)
         self._host = store_host.hex().upper()
         self._added = AddedProperties(settings.current.node.cluster, store_host)
-        self._new_topics = NewTopics(appends, requests, creations, settings, time)
-        self._once = OnceSends(appends, requests, listeners)
-        self._batches = Batches(appends, settings, self._added, stats, time, self._host)
+        self._new_topics = NewTopics(leadership, requests, creations, settings, time)
+        self._once = OnceSends(leadership, requests, listeners)
+        self._batches = Batches(leadership, settings, self._added, stats, time, self._host)
 
     def routes(self) -> Iterable[Route]:
         """Sends are for the leader."""
@@ -124,7 +124,7 @@ class SendProcessor:
             self._decide_retry(command, header)
         if header.topic in FORBIDDEN_TO_SEND:
             raise forbidden_topic(header.topic)
-        topic = self._appends.metadata.topics.get(header.topic)
+        topic = self._leadership.metadata.topics.get(header.topic)
         if topic is None:
             self._new_topics.create(connection, command, header)
             return None
@@ -139,7 +139,7 @@ class SendProcessor:
         if header.sys_flag & _FLAGS_TO_CHECK:
             check_sys_flag(header.sys_flag, properties.by_name())
         try:
-            self._appends.check_may_append()
+            self._leadership.check_may_append()
             # Only a repetition, or a first attempt that is older than what this leader knows, may be stored already.
             if (
                 header.once is not None
@@ -165,7 +165,7 @@ class SendProcessor:
         Raises `RequestError` where the consumer group of the retry topic does not exist.
         """
         name = header.topic.removeprefix(RETRY_PREFIX)
-        group = self._appends.metadata.groups.get(name)
+        group = self._leadership.metadata.groups.get(name)
         if group is None:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{name}] does not exist"
@@ -192,7 +192,7 @@ class SendProcessor:
         values = properties.by_name()
         if sent_as_half(header, values):
             hide_half(message, header, values, unique_key, rejected=broker.reject_transactions)
-            check_room(self._appends, self._settings.current)
+            check_room(self._leadership, self._settings.current)
         elif level := delay_level(values, self._delay_levels):
             if any(name in values for name in TIMERS):
                 message.properties = without_properties(message.properties, *TIMERS)
@@ -227,7 +227,7 @@ class SendProcessor:
             message.properties = fitted(message.properties)
         pending = PendingSend(self._stats, connection, command, queue_id, unique_key, self._host)
         try:
-            pending.physical_offset, pending.queue_offset = self._appends.append_message(
+            pending.physical_offset, pending.queue_offset = self._leadership.append_message(
                 message, pending, told_at_commit=True
             )
         except (RecordError, EntryTooLargeError) as error:

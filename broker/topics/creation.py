@@ -38,8 +38,8 @@ from broker.state.topic_rules import (
 class Creations:
     """Proposes what creates topics and groups, within the limits of the node's settings."""
 
-    def __init__(self, replica: Proposals, settings: LiveSettings, group_room: GroupRoom) -> None:
-        self._replica = replica
+    def __init__(self, leadership: Proposals, settings: LiveSettings, group_room: GroupRoom) -> None:
+        self._leadership = leadership
         self._group_room = group_room
         self._settings = settings
         self._topics: dict[str, int] = {}
@@ -55,7 +55,7 @@ class Creations:
         Raises `TooManyError`, and as `Leadership.propose_command`, with nothing proposed.
         """
         # Count what will be new: what exists stays, however many there are of it.
-        metadata = self._replica.metadata
+        metadata = self._leadership.metadata
         topics: dict[str, None] = {}
         groups: dict[str, None] = {}
         queues = 0
@@ -91,7 +91,7 @@ class Creations:
 
         together = commands[0] if len(commands) == 1 else Several(tuple(commands))
         try:
-            self._replica.propose_command(together, applied, not_applied)
+            self._leadership.propose_command(together, applied, not_applied)
         except BaseException:
             groups_settled()
             raise
@@ -111,7 +111,7 @@ class Creations:
         except InvalidNameError:
             return False
         auto_create = self._settings.current.broker.auto_create_groups
-        missing = missing_for_consumers(self._replica.metadata, (group,), auto_create, wall_ms)
+        missing = missing_for_consumers(self._leadership.metadata, (group,), auto_create, wall_ms)
         if not missing:
             return False
         try:
@@ -124,7 +124,7 @@ class Creations:
         return True
 
     def _check(self, topics: dict[str, None], queues: int) -> None:
-        limits, metadata = self._settings.current.limits, self._replica.metadata
+        limits, metadata = self._settings.current.limits, self._leadership.metadata
         count = len(metadata.topics) + len(self._topics)
         if topics and count + sum(name not in self._topics for name in topics) > limits.max_topics:
             raise TooManyError(

@@ -66,7 +66,7 @@ class TopicsProcessor:
 
     def __init__(
         self,
-        replica: Proposals,
+        leadership: Proposals,
         requests: Requests,
         creations: Creations,
         offsets: OffsetCommits,
@@ -75,7 +75,7 @@ class TopicsProcessor:
         listeners: Listeners,
         long_answers: LongAnswers,
     ) -> None:
-        self._replica = replica
+        self._leadership = leadership
         self._requests = requests
         self._long_answers = long_answers
         self._settings = settings
@@ -154,7 +154,7 @@ class TopicsProcessor:
                 f"topicFilterType is {wanted.topic_filter_type[:80]!r}, allowed are {' and '.join(_FILTER_TYPES)}",
             )
         # Attributes are changed one by one (+name=value, -name): what the topic has already counts, too.
-        known = self._replica.metadata.topics.get(wanted.topic_name)
+        known = self._leadership.metadata.topics.get(wanted.topic_name)
         attributes = _changed_attributes({} if known is None else known.attributes, attribute_changes)
         for name, allowed in _ALONE_ALLOWED.items():
             if attributes.get(name, allowed) != allowed:
@@ -190,14 +190,14 @@ class TopicsProcessor:
 
     def all_topics(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
         """Tells every topic that the client may see, with the version of the table, in steps."""
-        metadata, sight = self._replica.metadata, self._requests.sight(connection, command)
+        metadata, sight = self._leadership.metadata, self._requests.sight(connection, command)
         begin = b'{"dataVersion":%s,"topicConfigTable":{' % encode_body(metadata.topics_version)
         return self._long_answers.tell(connection, command, table(begin, metadata.topics, sight.topic))
 
     def topic(self, connection: Connection, command: RemotingCommand) -> None:
         """Tells one topic. Raises `RequestError` if it does not exist."""
         name = command.decode_fields(TopicHeader).topic
-        config = self._replica.metadata.topics.get(name)
+        config = self._leadership.metadata.topics.get(name)
         if config is None:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}")
         self._answer(connection, command, config)
@@ -230,7 +230,7 @@ class TopicsProcessor:
                 f"retryQueueNums is {config.retry_queue_nums}, allowed are 0 to {QUEUES_MAX}; retryMaxTimes is "
                 f"{config.retry_max_times}, allowed are up to {RETRIES_MAX}",
             )
-        known = self._replica.metadata.groups.get(config.group_name)
+        known = self._leadership.metadata.groups.get(config.group_name)
         changes = ",".join(f"{name}={value}" for name, value in config.attributes.items())
         attributes = _changed_attributes({} if known is None else known.attributes, changes)
         config = msgspec.structs.replace(config, attributes=attributes)
@@ -252,7 +252,7 @@ class TopicsProcessor:
 
     def all_groups(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
         """Tells every consumer group that the client may see, with the version of the table, in steps."""
-        metadata, sight = self._replica.metadata, self._requests.sight(connection, command)
+        metadata, sight = self._leadership.metadata, self._requests.sight(connection, command)
         begin = b'{"dataVersion":%s,"forbiddenTable":{},"subscriptionGroupTable":{' % encode_body(
             metadata.groups_version
         )
@@ -261,7 +261,7 @@ class TopicsProcessor:
     def group(self, connection: Connection, command: RemotingCommand) -> None:
         """Tells one consumer group. Raises `RequestError` if it does not exist."""
         name = command.decode_fields(GroupHeader).group
-        config = self._replica.metadata.groups.get(name)
+        config = self._leadership.metadata.groups.get(name)
         if config is None:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {name}"
@@ -288,7 +288,7 @@ class TopicsProcessor:
             reply_unknown(connection, request)
 
         try:
-            self._replica.propose_command(command, done, lost)
+            self._leadership.propose_command(command, done, lost)
         except BaseException:
             end()
             raise
@@ -309,7 +309,7 @@ class TopicsProcessor:
         reply(connection, command, ResponseCode.SUCCESS, body=encode_body(body))
 
     def _role_changed(self) -> None:
-        serving = self._replica.serving
+        serving = self._leadership.serving
         if serving and not self._was_serving:
             self._create_missing()
         self._was_serving = serving
@@ -317,7 +317,7 @@ class TopicsProcessor:
     def _create_missing(self) -> None:
         config = self._settings.current
         missing = missing_of_the_broker(
-            self._replica.metadata,
+            self._leadership.metadata,
             cluster=config.node.cluster,
             broker=config.node.group,
             default_queues=config.broker.default_queue_count,
@@ -328,7 +328,7 @@ class TopicsProcessor:
         if not missing:
             return
         try:
-            self._replica.propose_command(Several(tuple(missing)))
+            self._leadership.propose_command(Several(tuple(missing)))
         except (ReplicaError, DiskFullError):
             pass  # the next leader does it
 

@@ -82,7 +82,7 @@ class TransactionChecks:
     def __init__(
         self,
         decisions: Decisions,
-        appends: Appends,
+        leadership: Appends,
         requests: Requests,
         registry: ClientRegistry[Connection],
         settings: LiveSettings,
@@ -90,7 +90,7 @@ class TransactionChecks:
         listeners: Listeners,
     ) -> None:
         self._decisions = decisions
-        self._appends = appends
+        self._leadership = leadership
         self._requests = requests
         self._registry = registry
         self._settings = settings
@@ -116,7 +116,7 @@ class TransactionChecks:
         return (Route(RequestCode.RESUME_CHECK_HALF_MESSAGE, self.resume, Place.LEADER_READ),)
 
     def _role_changed(self) -> None:
-        if not self._appends.serving:
+        if not self._leadership.serving:
             self._deadline.due_ns = self._pass_due_ns = NEVER
             self._remaining.clear()
             self._under_way = False
@@ -169,8 +169,8 @@ class TransactionChecks:
             looked_at += 1
         if questions:
             # Questions are counted: while no producer could commit, because the disk is full, nobody is asked.
-            self._appends.check_may_append()
-            self._appends.propose_command(
+            self._leadership.check_may_append()
+            self._leadership.propose_command(
                 CheckTransactions(tuple(half.queue_offset for half in questions)),
                 lambda _: self._ask(questions),
             )
@@ -190,7 +190,7 @@ class TransactionChecks:
         record, head = found
         age_ms = self._time.wall_ms - head.store_timestamp
         times = decisions.state.times(half_offset)
-        reserved_ms = self._settings.current.retention.reserved_hours * self._appends.limits.hour_ms
+        reserved_ms = self._settings.current.retention.reserved_hours * self._leadership.limits.hour_ms
         if times >= self._check_max or age_ms > reserved_ms:
             self._give_up(decode_record(record), times)
             return None
@@ -206,7 +206,7 @@ class TransactionChecks:
 
     def _half(self, half_offset: int) -> tuple[memoryview, RecordHead] | None:
         """The record of a half message; None where retention or damage took it."""
-        store = self._appends.store
+        store = self._leadership.store
         queue = store.queues.get(HALF_TOPIC, 0)
         unit = None if queue is None else queue.unit(half_offset)
         if queue is None or unit is None:
@@ -222,9 +222,9 @@ class TransactionChecks:
         log.warning(
             "transaction given up", offset=half.queue_offset, asked=times, group=_group_of(half.properties)
         )
-        if CHECK_EXHAUSTED_TOPIC not in self._appends.metadata.topics and not self._topic_under_way:
+        if CHECK_EXHAUSTED_TOPIC not in self._leadership.metadata.topics and not self._topic_under_way:
             topic = topic_config(CHECK_EXHAUSTED_TOPIC, 1)
-            self._appends.propose_command(PutTopic(topic, self._time.wall_ms, if_absent=True))
+            self._leadership.propose_command(PutTopic(topic, self._time.wall_ms, if_absent=True))
             self._topic_under_way = True
         try:
             self._decisions.give_up(half, times)
@@ -234,11 +234,11 @@ class TransactionChecks:
 
     def _note_progress(self) -> None:
         """Stores offsets as RocketMQ does: what lies before them needs no second look."""
-        metadata = self._appends.metadata
+        metadata = self._leadership.metadata
         state = metadata.transactions
         end = self._decisions.half_queue_end()
         first_open = state.first_open(end)
-        queue = self._appends.store.queues.get(HALF_OPERATIONS_TOPIC, 0)
+        queue = self._leadership.store.queues.get(HALF_OPERATIONS_TOPIC, 0)
         progress = {HALF_TOPIC: first_open}
         if queue is not None and first_open == end and not state.operations_owed:
             progress[HALF_OPERATIONS_TOPIC] = queue.max_offset
@@ -249,7 +249,7 @@ class TransactionChecks:
         )
         if changed:
             try:
-                self._appends.propose_command(CommitOffsets(changed))
+                self._leadership.propose_command(CommitOffsets(changed))
             except (ReplicaError, DiskFullError):
                 pass  # the next pass says it again
 
@@ -341,7 +341,7 @@ class TransactionChecks:
             _, physical_offset = parse_offset_message_id(header.message_id)
         except RecordError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        view = committed_record(self._appends, physical_offset)
+        view = committed_record(self._leadership, physical_offset)
         record = None if view is None else decode_record(view)
         if record is None or record.topic not in (HALF_TOPIC, CHECK_EXHAUSTED_TOPIC):
             raise RequestError(
@@ -358,13 +358,13 @@ class TransactionChecks:
             return
         if header.message_id in self._resuming:
             raise RequestError(ResponseCode.SYSTEM_BUSY, f"{header.message_id} is being resumed")
-        self._appends.check_may_append()
+        self._leadership.check_may_append()
         waiter = CallbackWaiter(
             lambda _: self._resumed(header.message_id, connection, command, True),
             lambda: self._resumed(header.message_id, connection, command, False),
         )
         try:
-            self._appends.append_message(
+            self._leadership.append_message(
                 stored_again(record, HALF_TOPIC, 0, resumed_properties(record)), waiter
             )
         except (RecordError, EntryTooLargeError) as error:
@@ -386,7 +386,7 @@ class TransactionChecks:
                 ResponseCode.SYSTEM_ERROR,
                 f"the transaction is decided, or was given up: then the message is in {CHECK_EXHAUSTED_TOPIC}",
             )
-        self._appends.propose_command(
+        self._leadership.propose_command(
             ResumeTransaction(half_offset),
             lambda _: reply(connection, command, ResponseCode.SUCCESS),
             lambda: reply_unknown(connection, command),
@@ -396,7 +396,7 @@ class TransactionChecks:
         """The half message that an earlier order has made of one that was given up."""
         key = get_property(given_up.properties, UNIQ_KEY)
         if key is not None:
-            for view in records_with_key(self._appends, HALF_TOPIC, key, given_up.physical_offset):
+            for view in records_with_key(self._leadership, HALF_TOPIC, key, given_up.physical_offset):
                 record = decode_record(view)
                 if get_property(record.properties, UNIQ_KEY) == key:
                     return record

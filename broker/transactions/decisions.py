@@ -88,14 +88,14 @@ class Decisions:
 
     def __init__(
         self,
-        appends: Appends,
+        leadership: Appends,
         requests: Requests,
         settings: LiveSettings,
         time: Time,
         listeners: Listeners,
         store_host: bytes,
     ) -> None:
-        self._appends = appends
+        self._leadership = leadership
         self._requests = requests
         self._settings = settings
         self._time = time
@@ -115,7 +115,7 @@ class Decisions:
     @property
     def state(self) -> Transactions:
         """The open transactions, as far as decisions are committed."""
-        return self._appends.metadata.transactions
+        return self._leadership.metadata.transactions
 
     def is_open(self, half_offset: int) -> bool:
         """Tells whether a half message may be decided now."""
@@ -129,7 +129,7 @@ class Decisions:
         Raises `RequestError`, and as `Leadership.check_may_append`, with nothing appended.
         """
         header = command.decode_fields(EndTransactionHeader)
-        if committed_record(self._appends, header.commit_log_offset) is None:
+        if committed_record(self._leadership, header.commit_log_offset) is None:
             # This leader may be deposed, and the next one have it: only behind a barrier may it say that there is none.
             self._requests.handle_after_barrier(connection, command, self._end)
         else:
@@ -175,7 +175,7 @@ class Decisions:
 
         Raises `RequestError` where there is none, or where its place or producer group is not what the request says.
         """
-        view = committed_record(self._appends, header.commit_log_offset)
+        view = committed_record(self._leadership, header.commit_log_offset)
         if view is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
         head = peek(view)
@@ -233,7 +233,7 @@ class Decisions:
             (target.topic, TransactionOutcome.COMMIT),
             (CHECK_EXHAUSTED_TOPIC, None),
         ):
-            for view in records_with_key(self._appends, topic, key, half.physical_offset):
+            for view in records_with_key(self._leadership, topic, key, half.physical_offset):
                 if peek(view).prepared_transaction_offset == half.physical_offset:
                     return outcome
         return TransactionOutcome.ROLLBACK  # which leaves no message
@@ -243,7 +243,7 @@ class Decisions:
     def _commit(self, half: Record) -> _Deciding:
         """Appends the message itself, in its true topic. Raises `RequestError` where that cannot take it."""
         target = destination(half)
-        config = None if target is None else self._appends.metadata.topics.get(target.topic)
+        config = None if target is None else self._leadership.metadata.topics.get(target.topic)
         if target is None or config is None:
             raise RequestError(
                 ResponseCode.TOPIC_NOT_EXIST,
@@ -273,11 +273,11 @@ class Decisions:
 
     def _decide(self, half: Record, outcome: TransactionOutcome | None, message: NewMessage) -> _Deciding:
         """Appends the message that decides; it says of which half message it is."""
-        self._appends.check_may_append()
+        self._leadership.check_may_append()
         message.prepared_transaction_offset = half.physical_offset
         deciding = _Deciding(self, half.queue_offset, outcome)
         try:
-            self._appends.append_message(message, deciding)
+            self._leadership.append_message(message, deciding)
         except (RecordError, EntryTooLargeError) as error:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
         self._deciding[half.queue_offset] = deciding
@@ -285,7 +285,7 @@ class Decisions:
 
     def _append_rollback(self, half_offset: int) -> _Deciding:
         """Appends the operation message, which is all that there is of a rollback."""
-        self._appends.check_may_append()
+        self._leadership.check_may_append()
         deciding = _Deciding(self, half_offset, TransactionOutcome.ROLLBACK)
         self._append_operation((half_offset,), deciding)
         self._deciding[half_offset] = deciding
@@ -318,7 +318,7 @@ class Decisions:
         if not listed:
             return
         try:
-            self._appends.check_may_append()
+            self._leadership.check_may_append()
             # If this node stops leading first, the next leader finds them owed.
             self._append_operation(tuple(listed), CallbackWaiter(self._operations_written, ignore))
         except (ReplicaError, DiskFullError) as error:
@@ -341,7 +341,7 @@ class Decisions:
             operation_body(half_offsets),
             operation_properties(unique_key),
         )
-        self._appends.append_message(operation, waiter)
+        self._leadership.append_message(operation, waiter)
 
     def _operations_written(self, _: object) -> None:
         """An operation message of decisions that were committed already is committed and applied."""
@@ -349,7 +349,7 @@ class Decisions:
         self._plan_operations()
 
     def _role_changed(self) -> None:
-        if not self._appends.serving:
+        if not self._leadership.serving:
             self._deciding.clear()
             self._operations_under_way = False
             self._operations.due_ns = NEVER
@@ -358,7 +358,7 @@ class Decisions:
 
     def half_queue_end(self) -> int:
         """The end of the committed half messages' queue."""
-        queue = self._appends.store.queues.get(HALF_TOPIC, 0)
+        queue = self._leadership.store.queues.get(HALF_TOPIC, 0)
         return 0 if queue is None else queue.max_offset
 
 

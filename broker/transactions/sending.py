@@ -60,10 +60,10 @@ def check_no_half(properties: Mapping[bytes, bytes]) -> None:
         )
 
 
-def check_room(appends: Appends, settings: Settings) -> None:
+def check_room(leadership: Appends, settings: Settings) -> None:
     """Raises `OverloadedError` while there are as many undecided transactions as the settings allow."""
-    state = appends.metadata.transactions
-    count = appends.queue_end(HALF_TOPIC, 0) - state.horizon + len(state.times_checked)
+    state = leadership.metadata.transactions
+    count = leadership.queue_end(HALF_TOPIC, 0) - state.horizon + len(state.times_checked)
     most = settings.limits.max_open_transactions
     if count >= most:
         raise OverloadedError(

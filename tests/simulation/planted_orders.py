@@ -36,7 +36,7 @@ def locks_judged_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
     """Found here: a leader whose wall clock is ahead of its predecessor's takes locks for expired."""
 
     def time_ms(self: LocksProcessor) -> int:
-        clock: GroupClock = self._replica.clock  # type: ignore[attr-defined]
+        clock: GroupClock = self._leadership.clock  # type: ignore[attr-defined]
         return clock._wall_offset_ms + self._time.now_ns // 1_000_000
 
     let_leadership_know_the_clock(patch)

@@ -32,7 +32,7 @@ def forgotten_by_the_next_leader(patch: pytest.MonkeyPatch) -> None:
 
     def role_changed(self: OffsetResets) -> None:
         original(self)
-        self._replica.metadata.parked = ParkedOffsets()
+        self._leadership.metadata.parked = ParkedOffsets()
 
     patch.setattr(OffsetResets, "_role_changed", role_changed)
 

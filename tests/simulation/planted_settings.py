@@ -77,7 +77,7 @@ def _unchecked(patch: pytest.MonkeyPatch, **settings: Any) -> None:
     original = PullChecks.check
 
     def check(self: PullChecks, header: PullMessageHeader) -> None:
-        metadata: Metadata = self._replica.metadata
+        metadata: Metadata = self._state.metadata
         for table, name in ((metadata.topics, header.topic), (metadata.groups, header.consumer_group)):
             config: Any = table.get(name)
             changes = {key: value for key, value in settings.items() if hasattr(config, key)}

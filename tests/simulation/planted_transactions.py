@@ -129,7 +129,7 @@ def asked_about_by_their_leader_only(patch: pytest.MonkeyPatch) -> None:
 
     def patched_role_changed(self: TransactionChecks) -> None:
         began.setdefault(self, self._decisions.half_queue_end())
-        if not self._appends.serving:
+        if not self._leadership.serving:
             del began[self]
         role_changed(self)
 
