@@ -427,7 +427,7 @@ class Store:
             self._write_checkpoint(self._checkpoint_index)
             remove_other_notes(self._disk, self.log.epoch)
 
-    def delete_expired(
+    def delete_head(
         self,
         policy: RetentionPolicy,
         *,

@@ -100,7 +100,7 @@ class HeartbeatsProcessor:
         self._notice = b""
         self._again: dict[str, int] = {}
         """Groups that are new -> when their members are told again (monotonic ns), earliest first."""
-        self._next_expiry = time.add_deadline(self._expire)
+        self._next_expiry = time.add_deadline(self._close_silent)
         self._notices = time.add_deadline(self._send_notices)
         self._next_again = time.add_deadline(self._notify_again)
         self._telling: Iterator[tuple[RegisteredClient[Connection], HeartbeatData]] = iter(())
@@ -340,8 +340,8 @@ class HeartbeatsProcessor:
         due_ns = self._registry.deadline_ns()
         self._next_expiry.due_ns = NEVER if due_ns is None else due_ns
 
-    def _expire(self) -> None:
-        expired = self._registry.expire(self._time.now_ns)
+    def _close_silent(self) -> None:
+        expired = self._registry.drop_silent(self._time.now_ns)
         self._plan_expiry()
         for connection in expired.connections:
             if not isinstance(connection, RelayedConnection):

@@ -219,7 +219,7 @@ class RouteTable:
             self._remove(address)
         self.forget()
 
-    def expire(self, now_ns: int) -> list[ConnectionId]:
+    def drop_silent(self, now_ns: int) -> list[ConnectionId]:
         """Remove the brokers whose deadline has passed; returns their connections, each once."""
         expired = [(address, live) for address, live in self._live.items() if live.deadline_ns <= now_ns]
         for address, _ in expired:

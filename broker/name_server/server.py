@@ -120,7 +120,7 @@ class NameServer:
         self.refused = 0
         """The requests that were answered with another code than success."""
         self._expiry_ns = settings.broker_expiry_seconds * 1_000_000_000
-        self._routes = RouteTable()
+        self.routes = RouteTable()
         self._key_values = KeyValues(storage, settings.max_key_values)
         ordered = self._key_values.get(_CONFIG_NAMESPACE, _ORDERED_KEY)
         if ordered is not None:
@@ -166,7 +166,7 @@ class NameServer:
         if command.is_response:
             return False
         if command.code in _OF_ALL_TOPICS:
-            return command.code in _CHANGES_ALL_TOPICS or self._routes.is_forgetting
+            return command.code in _CHANGES_ALL_TOPICS or self.routes.is_forgetting
         if command.code != RequestCode.REGISTER_BROKER:
             return False
         return len(command.body) > self._long_registration_bytes or _is_compressed(command)
@@ -233,36 +233,19 @@ class NameServer:
         self.refused += answer.code != ResponseCode.SUCCESS
         return None if command.is_one_way else answer
 
-    @property
-    def is_forgetting(self) -> bool:
-        """Brokers are gone whose topics are still to be forgotten: call `forget` until it is done."""
-        return self._routes.is_forgetting
-
-    def forget(self) -> None:
-        """Takes a step in forgetting the topics of brokers that are gone, of some milliseconds."""
-        self._routes.forget()
-
     def _forgotten(self) -> Iterator[None]:
         """Forgets the topics of all brokers that are gone, in steps."""
-        while self._routes.is_forgetting:
-            self._routes.forget()
+        while self.routes.is_forgetting:
+            self.routes.forget()
             yield
 
     def figures(self) -> tuple[int, int, int, int]:
         """Returns the numbers of brokers, of broker names, of topics, and of keys of the key-value configuration."""
-        return (*self._routes.counts(), self._key_values.count)
-
-    def connection_closed(self, connection_id: ConnectionId) -> None:
-        """A connection ended, however it did: the brokers on it are gone at once."""
-        self._routes.connection_closed(connection_id)
-
-    def expire(self, now_ns: int) -> list[ConnectionId]:
-        """Drop brokers not heard of for too long; returns the connections that the shell must close."""
-        return self._routes.expire(now_ns)
+        return (*self.routes.counts(), self._key_values.count)
 
     def _get_route(self, request: _Request) -> RemotingCommand:
         header = request.command.decode_fields(GetRouteHeader)
-        route = self._routes.route(header.topic)
+        route = self.routes.route(header.topic)
         if route is None:
             return response(
                 request.command,
@@ -286,7 +269,7 @@ class NameServer:
         )
         if self.is_long(command):
             yield
-        addresses, routes = yield from self._routes.counts_with(
+        addresses, routes = yield from self.routes.counts_with(
             header.broker_address, header.broker_name, body.topics.topic_config_table
         )
         if addresses > self._settings.max_brokers:
@@ -298,7 +281,7 @@ class NameServer:
             expiry_ns = header.heartbeat_timeout_ms * 1_000_000
         if self.is_long(command):
             yield
-        master = yield from self._routes.register_in_steps(
+        master = yield from self.routes.register_in_steps(
             header, body.topics, request.connection_id, expiry_ns, request.now_ns
         )
         fields = RegisterBrokerResponseHeader()
@@ -310,83 +293,83 @@ class NameServer:
 
     def _unregister_broker(self, request: _Request) -> RemotingCommand:
         header = request.command.decode_fields(BrokerIdentityHeader)
-        self._routes.unregister(header.cluster_name, header.broker_address)
+        self.routes.unregister(header.cluster_name, header.broker_address)
         return response(request.command, ResponseCode.SUCCESS)
 
     def _query_data_version(self, request: _Request) -> RemotingCommand:
         command = request.command
         header = command.decode_fields(BrokerIdentityHeader)
-        known = self._routes.data_version(header.cluster_name, header.broker_address)
+        known = self.routes.data_version(header.cluster_name, header.broker_address)
         changed = known is None or known != decode_request(command.body, DataVersion)
         if not changed:
-            self._routes.heard(header.cluster_name, header.broker_address, request.now_ns)
+            self.routes.heard(header.cluster_name, header.broker_address, request.now_ns)
         body = b"" if known is None else encode_body(known)
         return response(command, ResponseCode.SUCCESS, None, QueryDataVersionResponseHeader(changed), body)
 
     def _broker_heartbeat(self, request: _Request) -> RemotingCommand:
         header = request.command.decode_fields(BrokerHeartbeatHeader)
-        self._routes.heard(header.cluster_name, header.broker_address, request.now_ns)
+        self.routes.heard(header.cluster_name, header.broker_address, request.now_ns)
         return response(request.command, ResponseCode.SUCCESS)
 
     def _get_cluster_info(self, request: _Request) -> RemotingCommand:
-        return response(request.command, ResponseCode.SUCCESS, body=self._routes.cluster_info().encode())
+        return response(request.command, ResponseCode.SUCCESS, body=self.routes.cluster_info().encode())
 
     def _get_member_group(self, request: _Request) -> RemotingCommand:
         header = request.command.decode_fields(BrokerMemberGroupHeader)
-        data = self._routes.broker(header.broker_name)
+        data = self.routes.broker(header.broker_name)
         addresses = {} if data is None else data.broker_addresses
         group = BrokerMemberGroup(addresses, header.broker_name, header.cluster_name)
         return response(request.command, ResponseCode.SUCCESS, body=group.encode())
 
     def _get_all_topics(self, request: _Request) -> _Steps:
         yield from self._forgotten()
-        return _topic_list(request, self._routes.topics())
+        return _topic_list(request, self.routes.topics())
 
     def _get_topics_by_cluster(self, request: _Request) -> _Steps:
         yield from self._forgotten()
         header = request.command.decode_fields(TopicsByClusterHeader)
-        return _topic_list(request, self._routes.topics_of_cluster(header.cluster))
+        return _topic_list(request, self.routes.topics_of_cluster(header.cluster))
 
     def _get_system_topics(self, request: _Request) -> RemotingCommand:
-        return _topic_list(request, *self._routes.system_topics())
+        return _topic_list(request, *self.routes.system_topics())
 
     def _get_unit_topics(self, request: _Request) -> _Steps:
         yield from self._forgotten()
-        return _topic_list(request, self._routes.unit_topics(TopicSysFlag.UNIT))
+        return _topic_list(request, self.routes.unit_topics(TopicSysFlag.UNIT))
 
     def _get_unit_subscribed_topics(self, request: _Request) -> _Steps:
         yield from self._forgotten()
-        return _topic_list(request, self._routes.unit_topics(TopicSysFlag.UNIT_SUBSCRIPTION))
+        return _topic_list(request, self.routes.unit_topics(TopicSysFlag.UNIT_SUBSCRIPTION))
 
     def _get_unit_subscribed_plain_topics(self, request: _Request) -> _Steps:
         yield from self._forgotten()
         return _topic_list(
-            request, self._routes.unit_topics(TopicSysFlag.UNIT_SUBSCRIPTION, TopicSysFlag.UNIT)
+            request, self.routes.unit_topics(TopicSysFlag.UNIT_SUBSCRIPTION, TopicSysFlag.UNIT)
         )
 
     def _wipe_write_permission(self, request: _Request) -> _Steps:
         header = request.command.decode_fields(BrokerNameHeader)
-        count = yield from self._routes.set_writable(header.broker_name, False)
+        count = yield from self.routes.set_writable(header.broker_name, False)
         return response(request.command, ResponseCode.SUCCESS, fields=WipeWritePermResponseHeader(count))
 
     def _add_write_permission(self, request: _Request) -> _Steps:
         header = request.command.decode_fields(BrokerNameHeader)
-        count = yield from self._routes.set_writable(header.broker_name, True)
+        count = yield from self.routes.set_writable(header.broker_name, True)
         return response(request.command, ResponseCode.SUCCESS, fields=AddWritePermResponseHeader(count))
 
     def _delete_topic(self, request: _Request) -> RemotingCommand:
         header = request.command.decode_fields(DeleteTopicHeader)
-        self._routes.delete_topic(header.topic, header.cluster_name or None)
+        self.routes.delete_topic(header.topic, header.cluster_name or None)
         return response(request.command, ResponseCode.SUCCESS)
 
     def _register_topic(self, request: _Request) -> RemotingCommand:
         header = request.command.decode_fields(RegisterTopicHeader)
         route = decode_request(request.command.body, TopicRouteData)
         queues = {queue.broker_name: queue for queue in route.queue_datas}
-        routes = self._routes.routes_with(header.topic, queues)
+        routes = self.routes.routes_with(header.topic, queues)
         if routes > self._settings.max_routes:
             return _too_many(request, "routes", routes, self._settings.max_routes)
-        self._routes.add_topic(header.topic, list(queues.values()))
+        self.routes.add_topic(header.topic, list(queues.values()))
         return response(request.command, ResponseCode.SUCCESS)
 
     def _put_key_value(self, request: _Request) -> RemotingCommand:

@@ -83,7 +83,7 @@ class NameServerSessions:
     def sweep(self) -> None:
         """Drops brokers that have fallen silent, and closes idle connections: every `SWEEP_NS`."""
         self._begin()
-        for connection in self._core.expire(self._time.now_ns):
+        for connection in self._core.routes.drop_silent(self._time.now_ns):
             assert isinstance(connection, Connection)
             self.clients.must_go(
                 "silent broker", connection, "a broker registered on it, and no more in time"
@@ -110,20 +110,20 @@ class NameServerSessions:
         if self._long is not None and self._long[0] is connection:
             self._long[1].close()
             self._long = None
-        self._core.connection_closed(connection)
+        self._core.routes.connection_closed(connection)
         if self.has_more:
             self._wake()
 
     @property
     def has_more(self) -> bool:
         """A request is carried out in steps, or waits for that, or topics are to be forgotten."""
-        return self._long is not None or bool(self._behind) or self._core.is_forgetting
+        return self._long is not None or bool(self._behind) or self._core.routes.is_forgetting
 
     def step(self) -> None:
         """Goes on with what takes long, for some milliseconds."""
         self._begin()
-        if self._core.is_forgetting:
-            self._core.forget()
+        if self._core.routes.is_forgetting:
+            self._core.routes.forget()
             self._wake()
             return
         if self._long is not None:

@@ -88,7 +88,7 @@ class ClientCalls:
 
     def __init__(self, node_number: int, time: Time) -> None:
         self._time = time
-        self._deadline = time.add_deadline(self._expire)
+        self._deadline = time.add_deadline(self._end_overdue)
         self._opaque_base = (node_number & 0x7F) << 24
         self._last_number = 0
         # All calls live equally long: the first one is the next to expire.
@@ -150,7 +150,7 @@ class ClientCalls:
         first = self._waiting.first()
         self._deadline.due_ns = NEVER if first is None else first.deadline_ns
 
-    def _expire(self) -> None:
+    def _end_overdue(self) -> None:
         """Ends the calls whose time is over."""
         while (call := self._waiting.first()) is not None and call.deadline_ns <= self._time.now_ns:
             self._waiting.pop_first()

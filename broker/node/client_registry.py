@@ -153,7 +153,7 @@ class ClientRegistry(Generic[ConnectionType]):
         """Everything registered on the connection ends; returns the consumer groups that changed."""
         return self._remove(list(self._entries.get(connection, ())))
 
-    def expire(self, now_ns: int) -> Expiry[ConnectionType]:
+    def drop_silent(self, now_ns: int) -> Expiry[ConnectionType]:
         """End what has not been renewed, `EXPIRED_AT_ONCE` at most; what is left is due at once (`deadline_ns`).
 
         The caller closes the connections, whose clients then come anew.

@@ -142,7 +142,7 @@ class HeldPulls:
         self._bytes = SharedPlaces(HELD_BYTES_MAX)
         stats.pulls_held = lambda: self._count
         self._sequence = 0
-        self._deadline = time.add_deadline(self._expire)
+        self._deadline = time.add_deadline(self._time_over)
         listeners.arrivals.append(self._wake)
         listeners.role_changes.append(self._role_changed)
         listeners.disconnects.append(self._disconnected)
@@ -258,7 +258,7 @@ class HeldPulls:
         queue = self._leadership.store.queues.get(header.topic, header.queue_id)
         return PullResult(ResponseCode.PULL_NOT_FOUND, _SUBSCRIPTION_CHANGED, offset, queue)
 
-    def _expire(self) -> None:
+    def _time_over(self) -> None:
         while self._deadline.due_ns <= self._time.now_ns:
             held = self._deadlines[0][2]
             self._take_out(held)

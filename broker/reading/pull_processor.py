@@ -131,7 +131,7 @@ class PullProcessor:
 
     def _pull(self, connection: Connection, command: RemotingCommand, header: PullMessageHeader) -> None:
         if not self._replica.leadership.serving:
-            self._pull_on_follower(connection, command, header)
+            self._follower_answers_or_forwards(connection, command, header)
             return
 
         # Check. A broker that may not be read creates no group, and a link without room is not filled by the read.
@@ -171,7 +171,7 @@ class PullProcessor:
             assert result.code in {ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED}
             self._held.respond_behind_barrier(connection, command, header, wanted)
 
-    def _pull_on_follower(
+    def _follower_answers_or_forwards(
         self, connection: Connection, command: RemotingCommand, header: PullMessageHeader
     ) -> None:
         """Answers with messages that are committed here, else asks the leader."""

@@ -100,7 +100,7 @@ class CommittedEntries:
             self._trace.committed(self._time.now_ns, self.index, self._raft.term)
         self._leadership.uncommitted.committed(self.index)
 
-    def apply(self, upto: int) -> None:
+    def apply_and_answer(self, upto: int) -> None:
         """Dispatches and applies entries, then answers: all who are answered in this turn can read what they wrote.
 
         They are those up to `upto`, or fewer (`AppliedState.apply`).
@@ -137,4 +137,4 @@ class CommittedEntries:
             if upto > self._applied.index:
                 if self._trace.is_kept:
                     self._trace.committed(self._time.now_ns, self.index, self._raft.term)
-                self.apply(upto)
+                self.apply_and_answer(upto)

@@ -44,7 +44,7 @@ class Members:
         """The newest configuration of which another node has said that this node is not in it."""
         self._change: tuple[int, Waiter] | None = None
         """The entry of the change that an operator awaits, on a leader."""
-        self._update_peers()
+        self._find_peers()
         self.save()
 
     def save(self) -> None:
@@ -57,13 +57,13 @@ class Members:
         """`node` has dialled this one; it listens for peers at `address`, and reads that format and all before."""
         self._formats[node] = newest_format
         self._membership.met(node, address)
-        self._update_peers()
+        self._find_peers()
 
     def parted(self, node: str) -> None:
         """The link that `node` had dialled is gone."""
         del self._formats[node]
         self._membership.parted(node)
-        self._update_peers()
+        self._find_peers()
 
     def common_format(self) -> int | None:
         """Returns the newest format that all members read; None while one of them is not linked, and may be changed."""
@@ -77,7 +77,7 @@ class Members:
         if node not in self._raft.configuration.members:
             self._dismiss(node)
 
-    def _update_peers(self) -> None:
+    def _find_peers(self) -> None:
         raft = self._raft
         # What is committed cannot give way to an earlier configuration any more.
         known = (
@@ -128,7 +128,7 @@ class Members:
     def changed(self, effect: ConfigurationChanged) -> None:
         """Another configuration is in force, or the one in force is committed now."""
         self.save()
-        self._update_peers()
+        self._find_peers()
         if effect.committed:
             members = effect.configuration.members
             log.info("members", index=effect.index, voters=effect.configuration.voters, members=members)

@@ -230,7 +230,7 @@ class Replica:
             fx.SnapshotNeeded: self._to_peers.begin_snapshot,
             fx.AcceptEntries: self.from_peers.write_entries,
             fx.TruncateLog: self._truncate_log,
-            fx.ResetLog: self._install_snapshot,
+            fx.ResetLog: self._reset_log,
             fx.Committed: self.committed.committed,
             fx.RoleChanged: self._change_role,
             fx.AppendNoop: self.leadership.append_noop,
@@ -317,7 +317,7 @@ class Replica:
             if upto > applied.index:
                 committed.tell_committed()
                 send()
-                committed.apply(upto)
+                committed.apply_and_answer(upto)
                 if applied.index < upto:
                     slice_end = applied.index
             elif not reads.wanted:
@@ -431,7 +431,7 @@ class Replica:
         index = self.leadership.append_internal(CONFIGURATION, body)
         assert index == effect.index, f"configuration written at {index}, raft has {effect.index}"
 
-    def _install_snapshot(self, effect: fx.ResetLog) -> None:
+    def _reset_log(self, effect: fx.ResetLog) -> None:
         """Has the log and the state begin anew from the leader's."""
         frame, state = self.from_peers.snapshot
         snapshot = Snapshot(frame.applied_index, bytes(frame.body))

@@ -25,14 +25,14 @@ class CleaningProcessor:
         return (
             Route(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, self.nothing_left, Place.ANY),
             Route(RequestCode.CLEAN_UNUSED_TOPIC, self.nothing_left, Place.ANY),
-            Route(RequestCode.DELETE_EXPIRED_COMMITLOG, self.delete_expired, Place.ANY),
+            Route(RequestCode.DELETE_EXPIRED_COMMITLOG, self.look_now, Place.ANY),
         )
 
     def nothing_left(self, connection: Connection, command: RemotingCommand) -> None:
         """Answers with success: whatever there was to clean is cleaned already."""
         reply(connection, command, ResponseCode.SUCCESS)
 
-    def delete_expired(self, connection: Connection, command: RemotingCommand) -> None:
+    def look_now(self, connection: Connection, command: RemotingCommand) -> None:
         """Deletes data files that are older than they are to be kept, whatever the hour; one at a time, as ever."""
-        self._retention.run(at_any_hour=True)
+        self._retention.look(at_any_hour=True)
         reply(connection, command, ResponseCode.SUCCESS)

@@ -31,7 +31,7 @@ _NEARLY_FULL: Final = "the disk is nearly full: the oldest messages are deleted 
 _FULL: Final = "the disk is full: sends are refused"
 
 
-def delete_head(
+def delete_or_snapshot(
     replica: Replica, policy: RetentionPolicy, *, is_delete_hour: bool, needed_from_index: int | None = None
 ) -> int | None:
     """Deletes the data files at the log's head that may go (log/retention.py), but nothing from `needed_from_index` on.
@@ -51,7 +51,7 @@ def delete_head(
 
     first_index = entry_log.first_index
     try:
-        removed = store.delete_expired(
+        removed = store.delete_head(
             policy,
             wall_ms=replica.time.wall_ms,
             is_delete_hour=is_delete_hour,
@@ -100,22 +100,19 @@ class Retention:
         self._at_any_hour = False
         """Ordered so; it holds until a look finds a snapshot that covers what may go."""
         interval_ns = settings.current.retention.interval_ms * _MS
-        self._deadline = time.add_deadline(self.run, time.now_ns + interval_ns)
+        self._deadline = time.add_deadline(self.look, time.now_ns + interval_ns)
 
-    def run(self, *, at_any_hour: bool = False) -> None:
-        """Looks once: finds out whether the disk is full, then deletes what may go."""
+    def look(self, *, at_any_hour: bool = False) -> None:
+        """Looks once: refuses sends or takes them again, then deletes what may go."""
         settings = self._settings.current.retention
         policy = _policy(settings, self._replica.limits.hour_ms)
         self._deadline.due_ns = self._time.now_ns + settings.interval_ms * _MS
-        usage = self._disk.usage()
-        used = 1 - usage.free_bytes / max(usage.total_bytes, 1)
-        self._replica.room.refuses_sends = used > settings.disk_full_percent / 100
-        self._tell(used, policy)
+        self._refuse_sends_if_full(settings.disk_full_percent / 100, policy)
         self._at_any_hour |= at_any_hour
         hour = self._hour_of_day(self._time.wall_ms)
         removed: int | None = 0
         try:
-            removed = delete_head(
+            removed = delete_or_snapshot(
                 self._replica,
                 policy,
                 is_delete_hour=self._at_any_hour or hour in settings.delete_hours,
@@ -132,10 +129,15 @@ class Retention:
         if removed:
             log.info("data files deleted", count=removed, first_index=self._replica.store.log.first_index)
 
-    def _tell(self, used: float, policy: RetentionPolicy) -> None:
-        """Warns of each watermark when it is passed, up or down: the first gives an operator the time to act."""
+    def _refuse_sends_if_full(self, full_ratio: float, policy: RetentionPolicy) -> None:
+        """Decides by the used part of the disk. Warns of each watermark that is passed, up or down: the first one gives
+        an operator the time to act.
+        """
+        usage = self._disk.usage()
+        used = 1 - usage.free_bytes / max(usage.total_bytes, 1)
+        self._replica.room.refuses_sends = used > full_ratio
         before = self._watermark
-        if self._replica.room.refuses_sends:
+        if used > full_ratio:
             self._watermark = _FULL
         elif used > policy.force_ratio:
             self._watermark = _NEARLY_FULL

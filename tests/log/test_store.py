@@ -704,7 +704,7 @@ def test_queue_ends_survive_the_loss_of_notes_and_of_old_records(disk: MemoryDis
     flush(store)
     store.save_snapshot(110, b"state")
     policy = RetentionPolicy(reserved_ms=1000, files_per_pass=100)
-    assert store.delete_expired(policy, wall_ms=NOW + 10**9, is_delete_hour=True)
+    assert store.delete_head(policy, wall_ms=NOW + 10**9, is_delete_hour=True)
     assert store.log.first_index > 11
     store.close(110)
     disk.remove("recovery-notes-0")
@@ -721,13 +721,13 @@ def test_expired_files_go_with_their_queues_but_not_beyond_the_snapshot(
     flush(store)
     policy = RetentionPolicy(reserved_ms=1000, files_per_pass=100)
     late = NOW + 10**9
-    assert store.delete_expired(policy, wall_ms=late, is_delete_hour=True) == 0, "no snapshot yet"
+    assert store.delete_head(policy, wall_ms=late, is_delete_hour=True) == 0, "no snapshot yet"
     store.save_snapshot(60, b"state")
-    assert store.delete_expired(policy, wall_ms=late, is_delete_hour=False) == 0, "neither hour nor need"
-    assert store.delete_expired(policy, wall_ms=late, is_delete_hour=True, needed_from_index=2) == 0, (
+    assert store.delete_head(policy, wall_ms=late, is_delete_hour=False) == 0, "neither hour nor need"
+    assert store.delete_head(policy, wall_ms=late, is_delete_hour=True, needed_from_index=2) == 0, (
         "a follower needs it"
     )
-    assert store.delete_expired(policy, wall_ms=late, is_delete_hour=True) > 0
+    assert store.delete_head(policy, wall_ms=late, is_delete_hour=True) > 0
     assert 0 < store.log.first_index <= 61
     first = store.log.first_position
     units = [unit for queue in store.queues for unit in units_of(queue)]
@@ -761,7 +761,7 @@ def test_a_damaged_header_at_the_beginning_of_a_file_does_not_keep_the_log(
     _flip(disk, f"{TINY.dledger_directory}/data/{start:020d}", 2)
     policy = RetentionPolicy(reserved_ms=1000, files_per_pass=100)
     last = store.log.file_starts()[-1]
-    assert store.delete_expired(policy, wall_ms=NOW + 10**9, is_delete_hour=True) > file
+    assert store.delete_head(policy, wall_ms=NOW + 10**9, is_delete_hour=True) > file
     assert store.log.first_position == last
     store, report = open_store(disk.kill())
     assert report.log.kind is RecoveryKind.CLEAN
@@ -784,7 +784,7 @@ def test_a_run_of_damaged_units_has_retention_hide_no_message(
         queue.correct(offset, (0, 0, 0))
     policy = RetentionPolicy(reserved_ms=1000, files_per_pass=1)
     for _ in range(3):
-        assert store.delete_expired(policy, wall_ms=NOW + 10**9, is_delete_hour=True) == 1
+        assert store.delete_head(policy, wall_ms=NOW + 10**9, is_delete_hour=True) == 1
         staying = [offset for offset, unit in enumerate(units) if unit[0] >= store.log.first_position]
         assert queue.min_offset <= staying[0]
         assert queue.min_offset == staying[0] or staying[0] in range(damaged.start, damaged.stop + 1)
@@ -802,7 +802,7 @@ def test_units_that_are_zero_are_damaged_and_not_of_records_that_are_gone(
     store.save_snapshot(99, b"state")
     queue = store.queues.make("T", 0)
     units = units_of(queue)
-    assert store.delete_expired(RetentionPolicy(reserved_ms=1000), wall_ms=NOW + 10**9, is_delete_hour=True)
+    assert store.delete_head(RetentionPolicy(reserved_ms=1000), wall_ms=NOW + 10**9, is_delete_hour=True)
     assert queue.min_offset > 0
     assert store.is_gone(queue, units[queue.min_offset - 1]) is False, (
         "none is, as the first one leads into the log"
@@ -841,7 +841,7 @@ def test_a_damaged_record_at_the_beginning_of_a_file_does_not_keep_the_log(
     start = store.log.file_starts()[1]
     _flip(disk, f"{TINY.dledger_directory}/data/{start:020d}", 48 + 90)
     policy = RetentionPolicy(reserved_ms=1000)
-    assert store.delete_expired(policy, wall_ms=NOW + 10**9, is_delete_hour=True) > 1
+    assert store.delete_head(policy, wall_ms=NOW + 10**9, is_delete_hour=True) > 1
 
 
 def test_the_log_never_begins_with_an_entry_that_may_be_replaced(store: Store) -> None:
@@ -852,10 +852,10 @@ def test_the_log_never_begins_with_an_entry_that_may_be_replaced(store: Store) -
     store.dispatch(last_file_begins - 1, NOW)
     store.save_snapshot(last_file_begins - 1, b"state")
     policy = RetentionPolicy(reserved_ms=1000, files_per_pass=100)
-    store.delete_expired(policy, wall_ms=NOW + 10**9, is_delete_hour=True)
+    store.delete_head(policy, wall_ms=NOW + 10**9, is_delete_hour=True)
     assert 0 < store.log.first_index < last_file_begins
     store.dispatch(last_file_begins, NOW)  # it is committed now
-    store.delete_expired(policy, wall_ms=NOW + 10**9, is_delete_hour=True)
+    store.delete_head(policy, wall_ms=NOW + 10**9, is_delete_hour=True)
     assert store.log.first_index == last_file_begins
 
 

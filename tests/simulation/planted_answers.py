@@ -83,7 +83,7 @@ def queues_built_before_commit(patch: pytest.MonkeyPatch) -> None:
         committed, last_index = self.committed, self.store.log.last_index
         if self.applied_index < last_index:
             index, committed.index = committed.index, last_index
-            committed.apply(last_index)
+            committed.apply_and_answer(last_index)
             committed.index = max(index, last_index)
         original_turn(self, now_ns, wall_ms, send)
 

@@ -129,13 +129,13 @@ def checkpoint_before_its_entries_are_durable(patch: pytest.MonkeyPatch) -> None
 
 @planted("the head goes without a snapshot of it", "section 7: log compaction", part="storage")
 def head_goes_without_a_snapshot_of_it(patch: pytest.MonkeyPatch) -> None:
-    original = Store.delete_expired
+    original = Store.delete_head
 
-    def delete_expired(self: Store, *arguments: Any, **named: Any) -> int:
+    def delete_head(self: Store, *arguments: Any, **named: Any) -> int:
         covered, self.snapshot_index = self.snapshot_index, 1 << 62
         try:
             return original(self, *arguments, **named)
         finally:
             self.snapshot_index = covered
 
-    patch.setattr(Store, "delete_expired", delete_expired)
+    patch.setattr(Store, "delete_head", delete_head)

@@ -30,9 +30,9 @@ def offsets_acknowledged_from_memory(patch: pytest.MonkeyPatch) -> None:
 
 @planted("offsets applied by the leader only", "metadata outside the log")
 def offsets_applied_by_the_leader_only(patch: pytest.MonkeyPatch) -> None:
-    original = CommittedEntries.apply
+    original = CommittedEntries.apply_and_answer
 
-    def apply(self: CommittedEntries, upto: int) -> None:
+    def apply_and_answer(self: CommittedEntries, upto: int) -> None:
         metadata = self._applied.metadata
         offsets = metadata.offsets
         if not self._leadership.serving:
@@ -40,7 +40,7 @@ def offsets_applied_by_the_leader_only(patch: pytest.MonkeyPatch) -> None:
         original(self, upto)
         metadata.offsets = offsets
 
-    patch.setattr(CommittedEntries, "apply", apply)
+    patch.setattr(CommittedEntries, "apply_and_answer", apply_and_answer)
 
 
 @planted("offsets rewound", "what is stored is not what was asked")

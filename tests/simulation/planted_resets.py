@@ -77,9 +77,9 @@ def done_with_when_it_is_told(patch: pytest.MonkeyPatch) -> None:
 @planted("reset: applied by the leader only", "metadata outside the log", actor="resetter")
 def applied_by_the_leader_only(patch: pytest.MonkeyPatch) -> None:
     """Orders are in the log, and no part of what a follower derives from it."""
-    original = CommittedEntries.apply
+    original = CommittedEntries.apply_and_answer
 
-    def apply(self: CommittedEntries, upto: int) -> None:
+    def apply_and_answer(self: CommittedEntries, upto: int) -> None:
         metadata = self._applied.metadata
         parked = metadata.parked
         if not self._leadership.serving:
@@ -87,7 +87,7 @@ def applied_by_the_leader_only(patch: pytest.MonkeyPatch) -> None:
         original(self, upto)
         metadata.parked = parked
 
-    patch.setattr(CommittedEntries, "apply", apply)
+    patch.setattr(CommittedEntries, "apply_and_answer", apply_and_answer)
 
 
 @planted("reset: acknowledged before it is committed", "an answer from the leader's log", actor="resetter")

@@ -46,9 +46,9 @@ def acknowledged_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
 @planted("settings: applied by the leader only", "metadata outside the log", actor="warden")
 def applied_by_the_leader_only(patch: pytest.MonkeyPatch) -> None:
     """Settings are in the log, and no part of what a follower derives from it."""
-    original = CommittedEntries.apply
+    original = CommittedEntries.apply_and_answer
 
-    def apply(self: CommittedEntries, upto: int) -> None:
+    def apply_and_answer(self: CommittedEntries, upto: int) -> None:
         metadata = self._applied.metadata
         groups = dict(metadata.groups)
         original(self, upto)
@@ -56,7 +56,7 @@ def applied_by_the_leader_only(patch: pytest.MonkeyPatch) -> None:
             for name, config in groups.items():
                 metadata.groups[name] = config
 
-    patch.setattr(CommittedEntries, "apply", apply)
+    patch.setattr(CommittedEntries, "apply_and_answer", apply_and_answer)
 
 
 @planted("settings: asked without a round", "what one node knows", actor="warden")

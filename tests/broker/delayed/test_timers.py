@@ -15,7 +15,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.replica.inner_limits import InnerLimits
 from broker.replica.replica import Replica
 from broker.requests.errors import RequestError
-from broker.retention.retention import delete_head
+from broker.retention.retention import delete_or_snapshot
 from broker.retention.waiting import first_waiting_position
 from broker.state.topic_rules import TIMER_TOPIC
 from log.batch import BatchItem, encode_batch
@@ -37,7 +37,7 @@ def deleted(replica: Replica, policy: RetentionPolicy) -> int:
     """Deletes what may go with a snapshot of the state as it is now; returns how many files went."""
     replica.save_snapshot()
     replica.upkeep.write_snapshot(replica.time.now_ns)
-    removed = delete_head(replica, policy, is_delete_hour=True)
+    removed = delete_or_snapshot(replica, policy, is_delete_hour=True)
     assert removed is not None, "the snapshot covers the first file"
     return removed
 

@@ -232,7 +232,7 @@ def test_prime_slave_registers_topics_without_write(client: Client) -> None:
     assert client.permissions() == {"b": 4}
     client.register("h0", 0, enable_acting_master=True)
     assert client.permissions() == {"b": 6}
-    client.server.connection_closed("h0")
+    client.server.routes.connection_closed("h0")
     assert client.permissions() == {"b": 4}
 
 
@@ -250,7 +250,7 @@ def test_the_loss_of_a_master_changes_no_topic_by_itself(client: Client) -> None
 
     sys.settrace(counted)
     try:
-        client.server.connection_closed("h0")
+        client.server.routes.connection_closed("h0")
     finally:
         sys.settrace(None)
     assert lines < 200
@@ -297,23 +297,23 @@ def test_late_unregistration_of_a_deposed_leader_leaves_its_successor(client: Cl
     client.register("h0", 0)
     client.register("h1", 0)
     client.call(RequestCode.UNREGISTER_BROKER, client.identity("h0"))
-    client.server.connection_closed("h0")
+    client.server.routes.connection_closed("h0")
     assert client.addresses() == {"b": {0: "h1"}}
 
 
 def test_closed_connection_removes_its_brokers_at_once(client: Client) -> None:
     client.register("h0", 0, connection="first")
-    client.server.connection_closed("first")
+    client.server.routes.connection_closed("first")
     assert client.route() is None
     client.register("h0", 0, connection="first")
     client.register("h0", 0, connection="second")
-    client.server.connection_closed("first")
+    client.server.routes.connection_closed("first")
     assert client.addresses() == {"b": {0: "h0"}}
 
 
 def is_silent_from(server: NameServer, at_ns: int) -> bool:
     """Tells whether the first broker expires at that time, and not earlier."""
-    earlier, then = (copy.deepcopy(server).expire(now_ns) for now_ns in (at_ns - 1, at_ns))
+    earlier, then = (copy.deepcopy(server).routes.drop_silent(now_ns) for now_ns in (at_ns - 1, at_ns))
     return not earlier and bool(then)
 
 
@@ -321,14 +321,14 @@ def test_silence_expires_a_broker(client: Client) -> None:
     server = client.server
     client.register("h0", 0, now_ns=5 * SECOND)
     client.register("h1", 1, now_ns=6 * SECOND, heartbeat_timeout_ms=10_000)
-    assert server.expire(16 * SECOND - 1) == []
-    assert server.expire(16 * SECOND) == ["h1"]
+    assert server.routes.drop_silent(16 * SECOND - 1) == []
+    assert server.routes.drop_silent(16 * SECOND) == ["h1"]
     assert client.addresses() == {"b": {0: "h0"}}
     client.register("h0", 0, now_ns=20 * SECOND)
     assert is_silent_from(server, 140 * SECOND)
-    assert server.expire(140 * SECOND) == ["h0"]
+    assert server.routes.drop_silent(140 * SECOND) == ["h0"]
     assert client.route() is None
-    assert server.expire(1 << 62) == []
+    assert server.routes.drop_silent(1 << 62) == []
 
 
 def test_heartbeat_and_unchanged_version_query_put_expiry_off(client: Client) -> None:

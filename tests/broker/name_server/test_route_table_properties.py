@@ -88,8 +88,8 @@ class RouteTableMachine(RuleBasedStateMachine):
     @rule(step=st.integers(0, 4))
     def time_passes(self, step: int) -> None:
         self.now_ns += step
-        self.table.expire(self.now_ns)
-        assert self.table.expire(self.now_ns) == []
+        self.table.drop_silent(self.now_ns)
+        assert self.table.drop_silent(self.now_ns) == []
 
     @invariant()
     def tables_agree(self) -> None:
@@ -103,7 +103,7 @@ class RouteTableMachine(RuleBasedStateMachine):
             assert data.broker_addresses
             seen += data.broker_addresses.values()
         assert len(seen) == len(set(seen))  # an address stands for one broker and one id
-        assert bool(pickle.loads(pickle.dumps(self.table)).expire(FAR_NS)) == bool(
+        assert bool(pickle.loads(pickle.dumps(self.table)).drop_silent(FAR_NS)) == bool(
             seen
         )  # who is listed can expire
         routes = 0

@@ -195,9 +195,9 @@ def test_silence_expires_entries(registry: ClientRegistry[str]) -> None:
     assert registry.deadline_ns() == 120 * SECOND
     registry.heartbeat(client("a"), consuming(), 10 * SECOND)
     assert registry.deadline_ns() == 125 * SECOND
-    nothing = registry.expire(125 * SECOND - 1)
+    nothing = registry.drop_silent(125 * SECOND - 1)
     assert (nothing.connections, nothing.changed_groups) == ([], [])
-    expired = registry.expire(125 * SECOND)
+    expired = registry.drop_silent(125 * SECOND)
     assert (expired.connections, expired.changed_groups) == (["b"], ["g"])
     assert registry.members("g") == ["id-a"]
     assert registry.producers("p") == []
@@ -286,7 +286,7 @@ class RegistryMachine(RuleBasedStateMachine):
     @rule(step=st.integers(0, 4))
     def time_passes(self, step: int) -> None:
         self.now_ns += step
-        expired = self.registry.expire(self.now_ns)
+        expired = self.registry.drop_silent(self.now_ns)
         old = self.now_ns - self.expiry_ns
         lost = [key for table in (self.consumers, self.producers) for key, at in table.items() if at <= old]
         assert sorted(expired.connections) == sorted({connection for _, connection in lost})

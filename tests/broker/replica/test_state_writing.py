@@ -15,7 +15,7 @@ from broker.remoting.pieces import Pieces
 from broker.replica.inner_limits import InnerLimits
 from broker.replica.replica import Replica
 from broker.requests.connection import Buffer
-from broker.retention.retention import delete_head
+from broker.retention.retention import delete_or_snapshot
 from broker.state.metadata import Metadata
 from broker.state.snapshot import decode_state
 from log.retention import RetentionPolicy
@@ -113,7 +113,7 @@ def test_what_a_peer_lacks_is_of_one_place_and_is_sent_though_much_happens_meanw
 def delete_one_file(replica: Replica) -> None:
     first_index = replica.store.log.first_index
     policy = RetentionPolicy(reserved_ms=0, files_per_pass=1)
-    delete_head(replica, policy, is_delete_hour=True)
+    delete_or_snapshot(replica, policy, is_delete_hour=True)
     assert replica.store.log.first_index > first_index
 
 
