@@ -1,0 +1,109 @@
+"""The recovering mode (raft/recovery.py): what a node that lost something says, and what it counts for."""
+
+from raft import (
+    Configuration,
+    Loss,
+    Raft,
+)
+from raft.effects import (
+    Effect,
+    RecoveryChanged,
+    SaveHardState,
+)
+from raft.messages import (
+    AppendResponse,
+    RecoveryRequest,
+    RecoveryResponse,
+    TimeoutNow,
+    VoteResponse,
+)
+from tests.raft.one_node import agrees, append, become_leader, node, sent, step, vote_request
+
+# raft/recovery.py ------------------------------------------------------------------------------------------------
+
+
+def recovering_node(loss: Loss, terms: list[int], *, term: int, voters: str = "abc") -> Raft:
+    return node(terms, term=term, configuration=Configuration(tuple(voters)), loss=loss)
+
+
+def asked(effects: list[Effect]) -> dict[str, RecoveryRequest]:
+    return {m.target: m for m in sent(effects) if isinstance(m, RecoveryRequest)}
+
+
+def test_a_new_disk_says_nothing_until_more_than_half_of_the_others_told_their_term() -> None:
+    raft = recovering_node(Loss.ALL, [], term=0, voters="abcde")
+    raft.tick(0)
+    nonce = asked(raft.take_effects())["b"].nonce
+    assert step(raft, vote_request(4, (9, 3))) == []
+    assert step(raft, append((-1, 0), (3, 1), term=3, commit=0)) == []
+    assert step(raft, RecoveryResponse("b", "a", 3, nonce, True)) == []
+    assert step(raft, RecoveryResponse("c", "a", 7, nonce - 2, True)) == [], "an answer to a former life"
+    assert step(raft, RecoveryResponse("c", "a", 2, nonce, True)) == []
+    effects = step(raft, RecoveryResponse("d", "a", 3, nonce, True))
+    assert effects[:2] == [RecoveryChanged(Loss.VOTE), SaveHardState(3, None)]
+
+
+def test_a_new_disk_votes_no_more_than_all_others_can_exclude() -> None:
+    """Its former self may have voted in a term that only the one silent voter knows."""
+    raft = recovering_node(Loss.VOTE, [], term=3, voters="abcde")
+    step(raft, append((-1, 0), (3, 1), term=3, commit=0))
+    raft.tick(0)
+    requests = asked(raft.take_effects())
+    assert list(requests) == ["b", "c", "d", "e"]
+    nonce = requests["b"].nonce
+    step(raft, RecoveryResponse("b", "a", 3, nonce, True, True, 0))
+    for node_id in "cd":
+        step(raft, RecoveryResponse(node_id, "a", 3, nonce, True))
+    assert raft.recovering is Loss.VOTE
+    refusal = sent(step(raft, vote_request(3, (9, 3), source="c")))
+    assert refusal == [VoteResponse("a", "c", 3, 3, False, False, True)]
+    effects = step(raft, RecoveryResponse("e", "a", 3, nonce, True))
+    assert effects == [SaveHardState(3, "b"), RecoveryChanged(None)], "its vote in this term is taken"
+
+
+def test_a_log_from_a_backup_has_no_history_until_its_node_enters_a_term() -> None:
+    """The term of its last entry is nobody's promise: a majority of such nodes begins the group."""
+    raft = recovering_node(Loss.ALL, [1, 4, 4], term=4)
+    raft.tick(0)
+    nonce = asked(raft.take_effects())["b"].nonce
+    ask = RecoveryRequest("b", "a", 4, 9)
+    assert RecoveryResponse("a", "b", 0, 9, False) in sent(step(raft, ask))
+    assert step(raft, RecoveryResponse("b", "a", 0, nonce, False)) == [RecoveryChanged(None)]
+    assert sent(step(raft, ask)) == [RecoveryResponse("a", "b", 0, 9, False)], "b has to begin, too"
+    step(raft, append((2, 4), (5, 1), term=5, commit=-1))
+    assert sent(step(raft, ask)) == [RecoveryResponse("a", "b", 5, 9, True)]
+
+
+def test_a_log_from_a_backup_among_nodes_with_a_history_follows() -> None:
+    for told, saved in ((7, 7), (4, 4)):
+        raft = recovering_node(Loss.ALL, [1, 4, 4], term=4)
+        raft.tick(0)
+        nonce = asked(raft.take_effects())["b"].nonce
+        step(raft, RecoveryResponse("b", "a", 3, nonce, True))
+        effects = step(raft, RecoveryResponse("c", "a", told, nonce, True))
+        assert effects[:2] == [RecoveryChanged(Loss.VOTE), SaveHardState(saved, None)]
+
+
+def test_ends_with_an_entry_of_the_leader_s_own_term_at_what_it_answered() -> None:
+    raft = recovering_node(Loss.ENTRIES, [1], term=1)
+    nonce = asked(step(raft, append((0, 1), (1, 1), term=2, commit=1)))["b"].nonce
+    step(raft, RecoveryResponse("b", "a", 2, nonce, True, True, 2))
+    assert raft.recovering is Loss.ENTRIES, "entry 1 is of an older term"
+    step(raft, append((1, 1), (2, 2), term=2, commit=2))
+    assert raft.recovering is None
+
+
+def test_refuses_to_take_over() -> None:
+    raft = recovering_node(Loss.ENTRIES, [1], term=1)
+    assert step(raft, TimeoutNow("b", "a", 1)) == []
+
+
+def test_what_a_peer_said_in_its_former_life_does_not_make_it_one_that_votes() -> None:
+    raft = node()
+    become_leader(raft)
+    step(raft, agrees(raft, "c", 0))
+    step(raft, RecoveryRequest("c", "a", raft.term, 5))
+    step(raft, AppendResponse("c", "a", raft.term, False, 0, 0, 1, -1, 0))  # a refusal that was under way
+    assert [peer.recovering for peer in raft.status(0).peers if peer.node == "c"] == [True]
+    step(raft, AppendResponse("c", "a", raft.term, True, 0, 0, 2))
+    assert [peer.recovering for peer in raft.status(0).peers if peer.node == "c"] == [False]
