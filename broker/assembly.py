@@ -202,7 +202,7 @@ def build_node(
         entries=f"{found.begin.index}..{found.last_good_index}",
         cut_at=found.damaged_at,
         stopped_in_order=recovery.clean_stop,
-        snapshot=store.snapshot_index,
+        snapshot=store.snapshot.applied_index,
         term=replica.term,
         settings=differing(settings),
     )

@@ -9,7 +9,7 @@
 A job flushes first and writes the notes last, so that they never promise more than the disk holds. Its
 `committed_index` bounds what is noted of the log: entries behind it may still be truncated. The data files of
 the log it does not flush: that their entries are durable only the log's own flushes can tell, and a job runs when
-they have (`Store.checkpoint_job`).
+they have (`Checkpoints.job`).
 
 Without a checkpoint only the next start takes longer. So one that finds no space on the disk waits for some, and ends
 nothing: a disk that others have filled must not stop a node that can still answer those who read.
@@ -20,10 +20,17 @@ import struct
 from dataclasses import dataclass
 from zlib import crc32
 
-from log.consume_queues import QueueNote
+from log.consume_queues import ConsumeQueues, QueueNote
 from log.disk import Disk
-from log.errors import DamagedStateError, DiskFullError
-from log.index_files import IndexNote
+from log.dispatch import Dispatcher
+from log.entry_log import EntryLog
+from log.entry_reads import record_at
+from log.errors import DamagedLogError, DamagedStateError, DiskFullError, LogFault, RecordError
+from log.index_files import DIRECTORY as INDEX_DIRECTORY
+from log.index_files import IndexFiles, IndexNote
+from log.layout import HEADER_BYTES
+from log.options import StoreOptions
+from log.record import peek
 from log.small_files import encode_values
 
 NOTES = "recovery-notes-"
@@ -96,7 +103,7 @@ def read_notes(disk: Disk, epoch: int) -> Notes | None:
 
 
 class CheckpointJob:
-    """A checkpoint on its way to the disk; a worker runs it, and `Store.checkpointed` takes it back."""
+    """A checkpoint on its way to the disk; a worker runs it, and `Checkpoints.done` takes it back."""
 
     __slots__ = (
         "_directories",
@@ -150,3 +157,127 @@ class CheckpointJob:
         values = {"endIndex": self._notes.end_index, "committedIndex": self._notes.committed_index}
         self._disk.write_durably(self._dledger_path, encode_values(values))
         self._disk.write_durably(self._notes_path, encode_notes(self._notes))
+
+
+class Checkpoints:
+    """The checkpoints of one store, one at a time.
+
+    It is drawn up by what queues and index files hold then, `waits` until the entries that it notes are durable, and is
+    out with a worker until `done` takes it back. If there was no space for it on the disk it waits again.
+    """
+
+    __slots__ = (
+        "_disk",
+        "_dispatcher",
+        "_index",
+        "_job",
+        "_log",
+        "_options",
+        "_queues",
+        "noted_index",
+        "waits",
+    )
+
+    def __init__(
+        self,
+        disk: Disk,
+        options: StoreOptions,
+        log: EntryLog,
+        queues: ConsumeQueues,
+        index: IndexFiles,
+        dispatcher: Dispatcher,
+    ) -> None:
+        self._disk = disk
+        self._options = options
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._dispatcher = dispatcher
+        self._job: CheckpointJob | None = None
+        """The one that waits or is out."""
+        self.noted_index = log.first_index - 1
+        """The last entry that is noted on the disk as durable; never one behind the log's end."""
+        self.waits = False
+        """One is drawn up; `job` returns it once the entries that it notes are durable."""
+
+    def job(self, commit_index: int) -> CheckpointJob | None:
+        """Returns a checkpoint, which makes the next start short.
+
+        Returns None while one is out, while damage is not cut, and as long as it `waits` for the flush of what it
+        notes: ask again after each flush. Raises DiskFullError, after which it may be asked for again.
+
+        Only a flush job that came back makes an entry durable. A flush by the checkpoint itself would prove nothing:
+        beside or after a flush job that fails, it may succeed without writing the same pages.
+        """
+        if self._log.damaged:
+            return None
+        if self._job is None:
+            self._job = self._draw_up(commit_index)
+            self.waits = True
+        if not self.waits or self._log.durable_index < self._job.end_index:
+            return None
+        self.waits = False
+        return self._job
+
+    @property
+    def awaits_flush(self) -> bool:
+        """One is drawn up, and a flush must come back before `job` returns it."""
+        return self.waits and self._job is not None and self._log.durable_index < self._job.end_index
+
+    def _draw_up(self, commit_index: int) -> CheckpointJob:
+        """Notes queues and index files as they are now; the files that it takes to be flushed are not listed again.
+
+        Raises DiskFullError (index entries that are not in their file yet find no room there): nothing was taken then.
+        """
+        log, built_index = self._log, self._dispatcher.built_index
+        # What was dispatched is committed, even if the group has not said so again since the start.
+        end_index = min(max(commit_index, built_index), log.last_index)
+        index_notes, index_files = self._index.notes()
+        queue_notes, files, directories = self._queues.notes()
+        if self._index.new_files:
+            self._index.new_files = False
+            directories.append(INDEX_DIRECTORY)
+        store_time = 0
+        if log.first_index <= built_index <= log.last_index:
+            try:
+                record = record_at(log, log.position_of(built_index) + HEADER_BYTES)
+                store_time = peek(record).store_timestamp
+            except (RecordError, DamagedLogError):
+                pass  # an entry that is no record has no time; readers of the file see "unknown"
+        return CheckpointJob(
+            self._disk,
+            self._options.dledger_directory,
+            Notes(end_index, end_index, built_index, queue_notes, index_notes),
+            [*log.unit_files_since(self.noted_index + 1), *files, *index_files],
+            directories,
+            store_time,
+            log.epoch,
+        )
+
+    def done(self, job: CheckpointJob) -> None:
+        """Takes back a job whose `run` raised nothing; `job` returns it again if it was refused."""
+        if job is not self._job:
+            return  # the store was reset while it ran
+        if job.refused is not None:
+            self.waits = True
+            return
+        self._job = None
+        self.noted_index = max(self.noted_index, job.end_index)
+
+    def forget(self) -> None:
+        """The log is replaced: one that is out comes back for nothing, as it notes an epoch that is over."""
+        self._job = None
+        self.waits = False
+
+    def write(self, commit_index: int) -> None:
+        """Writes a checkpoint at once; everything in the log must be durable. Raises DiskError, FlushError."""
+        is_older = self.waits
+        job = self.job(commit_index)
+        if job is None:
+            raise LogFault("a checkpoint is still out")
+        job.run()
+        if job.refused is not None:
+            raise job.refused
+        self.done(job)
+        if is_older:  # what it flushed is not flushed again, and it does not note what came since
+            self.write(commit_index)

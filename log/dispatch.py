@@ -135,6 +135,7 @@ class Dispatcher:
         "_topics",
         "_touched",
         "_walked",
+        "built_index",
     )
 
     def __init__(
@@ -157,6 +158,8 @@ class Dispatcher:
         self._walked = range(0)
         """Entries that were seen to be in no run, for calls that end before the last of them. They may be others by
         now, as a log can begin anew: the walk is right for all."""
+        self.built_index = log.first_index - 1
+        """Up to this entry queues and index files are built."""
 
     def forget_topics(self) -> None:
         """Forgets all that it remembers of topics, because queues were removed."""
@@ -194,6 +197,7 @@ class Dispatcher:
             for queue, first in self._touched.items()
         ]
         self._touched.clear()
+        self.built_index = max(self.built_index, index - 1)
         if allowance is not None:
             allowance.files -= pool.opened - opened
             allowance.keys = self._keys_left

@@ -38,7 +38,7 @@ def write_snapshot(disk: Disk, applied_index: int, *data: bytes | memoryview) ->
 
 
 class SnapshotJob:
-    """A snapshot on its way to the disk; a worker runs it, and `Store.snapshot_saved` takes it back."""
+    """A snapshot on its way to the disk; a worker runs it, and `SnapshotFile.done` takes it back."""
 
     __slots__ = ("_data", "_disk", "applied_index", "refused")
 
@@ -95,3 +95,41 @@ class SnapshotScrub:
         self.bytes = 0 if snapshot is None else len(snapshot.data)
         if found < self.applied_index:  # a newer one may just have been written
             self.problem = DamagedStateError(PATH, 0, f"it reflects entry {found}, not {self.applied_index}")
+
+
+class SnapshotFile:
+    """The snapshot of one store. `applied_index` is that of the one on the disk, -1 if there is none."""
+
+    __slots__ = ("_disk", "applied_index")
+
+    def __init__(self, disk: Disk) -> None:
+        """`read` finds out what there is."""
+        self._disk = disk
+        self.applied_index = -1
+
+    def read(self) -> Snapshot | None:
+        """Returns the snapshot on the disk, None if there is none. Raises DamagedStateError, DiskError."""
+        snapshot = read_snapshot(self._disk)
+        if snapshot is not None:
+            self.applied_index = snapshot.applied_index
+        return snapshot
+
+    def write(self, applied_index: int, *data: bytes | memoryview) -> None:
+        """Replaces the snapshot in one call. No job may be out. Raises DiskFullError, FlushError, DiskError."""
+        write_snapshot(self._disk, applied_index, *data)
+        self.applied_index = applied_index
+
+    def job(self, applied_index: int, data: Sequence[bytes | memoryview]) -> SnapshotJob:
+        """Returns the job that replaces the snapshot, whose data come in pieces; one at a time is out, and no
+        `Store.reset` comes before it is back: it would put the older snapshot in the place of the leader's.
+        """
+        return SnapshotJob(self._disk, applied_index, data)
+
+    def done(self, job: SnapshotJob) -> None:
+        """Takes back a job whose `run` raised nothing."""
+        if job.refused is None:
+            self.applied_index = job.applied_index
+
+    def scrub(self) -> SnapshotScrub:
+        """Returns the check of the snapshot on the disk, for a worker to run."""
+        return SnapshotScrub(self._disk, self.applied_index)

@@ -9,20 +9,20 @@
     <root>/recovery-notes-<epoch>, checkpoint, abort, lock    see `log.checkpoint`
 
 The order in which a node uses it: `open`; `hard_state.read`; append and truncate through `log`, whose `flushes` and
-`prepare_job` run in workers; `dispatch` up to the commit index; `snapshot_job` and `checkpoint_job` now and
-then; `close`. One thread owns the store; what a worker may run says so.
+`prepare_job` run in workers; `dispatch` up to the commit index; jobs of `snapshot` and `checkpoints` now and then;
+`close`. One thread owns the store; what a worker may run says so.
 
 A start recovers the log. Then it brings the queues and index files to exactly what the last checkpoint noted: it cuts
 what is beyond, and builds again from the log what is missing or does not match its checksum. Dispatch goes on from
 there, as far as the group says is committed. Nothing beyond the noted commit index is dispatched before that.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
 from log import cuts
-from log.checkpoint import ABORT, CheckpointJob, Notes, read_notes, remove_other_notes
+from log.checkpoint import ABORT, Checkpoints, Notes, read_notes, remove_other_notes
 from log.consume_queue import NO_RECORD_BYTES, UNIT_BYTES, ConsumeQueue
 from log.consume_queues import DIRECTORY as QUEUE_DIRECTORY
 from log.consume_queues import ConsumeQueues
@@ -31,7 +31,7 @@ from log.dispatch import Allowance, Dispatch, Dispatcher, queue_ends_of_entries
 from log.entry_log import EntryLog
 from log.entry_reads import file_beginnings, index_at, record_at
 from log.entry_recovery import LogBegin, LogRecovery, RecoveryKind, read_begin
-from log.errors import DamagedLogError, DamagedStateError, LogFault, OutOfRangeError, RecordError
+from log.errors import DamagedLogError, DamagedStateError, OutOfRangeError, RecordError
 from log.hard_state import HardStateFile
 from log.index_files import DIRECTORY as INDEX_DIRECTORY
 from log.index_files import IndexFiles
@@ -39,7 +39,7 @@ from log.layout import HEADER_BYTES
 from log.options import StoreOptions
 from log.record import is_message_at, peek
 from log.retention import DataFile, RetentionPolicy, files_to_delete, may_delete
-from log.snapshot import Snapshot, SnapshotJob, SnapshotScrub, read_snapshot, write_snapshot
+from log.snapshot import Snapshot, SnapshotFile
 from log.store_format import FIRST_FORMAT, check_format, write_format
 from log.timer_index import TimerIndex
 
@@ -68,18 +68,15 @@ class RecoveryReport:
 class Store:
     """The store of one node. `dispatch` goes on behind `dispatched_index`.
 
-    Always `dispatched_index` <= `_built_index` <= the log's last index: up to `_built_index` the queues and index files
-    are built. After a start `dispatched_index` is smaller where commands have to reach the state machine again.
+    Always `dispatched_index` <= `Dispatcher.built_index` <= the log's last index. After a start `dispatched_index` is
+    smaller where commands have to reach the state machine again.
     """
 
     __slots__ = (
-        "_built_index",
-        "_checkpoint_index",
-        "_checkpoint_job",
         "_disk",
         "_dispatcher",
         "_lock",
-        "checkpoint_waits",
+        "checkpoints",
         "dispatched_index",
         "format",
         "hard_state",
@@ -87,7 +84,7 @@ class Store:
         "log",
         "options",
         "queues",
-        "snapshot_index",
+        "snapshot",
         "timers",
     )
 
@@ -102,16 +99,11 @@ class Store:
         self.timers = TimerIndex(disk, self.queues)
         self.hard_state = HardStateFile(disk, f"{options.dledger_directory}/currterm")
         self.dispatched_index = log.first_index - 1
-        self.snapshot_index = -1
-        """Applied index of the snapshot on disk, -1 if there is none."""
+        self.snapshot = SnapshotFile(disk)
         self.format = FIRST_FORMAT
         """See `log.store_format`."""
         self._dispatcher = Dispatcher(log, self.queues, self.index, options)
-        self._built_index = log.first_index - 1
-        self._checkpoint_index = log.first_index - 1
-        self._checkpoint_job: CheckpointJob | None = None
-        self.checkpoint_waits = False
-        """A checkpoint is drawn up; `checkpoint_job` returns it once the entries that it notes are durable."""
+        self.checkpoints = Checkpoints(disk, options, log, self.queues, self.index, self._dispatcher)
 
     @classmethod
     def open(
@@ -160,9 +152,7 @@ class Store:
         if log.last_index >= 0 and store.hard_state.read() is None:
             path = f"{options.dledger_directory}/currterm"
             raise DamagedStateError(path, 0, "it is missing although the log has entries")
-        snapshot = read_snapshot(disk)
-        if snapshot is not None:
-            store.snapshot_index = snapshot.applied_index
+        store.snapshot.read()
         if not disk.exists(ABORT):
             disk.write_durably(ABORT, b"open\n")
         rebuilt, index_from = store._recover_derived(notes, clean_stop, wall_ms, damage)
@@ -177,7 +167,7 @@ class Store:
             rebuilt_index_from=index_from,
             damage=tuple(damage),
             needs_snapshot=recovery.kind is RecoveryKind.RESET_PENDING
-            or store.snapshot_index < log.first_index - 1,
+            or store.snapshot.applied_index < log.first_index - 1,
         )
 
     # ---- committed entries to queues -----------------------------------------------------------------
@@ -195,7 +185,7 @@ class Store:
         With `stop_at_internal` it ends behind the first internal record, so that the caller applies it before
         later records get their units (a topic that is deleted and made again needs this); call again until
         `dispatched_index` is where it should be. Internal records may come again after a restart (down to
-        `snapshot_index` + 1 or earlier): the caller skips those that it has applied. It ends as well where the
+        that of the snapshot or earlier): the caller skips those that it has applied. It ends as well where the
         allowance is used up.
 
         Raises DiskError, QueueOrderError: nothing is lost, the next call begins with the same entry.
@@ -209,7 +199,6 @@ class Store:
             allowance=allowance,
         )
         self.dispatched_index = max(self.dispatched_index, result.last_index)
-        self._built_index = max(self._built_index, self.dispatched_index)
         return result
 
     def queue_end(self, queue: tuple[str, int]) -> int:
@@ -282,101 +271,9 @@ class Store:
         self.log.damage.doubt_units()
         raise DamagedLogError(queue.directory, offset * UNIT_BYTES, "the unit does not lead to its message")
 
-    # ---- jobs for workers ----------------------------------------------------------------------------
-
-    def checkpoint_job(self, commit_index: int) -> CheckpointJob | None:
-        """Returns a checkpoint, which makes the next start short.
-
-        Returns None while one is out, while damage is not cut, and as long as it `checkpoint_waits` for the flush of
-        what it notes: ask again after each flush. Raises DiskFullError, after which it may be asked for again.
-
-        Only a flush job that came back makes an entry durable. A flush by the checkpoint itself would prove nothing:
-        beside or after a flush job that fails, it may succeed without writing the same pages.
-        """
-        if self.log.damaged:
-            return None
-        if self._checkpoint_job is None:
-            self._checkpoint_job = self._draw_up_checkpoint(commit_index)
-            self.checkpoint_waits = True
-        if not self.checkpoint_waits or self.log.durable_index < self._checkpoint_job.end_index:
-            return None
-        self.checkpoint_waits = False
-        return self._checkpoint_job
-
-    @property
-    def checkpoint_awaits_flush(self) -> bool:
-        """A checkpoint is drawn up, and a flush must come back before `checkpoint_job` returns it."""
-        job = self._checkpoint_job
-        return self.checkpoint_waits and job is not None and self.log.durable_index < job.end_index
-
-    def _draw_up_checkpoint(self, commit_index: int) -> CheckpointJob:
-        """Notes queues and index files as they are now; the files that it takes to be flushed are not listed again.
-
-        Raises DiskFullError (index entries that are not in their file yet find no room there): nothing was taken then.
-        """
-        # What was dispatched is committed, even if the group has not said so again since the start.
-        end_index = min(max(commit_index, self._built_index), self.log.last_index)
-        index_notes, index_files = self.index.notes()
-        queue_notes, files, directories = self.queues.notes()
-        if self.index.new_files:
-            self.index.new_files = False
-            directories.append(INDEX_DIRECTORY)
-        store_time = 0
-        if self.log.first_index <= self._built_index <= self.log.last_index:
-            try:
-                store_time = self.store_time_of(self.log.position_of(self._built_index) + HEADER_BYTES)
-            except (RecordError, DamagedLogError):
-                pass  # an entry that is no record has no time; readers of the file see "unknown"
-        return CheckpointJob(
-            self._disk,
-            self.options.dledger_directory,
-            Notes(end_index, end_index, self._built_index, queue_notes, index_notes),
-            [*self.log.unit_files_since(self._checkpoint_index + 1), *files, *index_files],
-            directories,
-            store_time,
-            self.log.epoch,
-        )
-
-    def checkpointed(self, job: CheckpointJob) -> None:
-        """Takes back a job whose `run` raised nothing; `checkpoint_job` returns it again if it was refused."""
-        if job is not self._checkpoint_job:
-            return  # the store was reset while it ran
-        if job.refused is not None:
-            self.checkpoint_waits = True
-            return
-        self._checkpoint_job = None
-        self._checkpoint_index = max(self._checkpoint_index, job.end_index)
-
     def free_bytes(self) -> int:
         """Returns the bytes of the disk that this store may still use."""
         return self._disk.usage().free_bytes
-
-    def snapshot_job(self, applied_index: int, data: Sequence[bytes | memoryview]) -> SnapshotJob:
-        """Returns the job that replaces the snapshot, whose data come in pieces; one at a time is out, and no `reset`
-        comes before it is back: it would put the older snapshot in the place of the leader's.
-        """
-        return SnapshotJob(self._disk, applied_index, data)
-
-    def snapshot_saved(self, job: SnapshotJob) -> None:
-        """Takes back a job whose `run` raised nothing."""
-        if job.refused is None:
-            self.snapshot_index = job.applied_index
-
-    def save_snapshot(self, applied_index: int, *data: bytes | memoryview) -> None:
-        """Replaces the snapshot in one call. No job may be out.
-
-        Raises DiskFullError, FlushError, DiskError.
-        """
-        write_snapshot(self._disk, applied_index, *data)
-        self.snapshot_index = applied_index
-
-    def load_snapshot(self) -> Snapshot | None:
-        """Returns the snapshot on disk, None if there is none. Raises DamagedStateError, DiskError."""
-        return read_snapshot(self._disk)
-
-    def snapshot_scrub(self) -> SnapshotScrub:
-        """Returns the check of the snapshot on disk, for a worker to run."""
-        return SnapshotScrub(self._disk, self.snapshot_index)
 
     # ---- rare events ---------------------------------------------------------------------------------
 
@@ -396,21 +293,21 @@ class Store:
         Raises DiskError, FlushError: stop the node. A start that finds a reset half done reports
         `needs_snapshot`: nothing can be appended until `reset` was repeated.
         """
-        self._checkpoint_job = None  # one still being written notes an epoch that is over
-        self.checkpoint_waits = False
+        self.checkpoints.forget()
 
         def install() -> None:
             # The log is empty and noted as pending: a crash before the end of this is repaired by another reset.
-            write_snapshot(self._disk, *snapshot)
-            self.snapshot_index = snapshot.applied_index
+            self.snapshot.write(*snapshot)
             self.queues.remove_all()
             self.index.remove_all()
             self.timers.clear()
             self._dispatcher.forget_topics()
             for (topic, queue_id), end in sorted(queue_ends.items()):
                 self.queues.make(topic, queue_id).start_at(end)
-            self.dispatched_index = self._built_index = self._checkpoint_index = first_index - 1
-            self._write_checkpoint(first_index - 1)
+            self.dispatched_index = self._dispatcher.built_index = self.checkpoints.noted_index = (
+                first_index - 1
+            )
+            self.checkpoints.write(first_index - 1)
             remove_other_notes(self._disk, self.log.epoch)
 
         cuts.reset(self.log, first_index, position, base_term, install)
@@ -422,9 +319,10 @@ class Store:
         """
         if self.log.damaged:
             cuts.cut_damage(self.log)
-            self._built_index = min(self._built_index, self.log.last_index)
-            self._checkpoint_index = min(self._checkpoint_index, self.log.last_index)
-            self._write_checkpoint(self._checkpoint_index)
+            dispatcher, checkpoints = self._dispatcher, self.checkpoints
+            dispatcher.built_index = min(dispatcher.built_index, self.log.last_index)
+            checkpoints.noted_index = min(checkpoints.noted_index, self.log.last_index)
+            checkpoints.write(checkpoints.noted_index)
             remove_other_notes(self._disk, self.log.epoch)
 
     def delete_head(
@@ -448,7 +346,7 @@ class Store:
             return 0
         # The entry that the log will begin with must be committed, too. Until then it may be replaced by a shorter one,
         # which would stand at the end of the file that goes, and the log would begin behind it.
-        covered = min(self.snapshot_index, self.dispatched_index - 1, self.log.durable_index)
+        covered = min(self.snapshot.applied_index, self.dispatched_index - 1, self.log.durable_index)
         if needed_from_index is not None:
             covered = min(covered, needed_from_index - 1)
         # The age of a file is the store time of the first record behind it: the last record's, or close to it. Where
@@ -517,7 +415,7 @@ class Store:
             self.flush()
             if not self.log.damaged and not self.log.flushes.is_out:
                 self.log.flushes.flush_note()
-                self._write_checkpoint(commit_index)
+                self.checkpoints.write(commit_index)
                 self._disk.remove(ABORT)
                 self._disk.sync_directory(".")
         finally:
@@ -572,25 +470,11 @@ class Store:
             for queue in [queue for queue in self.queues if (queue.topic, queue.queue_id) not in known]:
                 self.queues.discard(queue)  # of a topic deleted since
             self._dispatcher.forget_topics()
-        self._checkpoint_index = log.first_index - 1
         if notes is not None:
-            self._checkpoint_index = max(self._checkpoint_index, min(notes.end_index, log.last_index))
-        self._built_index = dispatched
+            self.checkpoints.noted_index = max(log.first_index - 1, min(notes.end_index, log.last_index))
+        self._dispatcher.built_index = dispatched
         for queue in self.queues:
             queue.is_built_before(bound)
         # Commands behind the snapshot must reach the state machine again.
-        self.dispatched_index = max(log.first_index - 1, min(dispatched, self.snapshot_index))
+        self.dispatched_index = max(log.first_index - 1, min(dispatched, self.snapshot.applied_index))
         return queues, index_from
-
-    def _write_checkpoint(self, commit_index: int) -> None:
-        """Writes a checkpoint at once; everything in the log must be durable. Raises DiskError, FlushError."""
-        is_older = self.checkpoint_waits
-        job = self.checkpoint_job(commit_index)
-        if job is None:
-            raise LogFault("a checkpoint is still out")
-        job.run()
-        if job.refused is not None:
-            raise job.refused
-        self.checkpointed(job)
-        if is_older:  # what it flushed is not flushed again, and it does not note what came since
-            self._write_checkpoint(commit_index)

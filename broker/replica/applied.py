@@ -205,7 +205,7 @@ class AppliedState:
         self._give_up_saving()
         if self.is_of_one_place(self.index):
             self._upkeep.keep_snapshot(self.index, finished(self.written(addresses)), 0)
-        self._upkeep.write_snapshot(now_ns)
+        self._upkeep.write_waiting_snapshot(now_ns)
 
     def _give_up_saving(self) -> None:
         if self._saving is not None:

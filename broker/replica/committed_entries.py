@@ -122,7 +122,7 @@ class CommittedEntries:
         leadership.uncommitted.applied(upto)
         if arrivals:
             self._observer.arrived(arrivals)
-        if upto - self._store.snapshot_index > self._snapshot_interval_entries:
+        if upto - self._store.snapshot.applied_index > self._snapshot_interval_entries:
             self._save_snapshot()
 
     def _command_applied(self, index: int, command: Command, result: Any) -> None:

@@ -142,7 +142,7 @@ class Scrubbing:
                 self._is_past_entries = True
                 self._queues.ended()
                 self._index.passed(entries.first_position, is_whole=not self._has_met_damage)
-            self._job = self._index.job() or self._store.snapshot_scrub()
+            self._job = self._index.job() or self._store.snapshot.scrub()
         else:
             self._job = self._slice(*self._next, SLICE_BYTES)
         return self._job
@@ -259,7 +259,7 @@ class Scrubbing:
 
     def _is_whole(self, job: SnapshotScrub, now_ns: int) -> bool:
         """Tells whether the snapshot on the disk is whole; if not it is made anew, which may have to wait for room."""
-        if job.problem is None or job.applied_index != self._store.snapshot_index:
+        if job.problem is None or job.applied_index != self._store.snapshot.applied_index:
             if self._misses_snapshot:
                 self._misses_snapshot = False
                 self._repairs.note_repaired("snapshot", 1)

@@ -62,7 +62,7 @@ def start_from_disk(
         # The group has these entries still; this node takes them from it again.
         log.error("damaged log cut", damage=recovery.damage)
         store.cut_damage()
-    snapshot = store.load_snapshot()
+    snapshot = store.snapshot.read()
     metadata, metadata_index = Metadata(), -1
     if snapshot is not None:
         metadata, addresses, queue_ends = decode_state(snapshot.data)

@@ -66,8 +66,8 @@ class Upkeep:
     def due_ns(self) -> int:
         """Returns when `checkpoint_job` is to be asked again; NEVER if a flush or a dispatch must come first."""
         store = self._store
-        if store.checkpoint_waits:
-            return NEVER if store.checkpoint_awaits_flush else self._no_space_until_ns
+        if store.checkpoints.waits:
+            return NEVER if store.checkpoints.awaits_flush else self._no_space_until_ns
         if store.dispatched_index == self.checkpointed_index:
             return NEVER
         return max(self._checkpoint_due_ns, self._no_space_until_ns)
@@ -79,11 +79,11 @@ class Upkeep:
         """
         assert now_ns >= self.due_ns(), "nothing is to be noted yet"
         store = self._store
-        if not store.checkpoint_waits:
+        if not store.checkpoints.waits:
             self._checkpoint_due_ns = now_ns + CHECKPOINT_INTERVAL_NS
             self.checkpointed_index = store.dispatched_index
         try:
-            return store.checkpoint_job(self._raft.commit_index)
+            return store.checkpoints.job(self._raft.commit_index)
         except DiskFullError as error:
             self.checkpointed_index = -1
             self._lacks_space("checkpoint", error, now_ns)
@@ -91,7 +91,7 @@ class Upkeep:
 
     def checkpointed(self, job: CheckpointJob, now_ns: int) -> None:
         """The job has run without an error."""
-        self._store.checkpointed(job)
+        self._store.checkpoints.done(job)
         if job.refused is not None:
             self._lacks_space("checkpoint", job.refused, now_ns)
 
@@ -115,18 +115,18 @@ class Upkeep:
         assert self.waiting_snapshot is not None, "there is one when it is due"
         applied_index, state = self.waiting_snapshot
         self.snapshot_is_out = True
-        return self._store.snapshot_job(applied_index, state.all())
+        return self._store.snapshot.job(applied_index, state.all())
 
     def snapshot_saved(self, job: SnapshotJob, now_ns: int) -> None:
         """The job has run without an error."""
         self.snapshot_is_out = False
-        self._store.snapshot_saved(job)
+        self._store.snapshot.done(job)
         if job.refused is None:
             self.waiting_snapshot = None
         else:
             self._lacks_space("snapshot", job.refused, now_ns)
 
-    def write_snapshot(self, now_ns: int) -> None:
+    def write_waiting_snapshot(self, now_ns: int) -> None:
         """Writes `waiting_snapshot` in this call, for a stop, if all that it reflects is durable and there is space.
 
         Raises `log.errors.DiskError`.

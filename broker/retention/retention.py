@@ -59,7 +59,7 @@ def delete_or_snapshot(
             find_waiting=find_waiting,
         )
         _, second = next(file_beginnings(entry_log), (0, 0))
-        if not removed and second > store.snapshot_index + 1:
+        if not removed and second > store.snapshot.applied_index + 1:
             # Nothing goes that the snapshot does not cover: whether the first file may go shows behind a new one.
             replica.save_snapshot()
             return None

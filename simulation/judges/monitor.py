@@ -176,8 +176,8 @@ class Monitor:
             last_index = runs[number + 1][0] - 1 if number + 1 < len(runs) else log.last_index
             self.model.appended(host.name, log, first_index, last_index, term)
         watched.last_index = log.last_index
-        self._check_snapshot(watched, log, replica.store.snapshot_index)
-        self._marks.started(host.name, replica.raft, replica.store.snapshot_index)
+        self._check_snapshot(watched, log, replica.store.snapshot.applied_index)
+        self._marks.started(host.name, replica.raft, replica.store.snapshot.applied_index)
         self.power_losses.started(host, log)
         self._own_state.started(host.name)
         self._beliefs.started(host.name, replica.raft)
@@ -278,7 +278,7 @@ class Monitor:
             raise Violation("committed entries stay", host.name, f"reset to {first_index}")
         watched.first_index = first_index
         if host.process is not None:
-            watched.snapshot_ahead = host.process.node.replica.store.snapshot_index
+            watched.snapshot_ahead = host.process.node.replica.store.snapshot.applied_index
         if watched.log is not None:
             self.model.begins_at(host.name, watched.log, self._now_ns())
         watched.checked_index = first_index - 1
@@ -340,7 +340,7 @@ class Monitor:
             watched.first_index = first_index
             self.model.begins_at(host.name, replica.store.log, self._now_ns())
             self._note(host.name, f"deletes its log before {first_index}")
-        self._marks.turned(host.name, replica.store.snapshot_index)
+        self._marks.turned(host.name, replica.store.snapshot.applied_index)
         if replica.repairs.found and not host.disk_faulty:
             raise Violation("damage has a cause", host.name, f"finds {replica.repairs.found} damaged places")
         raft = replica.raft
@@ -491,7 +491,7 @@ class Monitor:
             job.run()
             if scrubber.done(job) is not None:
                 raise Violation("damage is repaired", name, f"{job.mapped.path} is damaged")
-        snapshot = store.snapshot_scrub()
+        snapshot = store.snapshot.scrub()
         with host.disk.reads_succeed():
             snapshot.run()
         if snapshot.problem is not None:

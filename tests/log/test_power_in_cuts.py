@@ -87,11 +87,11 @@ def filled(options: StoreOptions, *, noted: bool = True) -> tuple[FailingDisk, S
     store.log.flushes.flush_note()
     if noted:
         store.dispatch(35, NOW)
-        store.save_snapshot(35, b"state")
-        job = store.checkpoint_job(35)
+        store.snapshot.write(35, b"state")
+        job = store.checkpoints.job(35)
         assert job is not None
         job.run()
-        store.checkpointed(job)
+        store.checkpoints.done(job)
     for number in range(FLUSHED + 1, FLUSHED + 4):
         send(store, number, b"written")
     store.log.flushes.write_back()
@@ -253,7 +253,7 @@ def test_everything_goes_for_a_snapshot(options: StoreOptions) -> None:
         if report.needs_snapshot:
             assert store.log.last_index == 199
             cut(store)
-        assert store.load_snapshot() == Snapshot(199, b"leader's")
+        assert store.snapshot.read() == Snapshot(199, b"leader's")
         assert queue_ends(store) == {("T", 0): 55}
         goes_on(store, after, options)
     assert kinds == {(False, False, 0), (False, True, 200), (True, False, 200)}

@@ -14,7 +14,7 @@ from log.snapshot import Snapshot
 from log.store import Store
 from tests.log.memory_disk import MemoryDisk
 from tests.log.messages import NOW, Writer
-from tests.log.test_store import checkpoint, flush, open_store, units_of
+from tests.log.stores import checkpoint, flush, open_store, units_of
 
 _DELETE = b"delete T"
 
@@ -63,7 +63,7 @@ def test_a_start_comes_to_the_last_life(lives: tuple[int, ...], snapshot_index: 
     flush(store)
     checkpoint(store, last)
     if snapshot_index >= 0:
-        store.save_snapshot(snapshot_index, Snapshot(snapshot_index, b"state").data)
+        store.snapshot.write(snapshot_index, Snapshot(snapshot_index, b"state").data)
     disk = disk.kill()
     harmed = [path for path in sorted(disk.files) if damaged and path.startswith(damaged.split()[-1])]
     for path in harmed[damaged.startswith("newer") :]:
@@ -89,7 +89,7 @@ def _checkpointed_over_files(messages: int) -> tuple[MemoryDisk, Store, list[byt
     flush(store)
     checkpoint(store, store.log.last_index)
     last = store.log.last_index
-    store.save_snapshot(last, Snapshot(last, b"state").data)
+    store.snapshot.write(last, Snapshot(last, b"state").data)
     return disk, store, _bodies(store)
 
 

@@ -16,6 +16,7 @@ from broker.retention import waiting
 from broker.state.metadata import Metadata
 from broker.state.topic_rules import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from log import cuts
+from log.checkpoint import Checkpoints
 from log.consume_queue import ConsumeQueue
 from log.entry_log import EntryLog
 from log.entry_range import EntryRange
@@ -105,7 +106,7 @@ def snapshot_before_its_entries_are_durable(patch: pytest.MonkeyPatch) -> None:
     def keep_snapshot(self: Upkeep, applied_index: int, state: Pieces, took_ns: int) -> None:
         original(self, applied_index, state, took_ns)
         try:
-            self._store.save_snapshot(applied_index, *state.all())
+            self._store.snapshot.write(applied_index, *state.all())
         except DiskFullError:
             return
         self.waiting_snapshot = None
@@ -113,18 +114,19 @@ def snapshot_before_its_entries_are_durable(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Upkeep, "keep_snapshot", keep_snapshot)
 
 
-@planted("a checkpoint is written before its entries are durable", "log/store.py", part="storage")
+@planted("a checkpoint is written before its entries are durable", "log/checkpoint.py", part="storage")
 def checkpoint_before_its_entries_are_durable(patch: pytest.MonkeyPatch) -> None:
-    original = Store.checkpoint_job
+    original = Checkpoints.job
 
-    def checkpoint_job(self: Store, commit_index: int) -> Any:
-        durable, self.log.flushes.durable_index = self.log.durable_index, 1 << 62
+    def job(self: Checkpoints, commit_index: int) -> Any:
+        flushes = self._log.flushes
+        durable, flushes.durable_index = flushes.durable_index, 1 << 62
         try:
             return original(self, commit_index)
         finally:
-            self.log.flushes.durable_index = durable
+            flushes.durable_index = durable
 
-    patch.setattr(Store, "checkpoint_job", checkpoint_job)
+    patch.setattr(Checkpoints, "job", job)
 
 
 @planted("the head goes without a snapshot of it", "section 7: log compaction", part="storage")
@@ -132,10 +134,11 @@ def head_goes_without_a_snapshot_of_it(patch: pytest.MonkeyPatch) -> None:
     original = Store.delete_head
 
     def delete_head(self: Store, *arguments: Any, **named: Any) -> int:
-        covered, self.snapshot_index = self.snapshot_index, 1 << 62
+        snapshot = self.snapshot
+        covered, snapshot.applied_index = snapshot.applied_index, 1 << 62
         try:
             return original(self, *arguments, **named)
         finally:
-            self.snapshot_index = covered
+            snapshot.applied_index = covered
 
     patch.setattr(Store, "delete_head", delete_head)

@@ -151,7 +151,7 @@ def test_small_limits_are_reached() -> None:
     for host in world.brokers[: plan.nodes]:
         assert host.process is not None
         store = host.process.node.replica.store
-        assert store.snapshot_index > 0
+        assert store.snapshot.applied_index > 0
         assert store.log.first_index > 0
 
 

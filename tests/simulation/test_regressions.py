@@ -254,7 +254,7 @@ def test_a_checkpoint_beside_a_failed_flush_vouches_for_nothing_of_it(seed: int)
     """Its thread runs to the end when the flush of another has failed: its own flush of the same pages succeeded."""
     disk = SimulatedDisk(Random(seed))
     store, job = _store_before_a_flush(disk)
-    checkpoint = store.checkpoint_job(store.log.last_index)
+    checkpoint = store.checkpoints.job(store.log.last_index)
     disk.failing_flushes = 1
     with pytest.raises(FlushError):
         job.run()

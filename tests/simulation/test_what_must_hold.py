@@ -82,7 +82,7 @@ class Machine:
     def node(self, *, applied: int, commit: int = -1) -> Any:
         """Its replica in that state, as a follower."""
         raft = FollowerState(self.log, commit)
-        store = SimpleNamespace(log=self.log, snapshot_index=-1)
+        store = SimpleNamespace(log=self.log, snapshot=SimpleNamespace(applied_index=-1))
         repairs = SimpleNamespace(found=0)
         replica = SimpleNamespace(applied_index=applied, store=store, raft=raft, term=1, repairs=repairs)
         return SimpleNamespace(replica=replica, listeners=SimpleNamespace(arrivals=[], role_changes=[]))

@@ -36,7 +36,7 @@ def group() -> Group:
 def deleted(replica: Replica, policy: RetentionPolicy) -> int:
     """Deletes what may go with a snapshot of the state as it is now; returns how many files went."""
     replica.save_snapshot()
-    replica.upkeep.write_snapshot(replica.time.now_ns)
+    replica.upkeep.write_waiting_snapshot(replica.time.now_ns)
     removed = delete_or_snapshot(replica, policy, is_delete_hour=True)
     assert removed is not None, "the snapshot covers the first file"
     return removed

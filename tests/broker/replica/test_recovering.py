@@ -355,7 +355,7 @@ def test_a_snapshot_reflects_nothing_that_a_power_failure_of_all_may_take() -> N
     replica = group.node(node).replica
     assert "Lost" in replica.metadata.topics
     replica.save_snapshot()
-    assert replica.store.snapshot_index <= replica.store.log.durable_index < replica.applied_index
+    assert replica.store.snapshot.applied_index <= replica.store.log.durable_index < replica.applied_index
     disks = {member.id: member.disk.crash(lambda path, page: False) for member in group.members.values()}
     for member in group.members.values():
         group.kill(member.id)
@@ -377,13 +377,13 @@ def test_a_snapshot_is_written_when_the_flush_of_what_it_reflects_has_come_back(
     replica = group.node("n0").replica
     replica.save_snapshot()
     index = replica.applied_index
-    assert replica.store.snapshot_index < index
+    assert replica.store.snapshot.applied_index < index
     sent(group, 1)
     group.advance(1)
-    assert replica.store.snapshot_index == index
+    assert replica.store.snapshot.applied_index == index
     group.connect().send("T", b"last")
     replica.close(group.now_ns)
-    assert replica.store.snapshot_index == replica.applied_index > index
+    assert replica.store.snapshot.applied_index == replica.applied_index > index
 
 
 def test_queue_ends_survive_in_the_snapshot_alone() -> None:

@@ -267,7 +267,7 @@ def test_a_snapshot_is_written_anew() -> None:
     group.advance(1)
     damage.flip("snapshot", 30)
     group.run_until(lambda: damage.replica.repairs.repaired == 1, "it is written anew")
-    assert damage.replica.store.load_snapshot() is not None
+    assert damage.replica.store.snapshot.read() is not None
 
 
 def test_a_snapshot_counts_as_repaired_when_it_is_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +283,7 @@ def test_a_snapshot_counts_as_repaired_when_it_is_on_the_disk(monkeypatch: pytes
     assert (replica.repairs.found, replica.repairs.repaired) == (1, 0), "it could not be written yet"
     monkeypatch.undo()
     group.run_until(lambda: replica.repairs.repaired == 1, "it is written anew")
-    assert replica.store.load_snapshot() is not None
+    assert replica.store.snapshot.read() is not None
     assert group.node(group.follower).events.count(Event.DAMAGE_REPAIRED) == 1
 
 

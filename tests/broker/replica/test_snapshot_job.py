@@ -17,7 +17,7 @@ def begun(group: Group) -> int:
     client.create_topic("T")
     client.send("T", b"x")
     group.advance(2)
-    before = group.node("n0").replica.store.snapshot_index
+    before = group.node("n0").replica.store.snapshot.applied_index
     group.node("n0").replica.save_snapshot()
     group.members["n0"].due_ns = group.now_ns
     return before
@@ -35,12 +35,12 @@ def test_a_node_serves_while_its_snapshot_is_on_its_way_to_a_slow_disk() -> None
     for body in (b"y", b"z"):
         client.send("T", body)
         replica.save_snapshot()
-    assert replica.store.snapshot_index == before
+    assert replica.store.snapshot.applied_index == before
     assert replica.upkeep.snapshot_is_out
     group.slow_disks.clear()
     group.advance(1)
-    assert replica.store.snapshot_index == index, "one at a time, of the place at which it was begun"
-    snapshot = replica.store.load_snapshot()
+    assert replica.store.snapshot.applied_index == index, "one at a time, of the place at which it was begun"
+    snapshot = replica.store.snapshot.read()
     assert snapshot is not None
     assert snapshot.applied_index == index
 
@@ -59,10 +59,10 @@ def test_a_snapshot_for_which_there_is_no_space_is_written_when_there_is_some() 
     replica, disk = group.node("n0").replica, group.members["n0"].disk
     disk.free_pages = 0
     group.advance(0.01)
-    assert replica.store.snapshot_index == before
+    assert replica.store.snapshot.applied_index == before
     disk.free_pages = None
     group.advance(2 * UPKEEP_PAUSE_NS / SECOND)
-    assert replica.store.snapshot_index == replica.applied_index
+    assert replica.store.snapshot.applied_index == replica.applied_index
 
 
 def test_the_leader_s_snapshot_is_not_replaced_by_a_node_s_own_that_is_late() -> None:
@@ -88,6 +88,6 @@ def test_the_leader_s_snapshot_is_not_replaced_by_a_node_s_own_that_is_late() ->
     group.converge()
     assert replica.store.log.first_index == began
     assert group.node(away).replica.metadata == group.node(group.leader).replica.metadata
-    snapshot = replica.store.load_snapshot()
+    snapshot = replica.store.snapshot.read()
     assert snapshot is not None
     assert snapshot.applied_index >= began - 1

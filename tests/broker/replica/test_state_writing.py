@@ -46,7 +46,7 @@ def store_offset(client: Client, number: int, offset: int) -> None:
 
 
 def saved(group: Group, node_id: str) -> tuple[int, Metadata]:
-    snapshot = group.node(node_id).replica.store.load_snapshot()
+    snapshot = group.node(node_id).replica.store.snapshot.read()
     assert snapshot is not None
     return snapshot.applied_index, decode_state(snapshot.data).metadata
 
