@@ -140,7 +140,7 @@ class _Registration:
     def lost(self) -> None:
         """Tells the name server, which forgets the node."""
         self._host.registrations.remove(self)
-        self._host.core.connection_closed(self)
+        self._host.core.routes.connection_closed(self)
 
 
 class NameServerHost(Server):
