@@ -9,9 +9,15 @@ thread and behind `Node.begin`.
 from collections.abc import Callable
 from typing import NamedTuple
 
+from broker.replica.repairs import RepairFlush
 from broker.replica.replica import Replica
+from broker.replica.scrubbing import Scrub
 from broker.requests.deadline import NEVER
 from broker.statistics.histogram import Histogram
+from log.checkpoint import CheckpointJob
+from log.cold_reads import LoadJob
+from log.snapshot import SnapshotJob
+from log.tail import PrepareJob
 
 
 class Job(NamedTuple):
@@ -74,87 +80,97 @@ class Jobs:
         self.due_ns = NEVER
         if self.is_closed:
             return jobs
-        # Each of the parts gives a job only when something is due and its last job has come back.
+        # Each of the parts gives a job only when something is due and its last job has come back. Most turns begin
+        # none: what surrounds a job is made in a method of its own, so that asking costs little.
         if (preparation := log.prepare_job()) is not None:
-            jobs.append(
-                self._timed(
-                    self._timings.prepare,
-                    "files made ready",
-                    preparation.run,
-                    lambda: log.prepared(preparation),
-                    failure_stops_node=False,
-                    wants_turn=False,
-                )
-            )
+            jobs.append(self._preparation(preparation))
         upkeep_due_ns = upkeep.due_ns()
         if now_ns >= upkeep_due_ns:
             checkpoint = upkeep.checkpoint_job(now_ns)
             upkeep_due_ns = upkeep.due_ns()
-        else:
-            checkpoint = None
-        if checkpoint is not None:
-            jobs.append(
-                self._timed(
-                    self._timings.checkpoint,
-                    "checkpoint",
-                    checkpoint.run,
-                    lambda: upkeep.checkpointed(checkpoint, replica.time.now_ns),
-                    failure_stops_node=True,
-                    wants_turn=False,
-                )
-            )
+            if checkpoint is not None:
+                jobs.append(self._checkpoint(checkpoint))
         if now_ns >= upkeep.snapshot_due_ns():
-            snapshot = upkeep.snapshot_job()
-            jobs.append(
-                self._timed(
-                    self._timings.snapshot,
-                    "snapshot",
-                    snapshot.run,
-                    lambda: upkeep.snapshot_saved(snapshot, replica.time.now_ns),
-                    failure_stops_node=True,
-                    wants_turn=False,
-                    before_ns=upkeep.encoded_ns,
-                )
-            )
+            jobs.append(self._snapshot(upkeep.snapshot_job()))
         if replica.loads.wanted and (load := replica.loads.job()) is not None:
-            jobs.append(
-                self._timed(
-                    self._timings.load,
-                    "cold reads",
-                    load.run,
-                    lambda: replica.loads.loaded(load, replica.time.now_ns),
-                    failure_stops_node=True,
-                    wants_turn=True,
-                )
-            )
+            jobs.append(self._load(load))
         scrubbing, repairs = replica.scrubbing, replica.repairs
         if now_ns >= scrubbing.due_ns and (scrub := scrubbing.job(now_ns)) is not None:
-            jobs.append(
-                self._timed(
-                    self._timings.scrub,
-                    "scrubbing",
-                    scrub.run,
-                    lambda: scrubbing.done(scrub, replica.time.now_ns, replica.time.wall_ms),
-                    failure_stops_node=True,
-                    wants_turn=True,
-                )
-            )
+            jobs.append(self._scrub(scrub))
         if repairs.wants_flush and (repair := repairs.job()) is not None:
-            jobs.append(
-                self._timed(
-                    self._timings.repair,
-                    "repair",
-                    repair.run,
-                    lambda: repairs.flushed(repair),
-                    failure_stops_node=True,
-                    wants_turn=True,
-                )
-            )
+            jobs.append(self._repair(repair))
         self.due_ns = min(
             replica.durability.due_ns(), upkeep_due_ns, upkeep.snapshot_due_ns(), scrubbing.wakes_ns
         )
         self.out += len(jobs)
         return jobs
+
+    def _preparation(self, job: PrepareJob) -> Job:
+        log = self._replica.store.log
+        return self._timed(
+            self._timings.prepare,
+            "files made ready",
+            job.run,
+            lambda: log.prepared(job),
+            failure_stops_node=False,
+            wants_turn=False,
+        )
+
+    def _checkpoint(self, job: CheckpointJob) -> Job:
+        replica = self._replica
+        return self._timed(
+            self._timings.checkpoint,
+            "checkpoint",
+            job.run,
+            lambda: replica.upkeep.checkpointed(job, replica.time.now_ns),
+            failure_stops_node=True,
+            wants_turn=False,
+        )
+
+    def _snapshot(self, job: SnapshotJob) -> Job:
+        replica = self._replica
+        return self._timed(
+            self._timings.snapshot,
+            "snapshot",
+            job.run,
+            lambda: replica.upkeep.snapshot_saved(job, replica.time.now_ns),
+            failure_stops_node=True,
+            wants_turn=False,
+            before_ns=replica.upkeep.encoded_ns,
+        )
+
+    def _load(self, job: LoadJob) -> Job:
+        replica = self._replica
+        return self._timed(
+            self._timings.load,
+            "cold reads",
+            job.run,
+            lambda: replica.loads.loaded(job, replica.time.now_ns),
+            failure_stops_node=True,
+            wants_turn=True,
+        )
+
+    def _scrub(self, job: Scrub) -> Job:
+        replica = self._replica
+        return self._timed(
+            self._timings.scrub,
+            "scrubbing",
+            job.run,
+            lambda: replica.scrubbing.done(job, replica.time.now_ns, replica.time.wall_ms),
+            failure_stops_node=True,
+            wants_turn=True,
+        )
+
+    def _repair(self, job: RepairFlush) -> Job:
+        replica = self._replica
+        return self._timed(
+            self._timings.repair,
+            "repair",
+            job.run,
+            lambda: replica.repairs.flushed(job),
+            failure_stops_node=True,
+            wants_turn=True,
+        )
 
     def _timed(
         self,
