@@ -147,24 +147,25 @@ class IndexFile:
         seconds after the file's first, so that the lower bound is taken 1 s wider.
         """
         found: list[int] = []
-        steps = 0
-        steps_max = self.count if budget is None else budget.left
+        steps, count, entries_at = 0, self.count, self._entries_at
+        steps_max = count if budget is None else budget.left
         (number,) = _SLOT.unpack_from(buffer, HEADER_BYTES + _SLOT.size * (wanted_hash % self._slots))
-        while 0 < number < self.count and len(found) < limit:
+        while 0 < number < count and len(found) < limit:
             if steps == steps_max:
                 assert budget is not None, "a chain visits no entry twice"
                 budget.exhausted = True
                 break
             steps += 1
             entry_hash, offset, seconds, previous = ENTRY.unpack_from(
-                buffer, self._entries_at + ENTRY_BYTES * number
+                buffer, entries_at + ENTRY_BYTES * number
             )
             if offset < least_offset:
                 break  # a chain leads to ever smaller offsets
-            stored = self.begin_time + 1000 * seconds
-            in_time = begin_time < stored + 1000 and stored <= end_time
-            if entry_hash == wanted_hash and in_time and offset not in found:  # twice: a repeated key
-                found.append(offset)
+            if entry_hash == wanted_hash:
+                stored = self.begin_time + 1000 * seconds
+                in_time = begin_time < stored + 1000 and stored <= end_time
+                if in_time and offset not in found:  # twice: a repeated key
+                    found.append(offset)
             if previous >= number:
                 break  # a chain only leads to older entries
             number = previous

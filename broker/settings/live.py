@@ -209,9 +209,9 @@ def differing(settings: Settings | NameServerSettings) -> dict[str, object]:
 
 
 def _differing(own: SettingsTable, default: SettingsTable, prefix: str) -> Iterator[tuple[str, object]]:
-    for field in msgspec.structs.fields(own):
-        name, value = prefix + field.name, getattr(own, field.name)
-        if value != getattr(default, field.name) and field.name != "warnings":
+    for field in own.__struct_fields__:
+        name, value = prefix + field, getattr(own, field)
+        if value != getattr(default, field) and field != "warnings":
             yield name, "(set)" if name in _SECRET else value
 
 
