@@ -155,18 +155,18 @@ class Beliefs:
 
     def turned(self, name: str, raft: Raft, catch_up_entries: int) -> None:
         """Looks at a node after its turn. Raises Violation."""
-        if raft.recovering is None:
+        recovering, role = raft.recovering, raft.role
+        if recovering is None:
             self._whole[name] = None
-        if raft.role is not Role.FOLLOWER:
+        if role is not Role.FOLLOWER:
             self._check_votes(name, raft)
-        if name in self._leaderships:
-            self._check_commit(name, self._leaderships[name])
-        if raft.role is Role.LEADER:
-            leadership = self._leaderships[name]
-            if (
-                raft.configuration.members != leadership.members
-                or raft.configuration.voters != leadership.voters
-            ):
+        leadership = self._leaderships.get(name)
+        if leadership is not None:
+            self._check_commit(name, leadership)
+        if role is Role.LEADER:
+            assert leadership is not None, "it was elected"
+            configuration = raft.configuration
+            if configuration.members != leadership.members or configuration.voters != leadership.voters:
                 self._check_change(name, leadership, raft, catch_up_entries)
             if leadership.has_news:
                 leadership.has_news = False
@@ -175,7 +175,7 @@ class Beliefs:
         seen = (
             log.last_index,
             log.last_term,
-            raft.recovering,
+            recovering,
             raft.configuration_index,
             self._model.last_index,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 from broker.node.held_requests import HELD_REQUESTS_MAX
@@ -18,13 +17,6 @@ _ENTRIES_BESIDE: Final = 16
 
 def check_limits(host: BrokerHost) -> None:
     """Raises Violation if more waits at a node than its settings allow."""
-    for what, number, limit in _waiting(host):
-        if number > limit:
-            raise Violation(LIMITED, host.name, f"{number} {what}, at most {limit} may be")
-
-
-def _waiting(host: BrokerHost) -> Iterator[tuple[str, int, int]]:
-    """Yields what waits, how much of it there is, and how much there may be."""
     process = host.process
     if process is None:
         return
@@ -32,9 +24,16 @@ def _waiting(host: BrokerHost) -> Iterator[tuple[str, int, int]]:
     raft = node.replica.raft
     if node.replica.serving:
         pending = raft.log_terms.last_index - raft.commit_index
-        yield "entries wait for a majority", pending, limits.max_pending_proposals + _ENTRIES_BESIDE
-    yield "pulls are held", node.stats.pulls_held(), limits.max_held_pulls
-    yield "requests wait for a leader", node.held_count, HELD_REQUESTS_MAX
+        _check(host, "entries wait for a majority", pending, limits.max_pending_proposals + _ENTRIES_BESIDE)
+    _check(host, "pulls are held", node.stats.pulls_held(), limits.max_held_pulls)
+    _check(host, "requests wait for a leader", node.held_count, HELD_REQUESTS_MAX)
     unread_max = limits.max_pending_bytes_per_connection + UNREAD_BYTES_MAX
     for connection in process.connections():
-        yield f"bytes unread by {connection}", connection.unread_bytes, unread_max
+        unread = connection.unread_bytes
+        if unread > unread_max:  # so that a connection is described only then
+            _check(host, f"bytes unread by {connection}", unread, unread_max)
+
+
+def _check(host: BrokerHost, what: str, number: int, limit: int) -> None:
+    if number > limit:
+        raise Violation(LIMITED, host.name, f"{number} {what}, at most {limit} may be")

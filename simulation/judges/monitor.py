@@ -319,46 +319,48 @@ class Monitor:
 
     def turned(self, host: BrokerHost, node: Node) -> None:
         """Checks after a turn that all that is applied is committed, and in order. Raises Violation."""
-        watched = self._watched[host.name]
+        name = host.name
+        watched = self._watched[name]
         replica = node.replica
-        if replica.applied_index < watched.seen_applied:
+        store, applied_index = replica.store, replica.applied.index
+        if applied_index < watched.seen_applied:
             raise Violation(
                 "dispatch in order",
-                host.name,
-                f"applied index fell from {watched.seen_applied} to {replica.applied_index}",
+                name,
+                f"applied index fell from {watched.seen_applied} to {applied_index}",
             )
-        watched.seen_applied = replica.applied_index
-        first_index = replica.store.log.first_index
+        watched.seen_applied = applied_index
+        first_index = store.log.first_index
         if first_index > watched.first_index:
             usage = host.disk.usage()
             is_old = usage.free_bytes > _FORCED_SHARE * usage.total_bytes
             self._marks.head_deleted(for_its_age=is_old)
             if is_old:
-                self._spares_what_waits(host, replica.store.log)
+                self._spares_what_waits(host, store.log)
             else:
                 self._journal.fired("retention")
             watched.first_index = first_index
-            self.model.begins_at(host.name, replica.store.log, self._now_ns())
-            self._note(host.name, f"deletes its log before {first_index}")
-        self._marks.turned(host.name, replica.store.snapshot.applied_index)
+            self.model.begins_at(name, store.log, self._now_ns())
+            self._note(name, f"deletes its log before {first_index}")
+        self._marks.turned(name, store.snapshot.applied_index)
         if replica.repairs.found and not host.disk_faulty:
-            raise Violation("damage has a cause", host.name, f"finds {replica.repairs.found} damaged places")
+            raise Violation("damage has a cause", name, f"finds {replica.repairs.found} damaged places")
         raft = replica.raft
         if raft.recovering is None:
-            self.power_losses.is_whole(host.name)
-        self._beliefs.turned(host.name, raft, host.limits.catch_up_lag_entries)
-        self._own_state.turned(host, raft, replica.store.log)
+            self.power_losses.is_whole(name)
+        self._beliefs.turned(name, raft, host.limits.catch_up_lag_entries)
+        self._own_state.turned(host, raft, store.log)
         if raft.role is Role.LEADER and raft.configuration_index > raft.commit_index:
             # A new leader may hold several that are committed without its knowing; its own must come one by one.
             under_way = [index for index, _ in raft.configurations if index > raft.commit_index]
-            if len(under_way) > 1 and replica.store.log.term_of(under_way[-1]) == raft.term:
+            if len(under_way) > 1 and store.log.term_of(under_way[-1]) == raft.term:
                 raise Violation(
                     "one member at a time",
-                    host.name,
+                    name,
                     f"the changes of entries {under_way} are under way at once",
                 )
-        if replica.applied_index > self.model.last_index:
-            raise Violation("dispatch after commit", host.name, f"applied {replica.applied_index}")
+        if applied_index > self.model.last_index:
+            raise Violation("dispatch after commit", name, f"applied {applied_index}")
 
     def _spares_what_waits(self, host: BrokerHost, log: EntryLog) -> None:
         """Checks that a head that went for its age held no message that nobody could get yet. Raises Violation.

@@ -493,9 +493,10 @@ class BrokerProcess:
     def _turn(self) -> None:
         host = self.host
         self._turn_planned = False
-        applied_index = self.node.replica.applied_index
+        applied = self.node.replica.applied
+        applied_index = applied.index
         self.running.turn(*host.clock.read())
-        if self.node.replica.applied_index == applied_index:
+        if applied.index == applied_index:
             self._count_idle_turn()
         host.surroundings.watcher.turned(host, self.node)
         self._arm(self.running.end_turn())
