@@ -44,11 +44,8 @@ from broker.sending.replies_processor import RepliesProcessor
 from broker.sending.send_back_processor import SendBackProcessor
 from broker.sending.send_processor import SendProcessor
 from broker.settings.live import LiveSettings, differing
-from broker.settings.tables import (
-    CONSUME_QUEUE_UNIT_BYTES,
-    ImpossibleSettingError,
-    Settings,
-)
+from broker.settings.rules import ImpossibleSettingError
+from broker.settings.tables import CONSUME_QUEUE_UNIT_BYTES, Settings
 from broker.state.release import THIS_RELEASE, Release
 from broker.statistics.events import Events
 from broker.statistics.stats import Stats

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import cbor2
 
-from broker.settings.tables import ImpossibleSettingError
+from broker.settings.rules import ImpossibleSettingError
 from log.disk import Disk
 from log.entry_range import EntryRange
 from log.layout import HEADER_BYTES

@@ -19,15 +19,17 @@ import structlog
 from broker.remoting.addresses import split_address
 from broker.settings import properties_file, rocketmq_keys
 from broker.settings.reading import expected_value
-from broker.settings.tables import (
+from broker.settings.rules import (
     DISK_LIMITS,
     ImpossibleSettingError,
+    check_broker,
+    following_limits,
+)
+from broker.settings.tables import (
     NameServerSettings,
     RetentionSettings,
     Settings,
     SettingsTable,
-    check_broker,
-    following_limits,
 )
 from log.disk import Disk
 from log.state_file import read_state, write_state

@@ -22,11 +22,16 @@ import msgspec
 from broker.remoting.addresses import join_address
 from broker.settings import properties_file, rocketmq_keys
 from broker.settings.rocketmq_keys import Meaning
-from broker.settings.tables import (
+from broker.settings.rules import (
     DISK_LIMITS,
+    ImpossibleSettingError,
+    check_broker,
+    check_name_server,
+    following_limits,
+)
+from broker.settings.tables import (
     AclSettings,
     BrokerSettings,
-    ImpossibleSettingError,
     LimitSettings,
     NameServerSettings,
     NodeSettings,
@@ -37,9 +42,6 @@ from broker.settings.tables import (
     SettingsTable,
     StorageSettings,
     TlsSettings,
-    check_broker,
-    check_name_server,
-    following_limits,
 )
 
 _TABLES: dict[str, type[SettingsTable]] = {

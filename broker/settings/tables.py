@@ -3,8 +3,8 @@
 Settings are grouped by the part that they steer rather than kept in one long list, and each group mirrors one table of
 the TOML file, field for field, so that the documentation, the file and the code use the same words. A limit stands in
 the type of its field (``Meta``), where the reader finds it for its messages; rules between fields are in
-:func:`check_broker`. Defaults are RocketMQ's (BrokerConfig, MessageStoreConfig, DLedgerConfig) where its users would
-notice a difference.
+:mod:`broker.settings.rules`. Defaults are RocketMQ's (BrokerConfig, MessageStoreConfig, DLedgerConfig) where its users
+would notice a difference.
 
 Nothing here opens a file or a socket.
 """
@@ -12,7 +12,6 @@ Nothing here opens a file or a socket.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import msgspec
@@ -32,8 +31,6 @@ RECORD_OVERHEAD_BYTES = 64 * 1024
 """Room that a data file must have beside the largest body: headers, topic and at most 32 KiB of properties."""
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 """Largest remoting frame (RocketMQ's NettyDecoder)."""
-
-SECRET_LENGTH_MIN = 16
 
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
@@ -335,7 +332,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def advertised_address(self, bound_port: int) -> str:
         """The ``host:port`` that clients are told; ``bound_port`` is the port in use (``listen`` may say 0)."""
         host = self.node.advertise or split_address(self.node.listen)[0]
-        return host if _has_port(host) else join_address(host, bound_port)
+        return host if has_port(host) else join_address(host, bound_port)
 
 
 class NameServerSettings(SettingsTable, frozen=True):
@@ -425,7 +422,8 @@ def follower_broker_id(node_id: str) -> int:
     return int(node_id[1:]) + 1
 
 
-def _has_port(address: str) -> bool:
+def has_port(address: str) -> bool:
+    """Tells whether an address is ``host:port`` and no host alone."""
     try:
         split_address(address)
     except ValueError:
@@ -442,207 +440,3 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
             raise ValueError(f"{word!r} is not a number followed by s, m, h or d")
         levels.append(int(match[1]) * _MILLISECONDS[match[2]])
     return tuple(levels)
-
-
-class ImpossibleSettingError(Exception):
-    """Settings that are each allowed but cannot hold together; ``setting`` is the ``table.field`` to change."""
-
-    def __init__(self, setting: str, reason: str) -> None:
-        super().__init__(reason)
-        self.setting = setting
-        self.reason = reason
-
-
-DISK_LIMITS = ("disk_clean_percent", "disk_force_percent", "disk_full_percent")
-
-
-def following_limits(given: Mapping[str, int]) -> dict[str, str]:
-    """The limits of the disk's use that nobody gives and whose defaults contradict those that are given.
-
-    Returns by name the given one whose value each of them takes. To RocketMQ the three are independent of each other,
-    and most people set the first alone: who lets the disk be filled to 95 % does not want files to go by force from
-    85 % on.
-    """
-    following = {}
-    for number, name in enumerate(DISK_LIMITS):
-        if name not in given:
-            default = getattr(RetentionSettings(), name)
-            above = [lower for lower in DISK_LIMITS[:number] if given.get(lower, default) > default]
-            below = [upper for upper in DISK_LIMITS[number + 1 :] if given.get(upper, default) < default]
-            if above or below:
-                following[name] = above[-1] if above else below[0]
-    return following
-
-
-def check_broker(settings: Settings) -> None:
-    """Raise :class:`ImpossibleSettingError` for the first setting that cannot hold beside the others."""
-    _check_addresses(settings)
-    _check_group(settings)
-    _check_acl(settings.acl, settings.tls, "acl.", "tls.")
-    raft = settings.raft
-    if raft.election_timeout_max_ms <= raft.election_timeout_min_ms:
-        raise ImpossibleSettingError(
-            "raft.election_timeout_max_ms",
-            f"must be above election_timeout_min_ms ({raft.election_timeout_min_ms}): equal timeouts split votes",
-        )
-    # Raft, 5.6: broadcast time is to be well below the election timeout.
-    if raft.heartbeat_ms * 2 > raft.election_timeout_min_ms:
-        raise ImpossibleSettingError(
-            "raft.heartbeat_ms",
-            f"at most half of election_timeout_min_ms ({raft.election_timeout_min_ms}): one lost heartbeat must not "
-            "start an election",
-        )
-    storage = settings.storage
-    if storage.max_message_bytes + RECORD_OVERHEAD_BYTES > storage.data_file_bytes:
-        raise ImpossibleSettingError(
-            "storage.max_message_bytes",
-            f"at most data_file_bytes - {RECORD_OVERHEAD_BYTES} = {storage.data_file_bytes - RECORD_OVERHEAD_BYTES}: "
-            "a record never spans two files",
-        )
-    retention = settings.retention
-    if not retention.disk_clean_percent <= retention.disk_force_percent <= retention.disk_full_percent:
-        raise ImpossibleSettingError(
-            "retention.disk_force_percent",
-            f"between disk_clean_percent ({retention.disk_clean_percent}) and disk_full_percent "
-            f"({retention.disk_full_percent})",
-        )
-    try:
-        parse_delay_levels(settings.broker.delay_levels)
-    except ValueError as error:
-        raise ImpossibleSettingError("broker.delay_levels", str(error)) from None
-    _check_tls(settings.tls, "tls.")
-    _check_secret("raft.peer_secret", settings.raft.peer_secret)
-    _check_secret("node.registration_secret", settings.node.registration_secret)
-
-
-def _check_acl(acl: AclSettings, tls: TlsSettings, acl_prefix: str, tls_prefix: str) -> None:
-    """Check the settings of accounts, in which the prefixes begin the names. Raises :class:`ImpossibleSettingError`."""
-    if acl.file and not acl.allow_plaintext and (tls.mode == "disabled" or not tls.certificate):
-        raise ImpossibleSettingError(
-            f"{acl_prefix}file",
-            f"accounts need TLS ({tls_prefix}certificate, {tls_prefix}key), without which whoever listens can do what "
-            f"they do; {acl_prefix}allow_plaintext = true takes that risk",
-        )
-
-
-def check_name_server(settings: NameServerSettings) -> None:
-    """Raise :class:`ImpossibleSettingError` for the first setting that cannot hold."""
-    _check_address("listen", settings.listen, port_zero=True)
-    if settings.metrics:
-        _, metrics_port = _check_address("metrics", settings.metrics, port_zero=True)
-        if metrics_port and settings.metrics == settings.listen:
-            raise ImpossibleSettingError("metrics", f"{settings.listen} is already listen")
-    _check_tls(settings.tls, "tls_")
-    _check_acl(settings.acl, settings.tls, "acl_", "tls_")
-    _check_secret("registration_secret", settings.registration_secret)
-    if settings.tls_broker_ca and (settings.tls_mode == "disabled" or not settings.tls_certificate):
-        raise ImpossibleSettingError(
-            "tls_broker_ca", "needs tls_certificate and tls_key, and TLS that is not disabled"
-        )
-    if settings.tls_broker_ca and settings.tls_client_auth != "none":
-        raise ImpossibleSettingError(
-            "tls_client_auth", "certificates are asked of brokers (tls_broker_ca) or of clients, not of both"
-        )
-    if settings.acl_file and not settings.knows_brokers:
-        raise ImpossibleSettingError(
-            "acl_file",
-            "needs registration_secret or tls_broker_ca: without either whoever connects enters a broker in place of "
-            "another",
-        )
-
-
-def _check_secret(setting: str, secret: str) -> None:
-    if 0 < len(secret) < SECRET_LENGTH_MIN:
-        raise ImpossibleSettingError(
-            setting, f"at least {SECRET_LENGTH_MIN} characters: a shorter one can be guessed"
-        )
-
-
-def _check_tls(tls: TlsSettings, prefix: str) -> None:
-    """Check the settings of TLS, whose names begin with ``prefix``. Raises :class:`ImpossibleSettingError`."""
-    if bool(tls.certificate) != bool(tls.key):
-        given, missing = ("certificate", "key") if tls.certificate else ("key", "certificate")
-        raise ImpossibleSettingError(f"{prefix}{missing}", f"needed because {prefix}{given} is given")
-    if not tls.certificate:
-        for name, needs in (
-            ("mode", tls.mode == "enforcing"),
-            ("client_auth", tls.client_auth != "none"),
-            ("peer_ca", bool(tls.peer_ca)),
-        ):
-            if needs:
-                raise ImpossibleSettingError(prefix + name, f"needs {prefix}certificate and {prefix}key")
-    if tls.client_auth != "none" and not tls.client_ca:
-        raise ImpossibleSettingError(
-            f"{prefix}client_auth", f"needs {prefix}client_ca, which says whose certificates are good"
-        )
-
-
-def _check_address(setting: str, address: str, *, port_zero: bool) -> tuple[str, int]:
-    try:
-        host, port = split_address(address)
-    except ValueError as error:
-        raise ImpossibleSettingError(setting, f"{address!r}: {error}") from None
-    if port == 0 and not port_zero:
-        raise ImpossibleSettingError(setting, f"{address!r}: others connect to this port, so it cannot be 0")
-    return host, port
-
-
-def _check_addresses(settings: Settings) -> None:
-    node = settings.node
-    host, port = _check_address("node.listen", node.listen, port_zero=True)
-    if host in ("0.0.0.0", "::") and not node.advertise:
-        raise ImpossibleSettingError(
-            "node.advertise",
-            f"needed because listen is {node.listen!r}, which is no address that a client can connect to",
-        )
-    if ":" in node.advertise and not _has_port(node.advertise) and node.advertise.count(":") == 1:
-        raise ImpossibleSettingError(
-            "node.advertise", f"{node.advertise!r}: a host, or host:port with a port from 0 to 65535"
-        )
-    if node.vip and 0 < port < 3:
-        raise ImpossibleSettingError("node.vip", f"needs a port two below that of listen, {node.listen!r}")
-    for address in node.name_servers:
-        _check_address("node.name_servers", address, port_zero=False)
-    if settings.observe.metrics:
-        _, metrics_port = _check_address("observe.metrics", settings.observe.metrics, port_zero=True)
-        if metrics_port and settings.observe.metrics == node.listen:
-            raise ImpossibleSettingError("observe.metrics", f"{node.listen} is already node.listen")
-
-
-def _check_group(settings: Settings) -> None:
-    peers = settings.raft.peers
-    if settings.raft.join and len(peers) < 2:
-        raise ImpossibleSettingError(
-            "raft.join", "needs raft.peers with the nodes of the running group beside this one"
-        )
-    if not peers:
-        if settings.raft.preferred_leaders:
-            raise ImpossibleSettingError(
-                "raft.preferred_leaders", "a group of one (no peers) has no leader to prefer"
-            )
-        return
-    if settings.node.id not in peers:
-        raise ImpossibleSettingError(
-            "raft.peers", f"must include this node, {settings.node.id}; it has {', '.join(sorted(peers))}"
-        )
-    # Two nodes of one address would be one process that votes twice.
-    owner_of: dict[str, str] = {}
-    for node_id, address in peers.items():
-        _check_address("raft.peers", address, port_zero=False)
-        if address in owner_of:
-            raise ImpossibleSettingError(
-                "raft.peers", f"{owner_of[address]} and {node_id} both have {address}"
-            )
-        owner_of[address] = node_id
-    if settings.raft.peer_listen:
-        _check_address("raft.peer_listen", settings.raft.peer_listen, port_zero=False)
-    if (settings.raft.peer_listen or peers[settings.node.id]) == settings.node.listen:
-        raise ImpossibleSettingError(
-            "raft.peer_listen" if settings.raft.peer_listen else "raft.peers",
-            f"{settings.node.id} has {settings.node.listen}, which is node.listen: clients and peers need two ports",
-        )
-    for preferred in settings.raft.preferred_leaders:
-        if preferred not in peers:
-            raise ImpossibleSettingError(
-                "raft.preferred_leaders", f"{preferred} is not among the peers {', '.join(sorted(peers))}"
-            )

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import structlog
 
-from broker.settings.tables import ImpossibleSettingError, TlsSettings
+from broker.settings.rules import ImpossibleSettingError
+from broker.settings.tables import TlsSettings
 
 log = structlog.get_logger("trivet.tls")
 

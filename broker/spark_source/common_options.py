@@ -10,7 +10,7 @@ from typing import Final
 from broker.client.errors import UsageError
 from broker.client.transport.credentials import Credentials
 from broker.client.transport.routes import parse_name_servers
-from broker.settings.tables import ImpossibleSettingError
+from broker.settings.rules import ImpossibleSettingError
 
 DEFAULT_TIMEOUT_MS: Final = 60_000
 SECURITY_NAMES: Final = ("tls", "tlsCa", "tlsCert", "tlsKey", "accessKey", "secretKey")

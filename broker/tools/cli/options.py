@@ -46,7 +46,7 @@ class Encryption:
         """The TLS context of connections, None for connections in the clear. Raises CommandError for unusable files."""
         if not (self.tls or self.tls_ca or self.tls_cert or self.tls_key):
             return None
-        from broker.settings.tables import ImpossibleSettingError
+        from broker.settings.rules import ImpossibleSettingError
         from broker.shell.tls_contexts import client_context
         from broker.tools.cli.errors import USAGE, CommandError
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import pytest
 
 from broker.settings.openness import left_open
+from broker.settings.rules import ImpossibleSettingError, check_broker, check_name_server
 from broker.settings.tables import (
     AclSettings,
-    ImpossibleSettingError,
     NameServerSettings,
     NodeSettings,
     RaftSettings,
     Settings,
     TlsSettings,
-    check_broker,
-    check_name_server,
 )
 
 SECRET = "a secret of 16 and more"

@@ -15,14 +15,13 @@ from broker.settings.rocketmq_keys import (
     NAME_SERVER_KEYS,
     NAME_SERVER_KEYS_WITHOUT_EFFECT,
 )
+from broker.settings.rules import ImpossibleSettingError, check_broker
 from broker.settings.tables import (
-    ImpossibleSettingError,
     NameServerSettings,
     NodeSettings,
     RaftSettings,
     Settings,
     StorageSettings,
-    check_broker,
 )
 
 SAMPLE_BROKER_CONF = """

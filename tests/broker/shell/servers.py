@@ -11,13 +11,13 @@ import msgspec
 import trio
 
 from broker.settings.reading import to_toml
+from broker.settings.rules import check_broker
 from broker.settings.tables import (
     NameServerSettings,
     NodeSettings,
     RaftSettings,
     Settings,
     StorageSettings,
-    check_broker,
 )
 from broker.shell.broker_server import BrokerServer
 from broker.shell.name_server import NameServerProcess

@@ -16,7 +16,8 @@ import trio
 from broker.client.errors import ConnectFailed, ConnectionFailed
 from broker.remoting.codes import RequestCode
 from broker.requests.connection import Connection, Outgoing
-from broker.settings.tables import ImpossibleSettingError, NameServerSettings, TlsSettings, check_name_server
+from broker.settings.rules import ImpossibleSettingError, check_name_server
+from broker.settings.tables import NameServerSettings, TlsSettings
 from broker.shell.name_server import NameServerProcess
 from broker.shell.sockets import SocketConnection, connect
 from broker.shell.tls import TlsSession

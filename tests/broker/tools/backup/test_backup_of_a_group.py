@@ -20,7 +20,8 @@ from broker.backups.manifest import BackupFile, read_manifest, write_manifest
 from broker.backups.restoring import restore
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.headers import CheckTransactionStateHeader
-from broker.settings.tables import ImpossibleSettingError, Settings
+from broker.settings.rules import ImpossibleSettingError
+from broker.settings.tables import Settings
 from broker.state.release import THIS_RELEASE
 from log.store import Store
 from raft.recovery_loss import Loss
