@@ -247,13 +247,13 @@ class HeartbeatsProcessor:
 
         In turns of its own: to parse one takes milliseconds.
         """
-        self._checked.take(command)
+        self._checked.take(connection, command)
         try:
             yield
             subscription = decode_request(command.body, CheckClientConfigBody).subscription_data
             yield from parse_in_steps(subscription.expression_type, subscription.sub_string)
         finally:
-            self._checked.give_back(command)
+            self._checked.give_back(connection, command)
         parse_filter(
             subscription.expression_type,
             subscription.sub_string,

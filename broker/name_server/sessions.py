@@ -135,7 +135,7 @@ class NameServerSessions:
                 self._send(connection, end.value)
         while self._long is None and self._behind:
             connection, command, sight = self._behind.popleft()
-            self._budget.give_back(command)
+            self._budget.give_back(connection, command)
             self._behind_of[connection] -= 1
             if not self._behind_of[connection]:
                 del self._behind_of[connection]
@@ -172,7 +172,7 @@ class NameServerSessions:
         if not self._is_to_wait(connection, command):
             return self._carried_out(connection, command, sight)
         try:
-            self._budget.take(command)
+            self._budget.take(connection, command)
         except OverloadedError as error:
             return _refusal(command, ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]{error}")
         self._behind.append((connection, command, sight))

@@ -14,15 +14,14 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import msgspec
 
 from broker.remoting.command import RemotingCommand, encode, request
-from broker.requests.budget import BYTES_MAX, waiting_bytes
+from broker.requests.budget import Budget
 from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER, Time
-from broker.requests.errors import OverloadedError
-from broker.requests.shared_places import SharedPlaces
 
 TIMEOUT_NS: Final = 10_000_000_000
 """A client has so long to answer."""
 WAITING_MAX: Final = 20_000
+WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
 """Requests that wait for clients' answers."""
 RELAYED_MAX: Final = 20_000
 """Relayed requests without a response that a node remembers; the oldest are forgotten first."""
@@ -32,12 +31,12 @@ Done = Callable[[RemotingCommand | None], None]
 
 
 class _Call(NamedTuple):
-    """A request to a client at an address, which has time until `deadline_ns`; the one behind it takes `size` bytes."""
+    """A request to a client, which has time until `deadline_ns`; `asker` is the one that waits for it."""
 
-    address: str
+    connection: Connection
+    asker: RemotingCommand
     deadline_ns: int
     done: Done
-    size: int
 
 
 Value = TypeVar("Value")
@@ -93,9 +92,8 @@ class ClientCalls:
         self._last_number = 0
         # All calls live equally long: the first one is the next to expire.
         self._waiting: _Table[_Call] = _Table()
-        self._places = SharedPlaces(WAITING_MAX)
-        self._bytes = SharedPlaces(BYTES_MAX)
-        """Both by the address of who is asked: whoever never answers keeps few others from being asked."""
+        self._budget = Budget("answers of clients", WAITING_MAX, WAITING_BYTES_MAX)
+        """By the address of who is asked: whoever never answers keeps nobody else from being asked."""
         self._relayed: _Table[str] = _Table()
 
     def call(
@@ -115,14 +113,8 @@ class ClientCalls:
         self._last_number = (self._last_number + 1) & 0xFF_FFFF
         opaque = self._opaque_base | self._last_number
         question = encode(request(code, header, body, opaque=opaque))
-        address, size = connection.address, waiting_bytes(asker)
-        if not (self._places.has_room(address) and self._bytes.has_room(address, size)):
-            raise OverloadedError(
-                f"{self._places.taken} questions of {self._bytes.taken} bytes wait for answers of clients"
-            )
-        self._places.take(address)
-        self._bytes.take(address, size)
-        self._waiting.put(connection, opaque, _Call(address, self._time.now_ns + TIMEOUT_NS, done, size))
+        self._budget.take(connection, asker)
+        self._waiting.put(connection, opaque, _Call(connection, asker, self._time.now_ns + TIMEOUT_NS, done))
         self._plan_expiry()
         connection.send(question)
 
@@ -136,8 +128,7 @@ class ClientCalls:
         return self._relayed.pop(connection, answer.opaque)
 
     def _end(self, call: "_Call", answer: RemotingCommand | None) -> None:
-        self._places.give_back(call.address)
-        self._bytes.give_back(call.address, call.size)
+        self._budget.give_back(call.connection, call.asker)
         call.done(answer)
 
     def relayed(self, connection: Connection, opaque: int, asking: str) -> None:

@@ -14,6 +14,7 @@ from broker.node.client_calls import ClientCalls
 from broker.node.held_requests import HeldRequests
 from broker.node.relayed_clients import RelayedClients
 from broker.node.request_states import DOUBT_NS, ONCE, Event, State, WaitingRequest
+from broker.node.unsent_forwards import UnsentForwards
 from broker.peers.protocol import ClientGone, Forward, NotDone, PeerProtocolError, Relay, encode_frame
 from broker.remoting.codes import FLAG_ONE_WAY, ResponseCode
 from broker.remoting.command import RemotingCommand, encode_head, response
@@ -32,7 +33,7 @@ from broker.statistics.events import Events
 log = structlog.get_logger("trivet.node")
 
 FORWARDED_MAX: Final = 20_000
-FORWARDED_BYTES_MAX: Final = 32 * 1024 * 1024
+FORWARDED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Forwarded requests that wait for the leader's response, pulls that it holds for a minute among them, and how much may
 wait for the link to take it."""
 
@@ -82,6 +83,8 @@ class Forwarding:
         self._next_number = 0
         self._places = SharedPlaces(FORWARDED_MAX)
         """Of the requests in `waiting` of all clients."""
+        self._unsent: dict[str, UnsentForwards] = {}
+        """By node, what is for it."""
         self._doubted: dict[WaitingRequest, _Client] = {}
         """The requests that are DOUBTED; the first ends first, as all have equally long."""
         self._doubt_ends = time.add_deadline(self._end_doubts)
@@ -112,7 +115,7 @@ class Forwarding:
         for request in list(client.waiting.values()):
             self._happens(client, request, Event.CLIENT_GONE)
         if client.known_to is not None:
-            self._send_to(client.known_to, ClientGone(client.number))
+            self._send_gone(client.known_to, client)
 
     # ------------------------------------------------------------------ a request that this node does not handle
 
@@ -157,21 +160,18 @@ class Forwarding:
                 f"opaque {command.opaque} is that of a request which is not answered yet; nothing was done",
             )
             return
-        if (
-            not self._places.has_room(client.address)
-            or replica.links[leader].unsent_bytes > FORWARDED_BYTES_MAX
-        ):
+        try:
+            is_sent = self._places.has_room(client.address) and self._send(leader, client, command)
+        except ValueError as error:  # with every field written out it has become longer than a frame may be
+            reply(connection, command, ResponseCode.MESSAGE_ILLEGAL, str(error))
+            return
+        if not is_sent:
             reply(
                 connection,
                 command,
                 ResponseCode.SYSTEM_BUSY,
                 "[OVERLOAD]too many requests wait for the leader",
             )
-            return
-        try:
-            self._send(leader, client, command)
-        except ValueError as error:  # with every field written out it has become longer than a frame may be
-            reply(connection, command, ResponseCode.MESSAGE_ILLEGAL, str(error))
             return
         if not command.is_one_way:
             client.waiting[command.opaque] = WaitingRequest(
@@ -181,7 +181,10 @@ class Forwarding:
         client.known_to = leader
 
     def forward_copy(self, connection: Connection, command: RemotingCommand) -> None:
-        """Tells the leader, too, if it is another node, and expects no response: this node answers the client."""
+        """Tells the leader, too, if it is another node, and expects no response: this node answers the client.
+
+        Where there is no room for it the leader is not told: heartbeats come again, and who has left falls silent.
+        """
         leader = self._replica.leader
         client = self._by_connection.get(connection)
         if leader is None or leader == self._replica.node_id or client is None:
@@ -201,21 +204,39 @@ class Forwarding:
         self._send(leader, client, copy)
 
     def pass_response_on(self, asking: str, connection: Connection, answer: RemotingCommand) -> None:
-        """Sends a client's response to the node that has asked it; one that is too long for that as a refusal."""
+        """Sends a client's response to the node that has asked it; one that is too long for that as a refusal.
+
+        Where there is no room for it, it is as if the client had not answered.
+        """
         client = self._by_connection[connection]
         try:
             self._send(asking, client, answer)
         except ValueError as error:
             self._send(asking, client, response(answer, ResponseCode.SYSTEM_ERROR, str(error)))
 
-    def _send(self, leader: str, client: _Client, command: RemotingCommand) -> None:
-        frame = b"".join((encode_head(command, len(command.body)), command.body))
-        self._send_to(leader, Forward(client.number, client.connection.host, self._replica.term, frame))
+    def _send(self, node: str, client: _Client, command: RemotingCommand) -> bool:
+        """Sends what is of a client to another node. Returns False, and sends nothing, where too much that is of the
+        client's address waits for the link already.
 
-    def _send_to(self, node: str, frame: Forward | ClientGone) -> None:
+        Raises `ValueError` for what is longer than a frame may be.
+        """
+        link = self._replica.links.get(node)
+        if link is None:
+            return True  # it is lost, as all that is on the way there
+        unsent = self._unsent.get(node)
+        if unsent is None:
+            unsent = self._unsent[node] = UnsentForwards(FORWARDED_BYTES_MAX)
+        if not unsent.has_room(link, client.address, len(command.body)):
+            return False
+        frame = b"".join((encode_head(command, len(command.body)), command.body))
+        link.send(*encode_frame(Forward(client.number, client.connection.host, self._replica.term, frame)))
+        unsent.queued(client.address, len(frame))
+        return True
+
+    def _send_gone(self, node: str, client: _Client) -> None:
         link = self._replica.links.get(node)
         if link is not None:
-            link.send(*encode_frame(frame))
+            link.send(*encode_frame(ClientGone(client.number)))
 
     # ------------------------------------------------------------------ what happens to a request that waits
 
@@ -408,6 +429,6 @@ class Forwarding:
             self.refuse_outside(request.connection, request.command)
         for client in self._by_number.values():
             if client.known_to is not None:
-                self._send_to(client.known_to, ClientGone(client.number))
+                self._send_gone(client.known_to, client)
         for client, request in self._all_waiting():
             self._happens(client, request, Event.OUTSIDE)

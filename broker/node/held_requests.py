@@ -9,8 +9,8 @@ from broker.remoting.command import RemotingCommand
 from broker.requests.budget import Budget
 from broker.requests.connection import Connection
 
-HELD_REQUESTS_MAX: Final = 2_000
-HELD_BYTES_MAX: Final = 32 * 1024 * 1024
+HELD_REQUESTS_MAX: Final = 4_000
+HELD_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 class HeldRequests:
@@ -30,7 +30,7 @@ class HeldRequests:
 
     def hold(self, connection: Connection, command: RemotingCommand, now_ns: int) -> None:
         """Holds a request. Raises `OverloadedError`."""
-        self._budget.take(command)
+        self._budget.take(connection, command)
         self._counts[connection] = self._counts.get(connection, 0) + 1
         self.waiting.append(WaitingRequest(connection, command, now_ns, State.HELD))
 
@@ -75,7 +75,7 @@ class HeldRequests:
         return taken
 
     def _removed(self, request: WaitingRequest) -> None:
-        self._budget.give_back(request.command)
+        self._budget.give_back(request.connection, request.command)
         self._counts[request.connection] -= 1
         if not self._counts[request.connection]:
             del self._counts[request.connection]

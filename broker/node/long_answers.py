@@ -43,7 +43,7 @@ class LongAnswers:
                     reply(connection, command, ResponseCode.SUCCESS, remark, body=written)
                     break
                 if not is_long and self._is_writing:
-                    self._budget.take(command)
+                    self._budget.take(connection, command)
                     self._waiting.append((connection, command))
                     return
                 self._is_writing = is_long = True
@@ -61,6 +61,6 @@ class LongAnswers:
         self._is_writing = False
         while self._waiting and not self._is_writing:
             connection, command = self._waiting.popleft()
-            self._budget.give_back(command)
+            self._budget.give_back(connection, command)
             if self._requests.is_connected(connection):
                 self._requests.resumed(connection, command)

@@ -49,7 +49,7 @@ class LongRequests:
     def wait_behind_batch(self, connection: Connection, command: RemotingCommand) -> None:
         """Keeps a request of which nothing was done until the batch that is under way is over; or refuses it."""
         try:
-            self._budget.take(command)
+            self._budget.take(connection, command)
         except OverloadedError as error:
             refuse(connection, command, error)
             return
@@ -65,7 +65,7 @@ class LongRequests:
             if leadership.batches.under_way is not None:
                 break
             connection, command = waiting.popleft()
-            self._budget.give_back(command)
+            self._budget.give_back(connection, command)
             if self._is_connected(connection):
                 self._resumed(connection, command)
         leadership.others_first = bool(waiting)

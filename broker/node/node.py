@@ -319,11 +319,11 @@ class Node:
         """
 
         def end(go_on: Callable[[], None]) -> None:
-            self._behind_barrier.give_back(command)
+            self._behind_barrier.give_back(connection, command)
             go_on()
 
         try:
-            self._behind_barrier.take(command)
+            self._behind_barrier.take(connection, command)
         except OverloadedError as error:
             refuse(connection, command, error)
             return
@@ -333,7 +333,7 @@ class Node:
                 lambda: end(lambda: self._forwarding.forward(connection, command)),
             )
         except NotServingError:
-            self._behind_barrier.give_back(command)
+            self._behind_barrier.give_back(connection, command)
             raise
 
     # ------------------------------------------------------------------ peers

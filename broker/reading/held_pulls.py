@@ -50,8 +50,8 @@ CONDITIONS_LENGTH_MAX: Final = 2_000_000
 takes up to 0.15 s then."""
 
 HELD_BYTES_MAX: Final = 256 * 1024 * 1024
-"""The memory of all pulls that are held, each some 1 KiB for RocketMQ's clients. Of it no address gets more than it
-leaves to others: anybody could send pulls as long as frames may be."""
+"""The memory of all pulls that are held, each some 1 KiB for RocketMQ's clients: anybody could send pulls as long as
+frames may be."""
 
 _PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
@@ -61,6 +61,7 @@ class HeldPull:
 
     __slots__ = (
         "access",
+        "address",
         "asked_offset",
         "command",
         "condition_length",
@@ -85,6 +86,7 @@ class HeldPull:
         since_ns: int,
     ) -> None:
         self.connection = connection
+        self.address = connection.address
         self.command = command
         self.size = waiting_bytes(command)
         """The memory that it takes, roughly."""
@@ -137,10 +139,11 @@ class HeldPulls:
         self._by_connection: dict[Connection, dict[HeldPull, None]] = {}
         self._deadlines: list[tuple[int, int, HeldPull]] = []
         """A heap of (when its time is over in ns, number, pull); its first is not done."""
-        self._count = 0
-        self._conditions_length = 0
+        self._places = SharedPlaces(settings.current.limits.max_held_pulls)
+        self._conditions = SharedPlaces(CONDITIONS_LENGTH_MAX)
         self._bytes = SharedPlaces(HELD_BYTES_MAX)
-        stats.pulls_held = lambda: self._count
+        """What the pulls in the tables take, by address."""
+        stats.pulls_held = lambda: self._places.taken
         self._sequence = 0
         self._deadline = time.add_deadline(self._time_over)
         listeners.arrivals.append(self._wake)
@@ -153,11 +156,11 @@ class HeldPulls:
 
     def has_room(self, connection: Connection, wanted: Filter) -> bool:
         """Tells whether one more may be held (`limits.max_held_pulls`), however long it is."""
-        length = wanted.length if isinstance(wanted, SqlFilter) else 0
+        address = connection.address
         return (
-            self._count < self._settings.current.limits.max_held_pulls
-            and self._conditions_length + length <= CONDITIONS_LENGTH_MAX
-            and self._bytes.has_room(connection.address)
+            self._places.has_room(address)
+            and (not isinstance(wanted, SqlFilter) or self._conditions.has_room(address, wanted.length))
+            and self._bytes.has_room(address)
         )
 
     def hold(
@@ -171,9 +174,10 @@ class HeldPulls:
         held.deadline_ns = held.since_ns + suspend_ms * 1_000_000
         self._by_queue.setdefault((header.topic, header.queue_id), {})[held] = None
         self._by_connection.setdefault(connection, {})[held] = None
-        self._count += 1
-        self._conditions_length += held.condition_length
-        self._bytes.take(connection.address, held.size)
+        self._places.take(held.address)
+        if held.condition_length:
+            self._conditions.take(held.address, held.condition_length)
+        self._bytes.take(held.address, held.size)
         self._sequence += 1
         heapq.heappush(self._deadlines, (held.deadline_ns, self._sequence, held))
         self._deadline.due_ns = min(self._deadline.due_ns, held.deadline_ns)
@@ -331,14 +335,14 @@ class HeldPulls:
             return
         by_queue, self._by_queue = self._by_queue, {}
         self._by_connection.clear()
-        self._count = self._conditions_length = 0
-        self._bytes = SharedPlaces(HELD_BYTES_MAX)
         self._deadlines.clear()
         self._deadline.due_ns = NEVER
         for waiting in by_queue.values():
             for held in waiting:
-                if not held.done and not isinstance(held.connection, RelayedConnection):
-                    self._hand_on(held)
+                if not held.done:
+                    self._leave_places(held)
+                    if not isinstance(held.connection, RelayedConnection):
+                        self._hand_on(held)
 
     def _disconnected(self, connection: Connection) -> None:
         for held in list(self._by_connection.get(connection, ())):
@@ -356,20 +360,25 @@ class HeldPulls:
         """Takes a pull out of all tables but `_by_queue`, which the caller is looking at."""
         assert not held.done, "a pull ends once"
         held.done = True
-        self._count -= 1
-        self._conditions_length -= held.condition_length
-        self._bytes.give_back(held.connection.address, held.size)
+        self._leave_places(held)
         others = self._by_connection[held.connection]
         del others[held]
         if not others:
             del self._by_connection[held.connection]
-        assert (self._count == 0) == (not self._by_connection), "the tables agree"
-        assert self._count or not (self._conditions_length or self._bytes.taken), "of pulls that are held"
+        count = self._places.taken
+        assert (count == 0) == (not self._by_connection), "the tables agree"
+        assert count or not (self._conditions.taken or self._bytes.taken), "of pulls that are held"
         if held.deadline_ns <= self._deadline.due_ns:
             deadlines = self._deadlines
             while deadlines and deadlines[0][2].done:
                 heapq.heappop(deadlines)
             self._deadline.due_ns = deadlines[0][0] if deadlines else NEVER
+
+    def _leave_places(self, held: HeldPull) -> None:
+        self._places.give_back(held.address)
+        if held.condition_length:
+            self._conditions.give_back(held.address, held.condition_length)
+        self._bytes.give_back(held.address, held.size)
 
 
 def _rests_on_heartbeats_of(command: RemotingCommand, group: str) -> bool:

@@ -109,7 +109,7 @@ class PullProcessor:
         if self._checks.is_filtered_by_sql(header):
             if self._filtered_by[connection] >= _FILTERED_PULLS_EACH:
                 raise OverloadedError(f"{_FILTERED_PULLS_EACH} pulls with conditions of this connection wait")
-            self._filtered.take(command)
+            self._filtered.take(connection, command)
             self._filtered_by[connection] += 1
             return self._pull_in_own_turn(connection, command, header)
         self._pull(connection, command, header)
@@ -122,7 +122,7 @@ class PullProcessor:
             yield
             yield from self._checks.parse_in_steps(header)
         finally:
-            self._filtered.give_back(command)
+            self._filtered.give_back(connection, command)
             self._filtered_by[connection] -= 1
             if not self._filtered_by[connection]:
                 del self._filtered_by[connection]

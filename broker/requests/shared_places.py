@@ -1,27 +1,34 @@
-"""Places in which requests wait, or the bytes that these take, of which nobody gets more than he leaves to others.
+"""Places in which requests wait, or the bytes that these take, of which no address keeps the others out.
 
-With a bound alone the first that fills all places keeps everybody else out for as long as he likes. So an address gets
-what it wants only if it then has no more than were free: one alone has half of them, and a second one half of what is
-left.
+With a bound alone, the first that fills all places keeps everybody else out for as long as he likes. So the second half
+of the places is for those who have little. Up to the first half everybody gets what he wants: an address alone has all
+of that, however many clients are behind it. Beyond it, with k addresses that have places (who asks counted), an address
+gets what it wants only if it then has no more than a k-th of what was free. So a second address finds a third of that
+half, whatever the first has, and after k addresses that take all they get 1/(k+1) of all places is free. Who is let in
+is never sent away for another: what he waits for may have begun.
 """
 
 from typing import Final
 
 
 class SharedPlaces:
-    """`count` places, and who has how many of them."""
+    """`most` places, and who has how many of them."""
 
-    __slots__ = ("_count", "_of", "taken")
+    __slots__ = ("_half", "_most", "_of", "taken")
 
-    def __init__(self, count: int) -> None:
-        self._count: Final = count
+    def __init__(self, most: int) -> None:
+        self._most: Final = most
+        self._half: Final = most // 2
         self._of: dict[str, int] = {}
         """By address; never 0."""
         self.taken = 0
 
     def has_room(self, address: str, wanted: int = 1) -> bool:
         """Tells whether somebody who has connected from there may have so many more."""
-        return self._of.get(address, 0) + wanted <= self._count - self.taken
+        if self.taken + wanted <= self._half:
+            return True
+        addresses = len(self._of) + (address not in self._of)
+        return (self._of.get(address, 0) + wanted) * addresses <= self._most - self.taken
 
     def take(self, address: str, wanted: int = 1) -> None:
         """Notes that places are taken; `has_room` was asked."""

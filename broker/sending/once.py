@@ -148,7 +148,7 @@ class OnceSends:
         key = _first_key(command, header, properties)
         name = (header.topic, key)
         decision = self._decisions.get(name)
-        self._budget.take(command)
+        self._budget.take(connection, command)
         if decision is not None:
             decision.others.append((connection, command))
             return False
@@ -241,8 +241,8 @@ class OnceSends:
     def _forget(self, decision: "_Decision") -> list[tuple[Connection, RemotingCommand]]:
         """Ends a decision, and returns the attempts that have waited for it."""
         del self._decisions[decision.topic, decision.key]
-        for command in (decision.command, *(command for _, command in decision.others)):
-            self._budget.give_back(command)
+        for connection, command in ((decision.connection, decision.command), *decision.others):
+            self._budget.give_back(connection, command)
         return list(decision.others)
 
     # ------------------------------------------------------------------ looking up

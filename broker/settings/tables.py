@@ -233,7 +233,7 @@ class LimitSettings(SettingsTable, frozen=True):
     max_pending_proposal_bytes: Annotated[int, Meta(ge=1024 * 1024)] = 64 * 1024 * 1024
     """Bytes of the messages awaiting commit; beyond it, SYSTEM_BUSY."""
     max_held_pulls: Positive = 100_000
-    """pullThreadPoolQueueCapacity: pulls parked by long polling."""
+    """pullThreadPoolQueueCapacity: pulls parked by long polling, at most half of them of one address alone."""
     max_topics: Positive = 20_000
     """Topics, the broker's own and those of retries and dead letters counted; beyond it none is created."""
     max_groups: Positive = 8_000

@@ -53,18 +53,18 @@ class NewTopics:
         """
         topic = header.topic
         if topic in self._waiting:
-            self._budget.take(command)
+            self._budget.take(connection, command)
             self._waiting[topic].append((connection, command))
             return
         config = self._config_of(header)
 
         def end(go_on: Callable[[Connection, RemotingCommand], None]) -> None:
             for waiting_connection, waiting_command in self._waiting.pop(topic):
-                self._budget.give_back(waiting_command)
+                self._budget.give_back(waiting_connection, waiting_command)
                 go_on(waiting_connection, waiting_command)
 
         # The budget counts what waits. A command that cannot be proposed leaves nothing waiting.
-        self._budget.take(command)
+        self._budget.take(connection, command)
         try:
             self._creations.propose(
                 [PutTopic(config, self._time.wall_ms, if_absent=True)],
@@ -73,12 +73,12 @@ class NewTopics:
                 lambda: end(self._requests.forward),
             )
         except TooManyError as error:
-            self._budget.give_back(command)
+            self._budget.give_back(connection, command)
             raise RequestError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, and is not created: {error}"
             ) from error
         except BaseException:
-            self._budget.give_back(command)
+            self._budget.give_back(connection, command)
             raise
         self._waiting[topic] = [(connection, command)]
 

@@ -287,3 +287,19 @@ def test_long_registrations_that_wait_are_bounded() -> None:
         rig.sessions.clients.open[connection].received(registration(30_000, f"10.0.0.{number}:1"))
     (answer,) = FrameDecoder().feed(b"".join(connections[2].take()))
     assert answer.code == ResponseCode.SYSTEM_BUSY
+
+
+def test_long_registrations_of_one_address_leave_room_to_those_of_another() -> None:
+    """Brokers, and whoever may be taken for one, could keep all other brokers from registering."""
+    rig = Rig()
+    rig.sessions._budget = Budget("registrations of other brokers", 4)
+    crowd = [rig.connect(f"10.0.0.1:{number}") for number in range(5)]
+    other = rig.connect("10.0.0.2:1")
+    for number, connection in enumerate((*crowd, other)):
+        rig.sessions.clients.open[connection].received(registration(10_000, f"10.0.0.{number}:1"))
+    while rig.sessions.has_more:
+        rig.sessions.step()
+    (answer,) = FrameDecoder().feed(b"".join(other.take()))
+    assert answer.code == ResponseCode.SUCCESS
+    codes = [FrameDecoder().feed(b"".join(connection.take()))[0].code for connection in crowd]
+    assert codes == 3 * [ResponseCode.SUCCESS] + 2 * [ResponseCode.SYSTEM_BUSY]

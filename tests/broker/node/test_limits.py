@@ -788,7 +788,8 @@ def test_questions_that_wait_for_a_confirmed_leader(group: Group) -> None:
     group.partition(leader)
     question = {"topic": "T", "queueId": 0}
     opaques = [
-        client.start_call(RequestCode.GET_MAX_OFFSET, question, bytes(1000)) for _ in range(REQUESTS_MAX + 10)
+        client.start_call(RequestCode.GET_MAX_OFFSET, question, bytes(1000))
+        for _ in range(REQUESTS_MAX // 2 + 10)
     ]
     busy = [client.answers[opaque] for opaque in opaques if opaque in client.answers]
     group.settle()

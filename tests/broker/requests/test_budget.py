@@ -5,24 +5,51 @@ from __future__ import annotations
 import pytest
 
 from broker.remoting.codes import RequestCode
-from broker.remoting.command import JSON, ROCKETMQ, encode, request
+from broker.remoting.command import JSON, ROCKETMQ, RemotingCommand, encode, request
 from broker.remoting.frame import whole_commands
 from broker.requests.budget import Budget
+from broker.requests.connection import Connection, Outgoing
 from broker.requests.errors import OverloadedError
 
 
 @pytest.mark.parametrize("serialization", [JSON, ROCKETMQ])
 def test_headers_count_and_are_given_back_whatever_becomes_of_them(serialization: int) -> None:
-    budget = Budget("something", bytes_max=1_000_000)
+    budget, client = Budget("something", bytes_max=1_600_000), Connection(Outgoing(), "10.0.0.1:1")
     one = request(
         RequestCode.SEND_MESSAGE, {"properties": "x" * 200_000}, b"x" * 100, serialization=serialization
     )
     commands = whole_commands(encode(one) * 5)
     for _ in range(3):
         for command in commands[:4]:
-            budget.take(command)
+            budget.take(client, command)
         with pytest.raises(OverloadedError):
-            budget.take(commands[4])
+            budget.take(client, commands[4])
         for command in commands[:4]:
             assert command.fields, "which makes another header of it"
-            budget.give_back(command)
+            budget.give_back(client, command)
+
+
+@pytest.mark.parametrize("bound", ["requests", "bytes"])
+def test_one_address_that_takes_all_leaves_room_to_another(bound: str) -> None:
+    """Whoever filled a budget kept everybody else out."""
+    most = {"requests_max": 20} if bound == "requests" else {"bytes_max": 20 * 1512}
+    budget = Budget("something", **most)
+    greedy = [Connection(Outgoing(), f"10.0.0.1:{port}") for port in range(3)]
+    other = Connection(Outgoing(), "10.0.0.2:1")
+    commands = [request(RequestCode.SEND_MESSAGE, None, bytes(1000)) for _ in range(30)]
+    taken: list[tuple[Connection, RemotingCommand]] = []
+    for number, command in enumerate(commands):
+        try:
+            budget.take(greedy[number % 3], command)
+        except OverloadedError:
+            continue
+        taken.append((greedy[number % 3], command))
+    assert len(taken) == 10, "alone an address has half, whatever number of connections it has"
+    for command in commands[:3]:
+        budget.take(other, command)
+    with pytest.raises(OverloadedError):
+        budget.take(other, commands[3])
+    for connection, command in (*taken, *((other, command) for command in commands[:3])):
+        budget.give_back(connection, command)
+    for command in commands[:10]:
+        budget.take(other, command)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from broker.requests.shared_places import SharedPlaces
 
 
@@ -14,12 +16,45 @@ def taken(places: SharedPlaces, address: str) -> int:
     return count
 
 
-def test_nobody_gets_more_than_he_leaves() -> None:
+def test_the_first_half_is_for_whoever_comes_and_the_second_for_those_who_have_little() -> None:
     places = SharedPlaces(1000)
-    assert [taken(places, address) for address in "abc"] == [500, 250, 125]
-    assert places.taken == 875
-    assert places.has_room("d")
+    assert [taken(places, address) for address in "abc"] == [500, 167, 83]
     assert not places.has_room("a")
+    assert places.has_room("d", 62), "a fourth of what is left"
+    assert not places.has_room("d", 63)
+
+
+def test_in_the_first_half_nobody_is_counted() -> None:
+    """As long as there is enough for all nobody is limited by how many others there are."""
+    places = SharedPlaces(1000)
+    for number in range(100):
+        places.take(f"small {number}")
+    assert taken(places, "large") == 400
+    assert all(places.has_room(f"small {number}") for number in range(100))
+
+
+def test_a_hundred_addresses_that_take_all_they_get_leave_room_to_the_next() -> None:
+    """With half of what was left for each, fourteen had all of twenty thousand."""
+    places = SharedPlaces(40_000)
+    for number in range(100):
+        assert taken(places, str(number)) > 0
+    assert places.has_room("next", 3)
+
+
+def test_there_are_never_more_than_there_are() -> None:
+    chance = random.Random(1)
+    for most in (1, 2, 3, 10, 1000):
+        places = SharedPlaces(most)
+        assert taken(places, "alone") == (most + 1) // 2
+        held = [("alone", 1)] * ((most + 1) // 2)
+        for _ in range(2000):
+            address, wanted = chance.choice("abcdefghij"), chance.randint(1, max(1, most // 20))
+            if places.has_room(address, wanted):
+                places.take(address, wanted)
+                held.append((address, wanted))
+            elif held:
+                places.give_back(*held.pop(chance.randrange(len(held))))
+            assert places.taken == sum(count for _, count in held) <= most
 
 
 def test_what_is_given_back_is_free_for_all() -> None:
@@ -27,7 +62,9 @@ def test_what_is_given_back_is_free_for_all() -> None:
     taken(places, "a")
     for _ in range(300):
         places.give_back("a")
-    assert (places.taken, taken(places, "b")) == (200, 400)
+    assert (places.taken, taken(places, "b")) == (200, 300)
+    places.give_back("a", 200)
+    assert (places.taken, taken(places, "b")) == (300, 200)
 
 
 def test_many_are_taken_at_once_where_as_many_are_free() -> None:
@@ -35,6 +72,6 @@ def test_many_are_taken_at_once_where_as_many_are_free() -> None:
     assert (places.has_room("a", 1000), places.has_room("a", 1001)) == (True, False)
     places.take("a", 400)
     assert (places.has_room("a", 200), places.has_room("a", 201)) == (True, False)
-    assert (places.has_room("b", 600), places.has_room("b", 601)) == (True, False)
+    assert (places.has_room("b", 300), places.has_room("b", 301)) == (True, False)
     places.give_back("a", 400)
     assert places.taken == 0

@@ -1,0 +1,58 @@
+"""Whose bytes wait for a link to another node: it takes what comes in its order, and one client's sends may fill it.
+
+The link says how much it has not sent yet, and not of whom. What is left is what was queued last.
+"""
+
+from collections import deque
+from typing import Final
+
+from broker.requests.connection import Buffer, Connection
+from broker.requests.shared_places import SharedPlaces
+
+_NOBODY: Final = ""
+"""Stands for whoever has queued what is not known of."""
+
+
+class UnsentForwards:
+    """What clients of this node have queued for one other node, by address."""
+
+    __slots__ = ("_counted", "_frames", "_link", "_most", "_outbox", "_outbox_bytes", "_shares")
+
+    def __init__(self, most: int) -> None:
+        """`most` bytes may wait."""
+        self._most = most
+        self._link: Connection | None = None
+        """The link by which the rest goes; another one whenever it is made anew."""
+        self._frames: deque[tuple[str, int]] = deque()
+        """(address, bytes) of what may not be sent yet, oldest first."""
+        self._shares = SharedPlaces(most)
+        self._outbox: list[Buffer] = []
+        self._counted = self._outbox_bytes = 0
+        """How many buffers of `_outbox` were looked at, and their bytes."""
+
+    def has_room(self, link: Connection, address: str, size: int) -> bool:
+        """Tells whether a client from that address may queue so many bytes on the link, as it is now."""
+        unsent = link.unsent_bytes + self._bytes_of_this_turn(link.outbox)
+        if link is not self._link:
+            self._link, self._shares = link, SharedPlaces(self._most)
+            self._frames.clear()
+            self.queued(_NOBODY, unsent)
+        frames, shares = self._frames, self._shares
+        # While those behind a frame are as long as all that is unsent, the frame itself has gone.
+        while frames and shares.taken - frames[0][1] >= unsent:
+            shares.give_back(*frames.popleft())
+        return shares.has_room(address, size)
+
+    def queued(self, address: str, size: int) -> None:
+        """Notes what was queued on that link; `has_room` was asked."""
+        self._frames.append((address, size))
+        self._shares.take(address, size)
+
+    def _bytes_of_this_turn(self, outbox: list[Buffer]) -> int:
+        """Counts what is in an outbox, each buffer once: it is another list in the next turn."""
+        if outbox is not self._outbox:
+            self._outbox, self._counted, self._outbox_bytes = outbox, 0, 0
+        new = outbox[self._counted :]
+        self._counted += len(new)
+        self._outbox_bytes += sum(map(len, new))
+        return self._outbox_bytes
