@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,14 @@ from spark_analysis.session import AnalysisUnavailableError, require_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks each test of this room that needs the session, as starting one costs more than most of them."""
+    room = Path(__file__).parent
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()) and item.path.is_relative_to(room):
+            item.add_marker(pytest.mark.spark)
 
 
 @pytest.fixture(scope="session")
