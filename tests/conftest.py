@@ -1,5 +1,6 @@
 """Options of the whole test suite, and what a failed test of it shows of the processes that it started."""
 
+import gc
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,17 @@ def rank(nodeid: str) -> int:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: rank(item.nodeid))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Imports make millions of objects, and hardly one goes: garbage is looked for behind them, and no more in them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
