@@ -128,3 +128,36 @@ def _bend(rng: random.Random, operations: list[Operation]) -> None:
         operations[index] = replace(one, values=(), first_offset=None, next_offset=one.offset)
     elif change == 3:
         del operations[index]
+
+
+def with_a_choice(rng: random.Random) -> dict[str, list[Operation]]:
+    """Two queues of few values; whoever has appended some of them did not say to which queue."""
+    queues: dict[str, list[Operation]] = {"t/": []}
+    for number in range(2):
+        listed = random_history(rng, size=4, values=3, batches=rng.random() < 0.3)
+        listed = [replace(one, op=one.op + 100 * number) for one in listed]
+        homeless = [one for one in listed if one.outcome == "info" and rng.random() < 0.8]
+        queues["t/"] += homeless
+        queues[f"t/{number}"] = [one for one in listed if one not in homeless]
+    return queues
+
+
+def without_acknowledgements(rng: random.Random) -> dict[str, list[Operation]]:
+    """Two queues of which only observers tell; what was appended, and mostly to which of them, nobody knows."""
+    queues: dict[str, list[Operation]] = {"t/": [], "t/0": [], "t/1": []}
+    for op in range(rng.randrange(1, 4)):
+        values = tuple(rng.sample("vwx", rng.choice([1, 1, 2])))
+        key = rng.choice(["t/", "t/", "t/0", "t/1"])
+        queues[key].append(Operation(op, "append", "info", rng.randrange(20), None, values=values))
+    for op in range(10, 10 + rng.randrange(2, 5)):
+        key, begin, offset = f"t/{op % 2}", rng.randrange(10, 20), rng.randrange(2)
+        end = begin + rng.randrange(8)
+        if rng.random() < 0.3:
+            one = Operation(op, "tail", "ok", begin, end, rng.randrange(1, 4))
+        else:
+            taken = tuple(rng.sample("vwx", rng.choice([1, 1, 2])))
+            one = Operation(
+                op, "read", "ok", begin, end, offset, offset, taken, next_offset=offset + len(taken)
+            )
+        queues[key].append(one)
+    return queues

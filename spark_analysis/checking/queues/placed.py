@@ -1,7 +1,7 @@
 """Appends of unknown outcome and the queues that they may stand in, as rows of the table that tasks settle.
 
 An append whose queue the broker was to choose (its key is ``topic/``) belongs to the queue where one of its values was
-seen, if any was. Where several queues show a value, they may want the same attempt (docs/checker.md, "Appends that
+seen, if any was. Where several queues show values of it, they may want the same attempt (docs/checker.md, "Appends that
 leave the queue to the broker"); where none does, it may have filled a hole anywhere in the topic.
 """
 
@@ -33,7 +33,7 @@ class Placed:
     """The attempts of all queues.
 
     ``rows``: tagged attempts; those of unknown queue are ``shared`` attempts of each queue with holes. ``disputed``:
-    rows of columns ``SETTLED`` about values that several queues show; None if there are none.
+    rows of columns ``SETTLED`` about appends that several queues may have; None if there are none.
     """
 
     rows: tuple[DataFrame, ...]
@@ -56,9 +56,9 @@ def placed(operations: DataFrame, seen: DataFrame, holes: DataFrame) -> Placed:
         found.select("op", "key").distinct(), ["op", "key"], "left_anti"
     )
     rows = tagged(own.unionByName(found), "attempt"), tagged(shared.select("key", "time_ns"), "shared")
-    several = (
-        homes.groupBy("topic", "value").agg(sf.count_distinct("key").alias("queues")).where("queues > 1")
-    )
+    # An append that several queues may have, by the same value or by different ones of a batch.
+    in_several = homes.groupBy("op").agg(sf.count_distinct("key").alias("queues")).where("queues > 1")
+    several = homeless.join(in_several, "op", "left_semi").select("topic", "value").distinct()
     return Placed(rows, _disputed(attempts, seen, holes, several) if several.limit(1).count() else None)
 
 
@@ -102,7 +102,7 @@ def _settled_ops(homeless: DataFrame, own: DataFrame, seen: DataFrame) -> DataFr
 
 
 def _disputed(attempts: DataFrame, seen: DataFrame, holes: DataFrame, several: DataFrame) -> DataFrame:
-    """Apply :func:`contested` to ``several``, the values of a topic that more than one of its queues shows."""
+    """Apply :func:`contested` to ``several``, the values of appends that more than one queue may have."""
     topic = sf.regexp_replace("key", "[^/]*$", "")
     topics = several.select("topic").distinct()
     of_topic = attempts.withColumn("topic", topic).join(topics, "topic", "left_semi")

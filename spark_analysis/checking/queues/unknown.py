@@ -180,25 +180,29 @@ def contested(
     have a value that it shows; but an attempt stands in one queue. The cases are those of docs/checker.md, "Appends
     that leave the queue to the broker".
     """
-    batches: dict[int, dict[int, Hashable]] = defaultdict(dict)
+    batches: dict[int, list[Hashable]] = defaultdict(list)
     supply: dict[Hashable, list[Attempt]] = defaultdict(list)
-    for attempt in attempts.get(topic, ()):
-        batches[attempt.op][attempt.index] = attempt.value
+    for attempt in sorted(attempts.get(topic, ()), key=lambda one: one.index):
+        batches[attempt.op].append(attempt.value)
         supply[attempt.value].append(attempt)
-    own: dict[tuple[str, Hashable], list[int]] = defaultdict(list)
+    own: dict[tuple[str, Hashable], list[Attempt]] = defaultdict(list)
     for queue, listed in attempts.items():
         for attempt in listed:
             if queue != topic and attempt.value in supply:
-                own[queue, attempt.value].append(attempt.invoke_ns)
+                own[queue, attempt.value].append(attempt)
     holed = frozenset(with_holes)
     found: list[tuple[str, Finding, bool]] = []
-    for value, by_queue in _shown(supply, seen).items():
+    shown = _shown(supply, seen)
+    wanted: dict[Hashable, dict[str, _Need]] = {}
+    for value, by_queue in shown.items():
         deadline_ns = min(one.deadline_ns for places in by_queue.values() for one in places)
         needs = {
             queue: _need(len(places), own[queue, value], deadline_ns) for queue, places in by_queue.items()
         }
-        rivals = sorted(queue for queue, need in needs.items() if need.most)
+        wanted[value] = needs
         count = len(supply[value])
+        # What a queue does not need for this value it may take for a hole.
+        rivals = sorted(queue for queue, need in needs.items() if need.most or queue in holed)
         if len(rivals) < 2 or any(need.least > count for need in needs.values()):
             continue  # 1.: nobody else wants these attempts, or one queue shows by itself that they are too few
         finding = Finding("duplicate-value", min(one.position for one in by_queue[rivals[-1]]))
@@ -208,11 +212,20 @@ def contested(
         makes_no_difference = (
             all(one.invoke_ns <= deadline_ns for one in supply[value])
             and sum(need.most for need in needs.values()) <= count
-            and len({tuple(sorted(batches[one.op].items())) for one in supply[value]}) == 1
+            and len({tuple(batches[one.op]) for one in supply[value]}) == 1
             and holed.isdisjoint(rivals)
         )
         if not makes_no_difference:
             found.append((rivals[-1], finding, True))  # 4.; in 3. the answers of the queues stand
+    for batch in set(map(tuple, batches.values())):
+        # 5.: the queues that show its values may be others for each value.
+        needs_of = [(queue, value, need) for value in batch for queue, need in wanted.get(value, {}).items()]
+        bound = {queue for queue, value, need in needs_of if need.least and len(supply[value]) == 1}
+        rivals = sorted({queue for queue, _, need in needs_of if need.most or queue in holed})
+        if len(rivals) > 1 and not any(set(rivals) <= wanted.get(value, {}).keys() for value in batch):
+            last = max(bound) if len(bound) > 1 else rivals[-1]
+            position = min(one.position for value in batch for one in shown[value].get(last, ()))
+            found.append((last, Finding("duplicate-value", position), len(bound) < 2))
     return found
 
 
@@ -223,10 +236,10 @@ class _Need(NamedTuple):
     most: int
 
 
-def _need(places: int, own: Sequence[int], deadline_ns: float) -> _Need:
-    """``own``: when attempts that name the queue were invoked. At best all of them fit, at worst those that fit at
-    every place of every queue."""
-    fit_everywhere = sum(time_ns <= deadline_ns for time_ns in own)
+def _need(places: int, own: Sequence[Attempt], deadline_ns: float) -> _Need:
+    """``own``: attempts that name the queue. At best all of them fit, at worst those that fit at every place of every
+    queue: none that is bound to what stands beside it."""
+    fit_everywhere = sum(one.invoke_ns <= deadline_ns and one.size == 1 for one in own)
     return _Need(max(0, places - len(own)), max(0, places - fit_everywhere))
 
 

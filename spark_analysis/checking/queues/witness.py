@@ -7,13 +7,14 @@ unknown outcome that had effect is placed likewise: its invocation is a lower bo
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
-from spark_analysis.checking.queues.attempts import Placement
+from spark_analysis.checking.queues.attempts import Attempt, Placement
 from spark_analysis.checking.queues.knowledge import Operation, sweep
 from spark_analysis.checking.queues.reference import (
     Swept,
@@ -61,32 +62,43 @@ def queue_steps(
     tried = {key: attempts_of(operations) for key, operations in queues.items()}
     attempts, _ = placed_attempts(tried, swept)
     homeless = {one.op for key, listed in tried.items() if key.endswith("/") for one in listed}
-    shown = Counter(
-        (key.rpartition("/")[0], value)
-        for key, one in swept.items()
-        for value in {seen.value for seen in one.seen}
-    )
+    in_several = {
+        op
+        for op, homes in Counter(
+            op for listed in attempts.values() for op in homeless & {one.op for one in listed}
+        ).items()
+        if homes > 1
+    }
     invoked = {one.op: one.invoke_ns for listed in queues.values() for one in listed}
     values = {(one.op, one.index): str(one.value) for listed in tried.values() for one in listed}
     used: set[int] = set()
     steps = []
     for key, one in swept.items():
-        topic = key.rpartition("/")[0]
-        mine = [
-            # Where several queues show a value, each of these attempts fits every place: what is the queue's own
-            # must be taken first.
-            replace(each, invoke_ns=_BEFORE_ALL)
-            if each.op in homeless and shown[topic, each.value] > 1
-            else each
-            for each in attempts.get(key, ())
-            if each.op not in used
-        ]
-        placed = place(mine, one.seen, one.holes)
+        mine = [each for each in attempts.get(key, ()) if each.op not in used]
+        # What other queues may need is left to them if it can be; else what is the queue's own is taken first.
+        sure = [each for each in mine if each.op not in in_several]
+        placed = place(sure, one.seen, one.holes) if len(sure) < len(mine) else None
+        if placed is None:
+            placed = place(_own_first(mine, one, in_several), one.seen, one.holes)
         if placed is None:
             return None
         used |= homeless & {op for op, _ in placed.values()}
         steps.append(_steps(key, queues[key], one, placed, invoked, values, sparse=sparse))
     return steps
+
+
+def _own_first(mine: Sequence[Attempt], queue: Swept, in_several: Set[int]) -> list[Attempt]:
+    """The attempts, such that :func:`place`, which takes the latest that fits, takes those of several queues last.
+
+    They must fit wherever their value stands, then. Where they do not, or might fill a hole, no other queue needs them.
+    """
+    earliest = {one.value: one.deadline_ns for one in reversed(queue.seen)}
+    return [
+        replace(each, invoke_ns=_BEFORE_ALL)
+        if each.op in in_several and not queue.holes and each.invoke_ns <= earliest.get(each.value, math.inf)
+        else each
+        for each in mine
+    ]
 
 
 def _steps(

@@ -26,7 +26,7 @@ from tests.spark_analysis.checking.test_kafka_transactions import random_queues
 from tests.spark_analysis.checking.test_raft_invariants import as_rows as event_rows
 from tests.spark_analysis.checking.test_registers import random_accesses
 from tests.spark_analysis.crowds import Crowd, homeless, of_its_own
-from tests.spark_analysis.histories import random_history
+from tests.spark_analysis.histories import random_history, without_acknowledgements
 from tests.spark_analysis.log_mutations import CATALOGUE_MUTATIONS, LOG_MUTATIONS, good_history
 from tests.spark_analysis.notation import rows as notation_rows
 from tests.spark_analysis.raft_mutations import RAFT_MUTATIONS, good_events
@@ -61,6 +61,14 @@ def crowd(seed: int) -> Crowd:
             settled, away = homeless(rng, history)
             made.add(f"home-{number}/{queue}", settled)
             made.add(f"home-{number}/", away)
+    for number in range(200):
+        first_op = 100_000 * len(made.operations)
+        for key, operations in without_acknowledgements(random.Random(seed + number)).items():
+            made.add(
+                key.replace("t", f"unacknowledged-{number}"),
+                of_its_own(operations, f"{number}"),
+                first_op=first_op,
+            )
     for number, mutation in enumerate([None, *LOG_MUTATIONS, *CATALOGUE_MUTATIONS] * 3):
         rng = random.Random(seed + number)
         history = good_history(rng, 60)

@@ -17,7 +17,7 @@ from spark_analysis.checking.queues.knowledge import Operation
 from spark_analysis.checking.queues.reference import check_queue, check_queues
 from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
 from tests.spark_analysis.brute_force import is_linearizable
-from tests.spark_analysis.histories import random_history
+from tests.spark_analysis.histories import random_history, with_a_choice, without_acknowledgements
 
 
 def agree(seed: int, *, sparse: bool = False, **options: object) -> str:
@@ -124,18 +124,6 @@ def test_queues_with_gaps_are_decided_exactly(seed: int) -> None:
     assert agree(seed, values=3, sparse=True, size=5) != UNDECIDED
 
 
-def with_a_choice(rng: random.Random) -> dict[str, list[Operation]]:
-    """Two queues of few values; whoever has appended some of them did not say to which queue."""
-    queues: dict[str, list[Operation]] = {"t/": []}
-    for number in range(2):
-        listed = random_history(rng, size=4, values=3, batches=rng.random() < 0.3)
-        listed = [replace(one, op=one.op + 100 * number) for one in listed]
-        homeless = [one for one in listed if one.outcome == "info" and rng.random() < 0.8]
-        queues["t/"] += homeless
-        queues[f"t/{number}"] = [one for one in listed if one not in homeless]
-    return queues
-
-
 def some_choice_is_linearizable(queues: dict[str, list[Operation]]) -> bool:
     homeless = queues["t/"]
     return any(
@@ -159,6 +147,15 @@ def verdict_on(queues: dict[str, list[Operation]]) -> str:
 @given(st.integers(0, 2**40))
 def test_an_append_that_leaves_the_queue_to_the_broker_stands_in_one(seed: int) -> None:
     queues = with_a_choice(random.Random(seed))
+    verdict = verdict_on(queues)
+    if verdict != UNDECIDED:
+        assert (verdict == LINEARIZABLE) == some_choice_is_linearizable(queues), (verdict, queues)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.integers(0, 2**40))
+def test_an_append_of_unknown_queue_explains_one_queue_alone(seed: int) -> None:
+    queues = without_acknowledgements(random.Random(seed))
     verdict = verdict_on(queues)
     if verdict != UNDECIDED:
         assert (verdict == LINEARIZABLE) == some_choice_is_linearizable(queues), (verdict, queues)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker.public.analysis import check
@@ -17,7 +17,7 @@ from spark_analysis.checking.queues.reference import check_queues
 from spark_analysis.checking.queues.witness import Step, queue_steps
 from spark_analysis.importing import schema
 from tests.spark_analysis.brute_force import is_linearizable
-from tests.spark_analysis.histories import random_history
+from tests.spark_analysis.histories import random_history, with_a_choice, without_acknowledgements
 
 
 class Replay:
@@ -172,8 +172,22 @@ def test_of_a_minimal_violation_no_answer_can_be_missed(seed: int) -> None:
         assert truth(set(judgement.minimal) - {missed}), (judgement.minimal, missed)
 
 
+@settings(max_examples=1000, deadline=None)
+@given(st.integers(0, 2**40))
+def test_appends_that_several_queues_may_have(seed: int) -> None:
+    rng = random.Random(seed)
+    queues = without_acknowledgements(rng) if seed % 2 else with_a_choice(rng)
+    if any(one.findings or one.unsure for one in check_queues(queues).values()):
+        return
+    steps = queue_steps(queues)
+    assert steps is not None
+    in_order = sorted((step for listed in steps for step in listed), key=lambda step: step.moment_ns)
+    check_steps(in_order, queues)
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 2**40))
+@example(1_496_890_723)
 def test_consumer_offsets_and_several_queues_in_one_order(seed: int) -> None:
     """Appends that leave the queue to the broker among them: each is in one queue, if anywhere."""
     rng = random.Random(seed)
