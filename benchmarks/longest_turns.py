@@ -29,6 +29,7 @@ from broker.name_server import NameServer
 from broker.name_server.sessions import NameServerSessions
 from broker.node.links import AcceptedLink
 from broker.node.running import RunningNode
+from broker.peers.protocol import RaftFrame, encode_snapshot
 from broker.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable
 from broker.remoting.codes import RequestCode, Version
 from broker.remoting.command import encode, request
@@ -36,9 +37,11 @@ from broker.remoting.register_body import RegisterBrokerBody, body_crc
 from broker.replica.replica import Replica
 from broker.requests.client_sessions import ClientSession
 from broker.requests.connection import Connection
+from broker.requests.long_bodies import finished
 from broker.settings.tables import NameServerSettings
 from log.batch import BatchItem, encode_batch
 from log.options import StoreOptions
+from raft.messages import SnapshotRequest
 from tests.broker.fields import pull_fields
 from tests.broker.harness import Client, Group
 from tests.broker.lines import Desk
@@ -439,6 +442,27 @@ def full_tables(longest: Longest) -> None:
         group.kill(group.leader)
         group.elect()
         group.advance(3)
+    with longest.part("a leader's state is read"):
+        begin_anew(group)
+
+
+def begin_anew(group: Group) -> None:
+    """Sends a follower, whose tables and queues are as full, its leader's state as of much later: it begins anew."""
+    source, target = group.leader, group.follower
+    leader, follower = group.node(source).replica, group.node(target).replica
+    for node in group.members.keys() - {target}:
+        group.stop(node)  # they would have nothing to follow that with
+    first_index = leader.store.log.last_index + 1_000
+    message = SnapshotRequest(
+        source, target, leader.term, first_index, leader.term, 0, leader.raft.configuration
+    )
+    position = leader.store.log.end_position + leader.store.options.data_file_bytes
+    frame = RaftFrame(message, position - position % leader.store.options.data_file_bytes, first_index - 1)
+    state = finished(leader.applied.written(leader.membership.addresses))
+    group.members[target].process.links.accepted[source].received(b"".join(encode_snapshot(frame, state)))
+    group.settle()
+    assert follower.store.log.first_index == first_index
+    assert follower.metadata == leader.metadata
 
 
 def registration(longest: Longest) -> None:

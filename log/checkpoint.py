@@ -17,10 +17,11 @@ nothing: a disk that others have filled must not stop a node that can still answ
 
 import json
 import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from log.consume_queues import ConsumeQueues, QueueNote
+from log.consume_queues import ConsumeQueues, QueueNote, encode_queue_notes
 from log.disk import Disk
 from log.dispatch import Dispatcher
 from log.entry_log import EntryLog
@@ -55,18 +56,23 @@ class Notes:
     index_files: list[IndexNote]
 
 
-def encode_notes(notes: Notes) -> bytes:
-    """Returns the notes as a line of JSON and a line with its CRC-32."""
-    body = json.dumps(
-        {
-            "endIndex": notes.end_index,
-            "committedIndex": notes.committed_index,
-            "dispatchedIndex": notes.dispatched_index,
-            "queues": notes.queues,
-            "indexFiles": [(file.name, file.header.hex(), file.checksum) for file in notes.index_files],
-        }
-    ).encode()
-    return b"%s\n%08x\n" % (body, crc32(body))
+def encode_notes(notes: Notes, queues: Sequence[bytes] | None = None) -> Iterator[bytes]:
+    """Yields the notes as a line of JSON and a line with its CRC-32; `queues` are its queues if they are encoded."""
+    values = {
+        "endIndex": notes.end_index,
+        "committedIndex": notes.committed_index,
+        "dispatchedIndex": notes.dispatched_index,
+        "indexFiles": [(file.name, file.header.hex(), file.checksum) for file in notes.index_files],
+    }
+    checksum = 0
+    separator = json.dumps(values).encode()[:-1] + b', "queues": ['
+    for some in encode_queue_notes(notes.queues) if queues is None else queues:
+        for piece in (separator, some):
+            checksum = crc32(piece, checksum)
+            yield piece
+        separator = b", "
+    end = b"]}" if separator == b", " else separator + b"]}"
+    yield b"%s\n%08x\n" % (end, crc32(end, checksum))
 
 
 def notes_path(epoch: int) -> str:
@@ -109,6 +115,7 @@ class CheckpointJob:
         "_directories",
         "_disk",
         "_dledger_path",
+        "_encoded_queues",
         "_files",
         "_notes",
         "_notes_path",
@@ -126,12 +133,14 @@ class CheckpointJob:
         directories: list[str],
         store_time: int,
         epoch: int,
+        encoded_queues: Sequence[bytes] | None = None,
     ) -> None:
         self._disk = disk
         self._dledger_path = f"{dledger_directory}/checkpoint"
         self._files = files
         self._directories = directories
         self._notes = notes
+        self._encoded_queues = encoded_queues
         self._notes_path = notes_path(epoch)
         self._store_time = store_time
         self.end_index = notes.end_index
@@ -156,7 +165,7 @@ class CheckpointJob:
         self._disk.write_durably(STORE_CHECKPOINT, times.ljust(_STORE_CHECKPOINT_BYTES, b"\0"))
         values = {"endIndex": self._notes.end_index, "committedIndex": self._notes.committed_index}
         self._disk.write_durably(self._dledger_path, encode_values(values))
-        self._disk.write_durably(self._notes_path, encode_notes(self._notes))
+        self._disk.write_durably(self._notes_path, *encode_notes(self._notes, self._encoded_queues))
 
 
 class Checkpoints:
@@ -268,6 +277,20 @@ class Checkpoints:
         """The log is replaced: one that is out comes back for nothing, as it notes an epoch that is over."""
         self._job = None
         self.waits = False
+
+    def write_first(self, end_index: int, queues: Sequence[bytes]) -> None:
+        """Writes at once that of a store which begins behind `end_index`, with empty queues, which are encoded.
+
+        Raises DiskError, FlushError.
+        """
+        notes = Notes(end_index, end_index, end_index, [], [])
+        job = CheckpointJob(
+            self._disk, self._options.dledger_directory, notes, [], [], 0, self._log.epoch, queues
+        )
+        job.run()
+        if job.refused is not None:
+            raise job.refused
+        self.noted_index = end_index
 
     def write(self, commit_index: int) -> None:
         """Writes a checkpoint at once; everything in the log must be durable. Raises DiskError, FlushError."""

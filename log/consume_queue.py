@@ -80,17 +80,25 @@ class ConsumeQueue:
     )
 
     def __init__(
-        self, disk: Disk, directory: str, topic: str, queue_id: int, options: StoreOptions, pool: MappingPool
+        self,
+        disk: Disk,
+        directory: str,
+        topic: str,
+        queue_id: int,
+        options: StoreOptions,
+        pool: MappingPool,
+        *,
+        has_files: bool = True,
     ) -> None:
+        """Without `has_files` the disk is not asked for any: there are none, or none will be left."""
         self.topic = topic
         self.queue_id = queue_id
         self._disk = disk
         self._directory = f"{directory}/{topic}/{queue_id}"
         self._file_units = options.consume_queue_file_units
         self._pool = pool
-        self._starts = [
-            int(name) for name in disk.list(self._directory) if len(name) == 20 and name.isdigit()
-        ]
+        names = disk.list(self._directory) if has_files else ()
+        self._starts = [int(name) for name in names if len(name) == 20 and name.isdigit()]
         """First bytes of the files, as in their names."""
         self.min_offset = 0
         self.max_offset = 0

@@ -5,7 +5,8 @@ when they are used. What the notes say about a queue is believed only as far as 
 file agrees; a queue that is missing, shorter or different is built again from the log.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from log.mapping_pool import MappingPool
 from log.options import StoreOptions
 
 DIRECTORY = "consumequeue"
+_NOTES_AT_ONCE = 1_000
 _NO_END = 1 << 62
 """A physical offset behind all records."""
 
@@ -33,6 +35,13 @@ class QueueNote(NamedTuple):
     checksum: int
 
 
+def encode_queue_notes(notes: Sequence[QueueNote]) -> Iterator[bytes]:
+    """Yields the notes as JSON, members of a list without its brackets, some of them at once: whoever writes all of
+    tens of thousands in one call of the encoder keeps every other thread waiting."""
+    for begin in range(0, len(notes), _NOTES_AT_ONCE):
+        yield json.dumps(notes[begin : begin + _NOTES_AT_ONCE]).encode()[1:-1]
+
+
 def is_storable_topic(topic: str) -> bool:
     """True if a topic can name a directory. Senders check more; this is the last line of defence."""
     return (
@@ -41,6 +50,33 @@ def is_storable_topic(topic: str) -> bool:
         and "/" not in topic
         and topic.isprintable()
     )
+
+
+class EmptyQueues:
+    """Queues without a message that take the place of those of a store; made beside them, and noted beforehand."""
+
+    __slots__ = ("_disk", "_options", "_pool", "notes", "table")
+
+    def __init__(self, disk: Disk, options: StoreOptions, pool: MappingPool) -> None:
+        self._disk = disk
+        self._options = options
+        self._pool = pool
+        self.table: dict[tuple[str, int], ConsumeQueue] = {}
+        self.notes: list[bytes] = []
+        """What a checkpoint notes of them (`encode_queue_notes`)."""
+
+    def add(self, ends: Iterable[tuple[tuple[str, int], int]]) -> None:
+        """Adds queues, by topic and queue id, each with the offset where it begins and ends."""
+        notes = []
+        for (topic, queue_id), offset in ends:
+            assert is_storable_topic(topic), f"a topic that names no directory: {topic!r}"
+            queue = ConsumeQueue(
+                self._disk, DIRECTORY, topic, queue_id, self._options, self._pool, has_files=False
+            )
+            queue.start_at(offset)
+            self.table[topic, queue_id] = queue
+            notes.append(QueueNote(topic, queue_id, offset, offset, *queue.checksum()))
+        self.notes += encode_queue_notes(notes)
 
 
 class ConsumeQueues:
@@ -89,11 +125,24 @@ class ConsumeQueues:
         del self._table[queue.topic, queue.queue_id]
         queue.remove()
 
+    def empty(self) -> "EmptyQueues":
+        """Returns what `replace` takes, to be filled."""
+        return EmptyQueues(self._disk, self._options, self.pool)
+
+    def parts(self) -> list[object]:
+        """Returns all that the table holds: whoever removes tens of thousands of queues lets them go in steps."""
+        return [*self._table, *self._table.values()]
+
     def remove_all(self) -> None:
         """Removes every queue: the log was reset. Raises DiskError."""
         self.pool.clear()
-        self._table.clear()
+        self._table = {}
         self._disk.remove_tree(DIRECTORY)
+
+    def replace(self, queues: "EmptyQueues") -> None:
+        """Has other queues, behind `remove_all`."""
+        assert not self._table, "those that were here are removed"
+        self._table = queues.table
 
     def recover(
         self,

@@ -22,7 +22,7 @@ _DATA_AT = _HEAD.size + _CHECKSUM.size
 
 class Snapshot(NamedTuple):
     applied_index: int
-    data: bytes
+    data: bytes | memoryview
 
 
 def write_snapshot(disk: Disk, applied_index: int, *data: bytes | memoryview) -> None:

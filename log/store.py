@@ -17,7 +17,7 @@ what is beyond, and builds again from the log what is missing or does not match 
 there, as far as the group says is committed. Nothing beyond the noted commit index is dispatched before that.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -25,7 +25,7 @@ from log import cuts
 from log.checkpoint import ABORT, Checkpoints, Notes, read_notes, remove_other_notes
 from log.consume_queue import NO_RECORD_BYTES, UNIT_BYTES, ConsumeQueue
 from log.consume_queues import DIRECTORY as QUEUE_DIRECTORY
-from log.consume_queues import ConsumeQueues
+from log.consume_queues import ConsumeQueues, EmptyQueues
 from log.disk import Disk, StoreLock
 from log.dispatch import Allowance, Dispatch, Dispatcher, queue_ends_of_entries
 from log.entry_log import EntryLog
@@ -282,18 +282,22 @@ class Store:
         first_index: int,
         position: int,
         base_term: int,
-        queue_ends: dict[tuple[str, int], int],
+        queues: Mapping[tuple[str, int], int] | EmptyQueues,
         snapshot: Snapshot,
     ) -> None:
         """Replaces all that is here by a snapshot from the leader.
 
-        The log goes on with `first_index` at `position`; queues are empty and begin where `queue_ends` says, or at
-        their first record.
+        The log goes on with `first_index` at `position`; queues are empty and begin where `queues` says, or at
+        their first record. Where there may be many, the caller makes them beforehand (`ConsumeQueues.empty`).
 
         Raises DiskError, FlushError: stop the node. A start that finds a reset half done reports
         `needs_snapshot`: nothing can be appended until `reset` was repeated.
         """
         self.checkpoints.forget()
+        if not isinstance(queues, EmptyQueues):
+            ends, queues = queues, self.queues.empty()
+            queues.add(ends.items())
+        empty = queues
 
         def install() -> None:
             # The log is empty and noted as pending: a crash before the end of this is repaired by another reset.
@@ -302,12 +306,9 @@ class Store:
             self.index.remove_all()
             self.timers.clear()
             self._dispatcher.forget_topics()
-            for (topic, queue_id), end in sorted(queue_ends.items()):
-                self.queues.make(topic, queue_id).start_at(end)
-            self.dispatched_index = self._dispatcher.built_index = self.checkpoints.noted_index = (
-                first_index - 1
-            )
-            self.checkpoints.write(first_index - 1)
+            self.queues.replace(empty)
+            self.dispatched_index = self._dispatcher.built_index = first_index - 1
+            self.checkpoints.write_first(first_index - 1, empty.notes)
             remove_other_notes(self._disk, self.log.epoch)
 
         cuts.reset(self.log, first_index, position, base_term, install)

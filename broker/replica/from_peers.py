@@ -2,9 +2,13 @@
 
 Raft never sees bytes, and believes what a message says of them. So they are checked before it hears of the message, and
 kept here until its effects are carried out: one of them may be that they are written.
+
+A snapshot may have a hundred thousand rows. It is read in steps, one a turn, and its state and its queues are made
+beside those that are there, which it replaces at once. If the node ends before that, it was as if lost on the way.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import structlog
 
@@ -13,17 +17,23 @@ from broker.replica.group_clock import GroupClock
 from broker.replica.members import Members
 from broker.replica.membership import Membership
 from broker.replica.room import Room
+from broker.replica.state_writing import StateWriting
 from broker.replica.upkeep import Upkeep
 from broker.requests.deadline import Time
-from broker.state.snapshot import StateSnapshot, decode_state
+from broker.requests.processing import Pace
+from broker.state.reading import Read
+from broker.state.snapshot import StateSnapshot, state_read
+from broker.state.writing import slices
 from broker.statistics.events import Event, Events
 from broker.statistics.timings import Timings
-from log.entry_log import EntryLog
+from log.consume_queues import EmptyQueues
 from log.entry_range import EntryRange
 from log.entry_room import make_room_for_range
 from log.errors import DamagedRangeError, DiskFullError
 from log.layout import HEADER_BYTES
 from log.record import SMALLEST_RECORD_BYTES, stored_at
+from log.snapshot import Snapshot
+from log.store import Store
 from raft.core import Raft
 from raft.effects import AcceptEntries
 from raft.errors import ImpossibleMessage
@@ -32,15 +42,25 @@ from raft.messages import AppendRequest, AppendResponse, SnapshotRequest
 log = structlog.get_logger("trivet.replica")
 
 
+class ReadSnapshot(NamedTuple):
+    """A snapshot that a leader has sent, with all that was made of it."""
+
+    frame: RaftFrame
+    data: Snapshot
+    state: StateSnapshot
+    queues: EmptyQueues
+
+
 class FromPeers:
     """The messages that come to one replica."""
 
     def __init__(
         self,
-        entry_log: EntryLog,
+        store: Store,
         raft: Raft,
         room: Room,
         upkeep: Upkeep,
+        reading: StateWriting,
         membership: Membership,
         members: Members,
         clock: GroupClock,
@@ -48,9 +68,13 @@ class FromPeers:
         time: Time,
         timings: Timings,
         carry_out: Callable[[], None],
+        rows_at_once: int,
     ) -> None:
-        """`carry_out` carries out raft's effects."""
-        self._log = entry_log
+        """`carry_out` carries out raft's effects. Snapshots are read by steps of `reading`, of so many rows."""
+        self._store = store
+        self._log = store.log
+        self._reading = reading
+        self._rows_at_once = rows_at_once
         self._raft = raft
         self._room = room
         self._upkeep = upkeep
@@ -63,8 +87,15 @@ class FromPeers:
         self._carry_out = carry_out
         self._entries: EntryRange | None = None
         """The checked entries of the message that is being stepped; None at any other time."""
-        self._snapshot: tuple[RaftFrame, StateSnapshot] | None = None
-        """The same for a snapshot that has come, and what it says."""
+        self._snapshot: ReadSnapshot | None = None
+        """The same for a snapshot."""
+        self._being_read: tuple[str, int, Callable[[], None]] | None = None
+        """Who has sent the snapshot that is being read, in which term, and what gives it up."""
+        self._read: ReadSnapshot | None = None
+        """The snapshot that is whole, while the message that brought it is taken."""
+        self._broken: tuple[str, BrokenPeerError] | None = None
+        """Who has sent a snapshot that was read in later turns, and what is wrong with it: he hears of it with his next
+        message."""
 
     def received(self, frame: RaftFrame, now_ns: int, wall_ms: int) -> bool:
         """Takes a Raft message. Bytes that fail their checks are dropped, as if lost on the way.
@@ -75,7 +106,9 @@ class FromPeers:
         self._time.now_ns, self._time.wall_ms = now_ns, wall_ms
         message = frame.message
         entries: EntryRange | None = None
-        snapshot: tuple[RaftFrame, StateSnapshot] | None = None
+        snapshot: ReadSnapshot | None = None
+        if self._broken is not None:
+            self._raise_if_broken(message.source)
         if isinstance(message, AppendRequest) and (message.spans or message.configurations):
             if message.contradicts_itself:
                 raise BrokenPeerError(f"it contradicts itself: {message}")
@@ -97,7 +130,10 @@ class FromPeers:
                 raise BrokenPeerError(f"it contradicts itself: {message}")
             if self._upkeep.snapshot_is_out:
                 return False  # this node's own would replace it on the disk; as if lost, it comes again
-            snapshot = frame, _readable_state(frame)
+            if message.term >= self._raft.term:  # raft refuses any other, whatever is in it
+                if self._read is None or self._read.frame is not frame:
+                    return self._begin_to_read(frame, message)
+                snapshot = self._read
         raft, room = self._raft, self._room
         # A write that raft asks for must not fail: a node without room for it does not hear of the message.
         if raft.may_note(message) and not room.is_there(now_ns):
@@ -123,6 +159,57 @@ class FromPeers:
         self._entries = self._snapshot = None
         return wants_turn
 
+    def _begin_to_read(self, frame: RaftFrame, message: SnapshotRequest) -> bool:
+        """Reads a snapshot, in this turn and those that follow, and takes the message then; returns as `received`."""
+        if self._being_read is not None:
+            source, term, give_up = self._being_read
+            if (source, term) == (message.source, message.term):
+                return False  # its leader has lost patience
+            give_up()
+        self._being_read = None
+        give_up_reading = self._reading.begin(
+            self._reading_of(frame), lambda read, _: self._was_read(frame, read)
+        )
+        if give_up_reading is not None:
+            self._being_read = message.source, message.term, give_up_reading
+        self._raise_if_broken(message.source)
+        return True
+
+    def _raise_if_broken(self, source: str) -> None:
+        if self._broken is not None and self._broken[0] == source:
+            _, error = self._broken
+            self._broken = None
+            raise error
+
+    def _reading_of(self, frame: RaftFrame) -> Read[ReadSnapshot | BrokenPeerError]:
+        try:
+            state = yield from state_read(memoryview(frame.body), self._rows_at_once)
+            queues = yield from self._empty_queues(state.queue_ends)
+        except Exception as error:  # whatever its parts raise for bytes that are none of this state
+            return BrokenPeerError(f"a snapshot that cannot be read: {type(error).__name__}: {error}")
+        return ReadSnapshot(frame, Snapshot(frame.applied_index, memoryview(frame.body)), state, queues)
+
+    def _empty_queues(self, ends: dict[tuple[str, int], int]) -> Read[EmptyQueues]:
+        """Makes the queues of a snapshot, which begin where those of the leader end."""
+        queues, pace = self._store.queues.empty(), Pace(self._rows_at_once)
+        for some in slices(ends.items(), self._rows_at_once):
+            queues.add(some)
+            if pace.spent(len(some)):
+                yield
+        return queues
+
+    def _was_read(self, frame: RaftFrame, read: ReadSnapshot | BrokenPeerError) -> None:
+        self._being_read = None
+        try:
+            if isinstance(read, BrokenPeerError):
+                raise read
+            self._read = read
+            self.received(frame, self._time.now_ns, self._time.wall_ms)
+        except BrokenPeerError as error:
+            self._broken = frame.message.source, error
+        finally:
+            self._read = None
+
     def write_entries(self, effect: AcceptEntries) -> None:
         """Writes the entries that raft has accepted. Raises `log.errors.DiskError`."""
         entries = self._entries
@@ -143,15 +230,7 @@ class FromPeers:
                 self._clock.heard(stored_at(entries.data, at), self._time.now_ns)
 
     @property
-    def snapshot(self) -> tuple[RaftFrame, StateSnapshot]:
-        """The snapshot that raft has just accepted: its frame, and the state in it."""
+    def snapshot(self) -> ReadSnapshot:
+        """The snapshot that raft has just accepted."""
         assert self._snapshot is not None, "a log is reset by a snapshot only"
         return self._snapshot
-
-
-def _readable_state(frame: RaftFrame) -> StateSnapshot:
-    """Returns the state in a snapshot's frame. Raises `BrokenPeerError`."""
-    try:
-        return decode_state(bytes(frame.body))
-    except Exception as error:  # whatever its parts raise for bytes that are none of this state
-        raise BrokenPeerError(f"a snapshot that cannot be read: {type(error).__name__}: {error}") from error

@@ -58,6 +58,7 @@ from broker.replica.upkeep import Upkeep
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from broker.state.metadata import Metadata
+from broker.state.reading import let_go
 from broker.state.release import THIS_RELEASE, Release
 from broker.statistics.events import Events
 from broker.statistics.timings import Timings
@@ -67,7 +68,6 @@ from log.cold_reads import ColdReads
 from log.errors import DiskFullError
 from log.flushes import FlushJob
 from log.hard_state import HardState as StoredHardState
-from log.snapshot import Snapshot
 from log.store import RecoveryReport, Store
 from raft import effects as fx
 from raft.config import HardState, RaftConfig
@@ -200,10 +200,11 @@ class Replica:
         )
         self._to_peers = ToPeers(self.links, entry_log, raft, self.applied, membership, self.time)
         self.from_peers = FromPeers(
-            entry_log,
+            store,
             raft,
             self.room,
             self.upkeep,
+            self.applied.writing,
             membership,
             self.members,
             self.clock,
@@ -211,6 +212,7 @@ class Replica:
             self.time,
             timings,
             self.carry_out,
+            limits.state_rows_at_once,
         )
         self.committed = CommittedEntries(
             store,
@@ -433,19 +435,20 @@ class Replica:
 
     def _reset_log(self, effect: fx.ResetLog) -> None:
         """Has the log and the state begin anew from the leader's."""
-        frame, state = self.from_peers.snapshot
-        snapshot = Snapshot(frame.applied_index, bytes(frame.body))
+        frame, snapshot, state, queues = self.from_peers.snapshot
+        gone = [*self.applied.metadata.parts(), *self.store.queues.parts()]
         self.membership.merge(state.addresses)
         # The snapshot's members are saved before the reset, so that a crash in between cannot leave the new log with
         # the members of long ago. Their index is -1: the old log may be shorter than their entry's index, or be cut.
         self.membership.save([(-1, effect.configuration)])
         self.upkeep.waiting_snapshot = None
-        self.store.reset(effect.first_index, frame.position, effect.base_term, state.queue_ends, snapshot)
+        self.store.reset(effect.first_index, frame.position, effect.base_term, queues, snapshot)
         self.durability.cut()
         self.applied.reset(state, snapshot.applied_index, effect.first_index, self.time.now_ns)
         self.committed.index = effect.first_index - 1
         self.members.save()
         self._trace.reset(self.time.now_ns, effect.first_index)
+        self.applied.writing.begin(let_go(gone, self.limits.state_rows_at_once), lambda *_: None)
         log.info("log begins anew from the leader's", first_index=effect.first_index)
 
     # ------------------------------------------------------------------ the state kept apart from the log, and the end

@@ -1,7 +1,8 @@
 """The replica's state, written down in steps: one a turn, so that nobody waits for a hundred thousand rows.
 
 What is written is the state as it was when that began. It goes to the disk (broker/replica/upkeep.py), to a peer that
-lacks the log's head, or is summed up (broker/replica/digests.py). A state that is small is written at once.
+lacks the log's head, or is summed up (broker/replica/digests.py). One that a leader has sent is read in the same way
+(broker/replica/from_peers.py). A state that is small is written, or read, at once.
 """
 
 from collections import deque

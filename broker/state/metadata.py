@@ -11,13 +11,15 @@ was away for longer than the log reaches.
 
 from collections.abc import Iterable, Sized
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from itertools import chain
+from typing import Any, Final
 
-import cbor2
 import msgspec
 
 from broker.remoting.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
 from broker.requests.long_bodies import whole
+from broker.requests.processing import Pace
 from broker.state.commands import (
     BeginPortion,
     CheckTransactions,
@@ -46,12 +48,22 @@ from broker.state.commands import (
 from broker.state.open_transactions import Transactions
 from broker.state.order_locks import LockFields, LockTable
 from broker.state.parked_offsets import ParkedOffsets
+from broker.state.reading import MessagePackReader, Read, read_cbor_map, read_whole
 from broker.state.release import FIRST_FORMAT
 from broker.state.stored_offsets import OffsetFields, StoredOffsets
 from broker.state.timer_progress import TimerProgress
 from broker.state.topic_rules import queues_of
 from broker.state.writers import WriterFields, Writers
-from broker.state.writing import ROWS_AT_ONCE, MessagePackWriter, Rows, Written, cbor_map, slices
+from broker.state.writing import (
+    ROWS_AT_ONCE,
+    MessagePackWriter,
+    Rows,
+    Written,
+    array_head,
+    cbor_map,
+    map_head,
+    slices,
+)
 
 SNAPSHOT_VERSION = 2
 _VERSION_OF_CBOR_TABLES = 1
@@ -243,6 +255,11 @@ class Metadata:
             transactions=self.transactions.view(),
         )
 
+    def parts(self) -> list[object]:
+        """Returns all that the tables hold, to be let go some of it after the other."""
+        offsets = chain.from_iterable(topics.values() for topics in self.offsets.by_group.values())
+        return [*self.topics.values(), *self.groups.values(), *self.locks, *self.locks.values(), *offsets]
+
     def written(self, rows_at_once: int) -> Written:
         """Writes the whole state, a view if anything may be applied meanwhile; `restore` gives an equal `Metadata`."""
         pieces = yield from MessagePackWriter(rows_at_once).map(self.tables(rows_at_once))
@@ -280,35 +297,75 @@ class Metadata:
 
     @classmethod
     def restore(cls, data: bytes) -> "Metadata":
-        """The state that `snapshot` wrote; `UnknownCommandError` when a newer version wrote it."""
-        fields = cbor2.loads(data)
+        """The state that `snapshot` wrote. Raises as `read`."""
+        return read_whole(cls.read(data, ROWS_AT_ONCE))
+
+    @classmethod
+    def read(cls, data: bytes | memoryview, rows_at_once: int) -> Read["Metadata"]:
+        """Reads the state that `written` wrote.
+
+        Raises `UnknownCommandError` when a newer version wrote it, and other errors for bytes that are none.
+        """
+        fields = read_cbor_map(data)
         version = fields.pop("version")
+        state, pace = cls(), Pace(rows_at_once)
         if version == SNAPSHOT_VERSION:
-            tables = msgspec.msgpack.decode(fields["tables"], type=_Tables)
+            tables = yield from state._read_tables(fields["tables"], rows_at_once, pace)
         elif version == _VERSION_OF_CBOR_TABLES:
             tables = msgspec.convert(fields, _Tables)
+            for name in _ROWS:
+                state._take(name, getattr(tables, name) or [])
         else:
             raise UnknownCommandError(
                 f"metadata snapshot of version {version}, this version reads those up to {SNAPSHOT_VERSION}"
             )
-        offsets = StoredOffsets(tables.offsets)
-        groups = {config.group_name: config for config in tables.groups}
-        return cls(
-            topics={config.topic_name: config for config in tables.topics},
-            groups=groups,
-            offsets=offsets,
-            nameless_groups=len(offsets.by_group.keys() - groups.keys()),
-            queue_count=sum(map(queues_of, tables.topics)),
-            parked=ParkedOffsets.from_fields(tables.parked or ()),
-            locks=LockTable.from_fields(tables.locks),
-            delays={level: DelayProgress(*progress) for level, *progress in tables.delays},
-            timers=TimerProgress.from_fields(tables.timers),
-            writers=Writers.from_fields(tables.writers),
-            transactions=Transactions.from_fields(tables.transactions),
-            topics_version=tables.topics_version,
-            groups_version=tables.groups_version,
-            format=tables.format,
-        )
+        state.nameless_groups = len(state.offsets.by_group.keys() - state.groups.keys())
+        state.delays = {level: DelayProgress(*progress) for level, *progress in tables.delays}
+        state.timers = TimerProgress.from_fields(tables.timers)
+        state.transactions = yield from Transactions.read(tables.transactions, rows_at_once, pace)
+        state.topics_version = tables.topics_version
+        state.groups_version = tables.groups_version
+        state.format = tables.format
+        return state
+
+    def _read_tables(self, data: memoryview, rows_at_once: int, pace: Pace) -> Read["_Tables"]:
+        """Takes the rows of all tables, and returns what else there is: the tables without these rows."""
+        reader = MessagePackReader(data, rows_at_once, pace)
+        count = reader.enter()
+        if count > len(_Tables.__struct_fields__):
+            raise msgspec.DecodeError(f"{count} tables")
+        rest = [map_head(count)]
+        for _ in range(count):
+            name = reader.value()
+            rest.append(name)
+            table = msgspec.msgpack.decode(name, type=str)
+            if table in _ROWS and reader.is_at_array:
+                yield from reader.rows(_ROWS[table], partial(self._take, table))
+                rest.append(array_head(0))
+            else:
+                rest.append(reader.value())
+        reader.end()
+        return msgspec.msgpack.decode(b"".join(rest), type=_Tables)
+
+    def _take(self, table: str, rows: list[Any]) -> None:
+        """Adds rows of a table of a snapshot."""
+        match table:
+            case "topics":
+                for config in rows:
+                    self._count_queues(config.topic_name, config)
+                    self.topics[config.topic_name] = config
+            case "groups":
+                self.groups.update((config.group_name, config) for config in rows)
+            case "offsets":
+                self.offsets.take(rows)
+            case "parked":
+                self.parked.offsets.take(rows)
+            case "locks":
+                self.locks.take(rows)
+            case "writers":
+                self.writers.take(rows)
+            case _:
+                raise AssertionError(f"no table has the name {table}")
 
 
 class _Tables(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True, gc=False):
@@ -332,6 +389,17 @@ class _Tables(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw
     """Since format 2."""
     writers: WriterFields | None = None
     """Since format 2."""
+
+
+_ROWS: Final[dict[str, msgspec.msgpack.Decoder[list[Any]]]] = {
+    "topics": msgspec.msgpack.Decoder(list[TopicConfig]),
+    "groups": msgspec.msgpack.Decoder(list[SubscriptionGroupConfig]),
+    "offsets": msgspec.msgpack.Decoder(OffsetFields),
+    "parked": msgspec.msgpack.Decoder(OffsetFields),
+    "locks": msgspec.msgpack.Decoder(LockFields),
+    "writers": msgspec.msgpack.Decoder(WriterFields),
+}
+"""The tables of `_Tables` that are read some rows after the other."""
 
 
 def _next_version(version: DataVersion, wall_ms: int) -> DataVersion:

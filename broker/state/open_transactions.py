@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from broker.requests.processing import Pace
+from broker.state.reading import Read
 from broker.state.transaction_records import decision_of
-from broker.state.writing import Numbers
+from broker.state.writing import NUMBERS_A_ROW, Numbers
 
 
 @dataclass(slots=True)
@@ -93,17 +95,30 @@ class Transactions:
         return [self.horizon, Numbers(times), Numbers(times.values()), Numbers(self.operations_owed)]
 
     @classmethod
-    def from_fields(cls, fields: list[Any] | None) -> "Transactions":
-        """The state of which `to_fields` gave the form; for None the state of a store without transactions."""
+    def read(cls, fields: list[Any] | None, rows_at_once: int, pace: Pace) -> Read["Transactions"]:
+        """Reads the state of which `to_fields` gave the form; for None that of a store without transactions."""
         if fields is None:
             return cls()
         if len(fields) == 3:  # as it was before numbers were packed
             horizon, times_checked, owed = fields
             return cls(horizon, dict(times_checked), dict.fromkeys(owed))
         horizon, offsets, counts, owed = fields
-        times = dict(zip(_unpacked(offsets), _unpacked(counts), strict=True))
-        return cls(horizon, times, dict.fromkeys(_unpacked(owed)))
+        state = cls(horizon)
+        numbers_at_once = rows_at_once * NUMBERS_A_ROW
+        for some, times in zip(
+            _unpacked(offsets, numbers_at_once), _unpacked(counts, numbers_at_once), strict=True
+        ):
+            state.times_checked.update(zip(some, times, strict=True))
+            if pace.spent(max(1, len(some) // NUMBERS_A_ROW)):
+                yield
+        for some in _unpacked(owed, numbers_at_once):
+            state.operations_owed.update(dict.fromkeys(some))
+            if pace.spent(max(1, len(some) // NUMBERS_A_ROW)):
+                yield
+        return state
 
 
-def _unpacked(data: bytes) -> tuple[int, ...]:
-    return struct.unpack(f"<{len(data) // 8}q", data)
+def _unpacked(data: bytes, at_once: int) -> Iterator[tuple[int, ...]]:
+    for begin in range(0, len(data), 8 * at_once):
+        some = data[begin : begin + 8 * at_once]
+        yield struct.unpack(f"<{len(some) // 8}q", some)

@@ -72,10 +72,9 @@ class LockTable(dict[tuple[str, str, int], OrderLock]):
         rows = ((*key, lock.client, lock.refreshed_ms) for key, lock in self.items())
         return Rows(len(self), slices(rows, rows_at_once))
 
-    @classmethod
-    def from_fields(cls, fields: LockFields) -> "LockTable":
-        """The locks of a snapshot."""
-        return cls(
+    def take(self, fields: LockFields) -> None:
+        """Adds the locks of a snapshot, or the next part of them."""
+        self.update(
             ((group, topic, queue_id), OrderLock(client, refreshed_ms))
             for group, topic, queue_id, client, refreshed_ms in fields
         )

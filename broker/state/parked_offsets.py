@@ -6,7 +6,6 @@ there (broker/offsets/resets.py), what the consumer group reports for the queue 
 part, a pure function of the commands that are applied.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from broker.state.stored_offsets import StoredOffsets
@@ -28,8 +27,3 @@ class ParkedOffsets:
         parked = self.get(group, topic, queue_id)
         if parked is not None and offset in {None, parked}:
             self.offsets.remove(group, topic, queue_id)
-
-    @classmethod
-    def from_fields(cls, fields: Iterable[tuple[str, str, dict[int, int]]]) -> "ParkedOffsets":
-        """Those of a snapshot."""
-        return cls(StoredOffsets(fields))

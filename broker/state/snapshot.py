@@ -12,16 +12,20 @@ leave a hole.
 """
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import cbor2
 import msgspec
 
 from broker.requests.long_bodies import whole
+from broker.requests.processing import Pace
 from broker.state.metadata import Metadata
+from broker.state.reading import MessagePackReader, Read, read_cbor_map, read_whole
 from broker.state.writing import ROWS_AT_ONCE, MessagePackWriter, Rows, Written, cbor_map, slices
 from log.consume_queue import ConsumeQueue
 from log.consume_queues import ConsumeQueues
+
+_QUEUE_ENDS: Final = msgspec.msgpack.Decoder(list[tuple[str, int, int]])
 
 
 class StateSnapshot(NamedTuple):
@@ -69,20 +73,31 @@ def _written(
     return cbor_map({"metadata": tables, "addresses": addresses, "queue_ends": queues})
 
 
-def decode_state(snapshot: bytes) -> StateSnapshot:
-    """The state that `encode_state` wrote. Raises `UnknownCommandError` for a snapshot of a newer version."""
-    state = cbor2.loads(snapshot)
+def state_read(snapshot: bytes | memoryview, rows_at_once: int = ROWS_AT_ONCE) -> Read[StateSnapshot]:
+    """Reads the state that `state_written` wrote. Raises as `Metadata.read`."""
+    state = read_cbor_map(snapshot)
+    metadata = yield from Metadata.read(state["metadata"], rows_at_once)
     ends: Any = state["queue_ends"]
-    if isinstance(ends, bytes):
-        ends = msgspec.msgpack.decode(ends)
-    return StateSnapshot(
-        Metadata.restore(state["metadata"]),
-        state["addresses"],
-        {(topic, queue_id): end for topic, queue_id, end in ends},
-    )
+    queue_ends: dict[tuple[str, int], int] = {}
+
+    def take(rows: list[Any]) -> None:
+        queue_ends.update(((topic, queue_id), end) for topic, queue_id, end in rows)
+
+    if isinstance(ends, memoryview):
+        reader = MessagePackReader(ends, rows_at_once, Pace(rows_at_once))
+        yield from reader.rows(_QUEUE_ENDS, take)
+        reader.end()
+    else:
+        take(ends)
+    return StateSnapshot(metadata, state["addresses"], queue_ends)
 
 
-def with_addresses(snapshot: bytes, addresses: dict[str, str]) -> bytes:
+def decode_state(snapshot: bytes | memoryview) -> StateSnapshot:
+    """The state that `encode_state` wrote. Raises as `Metadata.read`."""
+    return read_whole(state_read(snapshot))
+
+
+def with_addresses(snapshot: bytes | memoryview, addresses: dict[str, str]) -> bytes:
     """Returns a snapshot of the same state in which the members are found at `addresses`: of a group that is restored
     elsewhere."""
     return cbor2.dumps(cbor2.loads(snapshot) | {"addresses": addresses})

@@ -43,9 +43,7 @@ class StoredOffsets(Mapping[_Key, dict[int, int]]):
         self._copied: _Copied | None = None
         """None while all dicts are this table's own."""
         self._views = 0
-        for group, topic, queues in fields:
-            self.by_group.setdefault(group, {})[topic] = queues
-            self.count += len(queues)
+        self.take(fields)
 
     # ------------------------------------------------------------------ as a mapping
 
@@ -76,6 +74,12 @@ class StoredOffsets(Mapping[_Key, dict[int, int]]):
         return bool(self.by_group)
 
     # ------------------------------------------------------------------ changes
+
+    def take(self, fields: Iterable[tuple[str, str, dict[int, int]]]) -> None:
+        """Adds what a snapshot has, or the next part of it."""
+        for group, topic, queues in fields:
+            self.by_group.setdefault(group, {})[topic] = queues
+            self.count += len(queues)
 
     def put(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Stores an offset; it takes the place of an earlier one."""

@@ -97,12 +97,7 @@ class Writers:
         )
         return Rows(len(self.portions), slices(rows, at_once)) if self.portions else None
 
-    @classmethod
-    def from_fields(cls, fields: WriterFields | None) -> "Writers":
-        """The inverse of `rows`."""
-        return cls(
-            {
-                (topic, writer): Portion(number, position, is_done, touched_ms)
-                for topic, writer, number, position, is_done, touched_ms in fields or ()
-            }
-        )
+    def take(self, fields: WriterFields) -> None:
+        """Adds the writers of a snapshot (`rows`), or the next part of them."""
+        for topic, writer, number, position, is_done, touched_ms in fields:
+            self.portions[topic, writer] = Portion(number, position, is_done, touched_ms)

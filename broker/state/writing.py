@@ -19,7 +19,7 @@ from broker.requests.processing import Pace
 ROWS_AT_ONCE: Final = 1_000
 """Rows, or offsets in rows, that one step writes: some 1 ms, and 8 where each has the longest settings."""
 
-_NUMBERS_A_ROW: Final = 16
+NUMBERS_A_ROW: Final = 16
 """Numbers are packed, so that many of them are written in the time of a row."""
 
 _FIXED_ARRAY, _SHORT_ARRAY, _LONG_ARRAY = 0x90, struct.Struct(">BH"), struct.Struct(">BI")
@@ -61,8 +61,7 @@ class MessagePackWriter:
 
     def map(self, fields: Mapping[str, Any]) -> Written:
         """Writes a map, whose values are `Rows`, `Numbers`, lists of these, or what msgspec writes."""
-        assert len(fields) < 16, "a map that is longer has another head"
-        pieces = Pieces(bytes((0x80 | len(fields),)))
+        pieces = Pieces(map_head(len(fields)))
         for name, value in fields.items():
             pieces.write(msgspec.msgpack.encode(name))
             yield from self._write(pieces, value)
@@ -76,22 +75,22 @@ class MessagePackWriter:
 
     def _write(self, pieces: Pieces, value: Any) -> Iterator[None]:
         if isinstance(value, Rows):
-            pieces.write(_array_head(value.count))
+            pieces.write(array_head(value.count))
             written = 0
             for some in value.slices:
-                pieces.write(memoryview(msgspec.msgpack.encode(some))[len(_array_head(len(some))) :])
+                pieces.write(memoryview(msgspec.msgpack.encode(some))[len(array_head(len(some))) :])
                 written += len(some)
                 if self._pace.spent(value.weight(some)):
                     yield
             assert written == value.count, "there are as many rows as were announced"
         elif isinstance(value, Numbers):
             pieces.write(_bytes_head(8 * len(value.numbers)))
-            for packed in slices(value.numbers, self._rows_at_once * _NUMBERS_A_ROW):
+            for packed in slices(value.numbers, self._rows_at_once * NUMBERS_A_ROW):
                 pieces.write(struct.pack(f"<{len(packed)}q", *packed))
-                if self._pace.spent(max(1, len(packed) // _NUMBERS_A_ROW)):
+                if self._pace.spent(max(1, len(packed) // NUMBERS_A_ROW)):
                     yield
         elif isinstance(value, list) and any(isinstance(item, Rows | Numbers) for item in value):
-            pieces.write(_array_head(len(value)))
+            pieces.write(array_head(len(value)))
             for item in value:
                 yield from self._write(pieces, item)
         else:
@@ -112,7 +111,14 @@ def cbor_map(fields: Mapping[str, object]) -> Pieces:
     return whole
 
 
-def _array_head(count: int) -> bytes:
+def map_head(count: int) -> bytes:
+    """Returns what stands before so many names with their values."""
+    assert count < 16, "a map that is longer has another head"
+    return bytes((0x80 | count,))
+
+
+def array_head(count: int) -> bytes:
+    """Returns what stands before so many rows."""
     if count < 16:
         return bytes((_FIXED_ARRAY | count,))
     return _SHORT_ARRAY.pack(0xDC, count) if count < 1 << 16 else _LONG_ARRAY.pack(0xDD, count)

@@ -15,6 +15,7 @@ from broker.requests.errors import ReplicaError
 from broker.requests.responses import reply
 from broker.state import open_transactions as state_module
 from broker.state.open_transactions import Transactions
+from broker.state.reading import Read
 from broker.state.transaction_records import EXHAUSTED_TOPIC_BYTES, Decision, decision_of
 from broker.transactions.checks import TransactionChecks
 from broker.transactions.decisions import Decisions, _Deciding
@@ -91,7 +92,12 @@ def questions_not_counted(patch: pytest.MonkeyPatch) -> None:
 )
 def finished_ones_not_in_the_snapshot(patch: pytest.MonkeyPatch) -> None:
     """A node that starts from a snapshot holds for open what was decided before it."""
-    patch.setattr(Transactions, "from_fields", classmethod(lambda cls, fields: cls()))
+
+    def read(cls: type[Transactions], *_: object) -> Read[Transactions]:
+        yield from ()
+        return cls()
+
+    patch.setattr(Transactions, "read", classmethod(read))
 
 
 @planted("transaction: given up stays open", "a late answer decides again", actor="transactor")

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from benchmarks import full_state
-from benchmarks.longest_turns import ENTRANCES, FULL
+from benchmarks.longest_turns import ENTRANCES, FULL, begin_anew
 from tests.broker.harness import SMALL_STORE, Client, Group
 
 pytestmark = pytest.mark.slow
@@ -22,6 +22,8 @@ pytestmark = pytest.mark.slow
 ROWS = 12_000
 LINES_MAX = 45_000
 """Some 5 ms."""
+LINES_MAX_OF_READING: Final = 80_000
+"""They are short: some 5 ms."""
 MORE_LINES: Final = {
     "offsets": 160_000,
     "groups of a topic": 60_000,
@@ -100,3 +102,9 @@ def test_a_snapshot_s_work_is_cut(full_group: tuple[Group, Client], lines: Lines
     group.advance(0.5)
     assert not replica.applied.writing.is_under_way
     assert lines.most <= LINES_MAX
+
+
+def test_the_work_of_a_leader_s_state_is_cut(full_group: tuple[Group, Client], lines: Lines) -> None:
+    group, _ = full_group
+    begin_anew(group)
+    assert lines.most <= LINES_MAX_OF_READING

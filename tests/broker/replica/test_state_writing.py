@@ -110,6 +110,86 @@ def test_what_a_peer_lacks_is_of_one_place_and_is_sent_though_much_happens_meanw
     assert group.node(away).replica.store.log.first_index > 10
 
 
+def away_and_back() -> tuple[Group, str]:
+    """A group that has begun to write its state for a follower without one."""
+    group = group_with()
+    filled(group)
+    away = group.follower
+    group.kill(away)
+    fill(group)
+    pass_time(group, 1.1)
+    group.replace_disk(away)
+    group.restart(away)
+    return group, away
+
+
+def until_it_is_read(group: Group, away: str) -> Replica:
+    """Lets the group go on until the follower reads the leader's state; returns its replica."""
+    order = Random(1)
+    for _ in range(10_000):
+        replica = group.node(away).replica
+        if replica.applied.writing.is_under_way:
+            return replica
+        if not group._in_flight:
+            group.now_ns = max(group.now_ns, group.next_due_ns())
+        group.step_at_random(order)
+    raise AssertionError("nobody sends a snapshot")
+
+
+def test_a_peer_s_state_is_read_in_turns_between_which_heartbeats_are_answered() -> None:
+    group, away = away_and_back()
+    replica, order, turns = until_it_is_read(group, away), Random(2), 0
+    before, leader, term = replica.metadata, group.leader, replica.term
+    while replica.applied.writing.is_under_way:
+        assert replica.metadata is before, "the state is replaced at once"
+        assert replica.store.log.first_index == 0
+        assert replica.deadline_ns() <= group.now_ns, "the next turn is wanted"
+        group.now_ns += 20_000_000
+        group.step_at_random(order)
+        turns += 1
+    assert turns > 50, "it takes longer than nodes wait for a heartbeat"
+    group.converge()
+    assert (group.leader, replica.term) == (leader, term)
+    assert replica.metadata == group.node(leader).replica.metadata
+    assert replica.store.log.first_index > 10
+
+
+@pytest.mark.parametrize("what", ["it dies", "another leads"])
+def test_a_snapshot_that_is_not_read_to_its_end_changes_nothing(what: str) -> None:
+    group, away = away_and_back()
+    replica = until_it_is_read(group, away)
+    if what == "it dies":
+        group.kill(away)
+        group.restart(away)
+        replica = group.node(away).replica
+        assert (replica.store.log.first_index, replica.metadata) == (0, Metadata())
+    else:
+        group.transfer_leadership(next(node for node in group.members if node not in {group.leader, away}))
+    group.converge()
+    assert replica.metadata == group.node(group.leader).replica.metadata
+    assert replica.store.log.first_index > 10
+
+
+def test_a_snapshot_that_turns_out_to_be_none_ends_its_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = peer_protocol.encode_snapshot
+    broken = [True]
+
+    def encode_snapshot(frame: RaftFrame, state: Pieces) -> tuple[Buffer, ...]:
+        buffers = original(frame, state)
+        if not broken:
+            return buffers
+        broken.clear()
+        return tuple(bytes(buffer).replace(b"T4", b"\xc1\xc1") for buffer in buffers)
+
+    monkeypatch.setattr(peer_protocol, "encode_snapshot", encode_snapshot)
+    group, away = away_and_back()
+    replica = until_it_is_read(group, away)
+    link = group.members[away].process.links.accepted[group.leader]
+    group.converge()
+    assert group.members[away].process.links.accepted[group.leader] is not link
+    assert replica.metadata == group.node(group.leader).replica.metadata
+
+
 def delete_one_file(replica: Replica) -> None:
     first_index = replica.store.log.first_index
     policy = RetentionPolicy(reserved_ms=0, files_per_pass=1)

@@ -39,6 +39,7 @@ from broker.state.commands import (
 )
 from broker.state.metadata import DelayProgress, Metadata, _Tables
 from broker.state.order_locks import LockTable, OrderLock
+from broker.state.reading import read_whole
 from broker.state.stored_offsets import StoredOffsets
 from broker.state.topic_rules import topic_config
 from broker.state.writing import Written
@@ -163,6 +164,27 @@ def test_what_is_written_in_steps_is_what_msgspec_writes(count: int) -> None:
     assert cbor2.dumps({"version": 2, "tables": tables}) == data
     assert msgspec.msgpack.encode(msgspec.msgpack.decode(tables, type=_Tables)) == tables
     assert Metadata.restore(data) == metadata
+    reading = Metadata.read(data, 1)
+    for _ in range(3 * count):
+        next(reading)  # not whole yet
+    assert read_whole(reading) == metadata, "however many steps it takes"
+
+
+def test_bytes_that_are_no_tables_are_refused() -> None:
+    metadata = Metadata(
+        topics={"T": topic_config("T", 1)}, groups={"g": SubscriptionGroupConfig(group_name="g")}
+    )
+    tables = cbor2.loads(metadata.snapshot())["tables"]
+    no_tables = [tables[:end] for end in range(len(tables))]
+    no_tables += [
+        tables + b"\0",
+        tables.replace(b"topics", b"tropic", 1),
+        tables.replace(b"\x91", b"\x92", 1),
+    ]
+    no_tables += [b"\xdf\xff\xff\xff\xff", b"\x81\xa6topics\xdd\xff\xff\xff\xff\xc1", b"\xc1", b"\x81\xc1"]
+    for some in no_tables:
+        with pytest.raises(msgspec.DecodeError):
+            Metadata.restore(cbor2.dumps({"version": 2, "tables": some}))
 
 
 def test_a_snapshot_of_an_earlier_version_is_restored() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.requests.processing import Pace
 from broker.state.metadata import Metadata
 from broker.state.open_transactions import Transactions
+from broker.state.reading import read_whole
 from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC
 from broker.state.transaction_records import (
     OPERATION_BYTES_MAX,
@@ -123,7 +127,10 @@ def test_immunity(given_text: bytes | None, milliseconds: int | None) -> None:
 
 
 def test_snapshots_of_earlier_versions_are_restored() -> None:
-    assert Transactions.from_fields(None) == Transactions()
+    def read(fields: list[Any] | None) -> Transactions:
+        return read_whole(Transactions.read(fields, 1, Pace(1)))
+
+    assert read(None) == Transactions()
     state = Transactions(7, {2: 0, 5: 3}, {1: None, 0: None})
-    assert Transactions.from_fields([7, [[2, 0], [5, 3]], [1, 0]]) == state
+    assert read([7, [[2, 0], [5, 3]], [1, 0]]) == state
     assert Metadata.restore(Metadata(transactions=state).snapshot()).transactions == state
