@@ -8,7 +8,7 @@ beside those that are there, which it replaces at once. If the node ends before 
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -40,6 +40,10 @@ from raft.errors import ImpossibleMessage
 from raft.messages import AppendRequest, AppendResponse, SnapshotRequest
 
 log = structlog.get_logger("trivet.replica")
+
+
+_ROWS_A_QUEUE: Final = 4
+"""A queue takes the time of so many rows that are read."""
 
 
 class ReadSnapshot(NamedTuple):
@@ -192,9 +196,9 @@ class FromPeers:
     def _empty_queues(self, ends: dict[tuple[str, int], int]) -> Read[EmptyQueues]:
         """Makes the queues of a snapshot, which begin where those of the leader end."""
         queues, pace = self._store.queues.empty(), Pace(self._rows_at_once)
-        for some in slices(ends.items(), self._rows_at_once):
+        for some in slices(ends.items(), max(1, self._rows_at_once // _ROWS_A_QUEUE)):
             queues.add(some)
-            if pace.spent(len(some)):
+            if pace.spent(len(some) * _ROWS_A_QUEUE):
                 yield
         return queues
 
