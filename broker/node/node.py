@@ -65,6 +65,22 @@ _TERMS_AHEAD_MAX: Final = 1 << 32
 """A term so far ahead is none of this group: with an election a second it is a hundred years away. Whoever could set
 any would bring the group to the last term that there can be, behind which nobody leads."""
 
+_READ_WEIGHT: Final = 64
+"""The weight of a read that looks through a table or an index (broker/replica/read_barriers.py)."""
+
+_READ_WEIGHTS: Final[dict[int, int]] = {
+    RequestCode.QUERY_CONSUMER_OFFSET: 1,
+    RequestCode.GET_MAX_OFFSET: 1,
+    RequestCode.GET_MIN_OFFSET: 1,
+    RequestCode.VIEW_MESSAGE_BY_ID: 1,
+    RequestCode.END_TRANSACTION: 1,
+    RequestCode.GET_TOPIC_CONFIG: 1,
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: 1,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: 8,
+    RequestCode.QUERY_MESSAGE: 128,
+}
+"""That of all others, by code."""
+
 _ABOUT_THE_NODE: Final = frozenset(
     {RequestCode.TRIVET_NODE_STATUS, RequestCode.GET_BROKER_CONFIG, RequestCode.GET_BROKER_RUNTIME_INFO}
 )
@@ -331,6 +347,7 @@ class Node:
             self.replica.leadership.read_barrier(
                 lambda: end(lambda: self._handle(connection, command, handler)),
                 lambda: end(lambda: self._forwarding.forward(connection, command)),
+                _READ_WEIGHTS.get(command.code, _READ_WEIGHT),
             )
         except NotServingError:
             self._behind_barrier.give_back(connection, command)

@@ -274,11 +274,12 @@ class Leadership:
         else:
             self.uncommitted.wait_for_apply(last_index, waiter)
 
-    def read_barrier(self, ready: Callable[[], None], lost: Callable[[], None]) -> None:
+    def read_barrier(self, ready: Callable[[], None], lost: Callable[[], None], weight: int = 1) -> None:
         """Calls `ready` when this node's applied state is as new as the call (dissertation 6.4); leader only.
 
-        All barriers of a turn share one round of messages. Raises `NotServingError`.
+        All barriers of a turn share one round of messages; `weight` says what `ready` takes (read_barriers.py). Raises
+        `NotServingError`.
         """
         if not self.serving:
             raise NotServingError(self._raft.leader)
-        self.reads.add((ready, lost))
+        self.reads.add((ready, lost, weight))

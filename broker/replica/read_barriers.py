@@ -3,30 +3,47 @@
 All that are asked for in one turn share one round of messages. A barrier is *wanted* until the turn begins a round for
 it, *confirming* until a majority has answered that round, and *confirmed* until the replica has applied as far as the
 log was committed when the round began.
+
+A client may ask for hundreds of reads at once, and one may take milliseconds. So a turn lets pass what weighs
+`WEIGHT_A_TURN` together, and the next turn, which is wanted at once, goes on.
 """
 
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from raft.core import Raft
 from raft.effects import ReadLost, ReadReady
 
-Barrier = tuple[Callable[[], None], Callable[[], None]]
-"""(called when the barrier is passed, called when leadership was lost first); one of the two, once."""
+Barrier = tuple[Callable[[], None], Callable[[], None], int]
+"""(called when the barrier is passed, called when leadership was lost first, weight); one of the two, once."""
+
+WEIGHT_A_TURN: Final = 256
+"""The weight of the reads that one turn lets pass; the least is 1, of some 15 us, and the last one may be heavier."""
 
 
 class ReadBarriers:
     """The barriers of one replica."""
 
-    __slots__ = ("_confirming", "_next_token", "confirmed_at", "wanted")
+    __slots__ = ("_confirming", "_left", "_next_token", "confirmed_at", "wanted")
 
     def __init__(self) -> None:
         self.wanted: list[Barrier] = []
         """The barriers for which a round has to begin."""
         self._confirming: dict[object, list[Barrier]] = {}
-        self.confirmed_at: deque[tuple[int, Callable[[], None]]] = deque()
-        """(index, callback) of the barriers that only wait for `applied`; the indices never fall."""
+        self.confirmed_at: deque[tuple[int, Callable[[], None], int]] = deque()
+        """(index, callback, weight) of the barriers that only wait for `applied`; the indices never fall."""
         self._next_token = 0
+        self._left = WEIGHT_A_TURN
+        """The weight that may still pass in this turn."""
+
+    def begin_turn(self) -> None:
+        """Begins to count anew what passes."""
+        self._left = WEIGHT_A_TURN
+
+    def wait(self, index: int) -> bool:
+        """True if barriers that wait for no more than what is applied up to `index` are left for the next turn."""
+        return bool(self.confirmed_at) and self.confirmed_at[0][0] <= index and self._left <= 0
 
     def add(self, barrier: Barrier) -> None:
         """Adds a barrier to the next round."""
@@ -44,22 +61,24 @@ class ReadBarriers:
 
     def confirmed(self, effect: ReadReady) -> None:
         """A majority has answered a round: its barriers are passed when that index is applied."""
-        for ready, _ in self._confirming.pop(effect.token):
-            self.confirmed_at.append((effect.index, ready))
+        for ready, _, weight in self._confirming.pop(effect.token):
+            self.confirmed_at.append((effect.index, ready, weight))
 
     def lost(self, effect: ReadLost) -> None:
         """Leadership ended during the round."""
-        for _, lost in self._confirming.pop(effect.token):
+        for _, lost, _ in self._confirming.pop(effect.token):
             lost()
 
     def applied(self, index: int) -> None:
-        """Everything up to `index` is applied: passes the barriers that waited for it."""
+        """Everything up to `index` is applied: passes the barriers that waited for it, as far as the turn goes."""
         confirmed = self.confirmed_at
-        while confirmed and confirmed[0][0] <= index:
-            confirmed.popleft()[1]()
+        while confirmed and confirmed[0][0] <= index and self._left > 0:
+            _, ready, weight = confirmed.popleft()
+            self._left -= weight
+            ready()
 
     def abandon_wanted(self) -> None:
         """Leadership ended: gives up the barriers whose round has not begun."""
         wanted, self.wanted = self.wanted, []
-        for _, lost in wanted:
+        for _, lost, _ in wanted:
             lost()

@@ -289,6 +289,7 @@ class Replica:
         reads, writing = leadership.reads, applied.writing
         assert applied.index <= committed.index, "only what is committed is applied"
         leadership.has_timed_append = False
+        reads.begin_turn()
         if writing.is_under_way:
             writing.step()
         # One slice in a turn: between two of them heartbeats are answered, and whatever else is small.
@@ -324,18 +325,22 @@ class Replica:
                     slice_end = applied.index
             elif not reads.wanted:
                 confirmed = reads.confirmed_at
-                if not confirmed or confirmed[0][0] > applied.index:
+                if not confirmed or confirmed[0][0] > applied.index or reads.wait(applied.index):
                     break
             # A read that passes its barrier may propose something. It leaves in this turn: the next one may be far.
             reads.applied(applied.index)
-        return writing.is_under_way or (applied.index < committed.index and committed.is_behind)
+        return (
+            writing.is_under_way
+            or reads.wait(applied.index)
+            or (applied.index < committed.index and committed.is_behind)
+        )
 
     def deadline_ns(self) -> int:
         """Returns the time at which `tick` and `turn` must run at the latest; NEVER while nothing is due.
 
         When jobs become due says `Jobs.due_ns`.
         """
-        if self.applied.writing.is_under_way:
+        if self.applied.writing.is_under_way or self.leadership.reads.wait(self.applied.index):
             return self.time.now_ns
         deadline: int | None = self.raft.deadline()
         due = self.repairs.due_ns

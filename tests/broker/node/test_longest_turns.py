@@ -15,6 +15,7 @@ import pytest
 
 from benchmarks import full_state
 from benchmarks.longest_turns import ENTRANCES, FULL, begin_anew
+from broker.remoting.codes import RequestCode
 from tests.broker.harness import SMALL_STORE, Client, Group
 
 pytestmark = pytest.mark.slow
@@ -108,3 +109,29 @@ def test_the_work_of_a_leader_s_state_is_cut(full_group: tuple[Group, Client], l
     group, _ = full_group
     begin_anew(group)
     assert lines.most <= LINES_MAX_OF_READING
+
+
+MANY: Final = {
+    "a key": (
+        RequestCode.QUERY_MESSAGE,
+        {"topic": "T", "key": "hot", "maxNum": 64, "beginTimestamp": 0, "endTimestamp": 1 << 62},
+    ),
+    "a time": (RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, {"topic": "T", "queueId": 0, "timestamp": 5}),
+    "an end": (RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": 0}),
+}
+
+
+@pytest.mark.parametrize("what", MANY)
+def test_reads_that_come_at_once_are_not_answered_in_one_turn(what: str, lines: Lines) -> None:
+    group = Group.elected(3)
+    client = group.connect()
+    client.create_topic("T")
+    for _ in range(100):
+        last = client.start_send("T", b"x", properties={"KEYS": "hot"})
+    client.wait(last)
+    group.advance(1)
+    code, fields = MANY[what]
+    lines.most = 0
+    opaques = [client.start_call(code, fields) for _ in range(600)]
+    assert {client.wait(opaque).code for opaque in opaques} == {0}
+    assert lines.most <= LINES_MAX
