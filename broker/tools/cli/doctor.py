@@ -30,7 +30,7 @@ async def doctor(*, servers: Servers = DEFAULT_SERVERS, json: AsJson = False) ->
     for finding in diagnosis.findings:
         screen.print(f"{finding.severity:>7}  ", style=colours[finding.severity], end="")
         screen.print(visible(f"{finding.about}: {finding.what}"), soft_wrap=True)
-        screen.print(f"         {finding.advice}", soft_wrap=True)
+        screen.print(visible(f"         {finding.advice}"), soft_wrap=True)
     worse = {finding.check for finding in diagnosis.findings if finding.severity != "note"}
     fine = [check for check in diagnosis.checks if check not in worse]
     print(f"nothing wrong with: {', '.join(fine)}" if fine else "every check has found something")
