@@ -270,7 +270,7 @@ def _processors(node: Node, address: str, store_host: bytes, random: RandomSourc
         DelayService(leadership, settings.current.broker.delay_level_ms, time, listeners, node.events),
         TimerService(leadership, stats, time, listeners, node.events),
         decisions,
-        TransactionChecks(decisions, leadership, node, registry, settings, time, listeners),
+        TransactionChecks(decisions, leadership, node, registry, settings, time, listeners, node.events),
     )
 
 

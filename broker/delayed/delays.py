@@ -20,8 +20,6 @@ wrong one's hours, too.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-import structlog
-
 from broker.delayed.deliveries import (
     BATCH_BYTES_MAX,
     BATCH_MAX,
@@ -30,6 +28,7 @@ from broker.delayed.deliveries import (
     delivery_of,
     number,
     tell_of_damage,
+    tell_of_refusal,
 )
 from broker.node.listeners import Listeners
 from broker.node.ports import Appends
@@ -50,8 +49,6 @@ from broker.statistics.events import Events
 from log.dispatch import Arrival
 from log.errors import DamagedLogError, DiskFullError, EntryTooLargeError
 from log.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC, with_property, without_properties
-
-log = structlog.get_logger("trivet.delays")
 
 CLOCK_CHECK_NS: Final = 10_000_000_000
 """The wall clock may be set while something is pending; so it is looked at so often."""
@@ -91,8 +88,9 @@ def delivered_properties(properties: bytes) -> bytes:
 class DelayService:
     """Delivers the messages that are due while this node serves; answers GET_ALL_DELAY_OFFSET 45.
 
-    `_next` has every level while this node serves, and is empty otherwise. A level is in one of three states: nothing
-    under way; announced (`_under_way`) until that is committed; broken off (`_unsettled`) until the log says where.
+    While this node serves every level is in `_next`, or in `_untaken` until it is known how much of its last batch was
+    delivered; otherwise both are empty. A level in `_next` is in one of three states: nothing under way; announced
+    (`_under_way`) until that is committed; broken off (`_unsettled`) until the log says where.
     """
 
     def __init__(
@@ -105,6 +103,8 @@ class DelayService:
         self._delay_ns = [delay * 1_000_000 for delay in delay_ms]
         self._next: dict[int, int] = {}
         """By level, the offset that is delivered next; those under way count as delivered."""
+        self._untaken: list[int] = []
+        """The levels that are still to be taken over from the last leader."""
         self._under_way: dict[int, DeliverDelayed] = {}
         """By level, the announcement that is not committed yet."""
         self._unsettled: dict[int, int] = {}
@@ -122,7 +122,7 @@ class DelayService:
         return (Route(RequestCode.GET_ALL_DELAY_OFFSET, self.all_offsets, Place.LEADER_READ),)
 
     def all_offsets(self, connection: Connection, command: RemotingCommand) -> None:
-        """Answers with the progress of each level, in the form of RocketMQ's delayOffset.json."""
+        """Answers with the progress of each level that is taken over, in the form of RocketMQ's delayOffset.json."""
         body = encode_body({"offsetTable": encode_integer_keyed(self._next)})
         reply(connection, command, ResponseCode.SUCCESS, body=body)
 
@@ -138,29 +138,33 @@ class DelayService:
         if not self._leadership.serving:
             for by_level in (self._next, self._under_way, self._unsettled, self._patience):
                 by_level.clear()
+            self._untaken.clear()
             self._deadline.due_ns = NEVER
-        elif not self._next:
-            self._begin()
+        elif not self._next and not self._untaken:
+            self._untaken.extend(range(1, len(self._delay_ns) + 1))
+            self._take_over()
+            self._deadline.due_ns = self._time.now_ns
 
-    def _begin(self) -> None:
-        """Takes over from the last leader, whose last announcement may have come into the log in part."""
+    def _take_over(self) -> None:
+        """Takes over from the last leader, whose last announcements may have come into the log in part.
+
+        A level waits where that cannot be told as yet, for an entry is damaged, and keeps no other from going on.
+        """
         delays = self._leadership.metadata.delays
-        now_ns = self._time.now_ns
-        unsettled, begins = dict[int, int](), dict[int, int]()
-        for level in range(1, len(self._delay_ns) + 1):
+        damaged: list[int] = []
+        for level in self._untaken:
             progress = delays.get(level, DelayProgress())
             offset = progress.offset
             if progress.count:
                 try:
                     offset += self._count_delivered(level, progress)
                 except DamagedLogError as error:
-                    tell_of_damage(self._events, f"level {level}", error, now_ns)
-                    self._deadline.due_ns = self._blocked_until_ns = now_ns + RETRY_NS
-                    return
-                unsettled[level] = offset
-            begins[level] = offset
-        self._unsettled, self._next = unsettled, begins
-        self._deadline.due_ns = now_ns
+                    tell_of_damage(self._events, f"level {level}", error, self._time.now_ns)
+                    damaged.append(level)
+                    continue
+                self._unsettled[level] = offset
+            self._next[level] = offset
+        self._untaken = damaged
 
     def _run(self) -> None:
         """Delivers a batch of each level that is due, and finds out when to look again."""
@@ -169,9 +173,10 @@ class DelayService:
             self._deadline.due_ns = self._blocked_until_ns
             return
         self._deadline.due_ns = NEVER
-        if not self._next:
-            self._begin()
-            return
+        if self._untaken:
+            self._take_over()
+            if self._untaken:
+                self._deadline.due_ns = now_ns + RETRY_NS
         try:
             for level in self._next:
                 self._settle(level)
@@ -184,7 +189,7 @@ class DelayService:
                     self._deadline.due_ns = min(self._deadline.due_ns, due_ns)
             self._settle_when_idle()
         except (ReplicaError, DiskFullError) as error:
-            log.info("deliveries wait", reason=str(error))
+            tell_of_refusal(self._events, "delay levels", error, now_ns)
             self._deadline.due_ns = self._blocked_until_ns = now_ns + RETRY_NS
 
     # ------------------------------------------------------------------ deliveries

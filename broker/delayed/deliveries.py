@@ -12,12 +12,13 @@ import structlog
 
 from broker.node.ports import State
 from broker.replica.proposals import NewMessage, stored_again
+from broker.requests.errors import ReplicaError
 from broker.state.topic_rules import WAITING_TOPICS
 from broker.state.waiting_messages import destination
 from broker.statistics.events import Event, Events
 from log.consume_queue import ConsumeQueue
 from log.entry_reads import record_at
-from log.errors import DamagedLogError, OutOfRangeError, RecordError
+from log.errors import DamagedLogError, DiskFullError, OutOfRangeError, RecordError
 from log.layout import HEADER_BYTES
 from log.record import Record, decode_record, peek
 
@@ -108,6 +109,11 @@ def tell_of_damage(events: Events, what: str, error: DamagedLogError, now_ns: in
     events.warn(
         Event.DELIVERIES_WAIT, what, now_ns, source=error.file, offset=error.offset, detail=error.reason
     )
+
+
+def tell_of_refusal(events: Events, what: str, error: ReplicaError | DiskFullError, now_ns: int) -> None:
+    """Tells of deliveries or checks that wait because the log takes no more now, as on a full disk."""
+    events.warn(Event.DELIVERIES_WAIT, "append refused", now_ns, source=what, detail=str(error))
 
 
 def _is_delivery(delivery: memoryview, waiting: Record, delivered_properties: DeliveredProperties) -> bool:

@@ -21,8 +21,6 @@ disk that is nearly full takes it, which is logged.
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-import structlog
-
 from broker.delayed.deliveries import (
     BATCH_BYTES_MAX,
     BATCH_MAX,
@@ -31,6 +29,7 @@ from broker.delayed.deliveries import (
     delivery_of,
     number,
     tell_of_damage,
+    tell_of_refusal,
 )
 from broker.node.listeners import Listeners
 from broker.node.ports import Appends
@@ -55,8 +54,6 @@ from log.properties import (
     with_property,
 )
 from log.timer_index import TAIL_UNITS, Step, Steps, TimerIndex, add_step
-
-log = structlog.get_logger("trivet.timers")
 
 CLOCK_CHECK_NS: Final = 1_000_000_000
 """The wall clock may be set while something waits; so it is looked at so often."""
@@ -222,7 +219,7 @@ class TimerService:
             tell_of_damage(self._events, "timers", error, now_ns)
             self._deadline.due_ns = self._blocked_until_ns = now_ns + RETRY_NS
         except (ReplicaError, DiskFullError) as error:
-            log.info("deliveries wait", reason=str(error))
+            tell_of_refusal(self._events, "timers", error, now_ns)
             self._deadline.due_ns = self._blocked_until_ns = now_ns + RETRY_NS
 
     # ------------------------------------------------------------------ deliveries

@@ -46,7 +46,8 @@ class Event(Enum):
     """Bytes on this node's disk are not those that were written."""
     DAMAGE_REPAIRED = "damage repaired"
     DELIVERIES_WAIT = "deliveries wait"
-    """The next message of a delay level, or of the timers, is damaged: those behind it wait, too."""
+    """The next message of a delay level, or of the timers, is damaged, and those behind it wait, too; or a half message
+    whose check is due; or the log takes none of them now."""
     DAMAGE_LEFT = "damage left"
     """Nobody that this node can ask has it whole."""
     REQUEST_REFUSED = "request refused"

@@ -20,6 +20,7 @@ from typing import Final
 
 import structlog
 
+from broker.delayed.deliveries import tell_of_damage, tell_of_refusal
 from broker.node.client_registry import ClientRegistry
 from broker.node.consumer_group import RegisteredClient
 from broker.node.listeners import Listeners
@@ -44,6 +45,7 @@ from broker.state.transaction_records import (
     resumed_properties,
 )
 from broker.state.waiting_messages import destination
+from broker.statistics.events import Events
 from broker.transactions.decisions import Decisions, records_with_key
 from log.errors import DamagedLogError, DiskFullError, EntryTooLargeError, OutOfRangeError, RecordError
 from log.message_id import offset_message_id, parse_offset_message_id
@@ -88,7 +90,9 @@ class TransactionChecks:
         settings: LiveSettings,
         time: Time,
         listeners: Listeners,
+        events: Events,
     ) -> None:
+        self._events = events
         self._decisions = decisions
         self._leadership = leadership
         self._requests = requests
@@ -140,7 +144,7 @@ class TransactionChecks:
             try:
                 self._check_slice()
             except (ReplicaError, DiskFullError) as error:
-                log.info("transaction checks wait", reason=str(error))
+                tell_of_refusal(self._events, "transactions", error, now_ns)
                 self._deadline.due_ns = now_ns + RETRY_NS
                 return
             if self._remaining and not self._under_way:
@@ -161,7 +165,7 @@ class TransactionChecks:
                 half = self._if_to_be_asked(remaining[looked_at])
             except DamagedLogError as error:
                 # It may be whole again in the next pass; the others need not wait for that.
-                log.warning("a transaction check waits", offset=remaining[looked_at], reason=str(error))
+                tell_of_damage(self._events, "transactions", error, self._time.now_ns)
                 half = None
             if half is not None:
                 questions.append(half)

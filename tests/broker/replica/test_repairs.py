@@ -1,6 +1,6 @@
 """Damage on a running node's disk: it is noticed, nobody is given the bytes, and they are put back from the group."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from struct import Struct
 
@@ -470,6 +470,63 @@ def test_deliveries_that_wait_for_a_damaged_message_say_so() -> None:
     assert (told["reason"], told["log_level"]) == ("level 2", "warning")
     assert group.node(group.leader).events.count(Event.DELIVERIES_WAIT) >= 1
     assert replica_of(group, group.leader).metadata.delays == {}, "nothing was passed"
+
+
+def damage_unread(group: Group, topic: str, queue_id: int, nodes: Iterable[str]) -> None:
+    """Damages the first message of one of the broker's queues in all that these nodes have of it."""
+    for node in nodes:
+        damage = Damage(group, node)
+        queue = damage.replica.store.queues.get(topic, queue_id)
+        assert queue is not None
+        unit = queue.unit(0)
+        assert unit is not None
+        damage.entry(index_at(damage.replica.store.log, unit[0] - HEADER_BYTES), HEADER_BYTES + 90)
+
+
+def test_damage_at_a_takeover_keeps_only_its_level_waiting() -> None:
+    group = group_of(scrubbed=False)
+    client = group.connect(group.leader)
+    client.send("T", b"first", properties={"DELAY": "1"})
+    client.send("T", b"other level", properties={"DELAY": "3"})
+    group.advance(2)
+    for _ in range(30):
+        client.send("T", bytes(1000))
+    client.send("T", b"second", properties={"DELAY": "1"})
+    group.converge()
+    gone = group.leader
+    damage_unread(group, SCHEDULE_TOPIC, 0, [node for node in group.members if node != gone])
+    group.kill(gone)
+    group.advance(15)
+
+    def delivered() -> list[bytes]:
+        client = group.connect(group.leader)
+        client.heartbeat("g")
+        bodies = client.pull("T", "g", MESSAGES, count=100).bodies
+        return [body for body in bodies if len(body) < 100]
+
+    assert delivered() == [b"first", b"other level"]
+    assert group.node(group.leader).events.count(Event.DELIVERIES_WAIT) >= 1
+    group.restart(gone)
+    group.converge()
+    group.advance(5)
+    assert delivered() == [b"first", b"other level", b"second"], "it is put back, and the level goes on"
+
+
+def test_a_transaction_check_that_waits_for_damage_is_counted() -> None:
+    group = Group.elected(3, options=OPTIONS, broker={"transaction_check_interval_ms": 10_000})
+    client = group.connect(group.leader)
+    client.create_topic("T")
+    client.send("T", b"undecided", 0, {"TRAN_MSG": "true", "PGROUP": "P"}, sysFlag=4)
+    for _ in range(40):
+        client.send("T", bytes(1000))
+    group.converge()
+    group.advance(1)
+    damage_unread(group, HALF_TOPIC, 0, group.members)
+    with capture_logs() as lines:
+        group.advance(25)
+    told = [line for line in lines if line["event"] == "deliveries wait"]
+    assert {line["reason"] for line in told} == {"transactions"}
+    assert group.node(group.leader).events.count(Event.DELIVERIES_WAIT) >= 1
 
 
 @pytest.mark.parametrize("position", [1 << 40, 0])
