@@ -50,6 +50,9 @@ class StoreOptions:
     """Per IndexFile; entry 0 is never used."""
     index_mappings: int = 8
 
+    timer_run_units: int = 4096
+    """Timed messages that may wait in memory before they become a sorted run."""
+
     dispatch_entries: int = 4096
     """Entries that are dispatched at once: some 8 ms, in which a node does nothing else."""
 
@@ -74,6 +77,7 @@ class StoreOptions:
         assert self.consume_queue_file_units >= 1, "a ConsumeQueue file holds at least one unit"
         assert self.index_slots >= 1, "an IndexFile has at least one slot"
         assert self.dispatch_entries >= 1, "each dispatch has an entry"
+        assert self.timer_run_units >= 2, "half of the units of a run are one at least"
         assert self.dispatch_files >= 1, "each dispatch has a file"
         assert self.dispatch_keys >= 1, "each dispatch has a key"
         assert self.batch_messages >= 1, "each slice of a batch has a message"

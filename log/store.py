@@ -96,7 +96,7 @@ class Store:
         self.log = log
         self.queues = ConsumeQueues(disk, options)
         self.index = IndexFiles(disk, options)
-        self.timers = TimerIndex(disk, self.queues)
+        self.timers = TimerIndex(disk, self.queues, options.timer_run_units)
         self.hard_state = HardStateFile(disk, f"{options.dledger_directory}/currterm")
         self.dispatched_index = log.first_index - 1
         self.snapshot = SnapshotFile(disk)

@@ -35,15 +35,12 @@ from log.own_topics import TIMER_TOPIC
 
 DIRECTORY: Final = "timer"
 _TOPIC: Final = TIMER_TOPIC.decode()
-TAIL_UNITS: Final = 4096
-"""The number of units that may wait in memory before they become a run."""
 RUNS_MERGED: Final = 8
 CATCH_UP_UNITS: Final = 1 << 18
 """The number of units that one call of `catch_up` takes, some 20 ms of work."""
 
-_LEVELS: Final = (RUNS_MERGED * TAIL_UNITS, RUNS_MERGED * RUNS_MERGED * TAIL_UNITS)
-_LARGEST: Final = len(_LEVELS)
-"""Runs of this level, 4 MiB and four a million messages, stay as they are."""
+_LARGEST: Final = 2
+"""Runs of this level, 4 MiB and four a million messages by default, stay as they are."""
 _LATEST: Final = (1 << 63) - 1
 _CHUNK: Final = 1024
 _UNIT_TYPE: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("due", ">i8")])
@@ -117,11 +114,6 @@ class _Run:
         )
         return begin + int(np.searchsorted(self.offsets[begin:end], step.offset, "right"))
 
-    @property
-    def level(self) -> int:
-        """The class of its size; runs of one level are merged."""
-        return sum(len(self) >= units for units in _LEVELS)
-
 
 class TimerIndex:
     """The units of a store's timer queue by due time; `end` is the first that it does not hold yet."""
@@ -135,10 +127,12 @@ class TimerIndex:
         "_tail_limit",
         "_tail_offsets",
         "end",
+        "run_units",
     )
 
-    def __init__(self, disk: Disk, queues: ConsumeQueues) -> None:
-        """Raises DiskError."""
+    def __init__(self, disk: Disk, queues: ConsumeQueues, run_units: int) -> None:
+        """So many units may wait in memory before they become a run. Raises DiskError."""
+        self.run_units = run_units
         self._disk = disk
         self._queues = queues
         self._next_file = 0
@@ -149,7 +143,7 @@ class TimerIndex:
         self._runs: list[_Run] = []
         self._tail_dues: _Integers = np.empty(0, np.int64)
         self._tail_offsets: _Integers = np.empty(0, np.int64)
-        self._tail_limit = TAIL_UNITS
+        self._tail_limit = self.run_units
         self.end = 0
         self._disk.remove_tree(DIRECTORY)
 
@@ -193,13 +187,13 @@ class TimerIndex:
         pending = ~_are_done(steps, self._tail_dues, self._tail_offsets)
         self._tail_dues, self._tail_offsets = self._tail_dues[pending], self._tail_offsets[pending]
         self._runs = [run for run in self._runs if self._is_needed(run, steps)]
-        if len(self._tail_dues) < TAIL_UNITS // 2:
+        if len(self._tail_dues) < self.run_units // 2:
             return
-        self._tail_limit = len(self._tail_dues) + TAIL_UNITS
+        self._tail_limit = len(self._tail_dues) + self.run_units
         try:
             self._runs.append(self._make_run(self._tail_dues, self._tail_offsets))
             self._tail_dues, self._tail_offsets = self._tail_dues[:0], self._tail_offsets[:0]
-            self._tail_limit = TAIL_UNITS
+            self._tail_limit = self.run_units
             self._merge(steps)
         except DiskFullError:
             pass  # tried again with more; the tail does not grow for long, as a full disk takes no messages
@@ -207,7 +201,8 @@ class TimerIndex:
     def _merge(self, steps: Steps) -> None:
         while len(self._runs) >= RUNS_MERGED:
             last = self._runs[-RUNS_MERGED:]
-            if last[0].level == _LARGEST or any(run.level != last[0].level for run in last):
+            level = self._level(last[0])
+            if level == _LARGEST or any(self._level(run) != level for run in last):
                 return
             dues = np.concatenate([run.dues for run in last])
             offsets = np.concatenate([run.offsets for run in last])
@@ -216,6 +211,10 @@ class TimerIndex:
             for run in last:
                 self._disk.remove(run.name)
             self._runs[-RUNS_MERGED:] = merged
+
+    def _level(self, run: _Run) -> int:
+        """Returns the class of its size; runs of one level are merged."""
+        return sum(len(run) >= RUNS_MERGED**level * self.run_units for level in (1, _LARGEST))
 
     def _make_run(self, dues: _Integers, offsets: _Integers) -> _Run:
         # Units of equal times are in the order of their offsets already, and a stable sort leaves them so.
@@ -283,7 +282,7 @@ class TimerIndex:
         floor = max(floor, queue.min_offset)
         end = floor + CATCH_UP_UNITS
         while floor < end:
-            for offset, dues in _dues(queue, floor, floor + TAIL_UNITS):
+            for offset, dues in _dues(queue, floor, floor + self.run_units):
                 offsets = np.arange(offset, offset + len(dues), dtype=np.int64)
                 pending = ~_are_done(steps, dues, offsets)
                 if pending.any():

@@ -157,6 +157,11 @@ class Raft:
         return {} if self._leader is None else self._leader.peers
 
     @property
+    def heartbeat_round(self) -> int:
+        """The newest round of heartbeats that this leader has begun; 0 in every other role."""
+        return 0 if self._leader is None else self._leader.round
+
+    @property
     def transferee(self) -> str | None:
         """The voter that this leader hands over to; nothing may be proposed meanwhile."""
         return None if self._leader is None else self._leader.transferee

@@ -111,6 +111,11 @@ class Leader:
         self._voting_peers = [self.peers[node] for node in configuration.voters if node != state.node_id]
         self.votes_itself = state.node_id in configuration.voters
 
+    @property
+    def round(self) -> int:
+        """The newest round of heartbeats that has begun; 0 before the first."""
+        return self._round
+
     # Proposals -----------------------------------------------------------------------------------------------
 
     def check_proposal(self, count: int) -> None:

@@ -21,8 +21,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from broker.delayed.deliveries import (
-    BATCH_BYTES_MAX,
-    BATCH_MAX,
     RETRY_NS,
     count_delivered,
     delivery_of,
@@ -234,8 +232,9 @@ class DelayService:
         # What is dropped at the beginning is skipped (`begin`). A message to drop further on ends the batch: an
         # announcement names offsets without a gap.
         deliveries: list[NewMessage] = []
+        limits = self._leadership.limits
         begin, batch_bytes = offset, 0
-        for at, unit in enumerate(queue.units(offset, BATCH_MAX), offset):
+        for at, unit in enumerate(queue.units(offset, limits.deliveries_max), offset):
             _, size, due_ms = unit
             if due_ms > wall_ms:
                 due_ns = self._due_ns(level, at, queue.max_offset, due_ms - wall_ms)
@@ -244,7 +243,7 @@ class DelayService:
                         return min(due_ns, now_ns + CLOCK_CHECK_NS)
                     break
             batch_bytes += size
-            if at > offset and batch_bytes > BATCH_BYTES_MAX:
+            if at > offset and batch_bytes > limits.delivery_bytes_max:
                 break
             delivery = delivery_of(self._leadership, queue, at, unit, delivered_properties)
             if delivery is not None:

@@ -3,6 +3,9 @@
 A message that waits is stored under a topic of the broker's, with its true topic and queue in properties, and appended
 again, to that topic and queue, when its time has come. The deliveries of a batch follow the command that announced them
 without anything in between, so that the next leader can count in the log how many of them came into it.
+
+Levels and timers each wait for the commit of a batch before the next one, so that many messages that are due at once do
+not fill the log's window and keep clients waiting. How much a batch is, `InnerLimits` says.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,13 +26,6 @@ from log.layout import HEADER_BYTES
 from log.record import Record, decode_record, peek
 
 log = structlog.get_logger("trivet.deliveries")
-
-BATCH_MAX: Final = 256
-BATCH_BYTES_MAX: Final = 1 << 20
-"""Deliveries that one command announces, and the length of their records together, but for the first. Levels and timers
-each wait for the commit of a batch before the next one, so that many messages that are due at once do not fill the
-log's window and keep clients waiting.
-"""
 
 RETRY_NS: Final = 100_000_000
 """After what could not be appended, the time to the next attempt."""

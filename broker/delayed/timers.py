@@ -22,8 +22,6 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from broker.delayed.deliveries import (
-    BATCH_BYTES_MAX,
-    BATCH_MAX,
     RETRY_NS,
     count_delivered,
     delivery_of,
@@ -53,7 +51,7 @@ from log.properties import (
     TIMER_OUT_MS,
     with_property,
 )
-from log.timer_index import TAIL_UNITS, Step, Steps, TimerIndex, add_step
+from log.timer_index import Step, Steps, TimerIndex, add_step
 
 CLOCK_CHECK_NS: Final = 1_000_000_000
 """The wall clock may be set while something waits; so it is looked at so often."""
@@ -149,7 +147,7 @@ class TimerService:
 
     def _arrived(self, arrivals: Iterable[Arrival]) -> None:
         for arrival in arrivals:
-            if arrival.topic == TIMER_TOPIC and (self._leads or self._index.behind >= TAIL_UNITS):
+            if arrival.topic == TIMER_TOPIC and (self._leads or self._index.behind >= self._index.run_units):
                 self._deadline.due_ns = min(self._deadline.due_ns, self._time.now_ns)
 
     def _role_changed(self) -> None:
@@ -245,7 +243,7 @@ class TimerService:
     def _deliver_due(self) -> bool:
         """Delivers or drops a batch. Returns False when nothing is due; then `_deadline` says when to look again."""
         wall_ms = self._time.wall_ms
-        due = self._index.due(self._steps, wall_ms, BATCH_MAX)
+        due = self._index.due(self._steps, wall_ms, self._leadership.limits.deliveries_max)
         if not due:
             self._settle_when_idle()
             next_ms = self._index.next_due_ms(self._steps)
@@ -267,7 +265,7 @@ class TimerService:
             unit = queue.unit(offset)
             if unit is not None:
                 size += unit[1]
-                if size > BATCH_BYTES_MAX and size > unit[1]:
+                if size > self._leadership.limits.delivery_bytes_max and size > unit[1]:
                     break
             step = Step(due_ms, offset, limit)
             delivery = None

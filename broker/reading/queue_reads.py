@@ -18,8 +18,6 @@ from log.record import is_message_at, peek
 COUNT_MAX: Final = 1024
 """Messages of one response."""
 BYTES_MAX_REQUESTED: Final = 4 * 1024 * 1024
-SCANNED_UNITS_MIN: Final = 800
-"""Units looked at for one response: 16,000 bytes of them, or as many as messages are wanted if that is more."""
 
 RESET: Final = "OFFSET_RESET"
 """The status where an administrator's order sends the group elsewhere."""
@@ -104,7 +102,7 @@ class QueueReads:
         bytes_max = self._bytes_max
         if header.max_message_bytes is not None and header.max_message_bytes > 0:
             bytes_max = min(header.max_message_bytes, BYTES_MAX_REQUESTED)
-        scanned = max(SCANNED_UNITS_MIN, count)
+        scanned = max(self._state.limits.scanned_units, count)
         tags, sql = (None, wanted) if isinstance(wanted, SqlFilter) else (wanted, None)
         work_left = SQL_WORK_MAX
 

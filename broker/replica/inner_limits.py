@@ -25,9 +25,23 @@ class InnerLimits:
     """The messages of one response to a pull, unless the request names another number of bytes (5.x maxMsgBytes)."""
     hour_ms: int = 3_600_000
     """The length of an hour of `retention.reserved_hours`."""
+    deliveries_max: int = 256
+    delivery_bytes_max: int = 1 << 20
+    """The messages that have waited which one command announces, and the length of their records together, but for the
+    first (broker/delayed/deliveries.py)."""
+    scanned_units: int = 800
+    """The units of a queue that are looked at for one response to a pull, or as many as it wants messages."""
 
     def __post_init__(self) -> None:
-        for name in ("append_bytes_max", "snapshot_interval_entries", "pull_bytes_max", "hour_ms"):
+        for name in (
+            "append_bytes_max",
+            "snapshot_interval_entries",
+            "pull_bytes_max",
+            "hour_ms",
+            "deliveries_max",
+            "delivery_bytes_max",
+            "scanned_units",
+        ):
             assert getattr(self, name) > 0, f"{name} is positive"
         assert 0 < self.state_rows_at_once < 1 << 16, "so many rows have a head of three bytes at most"
         assert self.catch_up_lag_entries >= 0, "nobody is ahead of the leader"

@@ -9,7 +9,7 @@ A client may ask for hundreds of reads at once, and one may take milliseconds. S
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from raft.core import Raft
@@ -44,6 +44,11 @@ class ReadBarriers:
     def wait(self, index: int) -> bool:
         """True if barriers that wait for no more than what is applied up to `index` are left for the next turn."""
         return bool(self.confirmed_at) and self.confirmed_at[0][0] <= index and self._left <= 0
+
+    @property
+    def confirming(self) -> Collection[object]:
+        """The tokens of the rounds that wait for a majority, by which raft knows them."""
+        return self._confirming.keys()
 
     def add(self, barrier: Barrier) -> None:
         """Adds a barrier to the next round."""

@@ -26,6 +26,7 @@ from simulation.judges.group_model import GroupModel
 from simulation.judges.marks import Marks
 from simulation.judges.own_state import OwnState
 from simulation.judges.power_losses import PowerLosses
+from simulation.judges.reads import Reads
 from simulation.judges.steps import Steps
 from simulation.machines.broker_host import BrokerHost
 from simulation.machines.data_files import data_file
@@ -129,6 +130,7 @@ class Monitor:
         self._beliefs = Beliefs(self.model)
         self._steps = Steps(self._beliefs.rafts)
         self._own_state = OwnState(self._beliefs.rafts, sync_flush=sync_flush)
+        self._reads = Reads()
         self._watched: dict[str, _Watched] = {}
         self.elections = 0
         self._votes: dict[tuple[str, int], str] = {}
@@ -239,6 +241,7 @@ class Monitor:
             self.elections += 1
             self.model.elected(host.name, term, watched.log, self._now_ns())
             self._beliefs.elected(host.name, term)
+            self._reads.elected(host.name, term)
             self._own_state.elected(host.name, term)
 
     def appended(self, host: BrokerHost, first_index: int, last_index: int, term: int) -> None:
@@ -349,6 +352,7 @@ class Monitor:
         if raft.recovering is None:
             self.power_losses.is_whole(name)
         self._beliefs.turned(name, raft, host.limits.catch_up_lag_entries)
+        self._reads.turned(name, raft, replica.leadership.reads.confirming)
         self._own_state.turned(host, raft, store.log)
         if raft.role is Role.LEADER and raft.configuration_index > raft.commit_index:
             # A new leader may hold several that are committed without its knowing; its own must come one by one.
@@ -394,6 +398,7 @@ class Monitor:
     def heard(self, message: Message) -> None:
         """Notes what a node is told now. Raises Violation."""
         self._beliefs.heard(message)
+        self._reads.heard(message)
         self._marks.heard(message, self._beliefs.rafts.get(message.target))
         self._steps.hears(message)
 

@@ -11,6 +11,7 @@ anew, and others make up threes and fours.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from itertools import combinations, cycle
 from typing import Final
@@ -41,6 +42,9 @@ _LATER_KINDS: Final = {
 }
 """Choreographies that are in no covering array, with their shares of the dense plans: each has a stream of its own, so
 that the seeds without it stay as they are."""
+_LATER_LIMITS_SHARE: Final = 0.3
+"""The share of the dense plans in which little is delivered, looked at and sorted at once; the seeds without it stay as
+they are."""
 _PREFERRED_SHARE: Final = 0.4
 """The share of the dense plans whose group prefers a leader."""
 _ACTORS_MAX: Final = 2
@@ -125,7 +129,7 @@ def draw_dense_plan(seed: int, number: int, *, seconds: int = 60, nodes: int | N
         calm_ns=calm_ns,
         end_ns=end_ns,
         faults=_with_later_kinds(seed, _draw_faults(random, kinds, calm_ns), calm_ns),
-        limits=_draw_limits(stream(f"limits {seed}")),
+        limits=_with_later_limits(seed, _draw_limits(stream(f"limits {seed}"))),
         shape=_draw_shape(stream(f"shape {seed}"), group_size),
     )
 
@@ -197,6 +201,20 @@ def _draw_limits(random: Random) -> Limits:
         index_slots=small(usual.index_slots, 1, 7),
         index_entries=small(usual.index_entries, 20, 50),
         pending_bytes=small(usual.pending_bytes, 1024 * 1024),
+    )
+
+
+def _with_later_limits(seed: int, limits: Limits) -> Limits:
+    """Makes the limits of what is done at once small, in a share of the plans."""
+    random = stream(f"later limits {seed}")
+    if random.random() >= _LATER_LIMITS_SHARE:
+        return limits
+    return replace(
+        limits,
+        deliveries=random.choice((1, 3, limits.deliveries)),
+        delivery_bytes=random.choice((1, 1000, limits.delivery_bytes)),
+        scanned_units=random.choice((1, 7, limits.scanned_units)),
+        timer_run_units=random.choice((2, 8)),
     )
 
 

@@ -92,6 +92,10 @@ class Limits:
     queue_units: int = 64
     index_slots: int = 61
     index_entries: int = 200
+    deliveries: int = 256
+    delivery_bytes: int = 1 << 20
+    scanned_units: int = 800
+    timer_run_units: int = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +184,7 @@ def decode_plan(data: bytes) -> Plan:
         and all(fork.event > 0 and fork.time_ns >= 0 for fork in plan.forks)
         and all(one.event < other.event for one, other in pairwise(plan.forks))
         and plan.limits.index_entries > 1
+        and plan.limits.timer_run_units > 1
         and all(
             0 <= fault.group < plan.groups
             and fault.time_ns >= 0

@@ -191,6 +191,7 @@ class World:
             consume_queue_file_units=limits.queue_units,
             index_slots=limits.index_slots,
             index_entries=limits.index_entries,
+            timer_run_units=limits.timer_run_units,
             delay_levels_ms=tuple(1000 * seconds for seconds in DELAY_LEVELS_S),
             write_buffer=self.random("write buffer").random() < 0.25,
             hot_bytes=2 * plan.data_file_bytes,
@@ -346,6 +347,9 @@ def _inner_limits(limits: Limits, state_rows_at_once: int) -> InnerLimits:
         catch_up_lag_entries=limits.catch_up_entries,
         pull_bytes_max=limits.pull_bytes,
         hour_ms=limits.hour_ms,
+        deliveries_max=limits.deliveries,
+        delivery_bytes_max=limits.delivery_bytes,
+        scanned_units=limits.scanned_units,
         state_rows_at_once=state_rows_at_once,
     )
 

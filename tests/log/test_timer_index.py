@@ -23,20 +23,21 @@ FOREVER = 1 << 60
 @pytest.fixture
 def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every structure of the index comes about after some tens of units."""
-    monkeypatch.setattr(timer_index, "TAIL_UNITS", 8)
+    monkeypatch.setattr(Waiting, "run_units", 8)
     monkeypatch.setattr(timer_index, "RUNS_MERGED", 2)
     monkeypatch.setattr(timer_index, "CATCH_UP_UNITS", 100)
-    monkeypatch.setattr(timer_index, "_LEVELS", (16, 64))
     monkeypatch.setattr(timer_index, "_CHUNK", 4)
 
 
 class Waiting:
     """A timer queue with its index, and what a plain list says of it."""
 
+    run_units = OPTIONS.timer_run_units
+
     def __init__(self) -> None:
         self.disk = MemoryDisk()
         self.queues = ConsumeQueues(self.disk, OPTIONS)
-        self.index = TimerIndex(self.disk, self.queues)
+        self.index = TimerIndex(self.disk, self.queues, self.run_units)
         self.dues: list[int] = []
         self.steps: Steps = ()
         self.delivered: list[int] = []
@@ -95,7 +96,7 @@ def test_a_large_index_consists_of_few_files_and_little_memory() -> None:
     assert waiting.index.due((), 10_000, 70_000) == waiting.expected(10_000, 70_000)
     done = (Step(FOREVER, 0, 70_000),)
     waiting.steps = done
-    waiting.add(*range(20_000, 20_000 + 2 * timer_index.TAIL_UNITS))
+    waiting.add(*range(20_000, 20_000 + 2 * waiting.run_units))
     waiting.catch_up()
     assert len(waiting.disk.list(DIRECTORY)) == 2, "runs that are done are gone"
 
@@ -120,7 +121,7 @@ def test_leftovers_of_an_earlier_start_are_removed() -> None:
     waiting.add(*range(10_000))
     waiting.catch_up()
     assert waiting.disk.list(DIRECTORY)
-    again = TimerIndex(waiting.disk, waiting.queues)
+    again = TimerIndex(waiting.disk, waiting.queues, waiting.run_units)
     assert waiting.disk.list(DIRECTORY) == []
     while not again.catch_up(0, ()):
         pass
@@ -198,7 +199,7 @@ def test_every_unit_is_delivered_once_in_order(
             if restarts:
                 floor = waiting.index.first_pending(0, waiting.steps)
                 assert not any(n not in waiting.delivered for n in range(floor))
-                waiting.index = TimerIndex(waiting.disk, waiting.queues)
+                waiting.index = TimerIndex(waiting.disk, waiting.queues, waiting.run_units)
             waiting.deliver(clock, count)
             assert waiting.index.waiting(waiting.steps) == len(waiting.dues) - len(waiting.delivered)
         while waiting.expected(40, 1):

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from broker.replica.inner_limits import InnerLimits
+from broker.replica.read_barriers import ReadBarriers
 from log import cuts
 from log.dispatch import Arrival
 from log.entry_log import EntryLog
@@ -83,8 +84,14 @@ class Machine:
         """Its replica in that state, as a follower."""
         raft = FollowerState(self.log, commit)
         store = SimpleNamespace(log=self.log, snapshot=SimpleNamespace(applied_index=-1))
-        repairs = SimpleNamespace(found=0)
-        replica = SimpleNamespace(applied_index=applied, store=store, raft=raft, term=1, repairs=repairs)
+        replica = SimpleNamespace(
+            applied_index=applied,
+            store=store,
+            raft=raft,
+            term=1,
+            repairs=SimpleNamespace(found=0),
+            leadership=SimpleNamespace(reads=ReadBarriers()),
+        )
         return SimpleNamespace(replica=replica, listeners=SimpleNamespace(arrivals=[], role_changes=[]))
 
 

@@ -28,8 +28,8 @@ def group() -> Group:
     return prepared()
 
 
-def prepared(size: int = 3) -> Group:
-    group = Group.elected(size)
+def prepared(size: int = 3, **settings: Any) -> Group:
+    group = Group.elected(size, **settings)
     client = group.connect()
     client.create_topic("T", 2)
     client.heartbeat("g")

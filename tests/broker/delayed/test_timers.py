@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -23,7 +24,7 @@ from log.record import Record
 from log.retention import RetentionPolicy
 from raft.messages import AppendRequest
 from tests.broker.delayed.test_delays import bodies, prepared, settle_a_full_disk
-from tests.broker.harness import Client, Group
+from tests.broker.harness import SMALL_STORE, Client, Group
 
 DAY_MS = 86_400_000
 
@@ -363,10 +364,9 @@ def test_a_clock_that_is_set_forward_makes_nothing_early(group: Group, client: C
 def test_each_is_delivered_once_in_order_of_time_whatever_is_killed(seed: int) -> None:
     rng = random.Random(seed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timer_index, "TAIL_UNITS", 8)
         patch.setattr(timer_index, "RUNS_MERGED", 2)
-        patch.setattr("broker.delayed.timers.BATCH_MAX", 5)
-        group = prepared()
+        patch.setattr(Group, "limits", InnerLimits(deliveries_max=5))
+        group = prepared(options=replace(SMALL_STORE, timer_run_units=8))
         due: dict[bytes, int] = {}
         for _ in range(6):
             client = group.connect()
