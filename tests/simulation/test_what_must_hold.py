@@ -86,6 +86,7 @@ class Machine:
         store = SimpleNamespace(log=self.log, snapshot=SimpleNamespace(applied_index=-1))
         replica = SimpleNamespace(
             applied_index=applied,
+            applied=SimpleNamespace(index=applied),
             store=store,
             raft=raft,
             term=1,
