@@ -72,7 +72,8 @@ $(STAMP): requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or later with venv and pip is needed (on Debian: apt-get install python3 python3-venv)" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile --require-hashes -r requirements.lock
-	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # as pip does it, which takes one core for it
+	# As pip does it, which takes one core for it; what hardly anything imports is compiled when it is first imported.
+	$(BIN)/python -m compileall -qq -j 0 -x '/(pandas|django|playwright|mypy|pip|setuptools|tests|mllib|ml)/' $(VENV)/lib || true
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
