@@ -1,9 +1,9 @@
 """Delayed messages: kept in the schedule topic, one queue a level, until they are due (`ScheduleMessageService`).
 
-A delayed message is stored under SCHEDULE_TOPIC_XXXX with its true topic and queue in properties, and the leader
-appends it again, to that topic and queue, when its time has come. Both are ordinary entries of the log. Across
-failovers each must be delivered once, though the entry of a delivery and the progress of its level are two entries and
-a leader may die between them.
+A delayed message (`SendProcessor._decide_hidden` says which) is stored under SCHEDULE_TOPIC_XXXX with its true topic
+and queue in properties, and the leader appends it again, to that topic and queue, when its time has come. Both are
+ordinary entries of the log. Across failovers each must be delivered once, though the entry of a delivery and the
+progress of its level are two entries and a leader may die between them.
 
 So a leader first writes what it is about to deliver (`DeliverDelayed`: level, first offset, count) and then, without
 anything in between, the deliveries themselves. The log keeps the order and has no gaps: the next leader finds, in the

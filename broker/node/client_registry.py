@@ -55,7 +55,7 @@ ConnectionType = TypeVar("ConnectionType", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Expiry(Generic[ConnectionType]):
-    """The result of `expire`: the connections to close, and the consumer groups that changed."""
+    """The result of `drop_silent`: the connections to close, and the consumer groups that changed."""
 
     connections: list[ConnectionType]
     changed_groups: list[str]
@@ -166,7 +166,7 @@ class ClientRegistry(Generic[ConnectionType]):
         return Expiry(list(dict.fromkeys(entry.connection for entry in expired)), self._remove(expired))
 
     def deadline_ns(self) -> int | None:
-        """Returns the time of the next `expire`, None while there are no clients. Costs nothing to ask."""
+        """Returns the time of the next `drop_silent`, None while there are no clients. Costs nothing to ask."""
         first = next(iter(self._renewed_ns.values()), None)
         return None if first is None else first + self._expiry_ns
 

@@ -275,7 +275,7 @@ class Forwarding:
             return
         connection.send(body)
 
-    def given_back(self, source: str, frame: NotDone) -> None:
+    def hear_not_done(self, source: str, frame: NotDone) -> None:
         """Asks the next leader: the node that was asked has not done the request, and no longer leads that term."""
         client = self._by_number.get(frame.connection)
         request = None if client is None else client.waiting.get(frame.opaque)

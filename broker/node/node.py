@@ -370,7 +370,7 @@ class Node:
         if isinstance(frame, Forward):
             self._relayed.forwarded(source, frame)
         elif isinstance(frame, NotDone):
-            self._forwarding.given_back(source, frame)
+            self._forwarding.hear_not_done(source, frame)
         elif isinstance(frame, Relay):
             self._forwarding.relayed(source, frame)
         elif isinstance(frame, ClientGone):

@@ -89,7 +89,7 @@ class ClientSession:
         if held or decoder.pending_size:
             sessions.incomplete.holds(connection, decoder.pending_size, anew=whole)
         if not connection.is_proven and not connection.aborted and sessions.has_strangers():
-            sessions.unread.answered(connection)
+            sessions.unread.close_if_too_much(connection)
         sessions.wake()
 
     def _greet(self, command: RemotingCommand) -> None:

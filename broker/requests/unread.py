@@ -6,6 +6,9 @@ may ask for is bounded otherwise.
 
 An answer counts when its request has been handled, and most are written right behind that. So what is counted is too
 much, and what really waits is looked at when it seems to be more than is allowed.
+
+Who has an account, or needs none, is read from no more, and is closed as idle (`ClientSessions.sweep`); whose requests
+are forwarded is closed by `Forwarding.relayed`.
 """
 
 from collections.abc import Callable
@@ -34,8 +37,10 @@ class UnreadAnswers:
             close,
         )
 
-    def answered(self, connection: Connection) -> None:
-        """Looks at what waits for a connection, some of whose requests have just been handled."""
+    def close_if_too_much(self, connection: Connection) -> None:
+        """Counts what waits for a connection, whose requests have just been handled; closes who stands still if all
+        that waits is too much.
+        """
         self._look_at(connection)
         memory = self._memory
         if memory.is_too_much:

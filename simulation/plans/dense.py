@@ -1,6 +1,6 @@
 """Dense plans: few kinds of fault that meet often, in a world whose limits are small.
 
-A plan of `draw.py` has a dozen kinds, each by itself and far apart, so that two of them seldom fall together. Here two
+A plan of `swarm.py` has a dozen kinds, each by itself and far apart, so that two of them seldom fall together. Here two
 to four share the time of faults, with 0.7 to 3 s between one fault and the next, under the load that every run has and
 two actors at most.
 
@@ -16,9 +16,9 @@ from functools import cache
 from itertools import combinations, cycle
 from typing import Final
 
-from simulation.plans.draw import NEEDS_SYNC
+from simulation.plans.dice import Rhythm, draw_fault
 from simulation.plans.plan import CHOREOGRAPHIES, FAULT_KINDS, Fault, Limits, Plan, Shape
-from simulation.plans.swarm import Rhythm, draw_fault
+from simulation.plans.swarm import NEEDS_SYNC
 from simulation.randomness import Random, stream
 from simulation.scheduler import MILLISECOND, SECOND
 from simulation.workload import ACTORS
@@ -106,7 +106,7 @@ def _new_pairs(one: int, block: list[int], missing: set[tuple[int, int]]) -> int
 
 
 def draw_dense_plan(seed: int, number: int, *, seconds: int = 60, nodes: int | None = None) -> Plan:
-    """Draws the plan of a seed that is the dense one of that number; `seconds` as in `draw_plan`.
+    """Draws the plan of a seed that is the dense one of that number; `seconds` as in `draw_swarm_plan`.
 
     `nodes` None: three or five, by the seed.
     """

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Final
 
 from simulation.plans.dense import draw_dense_plan
-from simulation.plans.draw import draw_plan
+from simulation.plans.dice import Rhythm, draw_faults
 from simulation.plans.lasting import with_core, with_overload
 from simulation.plans.plan import Plan
-from simulation.plans.swarm import Rhythm, draw_faults
+from simulation.plans.swarm import draw_swarm_plan
 from simulation.randomness import stream
 from simulation.scheduler import MILLISECOND, SECOND
 
@@ -39,11 +39,11 @@ def plan_of_seed(seed: int, *, seconds: int = 60, nodes: int | None = None) -> P
     """Draws the plan of a seed; `seconds` is the whole run. `nodes` None: as drawn, of a swarm three."""
     if seed % 10 == _CORE:
         drawn_nodes = 5 if seed // 10 % 2 else _NODES
-        return with_core(draw_plan(seed, seconds=seconds, nodes=nodes or drawn_nodes))
+        return with_core(draw_swarm_plan(seed, seconds=seconds, nodes=nodes or drawn_nodes))
     if seed % 10 == _OVERLOAD:
-        return with_overload(draw_plan(seed, seconds=seconds, nodes=nodes or _NODES, groups=1))
+        return with_overload(draw_swarm_plan(seed, seconds=seconds, nodes=nodes or _NODES, groups=1))
     if seed % _OUT_OF not in _DENSE:
-        return _with_damage(draw_plan(seed, seconds=seconds, nodes=nodes or _NODES))
+        return _with_damage(draw_swarm_plan(seed, seconds=seconds, nodes=nodes or _NODES))
     number = seed // _OUT_OF * len(_DENSE) + _DENSE.index(seed % _OUT_OF)
     return draw_dense_plan(seed, number, seconds=seconds, nodes=nodes)
 

@@ -1,6 +1,6 @@
 """The course of a run: machines start, faults happen and end, the group must recover, and then everything is judged.
 
-    result = run_plan(draw_plan(seed=7))
+    result = run_plan(plan_of_seed(7))
 
 What is found first ends the run.
 """

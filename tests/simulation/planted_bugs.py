@@ -15,8 +15,8 @@ from importlib import import_module
 
 import pytest
 
-from simulation.plans.draw import draw_plan, faults_of_actor
 from simulation.plans.plan import Plan
+from simulation.plans.swarm import draw_swarm_plan, faults_of_actor
 from simulation.world.building import World
 from simulation.world.running import Explore, Result, run_world
 from tests.simulation.planting import PLANTED, UNAIDED, Planted
@@ -37,7 +37,7 @@ _MISFITS = ("TypeError:", "AttributeError:", "NameError:", "ImportError:")
 
 def plan_of(bug: Planted, seed: int) -> Plan:
     """The seed's plan, in the flush mode that the mistake needs."""
-    plan = draw_plan(seed, seconds=40, groups=bug.groups)
+    plan = draw_swarm_plan(seed, seconds=40, groups=bug.groups)
     if bug.flush is not None and plan.flush != bug.flush:
         plan = replace(plan, flush=bug.flush)
     if bug.actor is not None and bug.actor not in plan.actors:

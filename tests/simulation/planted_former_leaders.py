@@ -94,16 +94,16 @@ def relayed_answer_of_a_former_leader_taken(patch: pytest.MonkeyPatch) -> None:
 
 @planted("given back by a former leader", "broker/node/forwarding.py", part="broker")
 def given_back_by_a_former_leader(patch: pytest.MonkeyPatch) -> None:
-    original = Forwarding.given_back
+    original = Forwarding.hear_not_done
 
-    def given_back(self: Forwarding, source: str, frame: NotDone) -> None:
+    def hear_not_done(self: Forwarding, source: str, frame: NotDone) -> None:
         client = self._by_number.get(frame.connection)
         request: WaitingRequest | None = None if client is None else client.waiting.get(frame.opaque)
         if request is not None:
             source, frame = request.leader, replace(frame, term=request.term)
         original(self, source, frame)
 
-    patch.setattr(Forwarding, "given_back", given_back)
+    patch.setattr(Forwarding, "hear_not_done", hear_not_done)
 
 
 @planted("answers go to who has the number now", "broker/node/relayed_clients.py", part="broker")

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from simulation.findings.report import describe_finding
-from simulation.plans.draw import draw_plan
 from simulation.plans.plan import Fault
+from simulation.plans.swarm import draw_swarm_plan
 from simulation.scheduler import SECOND
 from simulation.workload.reset_rules import TOPIC as RESET_TOPIC
 from simulation.workload.retry import Retries
@@ -50,7 +50,7 @@ from simulation.world.running import run_plan, run_world
     ],
 )
 def test_actors_get_somewhere(actor: str, work: dict[str, int]) -> None:
-    plan = replace(draw_plan(1, seconds=45), faults=(), actors=("administrator", "operator", actor))
+    plan = replace(draw_swarm_plan(1, seconds=45), faults=(), actors=("administrator", "operator", actor))
     result = run_plan(plan)
     assert result.violation is None
     for kind, at_least in work.items():
@@ -59,7 +59,7 @@ def test_actors_get_somewhere(actor: str, work: dict[str, int]) -> None:
 
 def test_without_faults_each_request_makes_one_copy() -> None:
     """Members leave, and a delivery may come again: its listener fails again. Nothing else stores a message twice."""
-    plan = replace(draw_plan(2, seconds=40), faults=(), actors=("administrator", "operator", "courier"))
+    plan = replace(draw_swarm_plan(2, seconds=40), faults=(), actors=("administrator", "operator", "courier"))
     world = World(plan)
     assert run_world(world).violation is None
     given_back = [stage for stage in world.invariant(Retries).stages.values() if stage.requests]
@@ -73,7 +73,7 @@ def test_a_reader_without_a_stored_offset_begins_where_the_queue_begins(
 ) -> None:
     """Brokers name no offset to a new consumer group once retention took a queue's first messages."""
     plan = replace(
-        draw_plan(1, seconds=40),
+        draw_swarm_plan(1, seconds=40),
         data_file_bytes=16 * 1024,
         producers=2,
         think_ms=100,

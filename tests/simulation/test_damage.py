@@ -16,9 +16,9 @@ from log.entry_reads import index_at
 from log.errors import DamagedEntryError
 from log.index_scrub import IndexScrubber
 from log.queue_scrub import QueueScrub
-from simulation.plans.draw import draw_plan
 from simulation.plans.plan import Fault, Plan
 from simulation.plans.seeds import _with_damage
+from simulation.plans.swarm import draw_swarm_plan
 from simulation.scheduler import MILLISECOND, SECOND
 from simulation.world.running import run_plan
 
@@ -28,7 +28,7 @@ SEEDS = (1, 2)
 
 def plan_of(seed: int) -> Plan:
     """A plan with small files in which nothing else happens than damage, to each kind of file in turn."""
-    drawn = draw_plan(seed, seconds=40, groups=1)
+    drawn = draw_swarm_plan(seed, seconds=40, groups=1)
     faults = tuple(
         Fault(time_ns, "damage", seed, MILLISECOND, number * 0.23 % 1)
         for number, time_ns in enumerate(range(8 * SECOND, drawn.calm_ns, SECOND // 2))
@@ -147,7 +147,7 @@ def test_a_mistake_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_seeds_without_damage_are_what_they_were() -> None:
-    drawn = [draw_plan(seed, seconds=40) for seed in range(20)]
+    drawn = [draw_swarm_plan(seed, seconds=40) for seed in range(20)]
     plans = [_with_damage(plan) for plan in drawn]
     damaged = [(plan, before) for plan, before in zip(plans, drawn, strict=True) if plan != before]
     assert 0 < len(damaged) < len(drawn)

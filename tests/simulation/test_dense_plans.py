@@ -9,7 +9,6 @@ import pytest
 
 from simulation.findings.report import describe_finding
 from simulation.plans.dense import KINDS, draw_dense_plan, kinds_of, round_length
-from simulation.plans.draw import draw_plan
 from simulation.plans.plan import (
     CHOREOGRAPHIES,
     LASTING,
@@ -22,6 +21,7 @@ from simulation.plans.plan import (
     encode_plan,
 )
 from simulation.plans.seeds import dense_seed, plan_of_seed
+from simulation.plans.swarm import draw_swarm_plan
 from simulation.scheduler import SECOND
 from simulation.world.building import World
 from simulation.world.running import Result, run_plan, run_world
@@ -91,7 +91,7 @@ def test_a_dense_seed_holds(number: int) -> None:
 
 def _plan(*, faults: tuple[Fault, ...] = (), actors: tuple[str, ...] = _BASE_LOAD, seconds: int = 30) -> Plan:
     """A group of three with sync flush, and nothing else than these faults."""
-    plan = replace(draw_plan(3, seconds=30), flush="sync", faults=faults, actors=actors, think_ms=200)
+    plan = replace(draw_swarm_plan(3, seconds=30), flush="sync", faults=faults, actors=actors, think_ms=200)
     return replace(plan, calm_ns=(seconds - 20) * SECOND, end_ns=seconds * SECOND)
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from simulation.faults.injection import _INJECTORS
-from simulation.plans.draw import draw_plan
 from simulation.plans.plan import CHOREOGRAPHIES, FAULT_KINDS, LASTING, LATER_KINDS, Fault
+from simulation.plans.swarm import draw_swarm_plan
 from simulation.scheduler import SECOND
 from simulation.world.building import World
 from simulation.world.running import run_world
@@ -25,7 +25,7 @@ _LEADER = 1
 def counts(faults: Iterable[Fault]) -> dict[str, int]:
     """Returns the counts of a small world to which only these faults happen."""
     plan = replace(
-        draw_plan(1, seconds=30),
+        draw_swarm_plan(1, seconds=30),
         flush="sync",
         actors=("producer", "consumer"),
         faults=tuple(faults),

@@ -11,8 +11,8 @@ from broker.tools.cli import simulation_batch
 from broker.tools.cli.futures import Futures
 from broker.tools.cli.simulate import simulate
 from broker.tools.cli.simulation_batch import Batch
-from simulation.plans.draw import draw_plan
 from simulation.plans.plan import Fault, Fork, Limits, Plan, decode_plan, encode_plan
+from simulation.plans.swarm import draw_swarm_plan
 from simulation.randomness import branch, stream
 from simulation.scheduler import SECOND, Scheduler
 from simulation.world.building import World
@@ -21,7 +21,7 @@ from simulation.world.running import Result, run_plan, run_world
 
 def _short_plan() -> Plan:
     return replace(
-        draw_plan(0, seconds=30),
+        draw_swarm_plan(0, seconds=30),
         actors=("administrator", "producer", "consumer"),
         faults=tuple(Fault(at * SECOND, "rivals", 1, 0, 0.5) for at in range(5, 9)),
         limits=replace(Limits(), snapshot_entries=20),

@@ -15,8 +15,8 @@ from broker.reading.queue_reads import PullResult, QueueReads
 from broker.remoting.codes import ResponseCode
 from broker.transactions.checks import TransactionChecks
 from log.timer_index import Steps, TimerIndex
-from simulation.plans.draw import draw_plan
 from simulation.plans.plan import Fault, Plan
+from simulation.plans.swarm import draw_swarm_plan
 from simulation.scheduler import SECOND
 from simulation.workload.order import TOPIC as ORDERS
 from simulation.workload.pick import TOPIC as OFFERS
@@ -27,7 +27,7 @@ _SEEDS = 3
 
 
 def _plan_under_pressure(seed: int, *actors: str) -> Plan:
-    plan = draw_plan(seed, seconds=40)
+    plan = draw_swarm_plan(seed, seconds=40)
     pressure = Fault(SECOND, "retention", 0, 14 * SECOND, 0.0)
     return replace(
         plan,

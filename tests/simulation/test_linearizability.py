@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from simulation.judges.client_judge import ClientJudge
-from simulation.plans.draw import draw_plan
+from simulation.plans.swarm import draw_swarm_plan
 from simulation.scheduler import SECOND
 from simulation.world.building import World
 from simulation.world.running import run_plan, run_world
@@ -24,7 +24,7 @@ def test_what_clients_were_told_is_linearizable(seed: int) -> None:
         verdicts.append(check_traces(traces))
         return ""
 
-    result = run_plan(draw_plan(seed, seconds=30), judge_history=judge)
+    result = run_plan(draw_swarm_plan(seed, seconds=30), judge_history=judge)
     assert result.violation is None
     assert verdicts[0].verdict == "linearizable"
     assert (verdicts[0].anomalies, verdicts[0].damage) == ((), ())
@@ -32,7 +32,7 @@ def test_what_clients_were_told_is_linearizable(seed: int) -> None:
 
 
 def test_a_word_against_the_history_is_a_finding() -> None:
-    plan = replace(draw_plan(5, seconds=30), faults=(), actors=("producer",), end_ns=8 * SECOND)
+    plan = replace(draw_swarm_plan(5, seconds=30), faults=(), actors=("producer",), end_ns=8 * SECOND)
     violation = run_plan(plan, judge_history=lambda traces: "no").violation
     assert violation is not None
     assert (violation.invariant, violation.detail) == ("linearizability", "no")
@@ -45,7 +45,7 @@ def test_it_finds_what_the_judge_within_the_run_would(monkeypatch: pytest.Monkey
     for name in ("offset_was", "offset_stored", "was_read", "ended_at"):
         monkeypatch.setattr(ClientJudge, name, lambda *_: None)
     for seed in range(12):
-        world = World(draw_plan(seed, seconds=30), keep_traces=True)
+        world = World(draw_swarm_plan(seed, seconds=30), keep_traces=True)
         result = run_world(world)
         traces = {name: data for name, data in result.traces.items() if name in world.traces.histories}
         if check_traces(traces).verdict == "violated":

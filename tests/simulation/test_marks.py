@@ -15,8 +15,8 @@ from raft.effects import Role
 from raft.messages import AppendResponse, VoteResponse
 from simulation.judges.group_model import GroupModel
 from simulation.judges.marks import MARKS, Marks
-from simulation.plans.draw import draw_plan
 from simulation.plans.plan import Fault, Limits, Shape
+from simulation.plans.swarm import draw_swarm_plan
 from simulation.scheduler import SECOND
 from simulation.world.running import run_plan
 from tests.simulation.journals import empty_journal
@@ -54,7 +54,7 @@ def test_a_run_says_what_it_reached() -> None:
         Fault(19 * SECOND, "new disk", 1, 0, 0.5),
     )
     plan = replace(
-        draw_plan(3, seconds=40),
+        draw_swarm_plan(3, seconds=40),
         flush="sync",
         faults=tuple(sorted(faults, key=lambda fault: fault.time_ns)),
         actors=("producer", "consumer", "administrator", "operator"),

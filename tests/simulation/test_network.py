@@ -7,8 +7,8 @@ import pytest
 
 from simulation.faults.injection import inject
 from simulation.machines.network import Endpoint, Network
-from simulation.plans.draw import draw_plan
 from simulation.plans.plan import Fault
+from simulation.plans.swarm import draw_swarm_plan
 from simulation.scheduler import MILLISECOND, SECOND, Scheduler
 from simulation.world.building import World
 
@@ -41,7 +41,7 @@ def test_a_link_is_whole_when_the_last_of_its_cuts_has_ended() -> None:
 
 @pytest.mark.parametrize("kind", ["cut one way", "clog"])
 def test_one_direction_of_any_link_of_a_broker_is_hit(kind: str) -> None:
-    world = World(replace(draw_plan(1), faults=()))
+    world = World(replace(draw_swarm_plan(1), faults=()))
     random = Random(2)
     brokers = [host.name for host in world.brokers]
     hit: dict[tuple[bool, bool], int] = {}

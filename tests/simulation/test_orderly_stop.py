@@ -10,8 +10,8 @@ from log.disk import Disk
 from log.options import StoreOptions
 from log.store import RecoveryReport, Store
 from simulation.findings.report import describe_finding
-from simulation.plans.draw import draw_plan
 from simulation.plans.plan import Fault, Plan
+from simulation.plans.swarm import draw_swarm_plan
 from simulation.scheduler import SECOND
 from simulation.world.running import run_plan
 
@@ -19,7 +19,7 @@ _PLAIN, _POWER_BEHIND = 0.3, 0.6
 
 
 def _plan(*faults: Fault) -> Plan:
-    plan = draw_plan(1, seconds=30)
+    plan = draw_swarm_plan(1, seconds=30)
     return replace(
         plan, flush="sync", think_ms=300, queues=2, faults=faults, calm_ns=9 * SECOND, end_ns=23 * SECOND
     )

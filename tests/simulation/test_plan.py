@@ -7,11 +7,11 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from simulation.plans.draw import _DRAWN_APART, draw_plan
 from simulation.plans.plan import FAULT_KINDS, Fault, Plan, decode_plan, encode_plan
+from simulation.plans.swarm import _DRAWN_APART, draw_swarm_plan
 from simulation.scheduler import SECOND
 
-_PLAN = draw_plan(7, seconds=30)
+_PLAN = draw_swarm_plan(7, seconds=30)
 
 
 def _with(**changes: object) -> Plan:
@@ -29,14 +29,14 @@ def test_a_plan_survives_its_file(plan: Plan) -> None:
 
 def test_kinds_drawn_apart_leave_the_other_faults_of_a_seed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     apart = _DRAWN_APART
-    plans = [draw_plan(seed) for seed in range(20)]
-    monkeypatch.setattr("simulation.plans.draw._DRAWN_APART", ())
+    plans = [draw_swarm_plan(seed) for seed in range(20)]
+    monkeypatch.setattr("simulation.plans.swarm._DRAWN_APART", ())
     monkeypatch.setattr(
-        "simulation.plans.draw.FAULT_KINDS", tuple(kind for kind in FAULT_KINDS if kind not in apart)
+        "simulation.plans.swarm.FAULT_KINDS", tuple(kind for kind in FAULT_KINDS if kind not in apart)
     )
     for plan in plans:
         others = tuple(fault for fault in plan.faults if fault.kind not in apart)
-        assert replace(plan, faults=others) == draw_plan(plan.seed)
+        assert replace(plan, faults=others) == draw_swarm_plan(plan.seed)
     assert {fault.kind for plan in plans for fault in plan.faults} >= set(apart)
 
 

@@ -23,8 +23,8 @@ from simulation.judges.power_losses import FAILED_FLUSH, LostBy, PowerLosses
 from simulation.machines.broker_host import BrokerHost
 from simulation.machines.data_files import cached_files, data_file
 from simulation.machines.disk import PAGE_BYTES, PowerFailure, SimulatedDisk, _Inode
-from simulation.plans.draw import draw_plan
 from simulation.plans.plan import Fault, Plan
+from simulation.plans.swarm import draw_swarm_plan
 from simulation.scheduler import MILLISECOND, SECOND
 from simulation.world.building import World
 from simulation.world.running import Result, run_plan, run_world
@@ -34,7 +34,7 @@ _SEEDS = range(8)
 
 
 def _plan(seed: int, *faults: Fault, flush: Literal["sync", "async"] = "async") -> Plan:
-    plan = draw_plan(seed, seconds=30)
+    plan = draw_swarm_plan(seed, seconds=30)
     return replace(
         plan,
         flush=flush,
@@ -387,7 +387,7 @@ def test_only_power_failures_and_a_new_disk_excuse_a_group_without_leader() -> N
 
 
 def test_outages_are_drawn_rarely_and_late_and_change_nothing_else() -> None:
-    plans = [draw_plan(seed, seconds=60) for seed in range(400)]
+    plans = [draw_swarm_plan(seed, seconds=60) for seed in range(400)]
     with_async = [plan for plan in plans if plan.flush == "async"]
     outages = [fault for plan in with_async for fault in plan.faults if fault.kind == "power of all"]
     assert 0.15 < len(outages) / len(with_async) < 0.35

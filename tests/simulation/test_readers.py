@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from simulation.plans.draw import draw_plan
 from simulation.plans.plan import Fault
+from simulation.plans.swarm import draw_swarm_plan
 from simulation.scheduler import SECOND
 from simulation.world.running import run_plan
 
@@ -30,7 +30,7 @@ from simulation.world.running import run_plan
 def test_readers_get_somewhere(actor: str, work: dict[str, int]) -> None:
     # The log loses its head once; nothing else goes wrong.
     faults = (Fault(10 * SECOND, "retention", 0, SECOND, 0.1),)
-    plan = replace(draw_plan(1, seconds=40), faults=faults, actors=("producer", "administrator", actor))
+    plan = replace(draw_swarm_plan(1, seconds=40), faults=faults, actors=("producer", "administrator", actor))
     plan = replace(plan, data_file_bytes=16 * 1024, think_ms=300)
     result = run_plan(plan)
     assert result.violation is None, str(result.violation)

@@ -10,7 +10,7 @@ from broker.trace import Fail, Invoke, Ok, ReadResult, TraceEvent, TraceHeader, 
 from simulation.journal import Violation
 from simulation.judges.group_model import GroupModel
 from simulation.judges.recorded import RecordedClients, commit_times
-from simulation.plans.draw import draw_plan
+from simulation.plans.swarm import draw_swarm_plan
 from simulation.world.building import World
 from simulation.world.running import Result, run_world
 
@@ -19,7 +19,7 @@ from simulation.world.running import Result, run_world
 def run() -> tuple[World, Result]:
     """A run with faults, the actors that every run has, and its traces."""
     actors = ("producer", "careful", "consumer", "auditor", "administrator")
-    world = World(replace(draw_plan(3, seconds=30), actors=actors), keep_traces=True)
+    world = World(replace(draw_swarm_plan(3, seconds=30), actors=actors), keep_traces=True)
     result = run_world(world)
     assert result.violation is None
     return world, result

@@ -41,8 +41,8 @@ from log.store import Store
 from raft.core import Raft
 from simulation.findings.report import describe_finding
 from simulation.machines.disk import PAGE_BYTES, SimulatedDisk
-from simulation.plans.draw import draw_plan
 from simulation.plans.plan import Fault, Plan
+from simulation.plans.swarm import draw_swarm_plan
 from simulation.scheduler import SECOND
 from simulation.world.building import World
 from simulation.world.running import Result, run_plan, run_world
@@ -50,7 +50,7 @@ from simulation.world.running import Result, run_plan, run_world
 
 def quiet_plan(*faults: Fault) -> Plan:
     """40 s of steady load with these faults."""
-    plan = draw_plan(1, seconds=40)
+    plan = draw_swarm_plan(1, seconds=40)
     return replace(plan, data_file_bytes=16 * 1024, producers=2, think_ms=100, queues=2, faults=faults)
 
 

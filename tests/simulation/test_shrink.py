@@ -14,8 +14,8 @@ from broker.tools.cli.simulate import simulate
 from simulation.findings.report import describe_finding
 from simulation.findings.shrink import Shrunk, cause_of, run_until, shrink
 from simulation.journal import Violation
-from simulation.plans.draw import draw_plan
 from simulation.plans.plan import FAULT_KINDS, Fault, Plan, decode_plan, encode_plan
+from simulation.plans.swarm import draw_swarm_plan
 from simulation.scheduler import SECOND
 from simulation.workload import ACTORS
 from simulation.world.running import Result, run_plan
@@ -88,7 +88,12 @@ def findings(draw: st.DrawFn) -> tuple[MadeUpWorld, Result]:
     needed_actors = tuple(draw(st.lists(st.sampled_from(actors), max_size=2, unique=True)))
     world = MadeUpWorld(some_of(faults), needed_actors, some_of(faults))
     plan = replace(
-        draw_plan(1), nodes=draw(st.sampled_from((3, 5))), faults=faults, actors=actors, producers=3, queues=4
+        draw_swarm_plan(1),
+        nodes=draw(st.sampled_from((3, 5))),
+        faults=faults,
+        actors=actors,
+        producers=3,
+        queues=4,
     )
     result = world.outcome(plan)
     if result.violation is None or result.violation.invariant != "durability":
@@ -206,7 +211,7 @@ def plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
         for number in range(15)
     ]
     faults += [Fault((8 + number) * SECOND, "topics", number, SECOND, 0.5) for number in range(2)]
-    drawn = draw_plan(3, seconds=30)
+    drawn = draw_swarm_plan(3, seconds=30)
     return replace(
         drawn,
         flush="sync",

@@ -9,8 +9,8 @@ import pytest
 from broker.client.message import MessageQueue
 from simulation.findings.report import describe_finding
 from simulation.journal import Violation
-from simulation.plans.draw import draw_plan
 from simulation.plans.plan import Plan, decode_plan, encode_plan
+from simulation.plans.swarm import draw_swarm_plan
 from simulation.workload.keep import Keys
 from simulation.world.building import World
 from simulation.world.running import run_plan, run_world
@@ -18,7 +18,7 @@ from simulation.world.running import run_plan, run_world
 
 def two_groups(seed: int) -> Plan:
     """The seed's plan, with two groups."""
-    return draw_plan(seed, seconds=30, groups=2)
+    return draw_swarm_plan(seed, seconds=30, groups=2)
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(4, marks=pytest.mark.slow)])
@@ -39,12 +39,12 @@ def test_a_plan_with_two_groups_survives_its_file_and_runs_the_same_again() -> N
 
 
 def test_a_share_of_the_seeds_has_two_groups_and_all_others_are_what_they_were() -> None:
-    plans = [draw_plan(seed) for seed in range(200)]
+    plans = [draw_swarm_plan(seed) for seed in range(200)]
     two = [plan for plan in plans if plan.groups == 2]
     assert 10 < len(two) < 60
     for plan in two:
         of_first = tuple(fault for fault in plan.faults if fault.group == 0)
-        assert of_first == draw_plan(plan.seed, groups=1).faults
+        assert of_first == draw_swarm_plan(plan.seed, groups=1).faults
     assert {fault.group for plan in two for fault in plan.faults} == {0, 1}
     assert len({fault.kind for plan in two for fault in plan.faults if fault.group}) > 20
 

@@ -12,8 +12,8 @@ from broker.state.commands import Command, PutTopic
 from broker.trace import TraceWriter
 from simulation.journal import Violation
 from simulation.judges.group_model import CommittedMessage
-from simulation.plans.draw import draw_plan
 from simulation.plans.plan import Plan
+from simulation.plans.swarm import draw_swarm_plan
 from simulation.workload import ACTORS
 from simulation.workload.actor import Actor
 from simulation.workload.context import Context, Invariant
@@ -66,7 +66,7 @@ async def greet(context: Context, runtime: Runtime, writer: TraceWriter) -> None
 @pytest.fixture
 def plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
     monkeypatch.setitem(ACTORS, "greeter", Actor(greet, invariant=Greetings))
-    return replace(draw_plan(3, seconds=30), faults=())
+    return replace(draw_swarm_plan(3, seconds=30), faults=())
 
 
 @pytest.mark.slow
@@ -88,9 +88,9 @@ def test_an_invariant_is_told_everything_and_may_end_the_run(plan: Plan) -> None
 
 
 def test_the_swarm_turns_actors_on_by_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = [draw_plan(seed) for seed in range(100)]
+    usual = [draw_swarm_plan(seed) for seed in range(100)]
     monkeypatch.setitem(ACTORS, "greeter", Actor(greet, share=0.3))
-    with_greeter = [draw_plan(seed) for seed in range(100)]
+    with_greeter = [draw_swarm_plan(seed) for seed in range(100)]
     share = sum("greeter" in plan.actors for plan in with_greeter)
     assert 10 < share < 60
     # A new actor changes nothing else of what a seed means.

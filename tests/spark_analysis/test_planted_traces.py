@@ -16,7 +16,7 @@ import pytest
 
 from broker.tools.cli import run
 from broker.trace.format import INVOKE
-from simulation.plans.draw import draw_plan
+from simulation.plans.swarm import draw_swarm_plan
 from simulation.world.running import run_plan
 from spark_analysis.checking.verdict import EXIT_CODES, REPLICA_ANOMALIES
 from spark_analysis.light import judge_log
@@ -60,7 +60,9 @@ def test_kinds_that_clients_and_replicas_see() -> None:
 
 def write_good(directory: Path) -> tuple[Path, str]:
     """Traces of a run without a mistake, and what is wrong with the one record whose time cannot be true."""
-    traces = write_traces(run_plan(draw_plan(5, seconds=40), keep_traces=True), directory / "no-mistake")
+    traces = write_traces(
+        run_plan(draw_swarm_plan(5, seconds=40), keep_traces=True), directory / "no-mistake"
+    )
     file = traces / "producer0.1.trace"
     place = file.stat().st_size
     with file.open("ab") as stream:

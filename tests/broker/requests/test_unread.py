@@ -24,7 +24,7 @@ class Rig:
     def answer(self, connection: Connection, size: int, *, reads: bool) -> None:
         """A request of the connection is answered; what it does not read is left."""
         connection.send(bytes(size))
-        self.unread.answered(connection)
+        self.unread.close_if_too_much(connection)
         connection.take()
         connection.unsent_bytes += 0 if reads else size
 
