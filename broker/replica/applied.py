@@ -130,18 +130,20 @@ class AppliedState:
         """
         entries = self._store.log
         first = self.index + 1
-        try:
-            if entries.end_of(self.index) >= entries.checked_position:
-                return upto
-            run = entries.run(first, upto, CHECKED_BYTES)
-            check_run(entries, first, run)
-        except DamagedLogError as error:
-            damaged = index_of(entries, error.position) if isinstance(error, DamagedEntryError) else None
-            if damaged is not None and damaged > first:
-                return damaged - 1
-            self._room.dispatch_due_ns = now_ns + DAMAGED_NS
-            return self.index
-        return run.last_index
+        while True:
+            try:
+                if entries.end_of(self.index) >= entries.checked_position:
+                    return upto
+                run = entries.run(first, upto, CHECKED_BYTES)
+                check_run(entries, first, run)
+            except DamagedLogError as error:
+                damaged = index_of(entries, error.position) if isinstance(error, DamagedEntryError) else None
+                if damaged is not None and first < damaged <= upto:
+                    upto = damaged - 1  # nobody has checked those before it yet
+                    continue
+                self._room.dispatch_due_ns = now_ns + DAMAGED_NS
+                return self.index
+            return run.last_index
 
     def _apply_internal(
         self, index: int, record: memoryview, now_ns: int, applied: Callable[[int, Command, Any], None]

@@ -28,11 +28,12 @@ from broker.state.commands import (
     decode_command,
 )
 from broker.state.topic_rules import INTERNAL_TOPIC
-from log.entry_log import EntryLog
+from log.entry_log import EntryLog, Run
 from log.layout import HEADER, HEADER_BYTES
 from log.properties import TAGS, UNIQ_KEY, get_property
 from log.record import Record, decode_record, peek
 from simulation.journal import Violation
+from simulation.judges.as_written import NO_DAMAGE, Damage
 
 _RUN_BYTES_MAX = 1 << 20
 Value = TypeVar("Value")
@@ -110,8 +111,8 @@ class GroupModel:
     def __init__(self) -> None:
         self.last_index = -1
         self.end_position = 0
-        self.damaged: Callable[[str], list[tuple[int, bytes]]] = lambda node: []
-        """Returns what of a node's log is damaged on its disk: positions, and the bytes that were there."""
+        self.damage: Callable[[str], Damage] = lambda node: NO_DAMAGE
+        """Returns what of a node's log faults have damaged on its disk, and is not repaired yet."""
         self.image = bytearray()
         self.positions: list[int] = []
         """The position of each entry, by index."""
@@ -140,6 +141,11 @@ class GroupModel:
         self._elections: list[tuple[int, str]] = []
         self._begins: dict[str, list[tuple[int, int]]] = {}
         """Node -> (time, first position of its log), as it changed."""
+
+    def end_of(self, index: int) -> int:
+        """Returns the position behind a committed entry."""
+        position = self.positions[index]
+        return position + int(HEADER.unpack_from(self.image, position)[1])
 
     # ---- elections -----------------------------------------------------------------------------------
 
@@ -244,22 +250,12 @@ class GroupModel:
             image.data[begin:] = data
             image.last_index = last_index
 
-    def _run(
-        self, node: str, log: EntryLog, first_index: int, last_index: int
-    ) -> tuple[int, int, memoryview]:
-        """Returns (last index, position, bytes) of a node's entries as they were written.
+    def _run(self, node: str, log: EntryLog, first_index: int, last_index: int) -> Run:
+        """Returns a run of a node's entries as they were written.
 
         What a fault has damaged on its disk, and is not repaired yet, is looked at by `Monitor.check_repaired`.
         """
-        last, position, data = log.run(first_index, last_index, _RUN_BYTES_MAX)
-        for begin, content in self.damaged(node):
-            at = max(begin, position)
-            end = min(begin + len(content), position + len(data))
-            if at < end:
-                mended = bytearray(data)
-                mended[at - position : end - position] = content[at - begin : end - begin]
-                data = memoryview(mended)
-        return last, position, data
+        return self.damage(node).run(log, first_index, last_index, _RUN_BYTES_MAX)
 
     # ---- commits -------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from raft.core import Raft
 from raft.effects import Role
 from raft.messages import Message
 from simulation.journal import TIME_MADE, Journal, Violation
+from simulation.judges.as_written import NO_DAMAGE, Damage, Pages
 from simulation.judges.beliefs import Beliefs
 from simulation.judges.group_model import GroupModel
 from simulation.judges.marks import Marks
@@ -119,7 +120,7 @@ class Monitor:
         random: Random,
     ) -> None:
         self.model = GroupModel()
-        self.model.damaged = self._damaged_pages
+        self.model.damage = self._damage
         self._random = random
         self._now_ns = now_ns
         self._journal = journal
@@ -135,16 +136,20 @@ class Monitor:
         self.elections = 0
         self._votes: dict[tuple[str, int], str] = {}
 
-    def _damaged_pages(self, name: str) -> list[tuple[int, bytes]]:
+    def _damage(self, name: str) -> Damage:
         host = self._watched[name].host
         if not host.was_damaged:
-            return []
-        directory = f"{host.options.dledger_directory}/data/"
-        return [
-            (int(page.path.removeprefix(directory)) + page.begin, page.content)
-            for page in host.damaged_pages
-            if page.path.startswith(directory) and host.disk.is_harmed(page)
-        ]
+            return NO_DAMAGE
+
+        def pages(directory: str) -> Pages:
+            prefix = f"{host.options.dledger_directory}/{directory}/"
+            return tuple(
+                (int(page.path.removeprefix(prefix)) + page.begin, page.content)
+                for page in host.damaged_pages
+                if page.path.startswith(prefix) and host.disk.is_harmed(page)
+            )
+
+        return Damage(pages("data"), pages("index"))
 
     # ---- the life of a node --------------------------------------------------------------------------
 
@@ -316,7 +321,7 @@ class Monitor:
         if new_first <= index and leads:
             self._beliefs.committed(host.name, index)
         if new_first <= index and self._sync_flush and process is not None:
-            self._is_durable(log, new_first, index, process.node.replica.raft)
+            self._is_durable(new_first, index, process.node.replica.raft)
 
     # ---- checks --------------------------------------------------------------------------------------
 
@@ -431,19 +436,20 @@ class Monitor:
                 )
             watched.arrived[key] = arrival.end_offset
 
-    def _is_durable(self, log: EntryLog, first_index: int, last_index: int, raft: Raft) -> None:
-        """Checks the contract of sync flush: what is committed is on the disks of a majority. Raises Violation.
+    def _is_durable(self, first_index: int, last_index: int, raft: Raft) -> None:
+        """Checks the contract of sync flush: what has just been committed, the newest entries of the model, is on the
+        disks of a majority. Raises Violation.
 
         Of the voters in force when the leader decided, who may have begun a membership change since, in the same turn:
         while its entry is not committed, a majority of those before it will do.
         """
         under_way = raft.configuration_index > last_index
         in_force = raft.configurations[-2:] if under_way else raft.configurations[-1:]
-        begin, end = log.position_of(first_index), log.end_of(last_index)
+        begin, end = self.model.positions[first_index], self.model.end_position
         for _, configuration in reversed(in_force):
             holders = 0
             for watched in [self._watched[voter] for voter in configuration.voters if voter in self._watched]:
-                if self._on_disk(watched, begin, end):
+                if self._on_disk(watched, begin, end, self._damage(watched.host.name)):
                     holders += 1
                     if 2 * holders > len(configuration.voters):
                         assert self.model.last_index >= last_index
@@ -454,8 +460,8 @@ class Monitor:
             f"entries {first_index}..{last_index} are committed on {holders} of {len(configuration.voters)} disks",
         )
 
-    def _on_disk(self, watched: _Watched, begin: int, end: int) -> bool:
-        """True if [begin, end) of the log is in the image of the disk that a power failure leaves."""
+    def _on_disk(self, watched: _Watched, begin: int, end: int, damage: Damage = NO_DAMAGE) -> bool:
+        """True if [begin, end) of the log is in the disk image that a power failure leaves, or was before `damage`."""
         host, image = watched.host, self.model.image
         file_bytes = host.options.data_file_bytes
         while begin < end:
@@ -463,7 +469,7 @@ class Monitor:
             piece_end = min(end, start + file_bytes)
             durable = host.disk.durable_bytes(data_file(host.options, start))
             wanted = image[begin:piece_end]
-            held = durable[begin - start : piece_end - start]
+            held = bytes(damage.mended(begin, memoryview(durable)[begin - start : piece_end - start]))
             if held != wanted and not _only_padding_differs(held, wanted):
                 return False
             begin = piece_end
@@ -483,14 +489,15 @@ class Monitor:
             return
         if replica.repairs.left:
             raise Violation("damage is repaired", name, f"{replica.repairs.left} entries are left")
-        begin, end = entries.position_of(first_index), entries.end_of(entries.durable_index)
+        # The log is not asked where entries are: that would make its index units anew.
+        last_index = min(entries.durable_index, self.model.last_index)
+        begin, end = self.model.positions[first_index], self.model.end_of(last_index)
         if not self._on_disk(self._watched[name], begin, end):
             raise Violation("damage is repaired", name, "its disk does not hold what the group has committed")
-        for index in range(first_index, entries.durable_index + 1):
-            _, size, number, term, position, *_ = HEADER.unpack_from(
-                self.model.image, entries.position_of(index)
-            )
-            if number != index or entries.noted(index) != (position, size, term):
+        for index in range(first_index, last_index + 1):
+            position = self.model.positions[index]
+            _, size, _, term, *_ = HEADER.unpack_from(self.model.image, position)
+            if entries.noted(index) != (position, size, term):
                 raise Violation("damage is repaired", name, f"the index unit of entry {index} leads nowhere")
         scrubber = IndexScrubber(store.index)
         scrubber.begin()

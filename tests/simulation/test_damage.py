@@ -11,6 +11,7 @@ import pytest
 from broker.replica.repairs import RepairFlush
 from broker.replica.scrubbing import Scrubbing
 from log import entry_repair
+from log.entry_index import EntryIndex
 from log.entry_log import EntryLog
 from log.entry_reads import index_at
 from log.errors import DamagedEntryError
@@ -95,6 +96,17 @@ def first_file_skipped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Scrubbing, "_take_entries", take_entries)
 
 
+def index_units_not_made_anew(patch: pytest.MonkeyPatch) -> None:
+    original = Scrubbing._take_entries
+
+    def take_entries(self: Scrubbing, job: Any, now_ns: int) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(EntryIndex, "correct", lambda self, first, units: [])
+            original(self, job, now_ns)
+
+    patch.setattr(Scrubbing, "_take_entries", take_entries)
+
+
 def units_of_queues_not_compared(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(QueueScrub, "check", lambda self, first, last: None)
 
@@ -119,6 +131,7 @@ PLANTS: dict[Plant, set[str]] = {
     never_flushed: {"damage is repaired"},
     written_a_page_too_far: {"damage is repaired", "a node fails", "state machine safety"},
     first_file_skipped: {"damage is repaired", "state machine safety"},
+    index_units_not_made_anew: {"damage is repaired"},
     units_of_queues_not_compared: {"queue agrees with log", "damage is repaired"},
     index_files_not_filled_anew: {"damage is repaired"},
     sound_entries_called_damaged: {"damage has a cause"},

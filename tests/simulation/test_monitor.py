@@ -89,9 +89,9 @@ class Group:
             if name in holders:
                 job.run()
             if number == 0:
-                self.log = log
-                self.monitor.model.image[:] = log.run(0, 0, options.data_file_bytes)[2]
-                self.monitor.model.last_index = 0
+                model = self.monitor.model
+                model.image[:] = log.run(0, 0, options.data_file_bytes)[2]
+                model.positions, model.last_index, model.end_position = [0], 0, log.end_position
             host: Any = SimpleNamespace(name=name, disk=disk, options=options, was_damaged=False)
             self.monitor._watched[name] = _Watched(host)
 
@@ -99,7 +99,7 @@ class Group:
         """At the commit of entry 0, while the leader knows these configurations, (index, voters)."""
         known = [(index, Configuration(voters)) for index, voters in configurations]
         raft: Any = SimpleNamespace(configurations=known, configuration_index=known[-1][0])
-        self.monitor._is_durable(self.log, 0, 0, raft)
+        self.monitor._is_durable(0, 0, raft)
 
 
 _THREE = (-1, ("n0", "n1", "n2"))

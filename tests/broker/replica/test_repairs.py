@@ -666,6 +666,25 @@ def test_damaged_commands_are_not_applied_at_a_start() -> None:
     assert same_files(group, "/data/" + "0" * 20)
 
 
+def test_what_lies_before_the_damage_that_is_met_first_is_checked_before_it_is_applied() -> None:
+    """Seed 700009: headers of a page were damaged, and the search for the end of a run met one behind other damage."""
+    group = group_of(scrubbed=False)
+    damage = Damage(group, group.follower)
+    applied, entries = damage.replica.applied, damage.replica.store.log
+    index = entry_of(damage.replica, 2)
+    damage.entry(index, HEADER_BYTES + 27)  # its offset in the queue
+    for behind in range(index + 1, entries.run(index, entries.last_index).last_index + 1):
+        damage.entry(behind, 0)
+    upto, applied.index = applied.index, index - 2
+    assert applied._whole_index(upto, group.now_ns) == index - 1
+    applied.index = index - 1
+    assert applied._whole_index(upto, group.now_ns) == index - 1, "it waits until that is repaired"
+    applied.index = upto
+    group.advance(10)
+    assert damage.replica.repairs.left == 0
+    assert applied._whole_index(upto, group.now_ns) == upto
+
+
 def test_without_damage_a_pass_says_nothing() -> None:
     group = group_of()
     group.advance(5)
