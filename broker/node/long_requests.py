@@ -1,11 +1,12 @@
 """Requests that take longer than a turn: they are handled in steps, one a turn, and others wait behind a long batch.
 
-So between two steps heartbeats are answered, and whatever else is small. Messages that come while a batch is being
-stored wait here in their order (`Leadership.check_may_append` raises for them), and go on when it is over, some in each
-turn.
+So between two steps heartbeats are answered, and whatever else is small. Addresses take turns at the steps: many long
+requests of one keep another waiting for one step at a time, not for one of each. Messages that come while a batch
+is being stored wait here in their order (`Leadership.check_may_append` raises for them), and go on when it is over,
+some in each turn.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -35,8 +36,10 @@ class LongRequests:
         self._go_on = go_on
         self._resumed = resumed
         self._is_connected = is_connected
-        self.in_steps: deque[tuple[Connection, RemotingCommand, Iterator[None]]] = deque()
-        """The requests that are handled in steps; the first has its next one in the next turn."""
+        self.in_steps: OrderedDict[str, deque[tuple[Connection, RemotingCommand, Iterator[None]]]] = (
+            OrderedDict()
+        )
+        """The requests that are handled in steps, by address; none is empty. The first of the first is next."""
         self.behind_batch: deque[tuple[Connection, RemotingCommand]] = deque()
         """The requests that came while a long batch was being stored, oldest first."""
         self._budget = Budget("a long batch")
@@ -45,6 +48,10 @@ class LongRequests:
     def has_more(self) -> bool:
         """Requests are handled in steps, or wait for one: the next turn is wanted at once."""
         return bool(self.in_steps or self.behind_batch)
+
+    def go_on_later(self, connection: Connection, command: RemotingCommand, steps: Iterator[None]) -> None:
+        """Keeps a request for its next step, behind the others of its address."""
+        self.in_steps.setdefault(connection.address, deque()).append((connection, command, steps))
 
     def wait_behind_batch(self, connection: Connection, command: RemotingCommand) -> None:
         """Keeps a request of which nothing was done until the batch that is under way is over; or refuses it."""
@@ -56,9 +63,13 @@ class LongRequests:
         self.behind_batch.append((connection, command))
 
     def step(self) -> None:
-        """Goes on with the oldest long request, and with some of those that have waited for a batch, in their order."""
+        """Does a step for the next address, and goes on with some that have waited for a batch, in their order."""
         if self.in_steps:
-            self._go_on(*self.in_steps.popleft())
+            address, of_address = self.in_steps.popitem(last=False)
+            request = of_address.popleft()
+            if of_address:
+                self.in_steps[address] = of_address
+            self._go_on(*request)
         leadership, waiting = self._leadership, self.behind_batch
         leadership.others_first = False
         for _ in range(min(len(waiting), _RESUMED_IN_A_TURN)):

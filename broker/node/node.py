@@ -294,7 +294,7 @@ class Node:
         try:
             steps = handler(connection, command)
             if steps is not None and next(steps, _OVER) is None:
-                self.long_requests.in_steps.append((connection, command, steps))
+                self.long_requests.go_on_later(connection, command, steps)
         except BatchUnderWayError:
             self.long_requests.wait_behind_batch(connection, command)
         except RequestError as error:

@@ -271,6 +271,25 @@ def test_a_long_condition_is_read_in_steps(group: Group, client: Client) -> None
         sql92.compile_sql(unusable)
 
 
+def test_addresses_take_turns_at_the_steps_of_long_conditions(group: Group, client: Client) -> None:
+    """A newcomer waited for a step of each of the others, again and again."""
+    send(client, 1)
+    conditions = [f"n = 1 OR n = {number}" + " OR n = 1" * 800 for number in range(21)]
+    steps = sum(1 for _ in sql92.compile_in_steps("n = 1 OR n = 99" + " OR n = 1" * 800))
+    for condition in conditions[:-1]:
+        start_pull(group.connect(host="10.0.0.1"), condition)
+    newcomer = group.connect(host="10.0.0.2")
+    opaque = start_pull(newcomer, conditions[-1])
+    process = group.members[group.leader].process
+    for _ in range(2 * (1 + steps)):
+        assert group.node(group.leader).long_requests.has_more
+        process.turn(group.now_ns, group.wall_ms)
+        process.end_turn()
+    assert group.node(group.leader).long_requests.has_more, "the others are not over"
+    assert opaque in newcomer.answers
+    assert Pulled.of(newcomer.wait(opaque)).bodies == [b"1"]
+
+
 def test_a_held_pull_that_wakes_does_not_read_its_condition_again(
     group: Group, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
