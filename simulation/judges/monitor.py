@@ -23,6 +23,7 @@ from raft.messages import Message
 from simulation.journal import TIME_MADE, Journal, Violation
 from simulation.judges.as_written import NO_DAMAGE, Damage, Pages
 from simulation.judges.beliefs import Beliefs
+from simulation.judges.former_leaders import FormerLeader
 from simulation.judges.group_model import GroupModel
 from simulation.judges.marks import Marks
 from simulation.judges.own_state import OwnState
@@ -47,6 +48,7 @@ class _Watched:
         "checked_index",
         "committed_floor",
         "first_index",
+        "former_leader",
         "host",
         "last_index",
         "log",
@@ -58,6 +60,7 @@ class _Watched:
     def __init__(self, host: BrokerHost) -> None:
         self.host = host
         self.log: EntryLog | None = None
+        self.former_leader: FormerLeader | None = None
         self.checked_index = -1
         self.committed_floor = -1
         """The highest index that this host ever knew as committed, on the disk that it has now."""
@@ -173,6 +176,7 @@ class Monitor:
                 watched.made_time = True
                 host.surroundings.journal.did(TIME_MADE)
 
+        watched.former_leader = FormerLeader(host.name, node)
         node.listeners.role_changes.append(look_at_clock)
         if replica.raft.commit_index > self.model.last_index:
             raise Violation("recovery", host.name, f"starts with commit index {replica.raft.commit_index}")
@@ -359,6 +363,8 @@ class Monitor:
         self._beliefs.turned(name, raft, host.limits.catch_up_lag_entries)
         self._reads.turned(name, raft, replica.leadership.reads.confirming)
         self._own_state.turned(host, raft, store.log)
+        if watched.former_leader is not None:
+            watched.former_leader.turned()
         if raft.role is Role.LEADER and raft.configuration_index > raft.commit_index:
             # A new leader may hold several that are committed without its knowing; its own must come one by one.
             under_way = [index for index, _ in raft.configurations if index > raft.commit_index]

@@ -12,6 +12,7 @@ import pytest
 from broker.delayed.delays import DelayService
 from broker.state.topic_rules import SCHEDULE_TOPIC
 from log.timer_index import _Run
+from raft.effects import Effect
 from raft.leader import Leader
 from raft.read_index import ReadQueue
 from tests.simulation.planting import planted
@@ -43,6 +44,18 @@ def learners_confirm_reads(patch: pytest.MonkeyPatch) -> None:
             self._voting_peers = voting
 
     patch.setattr(Leader, "_confirm_reads", confirm_reads)
+
+
+@planted("reads that wait for their round are not refused", "whoever asked waits for ever", part="consensus")
+def reads_that_wait_are_not_refused(patch: pytest.MonkeyPatch) -> None:
+    """The leadership ends, and nobody tells them."""
+    original = ReadQueue.abandon
+
+    def abandon(self: ReadQueue) -> list[Effect]:
+        self._waiting = []
+        return original(self)
+
+    patch.setattr(ReadQueue, "abandon", abandon)
 
 
 @planted(

@@ -91,9 +91,14 @@ class Machine:
             raft=raft,
             term=1,
             repairs=SimpleNamespace(found=0),
-            leadership=SimpleNamespace(reads=ReadBarriers()),
+            leadership=SimpleNamespace(uncommitted=None, batches=None, reads=ReadBarriers()),
+            members=None,
         )
-        return SimpleNamespace(replica=replica, listeners=SimpleNamespace(arrivals=[], role_changes=[]))
+        return SimpleNamespace(
+            replica=replica,
+            listeners=SimpleNamespace(arrivals=[], role_changes=[]),
+            long_requests=SimpleNamespace(in_steps=()),
+        )
 
 
 class Group:
