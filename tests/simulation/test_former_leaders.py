@@ -110,7 +110,7 @@ def test_requests_that_are_handled_in_steps_may_end_first(watched: Watched) -> N
     watched.depose()
     watched.part("OnceSends")._decisions["T", "key"] = None
     in_steps: Any = watched.group.node(watched.leader).long_requests.in_steps
-    in_steps.append(None)
+    in_steps["192.0.2.1"] = None
     watched.judge.turned()
     in_steps.clear()
     with left("_decisions"):
