@@ -16,7 +16,7 @@ _WRONG_USE = (
     "broker.client.errors:UsageError",
     "broker.console.options:ImpossibleOptionError",
     "broker.settings.reading:SettingsError",
-    "broker.settings.tables:ImpossibleSettingError",
+    "broker.settings.rules:ImpossibleSettingError",
 )
 _FAILURES = (
     "broker.client.errors:ClientError",
