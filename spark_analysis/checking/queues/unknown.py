@@ -222,7 +222,11 @@ def contested(
         needs_of = [(queue, value, need) for value in batch for queue, need in wanted.get(value, {}).items()]
         bound = {queue for queue, value, need in needs_of if need.least and len(supply[value]) == 1}
         rivals = sorted({queue for queue, _, need in needs_of if need.most or queue in holed})
-        if len(rivals) > 1 and not any(set(rivals) <= wanted.get(value, {}).keys() for value in batch):
+        by_value = [
+            {queue for queue, other, need in needs_of if other == value and (need.most or queue in holed)}
+            for value in batch
+        ]
+        if len(rivals) > 1 and not any(set(rivals) <= wanting for wanting in by_value):
             last = max(bound) if len(bound) > 1 else rivals[-1]
             position = min(one.position for value in batch for one in shown[value].get(last, ()))
             found.append((last, Finding("duplicate-value", position), len(bound) < 2))

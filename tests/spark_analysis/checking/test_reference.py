@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_analysis.checking.queues.attempts import Attempt, Hole
@@ -154,6 +154,7 @@ def test_an_append_that_leaves_the_queue_to_the_broker_stands_in_one(seed: int) 
 
 @settings(max_examples=1000, deadline=None)
 @given(st.integers(0, 2**40))
+@example(621079)
 def test_an_append_of_unknown_queue_explains_one_queue_alone(seed: int) -> None:
     queues = without_acknowledgements(random.Random(seed))
     verdict = verdict_on(queues)
