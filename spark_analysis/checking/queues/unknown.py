@@ -193,16 +193,17 @@ def contested(
     holed = frozenset(with_holes)
     found: list[tuple[str, Finding, bool]] = []
     shown = _shown(supply, seen)
-    wanted: dict[Hashable, dict[str, _Need]] = {}
+    wanting: dict[Hashable, set[str]] = {}
+    needed: dict[Hashable, set[str]] = {}
     for value, by_queue in shown.items():
         deadline_ns = min(one.deadline_ns for places in by_queue.values() for one in places)
         needs = {
             queue: _need(len(places), own[queue, value], deadline_ns) for queue, places in by_queue.items()
         }
-        wanted[value] = needs
-        count = len(supply[value])
         # What a queue does not need for this value it may take for a hole.
-        rivals = sorted(queue for queue, need in needs.items() if need.most or queue in holed)
+        wanting[value] = {queue for queue, need in needs.items() if need.most or queue in holed}
+        needed[value] = {queue for queue, need in needs.items() if need.least}
+        count, rivals = len(supply[value]), sorted(wanting[value])
         if len(rivals) < 2 or any(need.least > count for need in needs.values()):
             continue  # 1.: nobody else wants these attempts, or one queue shows by itself that they are too few
         finding = Finding("duplicate-value", min(one.position for one in by_queue[rivals[-1]]))
@@ -217,19 +218,18 @@ def contested(
         )
         if not makes_no_difference:
             found.append((rivals[-1], finding, True))  # 4.; in 3. the answers of the queues stand
-    for batch in set(map(tuple, batches.values())):
+    for batch in dict.fromkeys(map(tuple, batches.values())):
         # 5.: the queues that show its values may be others for each value.
-        needs_of = [(queue, value, need) for value in batch for queue, need in wanted.get(value, {}).items()]
-        bound = {queue for queue, value, need in needs_of if need.least and len(supply[value]) == 1}
-        rivals = sorted({queue for queue, _, need in needs_of if need.most or queue in holed})
-        by_value = [
-            {queue for queue, other, need in needs_of if other == value and (need.most or queue in holed)}
-            for value in batch
-        ]
-        if len(rivals) > 1 and not any(set(rivals) <= wanting for wanting in by_value):
-            last = max(bound) if len(bound) > 1 else rivals[-1]
-            position = min(one.position for value in batch for one in shown[value].get(last, ()))
-            found.append((last, Finding("duplicate-value", position), len(bound) < 2))
+        by_value = [wanting[value] for value in batch if value in shown]
+        rivals = sorted(set().union(*by_value))
+        if len(rivals) < 2 or any(len(queues) == len(rivals) for queues in by_value):
+            continue  # nobody else wants it, or one value has all who do: see above
+        bound = {queue for value in batch if len(supply[value]) == 1 for queue in needed.get(value, ())}
+        last = max(bound) if len(bound) > 1 else rivals[-1]
+        position = min(
+            one.position for value in batch if value in shown for one in shown[value].get(last, ())
+        )
+        found.append((last, Finding("duplicate-value", position), len(bound) < 2))
     return found
 
 
