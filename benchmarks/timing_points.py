@@ -111,13 +111,13 @@ def install(points: Points) -> None:
 
     from broker.node.links import AcceptedLink
     from broker.requests.client_sessions import ClientSession
-    from broker.shell import reading, worker
+    from broker.shell import socket_reading, worker
     from broker.shell.broker_server import BrokerServer
     from broker.shell.sockets import SocketConnection
 
     timed_select = SimpleNamespace(epoll=lambda: _TimedEpoll(points), EPOLLIN=select.EPOLLIN)
-    setattr(reading, "select", timed_select)  # noqa: B010 - a module that is none
-    points.wrap(reading.Reading, "_read_all", READS)
+    setattr(socket_reading, "select", timed_select)  # noqa: B010 - a module that is none
+    points.wrap(socket_reading.Reading, "_read_all", READS)
     points.wrap(ClientSession, "received", REQUEST)
     points.wrap(AcceptedLink, "received", PEER)
     points.wrap(BrokerServer, "_turn", TURN)

@@ -17,7 +17,7 @@ from broker.consumer_groups.locks_processor import LocksProcessor
 from broker.delayed.delays import DelayService
 from broker.delayed.timers import TimerService
 from broker.node.format_gate import FormatGate
-from broker.node.group_room import GroupRoom
+from broker.node.group_limit import GroupLimit
 from broker.node.listeners import Listeners
 from broker.node.long_answers import LongAnswers
 from broker.node.node import Node
@@ -31,8 +31,8 @@ from broker.reading.queries_processor import QueriesProcessor
 from broker.remoting.addresses import split_address
 from broker.remoting.node_status import ProcessFacts
 from broker.replica.inner_limits import InnerLimits
-from broker.replica.membership import Membership
-from broker.replica.recovering import RecoveringFile, Run
+from broker.replica.members_file import MembersFile
+from broker.replica.recovering_file import RecoveringFile, Run
 from broker.replica.replica import Replica, ReplicaOptions
 from broker.requests.connection import Outgoing
 from broker.requests.deadline import Time
@@ -101,7 +101,7 @@ def build_node(
 
     `advertised` is the ``host:port`` that clients are told, if it is not what `settings` says; its host must be a
     numeric address. `store_options` replaces what follows from `settings`. `boot` names the time since the machine was
-    started, "" if that is unknown: pages that were not flushed do not outlive it (broker/replica/recovering.py).
+    started, "" if that is unknown: pages that were not flushed do not outlive it (broker/replica/recovering_file.py).
     `hour_of_day` tells the hour at a time in milliseconds. `memory_bytes` is what the machine has, 0 if unknown.
     `release` is another one than this where releases are tried together, and `limits` are others than a node's own
     where a short life is to see what they gate.
@@ -139,7 +139,7 @@ def build_node(
         ),
         store,
         recovery,
-        Membership(
+        MembersFile(
             disk,
             settings.raft.peers or {settings.node.id: ""},
             newcomer=settings.node.id if settings.raft.join else None,
@@ -213,10 +213,10 @@ def _processors(node: Node, address: str, store_host: bytes, random: RandomSourc
     settings, time, listeners, stats = node.settings, node.time, node.listeners, node.stats
     names = settings.current.node
 
-    group_room = GroupRoom(replica, settings)
-    offsets = OffsetCommits(leadership, settings, group_room, time, listeners)
+    group_limit = GroupLimit(replica, settings)
+    offsets = OffsetCommits(leadership, settings, group_limit, time, listeners)
     resets = OffsetResets(leadership, offsets, listeners)
-    creations = Creations(leadership, settings, group_room)
+    creations = Creations(leadership, settings, group_limit)
     long_answers = LongAnswers(requests)
     decisions = Decisions(leadership, requests, settings, time, listeners, store_host)
     return (

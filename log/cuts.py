@@ -48,9 +48,9 @@ def truncate(log: EntryLog, last_index: int) -> None:
     tail.set_prepared(zero_end)
     log.index.drop(last_index + 1, old_last)
     # Every field that reaches behind the new end is drawn back to it, a flush that is under way included.
-    while log._runs and log._runs[-1][0] > last_index:
-        log._runs.pop()
-    log.last_term = log._runs[-1][1] if log._runs else log.base_term
+    while log._term_starts and log._term_starts[-1][0] > last_index:
+        log._term_starts.pop()
+    log.last_term = log._term_starts[-1][1] if log._term_starts else log.base_term
     log.last_index = last_index
     log._sound_from = min(log._sound_from, last_index + 1)
     log._sound_position = min(log._sound_position, new_end)
@@ -78,7 +78,7 @@ def reset(
     log._data.remove_from(0)
     log._units.remove_from(0)
     log.damaged = log._reset_pending = False
-    log._runs = []
+    log._term_starts = []
     log.first_index = log._sound_from = first_index
     log.last_index = first_index - 1
     log.first_position = log.end_position = log._sound_position = position
@@ -111,8 +111,8 @@ def delete_before(log: EntryLog, index: int) -> int:
     write_begin(log._disk, log._begin_path, LogBegin(keep_index, keep, base_term, log.epoch))
     # From here on the log begins there: files that cannot be removed now are none of its any more.
     log.flushes.begins_at(keep)
-    run = bisect_right(log._runs, keep_index, key=itemgetter(0)) - 1
-    log._runs = [(keep_index, log._runs[run][1]), *log._runs[run + 1 :]]
+    run = bisect_right(log._term_starts, keep_index, key=itemgetter(0)) - 1
+    log._term_starts = [(keep_index, log._term_starts[run][1]), *log._term_starts[run + 1 :]]
     log.first_index = keep_index
     log.first_position = keep
     log.base_term = base_term

@@ -58,7 +58,7 @@ class EntryIndex:
         return units if sound.all() else units[:0]
 
     @staticmethod
-    def term_runs(first: int, last: int, term_of: Callable[[int], int]) -> list[tuple[int, int]]:
+    def term_starts(first: int, last: int, term_of: Callable[[int], int]) -> list[tuple[int, int]]:
         """Returns (first index, term) of every run of equal terms.
 
         Terms do not decrease, so that the end of each run is found by bisection: O(runs * log n).

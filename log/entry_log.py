@@ -74,8 +74,9 @@ class EntryLog:
     `epoch` grows when entries that may have been durable are given up (`reset`, `cut_damage`): what was noted elsewhere
     of an earlier epoch is void.
 
-    `_runs` begin at `first_index` and `last_term` is the term of the last of them, `base_term` without any. The tails'
-    `limit`s say up to where pages are ready: below both an append cannot fail.
+    `_term_starts`, (first index, term) of each run of entries with one term, begin at `first_index`; `last_term` is the
+    term of the last of them, `base_term` without any. The tails' `limit`s say up to where pages are ready: below both
+    an append cannot fail.
     """
 
     __slots__ = (
@@ -86,9 +87,9 @@ class EntryLog:
         "_loops",
         "_prepare_job",
         "_reset_pending",
-        "_runs",
         "_sound_from",
         "_sound_position",
+        "_term_starts",
         "_units",
         "base_term",
         "damage",
@@ -144,15 +145,15 @@ class EntryLog:
             self._start_writing()
         self._sound_from = self.last_index + 1 - recovery.scanned_entries
         """The first entry whose unit was written or checked since the start."""
-        self._runs = EntryIndex.term_runs(
+        self._term_starts = EntryIndex.term_starts(
             self.first_index, self.last_index, lambda index: self._unit(index)[2]
         )
-        self.last_term = self._runs[-1][1] if self._runs else self.base_term
+        self.last_term = self._term_starts[-1][1] if self._term_starts else self.base_term
         self._sound_position = self.end_position
         """All bytes from here on were written or checked since the start."""
         if self._sound_from <= self.last_index:
             self._sound_position = self.position_of(max(self._sound_from, self.first_index))
-        if self._runs and self._runs[0][1] < max(self.base_term, 1):
+        if self._term_starts and self._term_starts[0][1] < max(self.base_term, 1):
             self._refuse_first_term()
 
     @classmethod
@@ -207,13 +208,13 @@ class EntryLog:
         hot = self.end_position - self._hot_bytes
         return hot if hot > self._sound_position else self._sound_position
 
-    def term_runs(self) -> list[tuple[int, int]]:
+    def term_starts(self) -> list[tuple[int, int]]:
         """Returns (first index, term) of every run of entries with equal terms, ascending."""
-        return list(self._runs)
+        return list(self._term_starts)
 
     def term_of(self, index: int) -> int:
         """Returns the term of an entry, or of the one before the first. Raises OutOfRangeError."""
-        runs = self._runs
+        runs = self._term_starts
         if runs and runs[-1][0] <= index <= self.last_index:  # nearly always it is one of the newest run
             return self.last_term
         if index == self.first_index - 1:
@@ -228,8 +229,8 @@ class EntryLog:
         is_sound = index >= self._sound_from and index * UNIT_BYTES >= self.index.tail.start
         return (self.index.unit(index) if is_sound else self._unit(index))[0]
 
-    def noted(self, index: int) -> tuple[int, int, int] | None:
-        """Returns (position, size, term) of an entry as its index unit has it, unchecked; None if that is damaged."""
+    def unit_unchecked(self, index: int) -> tuple[int, int, int] | None:
+        """Returns (position, size, term) of an entry as its index unit has it; None if that cannot be."""
         try:
             unit = self.index.unit(index)
         except DamagedLogError:
@@ -316,10 +317,11 @@ class EntryLog:
         return low
 
     def bytes_at(self, physical_offset: int, size: int | None = None) -> memoryview:
-        """Does as `record_at` without reading the record: who uses it calls `check_record` when it is in memory.
+        """Returns the bytes of the record at `physical_offset`, not read and so not checked, even if they are damaged.
 
-        Without `size` the entry's header is checked to be there; with it (from a ConsumeQueue unit or an
-        offset that a check has already passed) only the bounds are. Raises OutOfRangeError.
+        Who uses them calls `check_record` (log/entry_reads.py) once they are in memory. Without `size` the entry's
+        header is read, and checked to be there; with it (from a ConsumeQueue unit or an offset that a check has already
+        passed) only the bounds are. Raises OutOfRangeError.
         """
         position = physical_offset - HEADER_BYTES
         if position < self.first_position or position >= self.end_position:
@@ -332,7 +334,7 @@ class EntryLog:
         tail = self.tail
         buffer = tail.buffer if start == tail.start else self._data.mapping(start).buffer
         if size is None:
-            size = -1
+            size = -1  # none, unless a sound header says so
             if at + HEADER_BYTES <= self.file_bytes:
                 magic, entry_size, _, _, found, _, _, _, body_size = HEADER.unpack_from(buffer, at)
                 if magic == ENTRY_MAGIC and found == position and entry_size == body_size + HEADER_BYTES:
@@ -380,9 +382,9 @@ class EntryLog:
         tail, units = self.tail, self.index.tail
         if position + size > tail.limit or unit_at + UNIT_BYTES > units.limit:
             position = self._make_room(size)
-        if term != self.last_term or not self._runs:
+        if term != self.last_term or not self._term_starts:
             assert term >= self.last_term, "terms never decrease along the log"
-            self._runs.append((index, term))
+            self._term_starts.append((index, term))
             self.last_term = term
         self._loops.store_entry(
             tail.buffer,
@@ -420,11 +422,11 @@ class EntryLog:
         units_end = (entries.last_index + 1) * UNIT_BYTES
         if position != self.end_position or end > tail.limit or units_end > self.index.tail.limit:
             self._make_room_for_range(entries, first, position)
-        if term != self.last_term or not self._runs:
-            self._runs.append((first, term))
+        if term != self.last_term or not self._term_starts:
+            self._term_starts.append((first, term))
         if len(entries.term_spans) > 1:
-            self._runs += [span for span in entries.term_spans if span[0] > first]
-        self.last_term = self._runs[-1][1]
+            self._term_starts += [span for span in entries.term_spans if span[0] > first]
+        self.last_term = self._term_starts[-1][1]
         at = position - tail.start
         tail.buffer[at : at + end - position] = entries.data[position - entries.position :]
         self.index.store(entries, first)
@@ -468,7 +470,7 @@ class EntryLog:
     # ---- inside --------------------------------------------------------------------------------------
 
     def _refuse_first_term(self) -> None:
-        index, term = self._runs[0]
+        index, term = self._term_starts[0]
         position = self.position_of(index)
         start = self._data.start_of(position)
         raise DamagedLogError(

@@ -37,7 +37,7 @@ def index_of(log: EntryLog, position: int) -> int | None:
     low, high = log.first_index, log.last_index
     while low <= high:
         middle = (low + high) // 2
-        noted = log.noted(middle)
+        noted = log.unit_unchecked(middle)
         if noted is None:
             return None
         if noted[0] == position:

@@ -55,10 +55,10 @@ def _is_in_place(log: EntryLog, entries: EntryRange) -> bool:
     index, position = entries.first_index, entries.position
     if index == log.first_index:
         return position == log.first_position
-    noted = log.noted(index)
+    noted = log.unit_unchecked(index)
     if noted is not None and (noted[0] == position or _has_header(log, index, noted[0])):
         return noted[0] == position
-    before = log.noted(index - 1)
+    before = log.unit_unchecked(index - 1)
     if before is None:
         return False
     size = UNIT.unpack_from(entries.units)[2]
@@ -71,17 +71,17 @@ def whole_again(log: EntryLog, index: int) -> tuple[int, int] | None:
     By the units of what follows in its file, whose headers must agree, or by the first header of a file behind it.
     """
     for number in range(index + 1, min(log.last_index, index + _PROBED_MAX) + 1):
-        noted = log.noted(number)
+        noted = log.unit_unchecked(number)
         if noted is not None and _has_header(log, number, noted[0]):
             return number, noted[0]
-    known = log.noted(index)
+    known = log.unit_unchecked(index)
     behind = log.first_position if known is None else known[0]
     for start in log.file_starts():
         if start > behind:
             number = HEADER.unpack_from(log.file_at(start).buffer, 0)[2]
             if not index < number <= log.last_index or not _has_header(log, number, start):
                 continue
-            noted = log.noted(number)
+            noted = log.unit_unchecked(number)
             if noted is None or noted[0] == start:  # else it is the index in that header that is damaged
                 return int(number), start
     return None
@@ -99,7 +99,7 @@ def correct_marker(log: EntryLog, index: int, position: int) -> FlushJob | None:
     """Writes the end marker at `position` anew if entry `index` begins the next file; None if it does not."""
     at = position % log.file_bytes
     next_start = position - at + log.file_bytes
-    noted = log.noted(index)
+    noted = log.unit_unchecked(index)
     if noted is None or noted[0] != next_start or not _has_header(log, index, next_start):
         return None
     mapped = log.file_at(position - at)

@@ -32,13 +32,13 @@ from log.entry_log import EntryLog
 from log.entry_reads import file_beginnings, index_at, record_at
 from log.entry_recovery import LogBegin, LogRecovery, RecoveryKind, read_begin
 from log.errors import DamagedLogError, DamagedStateError, OutOfRangeError, RecordError
+from log.expired_files import DataFile, RetentionPolicy, files_to_delete, may_delete
 from log.hard_state import HardStateFile
 from log.index_files import DIRECTORY as INDEX_DIRECTORY
 from log.index_files import IndexFiles
 from log.layout import HEADER_BYTES
 from log.options import StoreOptions
 from log.record import is_message_at, peek
-from log.retention import DataFile, RetentionPolicy, files_to_delete, may_delete
 from log.snapshot import Snapshot, SnapshotFile
 from log.store_format import FIRST_FORMAT, check_format, write_format
 from log.timer_index import TimerIndex

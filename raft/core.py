@@ -2,7 +2,9 @@
 
     role            on                                               becomes
     any             a message of a greater term ¹                    follower of that term
-    follower        silence, or the leader's connection lost; ²      pre-candidate, same term
+    follower        silence for an election timeout                  pre-candidate, same term
+    follower        the connection to its leader lost                pre-candidate, same term
+    follower        just started, and no leader heard of yet         pre-candidate, same term
     follower        TimeoutNow                                       candidate, next term
     pre-candidate   a majority would vote for it                     candidate, next term
     pre-candidate   a majority votes for it, late                    leader, same term
@@ -13,12 +15,11 @@
     leader          no majority heard for an election timeout        follower, same term
     leader          its own removal committed                        follower, same term
 
+    ¹ but not of a PreVote request, nor of a vote request while it hears a leader, unless that leader transfers
+
 A node that comes back with less than it had acknowledged is `recovering` beside its role; see recovery.py.
 
 Each transition names its cause (reasons.py), which the effect `RoleChanged` tells.
-
-    ¹ but not of a PreVote request, nor of a vote request while it hears a leader, unless that leader transfers
-    ² it has just started, and no leader has told it of itself
 
 Nothing here reads a clock, draws a random number of its own, or touches a log's bytes. `Raft` is the whole interface
 and makes the transitions; what happens within a role is in follower.py, election.py and leader.py.
@@ -319,15 +320,7 @@ class Raft:
             # A question changes no term; a node without a term enters one when it has heard enough.
             return True
         if message.term > state.term:
-            if isinstance(message, VoteRequest):
-                # A PreVote must not raise terms (dissertation 9.6); nor may a server that a living leader has removed
-                # or cut off (4.2.3), unless that leader asked for the election itself (3.10).
-                defended = not message.leadership_transfer and self._election.defends_leader(
-                    message.source, now
-                )
-                if not message.pre_vote and not defended:
-                    self._become_follower(message.term, now, self._cause_of_term(message, now))
-            else:
+            if not isinstance(message, VoteRequest) or self._request_raises_term(message, now):
                 self._become_follower(message.term, now, self._cause_of_term(message, now))
             return True
         if isinstance(message, VoteRequest | VoteResponse):
@@ -338,6 +331,16 @@ class Raft:
             # Whoever sends this was deposed: our term tells it so.
             state.send(AppendResponse(state.node_id, message.source, state.term, False, -1, -1, 0))
         return False
+
+    def _request_raises_term(self, request: VoteRequest, now: int) -> bool:
+        """Returns True when a request for a vote of a greater term makes this node enter that term.
+
+        A PreVote must not raise terms (dissertation 9.6); nor may a server that a living leader has removed or cut off
+        (4.2.3), unless that leader asked for the election itself (3.10).
+        """
+        if request.pre_vote:
+            return False
+        return request.leadership_transfer or not self._election.defends_leader(request.source, now)
 
     def tick(self, now: int) -> None:
         """Lets time pass; does nothing before `deadline`."""
@@ -487,11 +490,11 @@ class Raft:
         """Ends the recovering mode when this node holds what it promised, or when the group turns out to be new."""
         recovery, state = self.recovery, self._state
         if recovery is None or state.lacks_room:
-            return  # that the mode is over must be noted
+            return  # the end is written to the disk (`RecoveryChanged`), where there is no room for it now
+        if not recovery.group_is_new and not recovery.is_over(leads=self._leader is not None):
+            return
         if recovery.group_is_new:
             self._election.ask_soon(now)
-        elif not recovery.is_over(leads=self._leader is not None):
-            return
         elif recovery.loss is not Loss.ENTRIES and state.vote is None:
             # Our vote in this term, if there was one, is forgotten. We vote for its leader: nobody else may get it.
             state.save_hard_state(state.term, recovery.leader)

@@ -9,6 +9,7 @@ left to answer, it is told in an empty request that wants no answer: at most one
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from raft.configuration import AddLearner, Change, Configuration, PromoteLearner, RemoveMember
 from raft.effects import AppendConfiguration, AppendNoop, PeerSlow, ReadReady, Run, Send, SnapshotNeeded
@@ -36,6 +37,18 @@ _Extract = tuple[int, Run, int, tuple[tuple[int, int], ...], tuple[tuple[int, Co
 """(first index, run, term before it, terms of its entries, configurations among them)"""
 
 
+@dataclass(slots=True)
+class _Transfer:
+    """A hand-over of the leadership that is under way; no proposal is taken meanwhile (dissertation 3.10)."""
+
+    target: str
+    deadline: int
+    """When it is given up (ns)."""
+    reason: Reason
+    is_sent: bool = False
+    """TimeoutNow is on its way: the target held the whole log."""
+
+
 class Leader:
     """The leader of one term, from its election until it steps down."""
 
@@ -52,12 +65,9 @@ class Leader:
         "_round_due",
         "_state",
         "_term_begin_index",
-        "_transfer_deadline",
-        "_transfer_reason",
-        "_transfer_sent",
+        "_transfer",
         "_voting_peers",
         "peers",
-        "transferee",
         "votes_itself",
     )
 
@@ -75,11 +85,7 @@ class Leader:
         self._commit_notice_due: int | None = None
         # Entries that were allowed together and are proposed in parts: so many are still to come.
         self._granted = 0
-        # The deadline, the reason, and if TimeoutNow was sent, mean something only while there is a transferee.
-        self.transferee: str | None = None
-        self._transfer_deadline = 0
-        self._transfer_reason = Reason.TRANSFER
-        self._transfer_sent = False
+        self._transfer: _Transfer | None = None
         # `_leaving`, `_voting_peers` and `votes_itself` follow from `peers` and the current configuration.
         self._leaving: list[str] = []
         self.peers: dict[str, Progress] = {}
@@ -121,8 +127,8 @@ class Leader:
     def check_proposal(self, count: int) -> None:
         """Raises LeadershipTransferring, ProposalLimit if `count` entries may not be proposed now."""
         state = self._state
-        if self.transferee is not None:
-            raise LeadershipTransferring(self.transferee)
+        if self._transfer is not None:
+            raise LeadershipTransferring(self._transfer.target)
         uncommitted = state.log.last_index - state.commit_index
         if uncommitted + count > state.config.max_uncommitted_entries and uncommitted:
             raise ProposalLimit(uncommitted, state.config.max_uncommitted_entries)
@@ -136,9 +142,8 @@ class Leader:
     def end_grant(self) -> None:
         """The parts that have not come do not come any more."""
         self._granted = 0
-        peer = self.peers.get(self.transferee or "")
-        if peer is not None:
-            self._send_timeout_now(peer)
+        if self._transfer is not None:
+            self._send_timeout_now(self._transfer)
 
     def propose(self, count: int, *, granted: bool = False) -> int:
         """Adds entries to the log and returns the first one's index. Raises LeadershipTransferring, ProposalLimit."""
@@ -158,8 +163,8 @@ class Leader:
     def propose_configuration(self, change: Change, now: int) -> int:
         """Appends the changed configuration and returns its index. Raises as `Raft.propose_configuration` says."""
         state = self._state
-        if self.transferee is not None:
-            raise LeadershipTransferring(self.transferee)
+        if self._transfer is not None:
+            raise LeadershipTransferring(self._transfer.target)
         # Without this a leader of an older term could still commit a change that this one has never seen: majorities
         # of two changes need not overlap (Ongaro's correction of 4.1, raft-dev, July 2015).
         if not self._has_committed_in_term:
@@ -462,8 +467,8 @@ class Leader:
     def _acknowledged(self, peer: Progress) -> None:
         """More of the log is durable on the peer: commits, and hands over if the peer waits for that."""
         self.update_commit()
-        if peer.node == self.transferee:
-            self._send_timeout_now(peer)
+        if self._transfer is not None and peer.node == self._transfer.target:
+            self._send_timeout_now(self._transfer)
 
     def update_commit(self) -> None:
         """Commits what a majority has on its disks, once that includes an entry of this term (5.3, 5.4.2).
@@ -519,8 +524,8 @@ class Leader:
         due = self._heartbeat_due if self.peers else None
         if self._commit_notice_due is not None and (due is None or self._commit_notice_due < due):
             due = self._commit_notice_due
-        if self.transferee is not None and (due is None or self._transfer_deadline < due):
-            due = self._transfer_deadline
+        if self._transfer is not None and (due is None or self._transfer.deadline < due):
+            due = self._transfer.deadline
         return due
 
     def tick(self, now: int) -> int | None:
@@ -530,8 +535,8 @@ class Leader:
         for an election timeout steps down (dissertation 6.2). It is the longest one, for until then one that was only
         kept from answering may not have given it up.
         """
-        if self.transferee is not None and now >= self._transfer_deadline:
-            self.transferee = None
+        if self._transfer is not None and now >= self._transfer.deadline:
+            self._transfer = None
         if now < self._heartbeat_due or not self.peers:
             return None
         self._heartbeat_due = now + self._state.config.heartbeat_interval_ns
@@ -566,32 +571,38 @@ class Leader:
         state = self._state
         if target == state.node_id or target not in state.configurations.current.voters:
             raise UnknownMember(target, "another voter")
-        if self.transferee is not None:
-            raise LeadershipTransferring(self.transferee)
-        self.transferee = target
-        self._transfer_reason = reason
-        self._transfer_deadline = now + state.config.election_timeout_min_ns
-        self._transfer_sent = False
-        self._send_timeout_now(self.peers[target])
+        if self._transfer is not None:
+            raise LeadershipTransferring(self._transfer.target)
+        self._transfer = _Transfer(target, now + state.config.election_timeout_min_ns, reason)
+        self._send_timeout_now(self._transfer)
 
-    def _send_timeout_now(self, peer: Progress) -> None:
+    def _send_timeout_now(self, transfer: _Transfer) -> None:
         """Sends TimeoutNow, once, as soon as the target holds the whole log: it could not win before (5.4.1).
 
         What was granted belongs to that log: a change of leaders in the middle would leave a part of it.
         """
         state = self._state
-        if not self._transfer_sent and not self._granted and peer.match_index == state.log.last_index:
-            self._transfer_sent = True
+        peer = self.peers[transfer.target]  # still a voter: the membership does not change during a transfer
+        if not transfer.is_sent and not self._granted and peer.match_index == state.log.last_index:
+            transfer.is_sent = True
             state.send(TimeoutNow(state.node_id, peer.node, state.term))
 
     def transferred_to(self, node: str) -> Reason | None:
         """Returns why this leader has asked `node` to succeed it; None if it has not."""
-        return self._transfer_reason if node == self.transferee and self._transfer_sent else None
+        transfer = self._transfer
+        return (
+            transfer.reason if transfer is not None and transfer.is_sent and transfer.target == node else None
+        )
+
+    @property
+    def transferee(self) -> str | None:
+        """The voter that is to lead next, while a transfer is under way."""
+        return None if self._transfer is None else self._transfer.target
 
     def _hand_over_to_preferred(self, now: int) -> None:
         """Begins to hand over to the best of the preferred leaders that could lead at once, if there is one."""
         preferred = self._state.config.preferred_leaders
-        if not preferred or self._state.node_id in preferred or self.transferee is not None:
+        if not preferred or self._state.node_id in preferred or self._transfer is not None:
             return
         if (
             not self._has_committed_in_term

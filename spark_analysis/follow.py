@@ -24,7 +24,7 @@ from spark_analysis.importing.tails import FollowedTraces
 from spark_analysis.main import FAILED, SPARSE_LOG_MODEL, WRONG_USAGE, analyze
 
 if TYPE_CHECKING:
-    from spark_analysis.checking.queues.unknown import Finding
+    from spark_analysis.checking.queues.unknown_appends import Finding
 
 _JUDGED: Final = ("append", "read", "poll", "tail", "head")
 _TOLD_MOST: Final = 20

@@ -1,9 +1,9 @@
 """Trivet's own signature, over the whole frame (docs/security.md).
 
-The signature of RocketMQ 4.x (`broker.remoting.signature`) covers the values of a request's fields, not their names,
-not its code, and nothing that tells one time from another: whoever sees one signed request can send another one that
-has the same values under other names, as often as he likes. This one covers everything that a server looks at, and the
-nonce of the connection's greeting (`broker.requests.greeting`).
+The signature of RocketMQ 4.x (`broker.remoting.rocketmq_signature`) covers the values of a request's fields, not their
+names, not its code, and nothing that tells one time from another: whoever sees one signed request can send another one
+that has the same values under other names, as often as he likes. This one covers everything that a server looks at, and
+the nonce of the connection's greeting (`broker.requests.greeting`).
 
 It travels in a field of its own, which servers that do not know it ignore. Pure functions.
 """
@@ -14,7 +14,7 @@ import hmac
 from typing import Final
 
 from broker.remoting.command import RemotingCommand
-from broker.remoting.signature import ACCESS_KEY
+from broker.remoting.rocketmq_signature import ACCESS_KEY
 
 FRAME_SIGNATURE: Final = "TrivetSignature"
 

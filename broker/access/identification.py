@@ -1,4 +1,4 @@
-"""Finds out whose request it is: by the address that it comes from, or by a signature.
+"""Finds out whose request it is, by its address or by a signature, and refuses a wrong signature.
 
 Two kinds of signatures are known: Trivet's own over the whole frame (`frame_signature`), and RocketMQ 4.x's. The second
 can be forbidden: who has seen a signature of that kind can put other names to its values, and send it again.
@@ -13,7 +13,7 @@ from broker.access.accounts import Account, Accounts
 from broker.access.frame_signature import FRAME_SIGNATURE, frame_signature
 from broker.access.refusal import Reason, RefusedError
 from broker.remoting.command import RemotingCommand
-from broker.remoting.signature import ACCESS_KEY, SIGNATURE, signature
+from broker.remoting.rocketmq_signature import ACCESS_KEY, SIGNATURE, signature
 from broker.requests.connection import Greeting
 from log.record import unpack_host
 

@@ -15,7 +15,7 @@ from broker.access.identification import Identification, check_frame
 from broker.access.name_server_needs import NAME_SERVER_NEEDS, Need
 from broker.access.refusal import Reason, RefusedError, request_words
 from broker.remoting.command import RemotingCommand
-from broker.remoting.signature import ACCESS_KEY
+from broker.remoting.rocketmq_signature import ACCESS_KEY
 from broker.requests.connection import Connection
 
 BROKERS: Final = "broker"

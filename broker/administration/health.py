@@ -42,9 +42,9 @@ class Health:
         elif raft.leader is not None:
             leader = "" if raft.leader in replica.links else f"no link to {raft.leader}"
         disk = ""
-        if replica.room.refuses_sends:
+        if replica.disk_space.refuses_sends:
             disk = "it is full: sends are refused"
-        elif replica.room.is_full(running.node.time.now_ns):
+        elif replica.disk_space.is_full(running.node.time.now_ns):
             disk = "it is full: something found no room"
         registrars = running.registrars
         silent = [registrar.line.address for registrar in registrars if not registrar.is_registered]

@@ -325,7 +325,7 @@ class NodeMetrics:
         usage = self._disk.usage()
         yield one(DISK_TOTAL, usage.total_bytes)
         yield one(DISK_FREE, usage.free_bytes)
-        yield one(DISK_FULL, replica.room.is_full(self._node.time.now_ns))
+        yield one(DISK_FULL, replica.disk_space.is_full(self._node.time.now_ns))
         scrubbing, repairs = replica.scrubbing, replica.repairs
         yield one(SCRUB, timings.scrub)
         yield one(REPAIR, timings.repair)

@@ -136,7 +136,7 @@ class StatusProcessor:
             process_id=self._process_id(),
             store_path=self._settings.current.storage.path,
             recovering=raft.recovering,
-            disk_full=replica.room.is_full(self._time.now_ns),
+            disk_full=replica.disk_space.is_full(self._time.now_ns),
             damage_left=replica.repairs.left,
             scrubbed_ms=replica.scrubbing.last_pass_ms or None,
             voters=raft.configuration.voters,

@@ -12,7 +12,7 @@ from broker.assembly import store_options_of
 from broker.backups.directory import Backup
 from broker.backups.errors import BackupError
 from broker.replica.internal_records import COMMAND, read_internal
-from broker.replica.membership import Membership
+from broker.replica.members_file import MembersFile
 from broker.settings.tables import Settings
 from broker.state.commands import decode_command, deleted_topics
 from broker.state.release import Release
@@ -85,7 +85,7 @@ def restore(
                 unflushed = 0
         store.flush()
         _build_queues(store, manifest.last_index, release, wall_ms)
-        Membership(disk, peers, lineage=settings.raft.lineage).found()
+        MembersFile(disk, peers, lineage=settings.raft.lineage).found()
         if manifest.format > FIRST_FORMAT:
             store.raise_format(manifest.format, release.name)
     except BaseException:

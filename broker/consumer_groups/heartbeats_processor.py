@@ -34,7 +34,7 @@ from broker.remoting.headers import (
     UnregisterClientHeader,
 )
 from broker.remoting.json_body import decode_request, encode_body
-from broker.remoting.signature import ACCESS_KEY
+from broker.remoting.rocketmq_signature import ACCESS_KEY
 from broker.replica.proposals import ignore
 from broker.requests.budget import Budget
 from broker.requests.connection import Connection, RelayedConnection

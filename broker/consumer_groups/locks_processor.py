@@ -91,7 +91,7 @@ class LocksProcessor:
             if not self._creations.create_group(
                 group,
                 self._time.wall_ms,
-                lambda: self._requests.resumed(connection, command),
+                lambda: self._requests.handle_admitted(connection, command),
                 lambda: self._requests.forward(connection, command),
             ):
                 raise RequestError(

@@ -14,10 +14,10 @@ from broker.remoting.errors import RemotingError
 from broker.requests.budget import Budget
 from broker.requests.client_sessions import ClientSession, ClientSessions
 from broker.requests.connection import Connection
+from broker.requests.connection_places import Place
 from broker.requests.deadline import Time
 from broker.requests.errors import OverloadedError
 from broker.requests.line import Surroundings
-from broker.requests.places import Place
 from broker.statistics.events import Event, Events
 
 UNREAD_BYTES_MAX: Final = 16 * 1024 * 1024

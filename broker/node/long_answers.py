@@ -63,4 +63,4 @@ class LongAnswers:
             connection, command = self._waiting.popleft()
             self._budget.give_back(connection, command)
             if self._requests.is_connected(connection):
-                self._requests.resumed(connection, command)
+                self._requests.handle_admitted(connection, command)

@@ -127,7 +127,7 @@ class Node:
         """Decides what clients of this node may do; None lets them do everything."""
         self._routes: dict[int, tuple[Handler, Place]] = {}
         self.long_requests = LongRequests(
-            replica.leadership, self.handle_in_steps, self.resumed, self.is_connected
+            replica.leadership, self.handle_in_steps, self.handle_admitted, self.is_connected
         )
         self._behind_barrier = Budget("a round of messages that confirms this leader")
         self._held = HeldRequests()
@@ -139,9 +139,10 @@ class Node:
             self.calls,
             self._held,
             self._relayed,
-            self.resumed,
+            self.handle_admitted,
             events,
         )
+        # Processors ask a node to forward (`Requests` in ports.py); `Forwarding` does it, without one more call.
         self.forward = self._forwarding.forward
         self.forward_copy = self._forwarding.forward_copy
         self.take_back = self._forwarding.take_back
@@ -211,9 +212,9 @@ class Node:
                 self._forwarding.pass_response_on(asking, connection, command)
             return
         if self.access is None or self._is_allowed(self.access, connection, command):
-            self.resumed(connection, command)
+            self.handle_admitted(connection, command)
 
-    def resumed(self, connection: Connection, command: RemotingCommand) -> None:
+    def handle_admitted(self, connection: Connection, command: RemotingCommand) -> None:
         """Handles a request that its client may make: one that has just come, or that goes on after it has waited.
 
         A pull that has waited may have lost the offset that it brought (`done_late`), and with that its signature.
@@ -292,8 +293,9 @@ class Node:
 
     def _handle(self, connection: Connection, command: RemotingCommand, handler: Handler) -> None:
         try:
+            # A handler that has more to do than one turn should take returns its steps; each yields None.
             steps = handler(connection, command)
-            if steps is not None and next(steps, _OVER) is None:
+            if steps is not None and next(steps, _OVER) is not _OVER:
                 self.long_requests.go_on_later(connection, command, steps)
         except BatchUnderWayError:
             self.long_requests.wait_behind_batch(connection, command)

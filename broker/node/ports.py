@@ -93,7 +93,7 @@ class Requests(Protocol):
     def sight(self, connection: Connection, command: RemotingCommand, /) -> Sight:
         """What the client of a request may see; raises `RequestError` where its account is not known."""
 
-    def resumed(self, connection: Connection, command: RemotingCommand, /) -> None:
+    def handle_admitted(self, connection: Connection, command: RemotingCommand, /) -> None:
         """Begins anew with a request that was let in, now that what it needs is there."""
 
     def is_connected(self, connection: Connection, /) -> bool:

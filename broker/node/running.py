@@ -16,13 +16,13 @@ from broker.node.links import PeerLinks
 from broker.node.node import Node
 from broker.node.orderly_stop import OrderlyStop
 from broker.node.registrar import Registrar
-from broker.node.registration import registration, unregistration
+from broker.node.registration_request import registration, unregistration
 from broker.peers.protocol import Frame
 from broker.replica.jobs import Job, Jobs
 from broker.requests.client_sessions import SWEEP_NS, ClientSession, ClientSessions
 from broker.requests.connection import Connection
+from broker.requests.connection_places import Place
 from broker.requests.line import Line, Surroundings
-from broker.requests.places import Place
 
 _SECOND = 1_000_000_000
 

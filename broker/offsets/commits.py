@@ -16,7 +16,7 @@ has applied those of earlier terms; so what it has under way is all that there c
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
-from broker.node.group_room import GroupRoom
+from broker.node.group_limit import GroupLimit
 from broker.node.listeners import Listeners
 from broker.node.ports import Proposals
 from broker.remoting.codes import ResponseCode
@@ -101,12 +101,12 @@ class OffsetCommits:
         self,
         leadership: Proposals,
         settings: LiveSettings,
-        group_room: GroupRoom,
+        group_limit: GroupLimit,
         time: Time,
         listeners: Listeners,
     ) -> None:
         self._leadership = leadership
-        self._group_room = group_room
+        self._group_limit = group_limit
         self._settings = settings
         self._time = time
         self._staged: dict[_Key, int] = {}
@@ -368,7 +368,7 @@ class OffsetCommits:
 
     def _claim(self, groups: Iterable[str]) -> Callable[[], None]:
         try:
-            return self._group_room.claim(groups)
+            return self._group_limit.claim(groups)
         except TooManyError as error:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"the group does not exist, and {error}"

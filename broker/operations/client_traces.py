@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from broker.operations.asking import Groups
-from broker.operations.reading import StoredMessage, copies_of, stored_message
+from broker.operations.queue_browsing import StoredMessage, copies_of, stored_message
 from broker.state.topic_rules import TRACE_TOPIC
 
 _RECORD_END: Final = "\x02"

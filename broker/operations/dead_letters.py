@@ -22,7 +22,7 @@ from broker.client.transport.patient_calls import PatientCalls
 from broker.operations.asking import Groups, each
 from broker.operations.errors import NotThere
 from broker.operations.own_groups import REDRIVER_PREFIX
-from broker.operations.reading import queue_calls, read_queue
+from broker.operations.queue_browsing import queue_calls, read_queue
 from broker.operations.topics import delete_topic, topic_queues
 from broker.state.topic_rules import DEAD_LETTER_PREFIX, GROUP_LENGTH_MAX, RETRY_PREFIX
 

@@ -16,7 +16,7 @@ from broker.client.errors import ClientError
 from broker.client.message import MessageQueue
 from broker.operations.asking import Groups, Missing, each
 from broker.operations.own_groups import READER_GROUP
-from broker.operations.reading import StoredMessage, queue_calls, stored_message
+from broker.operations.queue_browsing import StoredMessage, queue_calls, stored_message
 
 QUEUES_LOOKED_FOR_S = 10.0
 """A topic that is given more queues, or whose broker groups become more, is noticed after so long."""

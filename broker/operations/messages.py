@@ -17,7 +17,7 @@ from broker.operations.asking import Groups, each, read_body
 from broker.operations.client_traces import Traced, client_traces
 from broker.operations.errors import NotThere
 from broker.operations.members import connection_of
-from broker.operations.reading import (
+from broker.operations.queue_browsing import (
     StoredMessage,
     copies_of,
     lookups,

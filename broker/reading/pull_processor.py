@@ -9,9 +9,9 @@ what it can answer truly from its own committed part: messages that it holds, fo
 else (the end of the queue, an offset out of range, a wait) is for the leader to judge, and is forwarded: a follower
 that lags must not tell a consumer to go back.
 
-A condition in SQL92 may take milliseconds to parse, and as long on the messages that one pull looks at, and requests
-for that are short. So such pulls have a turn each, one after the other: however many come, the node does all else
-between them.
+A condition in SQL92 may take milliseconds to parse, and as long on the messages that one pull looks at, while the
+request for that is a few bytes: a client could ask for seconds of work in one read. So such pulls have a turn each, one
+after the other: however many come, the node does all else between them.
 """
 
 from collections import Counter
@@ -118,6 +118,11 @@ class PullProcessor:
     def _pull_in_own_turn(
         self, connection: Connection, command: RemotingCommand, header: PullMessageHeader
     ) -> Iterator[None]:
+        """Pulls with a condition, in a turn of its own; gives back the place that `pull` has taken.
+
+        The node takes the first step as soon as it has the steps, and each of them is taken or closed (`LongRequests`),
+        so that the place is always given back.
+        """
         try:
             yield
             yield from self._checks.parse_in_steps(header)
@@ -130,6 +135,7 @@ class PullProcessor:
             self._pull(connection, command, header)
 
     def _pull(self, connection: Connection, command: RemotingCommand, header: PullMessageHeader) -> None:
+        """Checks the pull, reads its queue, and answers, holds or forwards it. Raises `RequestError`."""
         if not self._replica.leadership.serving:
             self._follower_answers_or_forwards(connection, command, header)
             return
@@ -140,7 +146,7 @@ class PullProcessor:
         if group not in metadata.groups and self._creations.create_group(
             group,
             self._time.wall_ms,
-            lambda: self._requests.resumed(connection, command),
+            lambda: self._requests.handle_admitted(connection, command),
             lambda: self._requests.forward(connection, command),
         ):
             return

@@ -71,7 +71,7 @@ class PullResponses:
             if _is_refused(connection, command):
                 return
             if self._has_changed(header, result) and self._requests.is_connected(connection):
-                self._requests.resumed(connection, command)
+                self._requests.handle_admitted(connection, command)
             elif self._is_whole(connection, command, header, result):
                 self._send_found(connection, command, header, result, began_ns, is_near=False)
 

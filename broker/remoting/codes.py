@@ -181,8 +181,8 @@ class ResponseCode(enum.IntEnum):
     ILLEGAL_OPERATION = 604
     GO_AWAY = 1500
     ONCE_UNDECIDABLE = 3001
-    """Trivet's own, given to those alone that asked for it (broker/sending/once.py): nothing of this attempt was
-    stored."""
+    """Trivet's own, given to those alone that asked for it (broker/sending/repeated_sends.py): nothing of this attempt
+    was stored."""
 
 
 class LanguageCode(enum.IntEnum):

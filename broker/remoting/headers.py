@@ -8,7 +8,7 @@ The rules that hold for every header here and in its sibling modules:
 * unknown fields are ignored, so the 5.x additions that mean nothing here (bname, ns, nsd, oway, lo) are not listed.
 
 The long and the short send header have the same attributes, so a processor reads either. Their `once` and `again`, and
-`once` of the response, are Trivet's own (broker/sending/once.py).
+`once` of the response, are Trivet's own (broker/sending/repeated_sends.py).
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from broker.remoting.pieces import Pieces
 from broker.replica.digests import Digests
+from broker.replica.disk_space import DiskSpace
 from broker.replica.internal_records import COMMAND, read_internal
-from broker.replica.room import Room
 from broker.replica.state_writing import StateWriting
 from broker.replica.upkeep import Upkeep
 from broker.requests.long_bodies import finished
@@ -41,9 +41,9 @@ class AppliedState:
     """The state of one replica. `index` is the last entry that is dispatched; commands up to it are in `metadata`."""
 
     __slots__ = (
+        "_disk_space",
         "_metadata_index",
         "_release",
-        "_room",
         "_rows_at_once",
         "_saving",
         "_store",
@@ -60,14 +60,14 @@ class AppliedState:
         metadata: Metadata,
         metadata_index: int,
         upkeep: Upkeep,
-        room: Room,
+        disk_space: DiskSpace,
         release: Release,
         timings: Timings,
         rows_at_once: int = ROWS_AT_ONCE,
     ) -> None:
         self._store = store
         self._upkeep = upkeep
-        self._room = room
+        self._disk_space = disk_space
         self._release = release
         self._rows_at_once = rows_at_once
         self.writing = StateWriting(timings)
@@ -111,7 +111,7 @@ class AppliedState:
                     whole_index, wall_ms, stop_at_internal=True, allowance=allowance
                 )
             except DiskFullError as error:
-                self._room.for_dispatch(error, now_ns)
+                self._disk_space.for_dispatch(error, now_ns)
                 break
             arrivals += dispatch.arrivals
             for index, record in dispatch.internal:
@@ -141,7 +141,7 @@ class AppliedState:
                 if damaged is not None and first < damaged <= upto:
                     upto = damaged - 1  # nobody has checked those before it yet
                     continue
-                self._room.dispatch_due_ns = now_ns + DAMAGED_NS
+                self._disk_space.dispatch_due_ns = now_ns + DAMAGED_NS
                 return self.index
             return run.last_index
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from broker.replica.applied import AppliedState
+from broker.replica.disk_space import DiskSpace
 from broker.replica.leadership import Leadership
 from broker.replica.proposals import Observer
-from broker.replica.room import Room
 from broker.replica.trace import ReplicaTrace
 from broker.requests.deadline import Time
 from broker.state.commands import Command
@@ -31,11 +31,11 @@ class CommittedEntries:
 
     __slots__ = (
         "_applied",
+        "_disk_space",
         "_leadership",
         "_observer",
         "_raft",
         "_rests_until_ns",
-        "_room",
         "_save_snapshot",
         "_snapshot_interval_entries",
         "_store",
@@ -50,7 +50,7 @@ class CommittedEntries:
         raft: Raft,
         applied: AppliedState,
         leadership: Leadership,
-        room: Room,
+        disk_space: DiskSpace,
         trace: ReplicaTrace,
         observer: Observer,
         time: Time,
@@ -64,7 +64,7 @@ class CommittedEntries:
         self._raft = raft
         self._applied = applied
         self._leadership = leadership
-        self._room = room
+        self._disk_space = disk_space
         self._trace = trace
         self._observer = observer
         self._time = time
@@ -80,7 +80,7 @@ class CommittedEntries:
     @property
     def due_ns(self) -> int:
         """The time from which on more of what is committed may be applied."""
-        due_ns = self._room.dispatch_due_ns
+        due_ns = self._disk_space.dispatch_due_ns
         if (
             self._leadership.serving_from is None
             and due_ns < self._rests_until_ns
@@ -131,7 +131,7 @@ class CommittedEntries:
 
     def catch_up(self) -> None:
         """Applies what a follower knows as committed and has left for later: whoever asks it finds that."""
-        if self._leadership.serving_from is None and self._time.now_ns >= self._room.dispatch_due_ns:
+        if self._leadership.serving_from is None and self._time.now_ns >= self._disk_space.dispatch_due_ns:
             self._rests_until_ns = 0
             upto = min(self.index, self._applied.index + self._store.options.dispatch_entries)
             if upto > self._applied.index:

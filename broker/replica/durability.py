@@ -11,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from broker.replica.recovering import RecoveringFile
+from broker.replica.recovering_file import RecoveringFile
 from broker.requests.deadline import NEVER
 from log.entry_log import EntryLog
 from log.flushes import FlushJob

@@ -13,16 +13,16 @@ from typing import Final, NamedTuple
 import structlog
 
 from broker.peers.protocol import BrokenPeerError, RaftFrame
+from broker.replica.disk_space import DiskSpace
 from broker.replica.group_clock import GroupClock
 from broker.replica.members import Members
-from broker.replica.membership import Membership
-from broker.replica.room import Room
+from broker.replica.members_file import MembersFile
 from broker.replica.state_writing import StateWriting
 from broker.replica.upkeep import Upkeep
 from broker.requests.deadline import Time
 from broker.requests.processing import Pace
-from broker.state.reading import Read
 from broker.state.snapshot import StateSnapshot, state_read
+from broker.state.snapshot_reading import Read
 from broker.state.writing import slices
 from broker.statistics.events import Event, Events
 from broker.statistics.timings import Timings
@@ -62,10 +62,10 @@ class FromPeers:
         self,
         store: Store,
         raft: Raft,
-        room: Room,
+        disk_space: DiskSpace,
         upkeep: Upkeep,
         reading: StateWriting,
-        membership: Membership,
+        membership: MembersFile,
         members: Members,
         clock: GroupClock,
         events: Events,
@@ -80,7 +80,7 @@ class FromPeers:
         self._reading = reading
         self._rows_at_once = rows_at_once
         self._raft = raft
-        self._room = room
+        self._disk_space = disk_space
         self._upkeep = upkeep
         self._membership = membership
         self._members = members
@@ -138,17 +138,17 @@ class FromPeers:
                 if self._read is None or self._read.frame is not frame:
                     return self._begin_to_read(frame, message)
                 snapshot = self._read
-        raft, room = self._raft, self._room
+        raft, disk_space = self._raft, self._disk_space
         # A write that raft asks for must not fail: a node without room for it does not hear of the message.
-        if raft.may_note(message) and not room.is_there(now_ns):
+        if raft.may_note(message) and not disk_space.is_there(now_ns):
             return False
         if raft.recovery is not None:
-            room.before_recovery_ends(now_ns)
+            disk_space.before_recovery_ends(now_ns)
         if entries is not None and entries.first_index <= self._log.last_index + 1 and not raft.lacks_room:
             try:
                 make_room_for_range(self._log, entries)
             except DiskFullError as error:
-                room.for_entries(error, now_ns)
+                disk_space.for_entries(error, now_ns)
         self._entries, self._snapshot = entries, snapshot
         try:
             raft.step(message, now_ns)

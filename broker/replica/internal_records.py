@@ -4,7 +4,7 @@ Each is a message record of the topic `TRIVET_SYS_RAFT_LOG` whose tag says what 
 
     noop            nothing: the first entry of a term
     command         a metadata command (broker/state/commands.py)
-    configuration   members and their addresses (broker/replica/membership.py)
+    configuration   members and their addresses (broker/replica/members_file.py)
 
 So any reader of the log can skip them by their topic, as dispatch does.
 """

@@ -14,12 +14,12 @@ import structlog
 
 from broker.replica.applied import AppliedState
 from broker.replica.batch_appends import BatchAppends
+from broker.replica.disk_space import DiskSpace
 from broker.replica.inner_limits import InnerLimits
 from broker.replica.internal_records import COMMAND, INTERNAL_TOPIC_BYTES, NO_OP, append_internal
 from broker.replica.members import Members
 from broker.replica.proposals import CallbackWaiter, NewMessage, Observer, Waiter, ignore
 from broker.replica.read_barriers import ReadBarriers
-from broker.replica.room import Room
 from broker.replica.uncommitted import Uncommitted
 from broker.requests.deadline import Time
 from broker.requests.errors import BatchUnderWayError, NotServingError, OverloadedError
@@ -46,7 +46,7 @@ class Leadership:
         raft: Raft,
         applied: AppliedState,
         members: Members,
-        room: Room,
+        disk_space: DiskSpace,
         observer: Observer,
         time: Time,
         timings: Timings,
@@ -63,7 +63,7 @@ class Leadership:
         self._raft = raft
         self._applied = applied
         self._members = members
-        self._room = room
+        self._disk_space = disk_space
         self._observer = observer
         self._time = time
         self._timings = timings
@@ -142,12 +142,12 @@ class Leadership:
         """Raises `NotServingError`, `OverloadedError` or `DiskFullError` when `count` entries cannot be appended now.
 
         `BatchUnderWayError`, an `OverloadedError`, keeps messages away while a batch is under way.
-        `Room.refuses_sends` is for messages. What is small, and lets consumers go on, is taken `despite_full_disk`
+        `DiskSpace.refuses_sends` is for messages. What is small, and lets consumers go on, is taken `despite_full_disk`
         until nothing is left: positions, order locks, topics and groups, members.
         """
         if not self.serving:
             raise NotServingError(self._raft.leader)
-        if self._room.refuses_sends and not despite_full_disk:
+        if self._disk_space.refuses_sends and not despite_full_disk:
             raise DiskFullError("the store", "writing", "more of the disk is used than the settings allow")
         if not despite_full_disk and (self.batches.under_way is not None or self.others_first):
             raise BatchUnderWayError("a long batch is being stored")

@@ -1,13 +1,14 @@
 """The group's members as a replica acts on them: it keeps links to them, dismisses removed ones and awaits changes.
 
 Raft decides who belongs to the group: `Leader.propose_configuration` (raft/leader.py) says whether a change may be made
-now. `Membership` keeps the members with their addresses on the disk.
+now. What could not be committed is refused before (broker/administration/group_changes_processor.py). `MembersFile`
+keeps the members with their addresses on the disk.
 """
 
 import structlog
 
 from broker.peers import protocol as peer_protocol
-from broker.replica.membership import Membership
+from broker.replica.members_file import MembersFile
 from broker.replica.proposals import Observer, Waiter
 from broker.requests.connection import Connection
 from raft.configuration import AddLearner, Change
@@ -24,7 +25,7 @@ class Members:
         self,
         node_id: str,
         raft: Raft,
-        membership: Membership,
+        membership: MembersFile,
         links: dict[str, Connection],
         observer: Observer,
         newest_format: int,

@@ -35,6 +35,7 @@ import structlog
 
 from broker.replica.applied import AppliedState
 from broker.replica.committed_entries import CommittedEntries
+from broker.replica.disk_space import DiskSpace
 from broker.replica.durability import Durability
 from broker.replica.from_peers import FromPeers
 from broker.replica.group_clock import GroupClock
@@ -43,12 +44,11 @@ from broker.replica.internal_records import CONFIGURATION
 from broker.replica.leadership import Leadership
 from broker.replica.loads import Loads
 from broker.replica.members import Members
-from broker.replica.membership import Membership
+from broker.replica.members_file import MembersFile
 from broker.replica.proposals import Observer
 from broker.replica.raft_events import tell_of_role, tell_of_slow_peer
-from broker.replica.recovering import RecoveringFile
+from broker.replica.recovering_file import RecoveringFile
 from broker.replica.repairs import Repairs
-from broker.replica.room import Room
 from broker.replica.scrubbing import Scrubbing
 from broker.replica.slowness import Slowness
 from broker.replica.start import start_from_disk
@@ -58,8 +58,8 @@ from broker.replica.upkeep import Upkeep
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from broker.state.metadata import Metadata
-from broker.state.reading import let_go
 from broker.state.release import THIS_RELEASE, Release
+from broker.state.snapshot_reading import let_go
 from broker.statistics.events import Events
 from broker.statistics.timings import Timings
 from broker.trace import TraceWriter
@@ -109,7 +109,7 @@ class Replica:
         options: ReplicaOptions,
         store: Store,
         recovery: RecoveryReport,
-        membership: Membership,
+        membership: MembersFile,
         recovering: RecoveringFile,
         *,
         random: RandomSource,
@@ -143,7 +143,9 @@ class Replica:
             options.raft,
             node_id,
             HardState(start.hard_state.term, start.hard_state.vote or None),
-            LogTerms(entry_log.first_index, entry_log.last_index, entry_log.term_runs(), entry_log.base_term),
+            LogTerms(
+                entry_log.first_index, entry_log.last_index, entry_log.term_starts(), entry_log.base_term
+            ),
             start.commit_index,
             start.configurations,
             random,
@@ -162,15 +164,15 @@ class Replica:
             now_ns=now_ns,
         )
         self.slow = Slowness(raft, events)
-        self.room = Room(store, raft, events)
-        self.upkeep = Upkeep(store, raft, self.room, now_ns, self.release)
+        self.disk_space = DiskSpace(store, raft, events)
+        self.upkeep = Upkeep(store, raft, self.disk_space, now_ns, self.release)
         self.upkeep.note_format(start.metadata.format, now_ns)
         self.applied = AppliedState(
             store,
             start.metadata,
             start.metadata_index,
             self.upkeep,
-            self.room,
+            self.disk_space,
             self.release,
             timings,
             limits.state_rows_at_once,
@@ -190,7 +192,7 @@ class Replica:
             raft,
             self.applied,
             self.members,
-            self.room,
+            self.disk_space,
             observer,
             self.time,
             timings,
@@ -202,7 +204,7 @@ class Replica:
         self.from_peers = FromPeers(
             store,
             raft,
-            self.room,
+            self.disk_space,
             self.upkeep,
             self.applied.writing,
             membership,
@@ -219,7 +221,7 @@ class Replica:
             raft,
             self.applied,
             self.leadership,
-            self.room,
+            self.disk_space,
             self._trace,
             observer,
             self.time,
@@ -292,7 +294,8 @@ class Replica:
         reads.begin_turn()
         if writing.is_under_way:
             writing.step()
-        # One slice in a turn: between two of them heartbeats are answered, and whatever else is small.
+        # At most one slice of entries is applied in a turn, however often the loop goes round: between two slices
+        # heartbeats are answered, and whatever else is small.
         slice_end = applied.index + self.store.options.dispatch_entries
         is_first = True
         while True:
@@ -322,8 +325,12 @@ class Replica:
                 send()
                 committed.apply_and_answer(upto)
                 if applied.index < upto:
-                    slice_end = applied.index
+                    slice_end = (
+                        applied.index
+                    )  # it stopped short (a full disk, damage): no more of it in this turn
             elif not reads.wanted:
+                # Over, unless a read may pass its barrier now: the first that is confirmed needs no entry that is not
+                # applied, and this turn has not yet let through as many as it may.
                 confirmed = reads.confirmed_at
                 if not confirmed or confirmed[0][0] > applied.index or reads.wait(applied.index):
                     break
@@ -346,9 +353,9 @@ class Replica:
         due = self.repairs.due_ns
         if deadline is not None and deadline < due:
             due = deadline
-        room = self.room
-        if room.lacks:
-            due = room.due_ns if self.raft.role is not fx.Role.LEADER else min(due, room.due_ns)
+        disk_space = self.disk_space
+        if disk_space.lacks:
+            due = disk_space.due_ns if self.raft.role is not fx.Role.LEADER else min(due, disk_space.due_ns)
         if self.applied.index < self.committed.index:
             due = min(due, self.committed.due_ns)
         return due
@@ -372,16 +379,16 @@ class Replica:
     def tick(self, now_ns: int, wall_ms: int) -> None:
         """Lets time pass; to be called at `deadline_ns` at the latest."""
         self.time.now_ns, self.time.wall_ms = now_ns, wall_ms
-        raft, room = self.raft, self.room
-        if room.lacks:
-            room.look(now_ns)
+        raft, disk_space = self.raft, self.disk_space
+        if disk_space.lacks:
+            disk_space.look(now_ns)
         if raft.recovery is not None:
-            room.before_recovery_ends(now_ns)
+            disk_space.before_recovery_ends(now_ns)
         if self.repairs.due_ns <= now_ns:
             self.repairs.look(now_ns)
         deadline = raft.deadline()
         if deadline is not None and deadline <= now_ns:
-            if raft.role is not fx.Role.LEADER and not room.is_there(now_ns):
+            if raft.role is not fx.Role.LEADER and not disk_space.is_there(now_ns):
                 return  # it could write no vote
             raft.tick(now_ns)
             self.carry_out()
@@ -389,7 +396,7 @@ class Replica:
     def flushed(self, job: FlushJob, now_ns: int) -> None:
         """A job of `durability` has run without an error."""
         self.time.now_ns = now_ns
-        self.room.before_recovery_ends(now_ns)
+        self.disk_space.before_recovery_ends(now_ns)
         self.durability.flushed(job, now_ns)
         if self.durability.sync:
             self.carry_out()
@@ -479,4 +486,4 @@ class Replica:
             self.store.close(self.committed.index)
         except DiskFullError as error:
             # The log is flushed. What is not noted the next start finds out, as after any other stop.
-            self.room.for_notes_of_stop(error, now_ns)
+            self.disk_space.for_notes_of_stop(error, now_ns)

@@ -156,7 +156,7 @@ class Scrubbing:
         entries = self._store.log
         start = position - position % entries.file_bytes
         mapped = entries.file_at(start)
-        terms, end = entries.term_runs(), entries.end_position
+        terms, end = entries.term_starts(), entries.end_position
         return EntryScrub(mapped, start, index, position, self._last_index, size, terms, end)
 
     def done(self, job: Scrub, now_ns: int, wall_ms: int) -> None:

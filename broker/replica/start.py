@@ -1,15 +1,15 @@
 """The beginning of a replica, made of what `Store.open` found, before raft may say anything.
 
-It judges if this node still has all that it promised (broker/replica/recovering.py), gives up what cannot be believed,
-and brings back the replicated metadata as the snapshot has them; dispatch goes on from there.
+It judges if this node still has all that it promised (broker/replica/recovering_file.py), gives up what cannot be
+believed, and brings back the replicated metadata as the snapshot has them; dispatch goes on from there.
 """
 
 from typing import NamedTuple
 
 import structlog
 
-from broker.replica.membership import Membership
-from broker.replica.recovering import RecoveringFile
+from broker.replica.members_file import MembersFile
+from broker.replica.recovering_file import RecoveringFile
 from broker.state.metadata import Metadata
 from broker.state.snapshot import decode_state, encode_state, restore_queue_ends
 from log.hard_state import HardState
@@ -35,7 +35,7 @@ class ReplicaStart(NamedTuple):
 
 
 def start_from_disk(
-    node_id: str, store: Store, recovery: RecoveryReport, membership: Membership, recovering: RecoveringFile
+    node_id: str, store: Store, recovery: RecoveryReport, membership: MembersFile, recovering: RecoveringFile
 ) -> ReplicaStart:
     """Reads what is kept beside the log, makes the store ready to be appended to, and returns the node's state.
 

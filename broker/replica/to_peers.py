@@ -13,7 +13,7 @@ from broker.peers import protocol as peer_protocol
 from broker.peers.protocol import RaftFrame
 from broker.remoting.pieces import Pieces
 from broker.replica.applied import AppliedState
-from broker.replica.membership import Membership
+from broker.replica.members_file import MembersFile
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from log.entry_log import EntryLog, Run
@@ -53,7 +53,7 @@ class ToPeers:
         entry_log: EntryLog,
         raft: Raft,
         applied: AppliedState,
-        membership: Membership,
+        membership: MembersFile,
         time: Time,
     ) -> None:
         self._links = links

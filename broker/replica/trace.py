@@ -46,7 +46,7 @@ class ReplicaTrace:
             # An event is about entries of one term: a run that reaches into the next term is cut at its beginning.
             term = log.term_of(first)
             if log.term_of(last) != term:
-                last = next(start for start, _ in log.term_runs() if start > first) - 1
+                last = next(start for start, _ in log.term_starts() if start > first) - 1
                 data = log.run(first, last).body
             writer.append(now_ns, first, last, term, extend_digest(0, data))
             first = last + 1

@@ -16,7 +16,7 @@ from typing import Final
 import structlog
 
 from broker.remoting.pieces import Pieces
-from broker.replica.room import UPKEEP_PAUSE_NS, Room
+from broker.replica.disk_space import UPKEEP_PAUSE_NS, DiskSpace
 from broker.requests.deadline import NEVER
 from broker.state.release import Release
 from log.checkpoint import CheckpointJob
@@ -36,10 +36,10 @@ class Upkeep:
 
     __slots__ = (
         "_checkpoint_due_ns",
+        "_disk_space",
         "_no_space_until_ns",
         "_raft",
         "_release",
-        "_room",
         "_store",
         "checkpointed_index",
         "encoded_ns",
@@ -47,8 +47,10 @@ class Upkeep:
         "waiting_snapshot",
     )
 
-    def __init__(self, store: Store, raft: Raft, room: Room, now_ns: int, release: Release) -> None:
-        self._room = room
+    def __init__(
+        self, store: Store, raft: Raft, disk_space: DiskSpace, now_ns: int, release: Release
+    ) -> None:
+        self._disk_space = disk_space
         self._store = store
         self._release = release
         self._raft = raft
@@ -162,4 +164,4 @@ class Upkeep:
 
     def _lacks_space(self, what: str, error: DiskFullError, now_ns: int) -> None:
         self._no_space_until_ns = now_ns + UPKEEP_PAUSE_NS
-        self._room.for_upkeep(what, error, now_ns)
+        self._disk_space.for_upkeep(what, error, now_ns)

@@ -19,12 +19,12 @@ from broker.remoting.frame import (
     FrameDecoder,
 )
 from broker.requests.connection import Connection
+from broker.requests.connection_places import Place
 from broker.requests.deadline import Time
 from broker.requests.errors import RequestError
 from broker.requests.greeting import greet
 from broker.requests.incoming import IncompleteFrames
 from broker.requests.line import Surroundings
-from broker.requests.places import Place
 from broker.requests.responses import reply
 from broker.requests.unread import UnreadAnswers
 from broker.statistics.events import Event, Events

@@ -1,6 +1,6 @@
 """The deletion of the log's head, and the refusal of sends while the disk is full (docs/operations.md).
 
-This module says when a node looks and what it does; `files_to_delete` (log/retention.py) says which files may go.
+This module says when a node looks and what it does; `files_to_delete` (log/expired_files.py) says which files may go.
 
 Each node deletes by itself, whatever its role: what is gone from the log is in the metadata snapshot as far as the
 group needs it, and a node that lacks entries which its leader deleted starts over from the leader's snapshot.
@@ -13,13 +13,13 @@ import structlog
 
 from broker.replica.replica import Replica
 from broker.requests.deadline import Time
-from broker.retention.waiting import first_waiting_position
+from broker.retention.waited_for import first_waiting_position
 from broker.settings.live import LiveSettings
 from broker.settings.tables import RetentionSettings
 from log.disk import Disk
 from log.entry_reads import file_beginnings
 from log.errors import DamagedLogError, DiskFullError
-from log.retention import RetentionPolicy
+from log.expired_files import RetentionPolicy
 
 log = structlog.get_logger("trivet.retention")
 
@@ -34,7 +34,8 @@ _FULL: Final = "the disk is full: sends are refused"
 def delete_or_snapshot(
     replica: Replica, policy: RetentionPolicy, *, is_delete_hour: bool, needed_from_index: int | None = None
 ) -> int | None:
-    """Deletes the data files at the log's head that may go (log/retention.py), but nothing from `needed_from_index` on.
+    """Deletes the data files at the log's head that may go (log/expired_files.py), but nothing from `needed_from_index`
+    on.
 
     Returns how many; None where the snapshot covers none, and a newer one has been begun. Raises `DiskFullError`.
     """
@@ -135,7 +136,7 @@ class Retention:
         """
         usage = self._disk.usage()
         used = 1 - usage.free_bytes / max(usage.total_bytes, 1)
-        self._replica.room.refuses_sends = used > full_ratio
+        self._replica.disk_space.refuses_sends = used > full_ratio
         before = self._watermark
         if used > full_ratio:
             self._watermark = _FULL

@@ -22,7 +22,7 @@ from broker.sending.properties import (
     read_properties,
 )
 from broker.settings.live import LiveSettings
-from broker.transactions.sending import check_no_half
+from broker.transactions.incoming_halves import check_no_half
 from log.columns import RUN_FROM, pieces
 from log.properties import UNIQ_KEY, without_properties
 from log.property_columns import property_columns

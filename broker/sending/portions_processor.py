@@ -2,14 +2,15 @@
 
 Some programs do not repeat a send but all their work: Spark runs a task again elsewhere, twice at the same time, or
 hours later after its driver has died, and nobody remembers what was sent before. Such a writer names itself and numbers
-its portions, and makes the same keys of the same messages. What it asks here and what `once.py` remembers make one
-rule:
+its portions, and makes the same keys of the same messages. What it asks here and what `repeated_sends.py` remembers
+make one rule:
 
 1. It begins the portion in the broker group, by a command in the log (broker/state/writers.py). ``new`` is told to one
    asker only, and with it the position at which the log ended: the floor of all messages of the portion, for everybody
    and for ever. Whoever asks later hears ``begun`` and the same floor, or ``done``.
 2. It sends the messages with that floor, as first attempts if it heard ``new``, as repeated ones if it heard ``begun``.
-   So of each message there is one first attempt at most, and the argument in once.py holds: nothing is stored twice.
+   So of each message there is one first attempt at most, and the argument in repeated_sends.py holds: nothing is
+   stored twice.
 3. When all are stored, it ends the portion. From then on it is ``done``, and nothing of it need be sent or looked for.
 
 An attempt that was forgotten, and wakes up when its portion is long done, still has the old floor: its messages are

@@ -152,7 +152,7 @@ class SendBackProcessor:
         try:
             self._creations.propose(
                 [PutTopic(config, self._time.wall_ms, if_absent=True)],
-                lambda _: self._requests.resumed(connection, command),
+                lambda _: self._requests.handle_admitted(connection, command),
                 lambda: reply_unknown(connection, command),
             )
         except TooManyError as error:

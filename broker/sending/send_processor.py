@@ -3,7 +3,7 @@
 The hot path of a broker; this file reads in the order in which a send goes through it:
 
     decode      the request's header, as a struct
-    check       when, to which topic and queue, and whether this attempt may be appended (once.py)
+    check       when, to which topic and queue, and whether this attempt may be appended (repeated_sends.py)
     decide      the kind of the message, which says where it is stored:
                     plain             in its topic
                     retry             in its consumer group's %RETRY% topic; after the last one in its %DLQ% topic
@@ -33,7 +33,6 @@ from broker.requests.errors import BatchUnderWayError, OverloadedError, RequestE
 from broker.requests.processing import Place, Route
 from broker.sending.batches import Batches
 from broker.sending.dead_letters import becomes_dead_letter, dead_letter_properties
-from broker.sending.once import OnceSends
 from broker.sending.properties import (
     SHORT_CHARACTERS,
     AddedProperties,
@@ -41,14 +40,15 @@ from broker.sending.properties import (
     check_properties,
     read_properties,
 )
+from broker.sending.repeated_sends import RepeatedSends
 from broker.sending.responses import PendingSend
 from broker.sending.shared import choose_queue, forbidden_topic, sent_message, too_early, too_long
 from broker.settings.live import LiveSettings
 from broker.state.topic_rules import DEAD_LETTER_PREFIX, FORBIDDEN_TO_SEND, RETRY_PREFIX
 from broker.statistics.stats import Stats
 from broker.topics.creation import Creations
-from broker.topics.new_topics import NewTopics
-from broker.transactions.sending import check_room, check_sys_flag, hide_half, sent_as_half
+from broker.topics.first_messages import NewTopics
+from broker.transactions.incoming_halves import check_room, check_sys_flag, hide_half, sent_as_half
 from log.errors import DiskFullError, EntryTooLargeError, RecordError
 from log.properties import DELAY, without_properties
 from log.record import (
@@ -97,7 +97,7 @@ class SendProcessor:
         self._host = store_host.hex().upper()
         self._added = AddedProperties(settings.current.node.cluster, store_host)
         self._new_topics = NewTopics(leadership, requests, creations, settings, time)
-        self._once = OnceSends(leadership, requests, listeners)
+        self._once = RepeatedSends(leadership, requests, listeners)
         self._batches = Batches(leadership, settings, self._added, stats, time, self._host)
 
     def routes(self) -> Iterable[Route]:
@@ -151,7 +151,7 @@ class SendProcessor:
                 return self._batches.append(connection, command, header, properties, queue_id)
             self._append(connection, command, header, properties, queue_id)
         except BatchUnderWayError:
-            raise  # it has not failed: the node keeps it
+            raise  # an `OverloadedError` that is no failure: the node keeps the request until the batch is written
         except (RequestError, OverloadedError, DiskFullError):
             self._stats.puts_failed += 1
             raise

@@ -18,7 +18,7 @@ import structlog
 
 from broker.remoting.addresses import split_address
 from broker.settings import properties_file, rocketmq_keys
-from broker.settings.reading import expected_value
+from broker.settings.loading import expected_value
 from broker.settings.rules import (
     DISK_LIMITS,
     ImpossibleSettingError,

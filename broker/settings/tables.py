@@ -1,4 +1,4 @@
-"""The settings of a node as frozen values, which :mod:`broker.settings.reading` reads from a file.
+"""The settings of a node as frozen values, which :mod:`broker.settings.loading` reads from a file.
 
 Settings are grouped by the part that they steer rather than kept in one long list, and each group mirrors one table of
 the TOML file, field for field, so that the documentation, the file and the code use the same words. A limit stands in
@@ -223,7 +223,8 @@ class LimitSettings(SettingsTable, frozen=True):
     """Bounds that keep one client, or all of them together, from taking the node's memory."""
 
     max_connections: Positive = 10_000
-    """For a connection beyond it a silent one or a stranger's is closed, else that one (broker/requests/places.py)."""
+    """For a connection beyond it a silent one or a stranger's is closed, else that one
+    (broker/requests/connection_places.py)."""
     idle_seconds: Positive = 120
     """serverChannelMaxIdleTimeSeconds: a connection without traffic for longer is closed."""
     max_pending_bytes_per_connection: Annotated[int, Meta(ge=65_536)] = 4 * 1024 * 1024

@@ -25,13 +25,13 @@ from broker.remoting.addresses import join_address, split_address
 from broker.remoting.node_status import ProcessFacts
 from broker.replica.jobs import Job
 from broker.requests.connection import Outgoing
-from broker.requests.places import Place, Places
+from broker.requests.connection_places import Place, Places
 from broker.settings.tables import Settings
 from broker.shell.access_file import AccessFile
 from broker.shell.certificate_expiry import told_expiry
 from broker.shell.descriptors import FILES_OF_A_STORE, connections_allowed, open_files
 from broker.shell.machine import local_hour, machine_clock, machine_memory_bytes
-from broker.shell.reading import Reading
+from broker.shell.socket_reading import Reading
 from broker.shell.sockets import SocketConnection, accept_forever, accept_rest, listen, packed_host
 from broker.shell.stopping import Stopping
 from broker.shell.tls import Admission, Entrance, RefusedError

@@ -20,8 +20,8 @@ from broker.name_server.sessions import NameServerSessions
 from broker.remoting.addresses import join_address
 from broker.requests.client_sessions import SWEEP_NS
 from broker.requests.connection import Connection, Outgoing
+from broker.requests.connection_places import Place, Places
 from broker.requests.deadline import Time
-from broker.requests.places import Place, Places
 from broker.settings.live import differing
 from broker.settings.tables import NameServerSettings
 from broker.shell.access_file import AccessFile

@@ -1,9 +1,9 @@
 """Sockets under Trio, for every server and link of a node.
 
 Reading: a socket that is readable is received from once, and the bytes are handed on. One task reads the sockets of all
-connections of a broker (broker/shell/reading.py); those of a name server have a task each. Writing: at the end of a
-turn one non-blocking `sendmsg` writes what is queued for a connection. Only what the socket does not take at once is
-left to a task that waits for it. So a request costs no task switch of its own. With TLS the bytes pass through a
+connections of a broker (broker/shell/socket_reading.py); those of a name server have a task each. Writing: at the end
+of a turn one non-blocking `sendmsg` writes what is queued for a connection. Only what the socket does not take at once
+is left to a task that waits for it. So a request costs no task switch of its own. With TLS the bytes pass through a
 session on the way in and out (broker/shell/tls.py), and all else is the same.
 
 Memory stays bounded: a connection with more than `UNSENT_BYTES_HIGH` unsent bytes is not read from until they have
@@ -23,7 +23,7 @@ import trio
 
 from broker.remoting.addresses import split_address
 from broker.requests.connection import Buffer, Connection
-from broker.shell.reading import PASS_S, Reading
+from broker.shell.socket_reading import PASS_S, Reading
 from broker.shell.tls import IdleTlsError, RefusedError, TlsSession
 from log.record import pack_host
 

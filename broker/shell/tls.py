@@ -29,7 +29,7 @@ from typing import Final, NoReturn
 import trio
 
 from broker.requests.connection import Buffer
-from broker.requests.places import Place
+from broker.requests.connection_places import Place
 from broker.statistics.events import Event, Events
 
 HANDSHAKE_S: Final = 10.0

@@ -1,9 +1,9 @@
 """The turns of a node: one follows whatever has happened, and one comes at each deadline.
 
 Whoever gives the node something calls `wake`. A turn that sockets want runs in the same step, when all sockets that are
-ready have been read (broker/shell/reading.py). A turn that other tasks want runs after all tasks that are ready now.
-Either way it sees everything that arrived together: batches appear by themselves, and an idle node sleeps until its
-next deadline. One timer task serves all deadlines; it is disturbed only when a deadline moves closer.
+ready have been read (broker/shell/socket_reading.py). A turn that other tasks want runs after all tasks that are ready
+now. Either way it sees everything that arrived together: batches appear by themselves, and an idle node sleeps until
+its next deadline. One timer task serves all deadlines; it is disturbed only when a deadline moves closer.
 """
 
 import math

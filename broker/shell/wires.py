@@ -17,7 +17,7 @@ from broker.node.links import PROBED_NS, UNACKNOWLEDGED_NS_MAX, PeerLinks
 from broker.remoting.addresses import split_address
 from broker.requests.connection import Connection, Outgoing
 from broker.requests.line import Line
-from broker.shell.reading import Reading
+from broker.shell.socket_reading import Reading
 from broker.shell.sockets import SocketConnection, connect
 from broker.shell.tls import Handshakes, RefusedError, dial_tls
 from broker.shell.tls_contexts import PeerContexts

@@ -1,7 +1,7 @@
 """A thread that waits for the disk while the event loop goes on.
 
-A job begins in the turn that has it, and its end is read like bytes that have arrived (broker/shell/reading.py): the
-turn that it brings about follows in the same step. Trio's own worker threads take twice as long to hand over, which
+A job begins in the turn that has it, and its end is read like bytes that have arrived (broker/shell/socket_reading.py):
+the turn that it brings about follows in the same step. Trio's own worker threads take twice as long to hand over, which
 is felt where every acknowledgement waits for a flush; they do for all other jobs.
 """
 
@@ -16,7 +16,7 @@ import outcome
 import trio
 
 from broker.replica.jobs import Job
-from broker.shell.reading import Reading
+from broker.shell.socket_reading import Reading
 
 
 class JobsBetweenReads:

@@ -48,8 +48,8 @@ from broker.state.commands import (
 from broker.state.open_transactions import Transactions
 from broker.state.order_locks import LockFields, LockTable
 from broker.state.parked_offsets import ParkedOffsets
-from broker.state.reading import MessagePackReader, Read, read_cbor_map, read_whole
 from broker.state.release import FIRST_FORMAT
+from broker.state.snapshot_reading import MessagePackReader, Read, read_cbor_map, read_whole
 from broker.state.stored_offsets import OffsetFields, StoredOffsets
 from broker.state.timer_progress import TimerProgress
 from broker.state.topic_rules import queues_of

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any
 
 from broker.requests.processing import Pace
-from broker.state.reading import Read
+from broker.state.snapshot_reading import Read
 from broker.state.transaction_records import decision_of
 from broker.state.writing import NUMBERS_A_ROW, Numbers
 

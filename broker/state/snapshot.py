@@ -4,7 +4,7 @@ A snapshot goes to the disk, so that the log's head may be deleted, and to a pee
 begins. It is a CBOR map:
 
     metadata     topics, consumer groups, consumer offsets, ... (broker/state/metadata.py)
-    addresses    the members' addresses (broker/replica/membership.py)
+    addresses    the members' addresses (broker/replica/members_file.py)
     queue_ends   MessagePack: [topic, queue id, end] of every queue; earlier versions kept them as CBOR
 
 The ends are those of dispatched messages, and so of committed ones: an end that a truncated entry had reached would
@@ -20,7 +20,7 @@ import msgspec
 from broker.requests.long_bodies import whole
 from broker.requests.processing import Pace
 from broker.state.metadata import Metadata
-from broker.state.reading import MessagePackReader, Read, read_cbor_map, read_whole
+from broker.state.snapshot_reading import MessagePackReader, Read, read_cbor_map, read_whole
 from broker.state.writing import ROWS_AT_ONCE, MessagePackWriter, Rows, Written, cbor_map, slices
 from log.consume_queue import ConsumeQueue
 from log.consume_queues import ConsumeQueues

@@ -1,6 +1,6 @@
 """The creation of topics and consumer groups, by use or by an administrator, and the limits on it.
 
-Whether a first message creates its topic, and with what, decides new_topics.py.
+Whether a first message creates its topic, and with what, decides first_messages.py.
 
 What use creates never replaces what exists (`if_absent`): several clients may cause it at once, and an administrator
 may come in between. Only the leader proposes it.
@@ -14,7 +14,7 @@ checked by the leader when it proposes, what is under way counted; what is there
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
-from broker.node.group_room import GroupRoom
+from broker.node.group_limit import GroupLimit
 from broker.node.ports import Proposals
 from broker.remoting.bodies import SubscriptionGroupConfig
 from broker.remoting.codes import ResponseCode
@@ -38,9 +38,9 @@ from broker.state.topic_rules import (
 class Creations:
     """Proposes what creates topics and groups, within the limits of the node's settings."""
 
-    def __init__(self, leadership: Proposals, settings: LiveSettings, group_room: GroupRoom) -> None:
+    def __init__(self, leadership: Proposals, settings: LiveSettings, group_limit: GroupLimit) -> None:
         self._leadership = leadership
-        self._group_room = group_room
+        self._group_limit = group_limit
         self._settings = settings
         self._topics: dict[str, int] = {}
         """By topic that is not there yet, the number of commands under way that create it."""
@@ -70,7 +70,7 @@ class Creations:
             elif isinstance(command, PutGroup):
                 groups[command.config.group_name] = None
         self._check(topics, queues)
-        groups_settled = self._group_room.claim(groups)
+        groups_settled = self._group_limit.claim(groups)
 
         # What is under way counts, too, until it is applied or lost: several clients may create much at once.
         def end() -> None:

@@ -15,7 +15,7 @@ from broker.requests.errors import ReplicaError
 from log.errors import DiskFullError
 from raft.configuration import RemoveMember
 from raft.errors import RaftError
-from simulation.faults import disks, links, processes
+from simulation.faults import disk_faults, links, processes
 from simulation.faults.operations import give_leadership_to, hand_over_leadership, rivals
 from simulation.faults.stage import Stage
 from simulation.machines.broker_host import BrokerHost
@@ -94,7 +94,7 @@ def bit_rot_and_recovery(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     def come_back() -> None:
         late.start()
         if not stage.is_calm() and stage.members.may_lose_one() and stage.others_are_whole(host):
-            disks.harm(stage, host, replace(fault, kind="bit rot"), host.disk.rot)
+            disk_faults.harm(stage, host, replace(fault, kind="bit rot"), host.disk.rot)
 
     stage.scheduler.after(max(fault.duration_ns, MILLISECOND), come_back)
 
@@ -231,7 +231,7 @@ def left_behind(stage: Stage, host: BrokerHost, fault: Fault) -> None:
             alone = replace(lasts, kind="retention", amount=0.9, duration_ns=lasts.duration_ns // 2)
             for other in stage.members.in_service():
                 if other is not former:
-                    disks.retention(stage, other, alone)
+                    disk_faults.retention(stage, other, alone)
 
     stage.scheduler.after(lasts.duration_ns // 2, delete)
 

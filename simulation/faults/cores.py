@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from simulation.faults import disks
+from simulation.faults import disk_faults
 from simulation.faults.healing import heal_everything
 from simulation.faults.stage import Stage
 from simulation.machines.broker_host import BrokerHost
@@ -139,7 +139,7 @@ def _slow(stage: Stage, host: BrokerHost, random: Random) -> int:
 
 
 def _slow_disk(stage: Stage, host: BrokerHost, random: Random) -> int:
-    disks.slow_down(host, _SLOW_FLUSH_NS)
+    disk_faults.slow_down(host, _SLOW_FLUSH_NS)
     return _AGAIN_NS
 
 

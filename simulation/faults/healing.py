@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulation.faults import disks, operations
+from simulation.faults import disk_faults, operations
 from simulation.faults.stage import Stage
 
 
@@ -18,7 +18,7 @@ def heal_everything(stage: Stage) -> None:
         host.disk.used_by_others = 0.0
         host.disk.failing_flushes = host.disk.failing_reads = 0
         host.disk.arm_power_failure(0)
-        disks.quicken(host)
+        disk_faults.quicken(host)
         host.resume()
         operations.finish_upgrade(host)
         if host.needs_new_disk:

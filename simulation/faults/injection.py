@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from simulation.faults import choreographies, cores, damage, disks, links, operations, overload, processes
+from simulation.faults import (
+    choreographies,
+    cores,
+    damage,
+    disk_faults,
+    links,
+    operations,
+    overload,
+    processes,
+)
 from simulation.faults.stage import Stage
 from simulation.machines.broker_host import BrokerHost
 from simulation.plans.plan import Fault
@@ -51,13 +60,13 @@ _INJECTORS: Final[dict[str, Callable[[Stage, BrokerHost, Fault], None]]] = {
     "clock rate": processes.clock_rate,
     "wall jump": processes.wall_jump,
     "name server": processes.name_server,
-    "slow disk": disks.slow_disk,
-    "full disk": disks.full_disk,
-    "flush failure": disks.flush_failure,
-    "read failure": disks.read_failure,
-    "bit rot": disks.bit_rot,
-    "misdirected write": disks.misdirected_write,
-    "retention": disks.retention,
+    "slow disk": disk_faults.slow_disk,
+    "full disk": disk_faults.full_disk,
+    "flush failure": disk_faults.flush_failure,
+    "read failure": disk_faults.read_failure,
+    "bit rot": disk_faults.bit_rot,
+    "misdirected write": disk_faults.misdirected_write,
+    "retention": disk_faults.retention,
     "transfer": operations.transfer,
     "rivals": operations.rivals,
     "membership": operations.membership,

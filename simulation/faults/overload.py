@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from simulation.faults import disks
+from simulation.faults import disk_faults
 from simulation.faults.healing import heal_everything
 from simulation.faults.stage import Stage
 from simulation.machines.broker_host import BrokerHost
@@ -24,14 +24,14 @@ def overload(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     heal_everything(stage)
     shortest_ns, longest_ns = _FLUSH_NS
     for one in stage.members.in_service():
-        disks.slow_down(one, shortest_ns + int(fault.amount * (longest_ns - shortest_ns)))
+        disk_faults.slow_down(one, shortest_ns + int(fault.amount * (longest_ns - shortest_ns)))
     wishes.is_crowded = True
     stage.done(fault, "group", f"{fault.duration_s:.1f} s")
 
     def ease() -> None:
         wishes.is_crowded = False
         for one in stage.members.machines:
-            disks.quicken(one)
+            disk_faults.quicken(one)
         stage.availability.stands()
 
     stage.scheduler.after(fault.duration_ns, ease)

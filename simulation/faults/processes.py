@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulation.faults.disks import flush_failure, kill_while_it_recovers
+from simulation.faults.disk_faults import flush_failure, kill_while_it_recovers
 from simulation.faults.stage import Stage
 from simulation.machines.broker_host import BrokerHost
 from simulation.machines.clock import RATE_MAX_PPM

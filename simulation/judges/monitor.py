@@ -182,7 +182,7 @@ class Monitor:
             raise Violation("recovery", host.name, f"starts with commit index {replica.raft.commit_index}")
         self.model.compare(host.name, log, log.first_index, replica.raft.commit_index, "recovery")
         # A process may have ended between writing an entry and telling of it.
-        runs = log.term_runs()
+        runs = log.term_starts()
         for number, (first_index, term) in enumerate(runs):
             last_index = runs[number + 1][0] - 1 if number + 1 < len(runs) else log.last_index
             self.model.appended(host.name, log, first_index, last_index, term)
@@ -503,7 +503,7 @@ class Monitor:
         for index in range(first_index, last_index + 1):
             position = self.model.positions[index]
             _, size, _, term, *_ = HEADER.unpack_from(self.model.image, position)
-            if entries.noted(index) != (position, size, term):
+            if entries.unit_unchecked(index) != (position, size, term):
                 raise Violation("damage is repaired", name, f"the index unit of entry {index} leads nowhere")
         scrubber = IndexScrubber(store.index)
         scrubber.begin()

@@ -35,9 +35,9 @@ from log.record import pack_host
 from simulation.journal import Journal, Violation
 from simulation.machines.clock import HostClock
 from simulation.machines.data_files import cached_files
-from simulation.machines.disk import Page, PowerFailure, SimulatedDisk
 from simulation.machines.frame_faults import FrameFaults, FrameWatcher, PeerFrames
 from simulation.machines.network import Endpoint, Network
+from simulation.machines.simulated_disk import Page, PowerFailure, SimulatedDisk
 from simulation.machines.wires import Wires
 from simulation.randomness import Random, branch, draw_range
 from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND, Scheduler, Timer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from log.entry_log import EntryLog
 from log.layout import file_name
 from log.options import StoreOptions
-from simulation.machines.disk import SimulatedDisk
+from simulation.machines.simulated_disk import SimulatedDisk
 
 
 def data_file(options: StoreOptions, start: int) -> str:

@@ -24,8 +24,8 @@ from broker.settings.tables import NameServerSettings
 from log.errors import DiskError
 from simulation.journal import Journal, Violation
 from simulation.machines.clock import HostClock
-from simulation.machines.disk import PowerFailure, SimulatedDisk
 from simulation.machines.network import Endpoint, Network
+from simulation.machines.simulated_disk import PowerFailure, SimulatedDisk
 from simulation.machines.wires import Wires
 from simulation.randomness import Random
 from simulation.scheduler import MILLISECOND, SECOND

@@ -29,7 +29,7 @@ from broker.state.release import THIS_RELEASE
 from broker.trace import TraceWriter
 from log.store import Store
 from simulation.journal import Violation
-from simulation.machines.disk import SimulatedDisk
+from simulation.machines.simulated_disk import SimulatedDisk
 from simulation.randomness import Random, branch
 from simulation.workload.context import Context
 

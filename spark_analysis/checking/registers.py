@@ -28,7 +28,7 @@ from pyspark import StorageLevel
 
 from spark_analysis.checking.columns import found_in, together
 from spark_analysis.checking.models import MODELS
-from spark_analysis.checking.queues.unknown import Finding
+from spark_analysis.checking.queues.unknown_appends import Finding
 from spark_analysis.checking.register_names import register_column
 from spark_analysis.checking.sweep import Running, by_quantiles, running
 from spark_analysis.checking.verdict import LINEARIZABLE, VIOLATED

@@ -26,7 +26,7 @@ from spark_analysis.checking.kafka.reference import backward_sends, circles, mov
 from spark_analysis.checking.proofs import DAMAGES_LISTED, Gathered, damage_facts, facts_of
 from spark_analysis.checking.queues.knowledge import Operation
 from spark_analysis.checking.queues.reference import QueueFindings, check_queues
-from spark_analysis.checking.queues.unknown import Finding
+from spark_analysis.checking.queues.unknown_appends import Finding
 from spark_analysis.checking.registers import INITIAL, Access, check_register
 from spark_analysis.checking.replicas.reference import NO_INDEX, ReplicaEvent, replica_findings
 from spark_analysis.checking.verdict import Verdict

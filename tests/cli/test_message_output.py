@@ -3,7 +3,7 @@
 import pytest
 
 from broker.client.message import MessageQueue, MessageView
-from broker.operations.reading import stored_message
+from broker.operations.queue_browsing import stored_message
 from broker.tools.cli.message_output import print_message
 from log.record import encode_record, pack_host
 

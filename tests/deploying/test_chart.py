@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from broker.settings.reading import load, load_name_server
+from broker.settings.loading import load, load_name_server
 
 HERE = Path(__file__).parent
 CHART = HERE.parent.parent / "docs" / "deploying" / "helm" / "trivet"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from broker.settings.reading import load, load_name_server
+from broker.settings.loading import load, load_name_server
 from broker.settings.tables import Settings
 
 DEPLOYING = Path(__file__).parent.parent.parent / "docs" / "deploying"

@@ -464,7 +464,7 @@ class LogModel(RuleBasedStateMachine):
             assert bytes(record_at(log, log.position_of(index) + 48)) == body
             if not runs or runs[-1][1] != term:
                 runs.append((index, term))
-        assert log.term_runs() == runs
+        assert log.term_starts() == runs
         files = len(self.disk.list("d/data"))
         assert files <= (max(log.end_position, self.room_end) - log.first_position) // FILE + 3
 

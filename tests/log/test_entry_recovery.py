@@ -60,7 +60,7 @@ def test_a_sound_log_comes_back_whole() -> None:
     assert report.kind is RecoveryKind.CLEAN
     assert report.damaged_file is None
     assert contents(log) == BODIES
-    assert log.term_runs() == [(0, 1), (10, 2), (20, 3)]
+    assert log.term_starts() == [(0, 1), (10, 2), (20, 3)]
     assert log.append(3, b"more") == len(BODIES)
 
 
@@ -126,7 +126,7 @@ def test_damage_in_the_middle_is_reported_and_cut_only_when_told() -> None:
     assert (report.damaged_file, report.damaged_at) == (path, begin)
     assert "checksum" in report.reason
     assert contents(log) == BODIES[:12]
-    assert log.term_runs() == [(0, 1), (10, 2)]
+    assert log.term_starts() == [(0, 1), (10, 2)]
     cuts.cut_damage(log)
     for number in range(12, len(BODIES)):
         log.append(1 + number // 10, BODIES[number])
@@ -150,7 +150,7 @@ def test_a_group_repairs_what_was_cut() -> None:
         )
     assert contents(log) == BODIES
     assert log.end_position == leader.end_position
-    assert log.term_runs() == leader.term_runs()
+    assert log.term_starts() == leader.term_starts()
 
 
 def test_a_zeroed_page_of_any_file_is_damage_if_something_follows() -> None:

@@ -22,7 +22,7 @@ def scrub_of(log: EntryLog, index: int, position: int, slice_bytes: int) -> Entr
         position,
         log.last_index,
         slice_bytes,
-        log.term_runs(),
+        log.term_starts(),
         log.end_position,
     )
     scrub.run()

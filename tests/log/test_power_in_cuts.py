@@ -17,10 +17,10 @@ import pytest
 from log import cuts
 from log.entry_reads import record_at
 from log.entry_recovery import RecoveryKind
+from log.expired_files import RetentionPolicy
 from log.hard_state import HardState
 from log.layout import HEADER_BYTES
 from log.options import StoreOptions
-from log.retention import RetentionPolicy
 from log.snapshot import Snapshot
 from log.store import RecoveryReport, Store
 from tests.log.memory_disk import MemoryDisk

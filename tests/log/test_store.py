@@ -16,10 +16,10 @@ from log.errors import (
     FlushError,
     StoreLockedError,
 )
+from log.expired_files import RetentionPolicy
 from log.hard_state import HardState
 from log.mapping_pool import MappingPool
 from log.mmap_disk import MmapDisk
-from log.retention import RetentionPolicy
 from log.snapshot import Snapshot
 from log.store import Store
 from tests.log.memory_disk import MemoryDisk

@@ -9,7 +9,7 @@ from log.entry_recovery import RecoveryKind
 from log.errors import (
     DamagedLogError,
 )
-from log.retention import DataFile, RetentionPolicy, files_to_delete
+from log.expired_files import DataFile, RetentionPolicy, files_to_delete
 from log.store import Store
 from tests.log.memory_disk import MemoryDisk
 from tests.log.messages import NOW, TINY, Writer, queue_ends

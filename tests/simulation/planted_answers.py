@@ -18,8 +18,8 @@ from broker.replica.leadership import Leadership
 from broker.replica.proposals import Waiter
 from broker.replica.replica import Replica
 from broker.requests.connection import Connection
-from broker.sending.once import OnceSends
 from broker.sending.properties import SentProperties
+from broker.sending.repeated_sends import RepeatedSends
 from log.consume_queue import ConsumeQueue
 from log.dispatch import Dispatch, Dispatcher
 from raft import effects as fx
@@ -151,15 +151,15 @@ def repeated_by_the_client(patch: pytest.MonkeyPatch) -> None:
 
 @planted("repeated send not looked up", "at least once, as the reference")
 def repeated_send_not_looked_up(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(OnceSends, "_find", lambda self, decision: iter(()))
+    patch.setattr(RepeatedSends, "_find", lambda self, decision: iter(()))
 
 
 @planted("late first attempt not looked up", "it comes after the repeated one was stored")
 def late_first_attempt_not_looked_up(patch: pytest.MonkeyPatch) -> None:
-    decided = OnceSends.may_append
+    decided = RepeatedSends.may_append
 
     def may_append(
-        self: OnceSends,
+        self: RepeatedSends,
         connection: Connection,
         command: RemotingCommand,
         header: SendHeader,
@@ -167,7 +167,7 @@ def late_first_attempt_not_looked_up(patch: pytest.MonkeyPatch) -> None:
     ) -> bool:
         return not header.again or decided(self, connection, command, header, properties)
 
-    patch.setattr(OnceSends, "may_append", may_append)
+    patch.setattr(RepeatedSends, "may_append", may_append)
 
 
 @planted("repeated send looked up in what is applied", "the first attempt is in the log, not yet committed")

@@ -19,7 +19,7 @@ from broker.offsets.commits import OffsetCommits
 from broker.peers.protocol import NotDone, Relay
 from broker.replica.uncommitted import Uncommitted
 from broker.requests.connection import RelayedConnection
-from broker.sending.once import OnceSends
+from broker.sending.repeated_sends import RepeatedSends
 from broker.sending.send_processor import SendProcessor
 from broker.transactions.checks import TransactionChecks
 from broker.transactions.decisions import Decisions
@@ -62,21 +62,21 @@ def questions_under_way_outlive_leadership(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TransactionChecks, "_role_changed", role_changed)
 
 
-@planted("an earlier term's suspicion", "broker/sending/once.py, 1", part="broker")
+@planted("an earlier term's suspicion", "broker/sending/repeated_sends.py, 1", part="broker")
 def suspicion_of_an_earlier_term(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(OnceSends, "_role_changed", lambda self: None)
+    patch.setattr(RepeatedSends, "_role_changed", lambda self: None)
 
 
-@planted("first attempts are never suspected", "broker/sending/once.py, 1", part="broker")
+@planted("first attempts are never suspected", "broker/sending/repeated_sends.py, 1", part="broker")
 def first_attempts_are_never_suspected(patch: pytest.MonkeyPatch) -> None:
-    original = OnceSends.__init__
+    original = RepeatedSends.__init__
 
-    def init(self: OnceSends, *arguments: object) -> None:
+    def init(self: RepeatedSends, *arguments: object) -> None:
         original(self, *arguments)  # type: ignore[arg-type]
         self.suspect = -1
 
-    patch.setattr(OnceSends, "__init__", init)
-    patch.setattr(OnceSends, "_role_changed", lambda self: setattr(self, "suspect", -1))
+    patch.setattr(RepeatedSends, "__init__", init)
+    patch.setattr(RepeatedSends, "_role_changed", lambda self: setattr(self, "suspect", -1))
 
 
 @planted("a former leader's relayed answer taken", "broker/node/forwarding.py", part="broker")

@@ -12,7 +12,7 @@ import pytest
 
 from broker.remoting.pieces import Pieces
 from broker.replica.upkeep import Upkeep
-from broker.retention import waiting
+from broker.retention import waited_for
 from broker.state.metadata import Metadata
 from broker.state.topic_rules import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from log import cuts
@@ -69,12 +69,12 @@ def reset_is_not_noted_before_it_begins(patch: pytest.MonkeyPatch) -> None:
 
 
 def _without(topic: str) -> Callable[[pytest.MonkeyPatch], None]:
-    original = waiting._queues
+    original = waited_for._queues
 
     def queues(store: Store, metadata: Metadata) -> Iterator[tuple[ConsumeQueue, int]]:
         return (pair for pair in original(store, metadata) if pair[0].topic != topic)
 
-    return lambda patch: patch.setattr(waiting, "_queues", queues)
+    return lambda patch: patch.setattr(waited_for, "_queues", queues)
 
 
 planted(

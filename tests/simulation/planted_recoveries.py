@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.replica.recovering import RecoveringFile
+from broker.replica.recovering_file import RecoveringFile
 from raft.configuration import AddLearner, Change, PromoteLearner
 from raft.core import Raft
 from raft.election import Election

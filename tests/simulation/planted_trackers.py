@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from broker.replica.recovering import RecoveringFile
+from broker.replica.recovering_file import RecoveringFile
 from broker.replica.start import ReplicaStart
 from broker.replica.start import start_from_disk as original_start
 from log.segments import Segments

@@ -15,7 +15,7 @@ from broker.requests.errors import ReplicaError
 from broker.requests.responses import reply
 from broker.state import open_transactions as state_module
 from broker.state.open_transactions import Transactions
-from broker.state.reading import Read
+from broker.state.snapshot_reading import Read
 from broker.state.transaction_records import EXHAUSTED_TOPIC_BYTES, Decision, decision_of
 from broker.transactions.checks import TransactionChecks
 from broker.transactions.decisions import Decisions, _Deciding

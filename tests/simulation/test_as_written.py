@@ -13,7 +13,7 @@ from log.options import StoreOptions
 from simulation.journal import Violation
 from simulation.judges.as_written import Damage
 from simulation.judges.group_model import GroupModel
-from simulation.machines.disk import PAGE_BYTES, SimulatedDisk
+from simulation.machines.simulated_disk import PAGE_BYTES, SimulatedDisk
 from tests.log.messages import make_record
 
 OPTIONS = StoreOptions(data_file_bytes=2 * PAGE_BYTES, index_file_units=PAGE_BYTES // UNIT_BYTES, hot_bytes=0)
@@ -71,7 +71,7 @@ def test_units_of_a_damaged_page_are_those_that_were_written(node: Node, content
     page = node.overwrite("index", 0, content)
     node.model.damage = lambda name: Damage(units=(page,))
     node.compare()
-    assert node.log.noted(0 if len(content) < PAGE_BYTES else 5) is None, "nobody has made them anew"
+    assert node.log.unit_unchecked(0 if len(content) < PAGE_BYTES else 5) is None, "nobody has made them anew"
 
 
 def test_what_no_fault_has_damaged_is_seen_beside_what_one_has(node: Node) -> None:

@@ -86,7 +86,7 @@ def test_what_is_left_is_seen(
         ("staged positions outlive leadership", "OffsetCommits", "_staged", {("g", "T", 0): 1}),
         ("decisions under way outlive leadership", "Decisions", "_deciding", {7: None}),
         ("questions under way outlive leadership", "TransactionChecks", "_under_way", True),
-        ("an earlier term's suspicion", "OnceSends", "suspect", 7),
+        ("an earlier term's suspicion", "RepeatedSends", "suspect", 7),
     ],
 )
 def test_a_mistake_is_found_where_a_leader_had_something_to_forget(
@@ -108,7 +108,7 @@ def test_a_mistake_is_found_where_a_leader_had_something_to_forget(
 
 def test_requests_that_are_handled_in_steps_may_end_first(watched: Watched) -> None:
     watched.depose()
-    watched.part("OnceSends")._decisions["T", "key"] = None
+    watched.part("RepeatedSends")._decisions["T", "key"] = None
     in_steps: Any = watched.group.node(watched.leader).long_requests.in_steps
     in_steps["192.0.2.1"] = None
     watched.judge.turned()

@@ -11,7 +11,7 @@ from broker.client.consuming.queue_calls import SearchBoundary
 from log.consume_queue import Boundary
 from log.consume_queues import ConsumeQueues
 from log.options import StoreOptions
-from simulation.machines.disk import SimulatedDisk
+from simulation.machines.simulated_disk import SimulatedDisk
 from simulation.workload.inquire import Extent, is_found_by_time
 
 BOUNDARIES: tuple[SearchBoundary, ...] = ("lower", "upper")

@@ -15,7 +15,7 @@ from log.options import StoreOptions
 from raft.configuration import Configuration
 from simulation.journal import Violation
 from simulation.judges.monitor import Monitor, _Watched
-from simulation.machines.disk import SimulatedDisk
+from simulation.machines.simulated_disk import SimulatedDisk
 from tests.log.messages import make_record
 from tests.simulation.journals import empty_journal
 

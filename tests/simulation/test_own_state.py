@@ -20,7 +20,7 @@ from raft.terms import LogTerms
 from simulation.journal import Violation
 from simulation.judges.own_state import AGREED, FLUSHED, MEMBERS, SAVED, OwnState
 from simulation.machines.data_files import data_file
-from simulation.machines.disk import SimulatedDisk
+from simulation.machines.simulated_disk import SimulatedDisk
 from tests.log.messages import make_record
 
 
@@ -46,7 +46,7 @@ class Node:
     @property
     def log_terms(self) -> LogTerms:
         """The terms of what its log has now."""
-        return LogTerms(self.log.first_index, self.log.last_index, self.log.term_runs(), self.log.base_term)
+        return LogTerms(self.log.first_index, self.log.last_index, self.log.term_starts(), self.log.base_term)
 
     def enters(self, term: int, vote: str | None = None, *, saves: bool = True) -> None:
         """Its term and vote are these."""

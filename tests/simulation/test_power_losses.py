@@ -22,7 +22,7 @@ from simulation.judges.group_model import GroupModel
 from simulation.judges.power_losses import FAILED_FLUSH, LostBy, PowerLosses
 from simulation.machines.broker_host import BrokerHost
 from simulation.machines.data_files import cached_files, data_file
-from simulation.machines.disk import PAGE_BYTES, PowerFailure, SimulatedDisk, _Inode
+from simulation.machines.simulated_disk import PAGE_BYTES, PowerFailure, SimulatedDisk, _Inode
 from simulation.plans.plan import Fault, Plan
 from simulation.plans.swarm import draw_swarm_plan
 from simulation.scheduler import MILLISECOND, SECOND

@@ -14,8 +14,8 @@ import pytest
 
 from broker.delayed.deliveries import count_delivered
 from broker.replica.applied import AppliedState
+from broker.replica.disk_space import DiskSpace
 from broker.replica.replica import Replica
-from broker.replica.room import Room
 from broker.replica.trace import ReplicaTrace
 from broker.replica.upkeep import Upkeep
 from broker.requests.deadline import NEVER
@@ -40,7 +40,7 @@ from log.record import encode_record, pack_host
 from log.store import Store
 from raft.core import Raft
 from simulation.findings.report import describe_finding
-from simulation.machines.disk import PAGE_BYTES, SimulatedDisk
+from simulation.machines.simulated_disk import PAGE_BYTES, SimulatedDisk
 from simulation.plans.plan import Fault, Plan
 from simulation.plans.swarm import draw_swarm_plan
 from simulation.scheduler import SECOND
@@ -281,7 +281,7 @@ def test_a_damaged_unit_of_an_old_entry_is_written_anew_from_the_log(damage: byt
         else:
             units.buffer[32 * index : 32 * (index + 1)] = damage
     again, _ = EntryLog.open(disk, "dledger", options, clean_stop=False, checkpoint_index=None)
-    assert again.term_runs() == [(0, 1), (50, 2), (100, 3), (150, 4)]
+    assert again.term_starts() == [(0, 1), (50, 2), (100, 3), (150, 4)]
     assert [(again.position_of(index), again.end_of(index)) for index in range(200)] == places
     assert [index_at(again, begin) for begin, _ in places] == list(range(200))
 
@@ -351,9 +351,9 @@ def test_a_snapshot_does_not_say_that_it_reflects_less_than_it_does() -> None:
         log=SimpleNamespace(durable_index=9),
         queues=(),
     )
-    upkeep = Upkeep(cast("Store", store), cast("Raft", None), cast(Room, None), 0, THIS_RELEASE)
+    upkeep = Upkeep(cast("Store", store), cast("Raft", None), cast(DiskSpace, None), 0, THIS_RELEASE)
     state = AppliedState(
-        cast("Store", store), Metadata(), 9, upkeep, cast(Room, None), THIS_RELEASE, Timings()
+        cast("Store", store), Metadata(), 9, upkeep, cast(DiskSpace, None), THIS_RELEASE, Timings()
     )
     state.save({})
     assert upkeep.snapshot_due_ns() == NEVER, "the snapshot of 9 stays"

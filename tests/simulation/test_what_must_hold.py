@@ -26,7 +26,7 @@ from raft.messages import VoteResponse
 from raft.terms import LogTerms
 from simulation.journal import Violation
 from simulation.judges.monitor import Monitor
-from simulation.machines.disk import SimulatedDisk
+from simulation.machines.simulated_disk import SimulatedDisk
 from tests.log.messages import make_record
 from tests.simulation.journals import empty_journal
 
@@ -49,7 +49,7 @@ class FollowerState:
     @property
     def log_terms(self) -> LogTerms:
         """The terms of what the log has now."""
-        return LogTerms(self._log.first_index, self._log.last_index, self._log.term_runs())
+        return LogTerms(self._log.first_index, self._log.last_index, self._log.term_starts())
 
 
 class Machine:

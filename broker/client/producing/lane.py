@@ -85,8 +85,8 @@ class Lane:
     def fields(self, outgoing: Outgoing, floor: int | None, *, again: bool = False) -> dict[str, str]:
         """Return the header of any send.
 
-        ``floor`` and ``again`` are for brokers that recognize repeated sends (broker/sending/once.py); without a floor
-        both are left out.
+        ``floor`` and ``again`` are for brokers that recognize repeated sends (broker/sending/repeated_sends.py);
+        without a floor both are left out.
         """
         fields = {
             **self._begin,

@@ -1,8 +1,8 @@
 """A send: its attempts within a time limit, and the table of what follows from each.
 
 Every attempt carries the same unique key, and tells a Trivet broker whether an earlier attempt may have been stored. If
-so, the broker looks for the message, and answers with its place when it finds it (broker/sending/once.py). The result
-of an attempt decides what follows:
+so, the broker looks for the message, and answers with its place when it finds it (broker/sending/repeated_sends.py).
+The result of an attempt decides what follows:
 
 | an attempt is | and no earlier one may be stored | and an earlier one may be stored |
 |---|---|---|

@@ -44,7 +44,7 @@ class Sender:
         self.retry_unknown = retry_unknown
         self.floors: dict[str, int] = {}
         """A position that each broker group's log has reached, by broker name: the floor of its next send
-        (sending/once.py)."""
+        (sending/repeated_sends.py)."""
         self.slow = SlowGroups(avoid_slow, core.runtime.now_ns) if avoid_slow is not None else None
         self._exactly_once = exactly_once
         self._lanes: dict[MessageQueue, Lane] = {}

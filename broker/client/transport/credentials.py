@@ -10,7 +10,7 @@ import msgspec
 from broker.access.frame_signature import sign_frame
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand, header_fields
-from broker.remoting.signature import ACCESS_KEY, SIGNATURE, signature
+from broker.remoting.rocketmq_signature import ACCESS_KEY, SIGNATURE, signature
 from broker.requests.greeting import GreetingError, read_greeting
 
 

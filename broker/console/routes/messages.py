@@ -15,7 +15,7 @@ from broker.operations.asking import Groups
 from broker.operations.dead_letters import producer_of
 from broker.operations.errors import NotThere
 from broker.operations.messages import MessageWay, find_messages, way_of
-from broker.operations.reading import StoredMessage
+from broker.operations.queue_browsing import StoredMessage
 
 PREVIEW_BYTES: Final = 160
 BODY_BYTES_MAX: Final = 256 * 1024

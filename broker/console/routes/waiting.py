@@ -10,7 +10,7 @@ from broker.console.asking import InPart, Question, in_part
 from broker.console.parameters import Limit, Parameters
 from broker.console.routes.messages import PREVIEW_BYTES, MessageShown, shown
 from broker.console.seats import Seat
-from broker.operations.waiting import WaitingMessage, waiting_messages
+from broker.operations.waiting_messages import WaitingMessage, waiting_messages
 
 
 class Wanted(Parameters, frozen=True):

@@ -109,7 +109,7 @@ def restore(
 
     from broker.backups.directory import Backup
     from broker.backups.restoring import restore
-    from broker.settings.reading import load
+    from broker.settings.loading import load
     from broker.state.release import THIS_RELEASE
     from log.mmap_disk import MmapDisk
 

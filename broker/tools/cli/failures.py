@@ -15,7 +15,7 @@ _WRONG_USE = (
     "broker.access.accounts:AccountsError",
     "broker.client.errors:UsageError",
     "broker.console.options:ImpossibleOptionError",
-    "broker.settings.reading:SettingsError",
+    "broker.settings.loading:SettingsError",
     "broker.settings.rules:ImpossibleSettingError",
 )
 _FAILURES = (

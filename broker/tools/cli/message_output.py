@@ -10,7 +10,7 @@ from broker.tools.cli.moments import moment_text
 from broker.tools.cli.output import visible
 
 if TYPE_CHECKING:
-    from broker.operations.reading import StoredMessage
+    from broker.operations.queue_browsing import StoredMessage
 
 _SHOWN_CHARACTERS = 200
 """Of a body in a list; `message show` shows all."""

@@ -87,7 +87,7 @@ def migrate(
         )
     settings = Settings()
     if config is not None:
-        from broker.settings.reading import load
+        from broker.settings.loading import load
 
         settings = load(config)
         group, cluster = group or settings.node.group, cluster or settings.node.cluster

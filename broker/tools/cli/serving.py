@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import trio
 
-from broker.settings.reading import load, load_name_server
+from broker.settings.loading import load, load_name_server
 from broker.settings.tables import NameServerSettings, Settings
 from broker.tools.cli.logs import configure_logs
 

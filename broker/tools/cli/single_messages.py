@@ -204,7 +204,7 @@ async def waiting(
     named, and the exit code is 1.
     """
     from broker.operations.asking import Groups
-    from broker.operations.waiting import waiting_messages
+    from broker.operations.waiting_messages import waiting_messages
     from broker.tools.cli.message_output import message_fields
     from broker.tools.cli.output import print_json, print_table, tell_missing
 

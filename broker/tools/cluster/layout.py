@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from broker.remoting.addresses import join_address, split_address
-from broker.settings.reading import to_toml
+from broker.settings.loading import to_toml
 from broker.settings.tables import (
     NameServerSettings,
     NodeSettings,

@@ -16,7 +16,7 @@ from spark_analysis.checking.kafka.catalogue import ALLOWED_FOR_ALL, ALLOWED_FOR
 from spark_analysis.checking.kafka.transactions import Cycle, Span, cycles
 from spark_analysis.checking.queues.knowledge import Operation, Position
 from spark_analysis.checking.queues.reference import check_queues
-from spark_analysis.checking.queues.unknown import Finding
+from spark_analysis.checking.queues.unknown_appends import Finding
 
 
 def catalogue(operations: Sequence[Operation], key: str) -> tuple[list[Finding], list[Finding]]:

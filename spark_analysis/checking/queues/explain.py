@@ -1,8 +1,9 @@
 """Appends that nobody acknowledged, on DataFrames: values that were seen and holes meet the appends of unknown outcome.
 
 Only flagged positions and appends of unknown outcome come here. A queue that needs more appends than were attempted is
-violated without a look at the details. So the rows that reach :func:`spark_analysis.checking.queues.unknown.settle`,
-one task for a queue, are at most twice the number of its attempts.
+violated without a look at the details. So the rows that reach
+:func:`spark_analysis.checking.queues.unknown_appends.settle`, one task for a queue, are at most twice the number of its
+attempts.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from pyspark.sql import functions as sf
 
 from spark_analysis.checking.columns import found_in, together
 from spark_analysis.checking.kept import kept
-from spark_analysis.checking.queues.placed import SETTLED, Settled, placed, read_tagged, tagged
-from spark_analysis.checking.queues.unknown import settle
+from spark_analysis.checking.queues.attempt_queues import SETTLED, Settled, placed, read_tagged, tagged
+from spark_analysis.checking.queues.unknown_appends import settle
 from spark_analysis.importing.arrow import arrow_table
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from spark_analysis.checking.queues.knowledge import (
     wrong_at,
 )
 from spark_analysis.checking.queues.reference import Swept, attempts_of, explain, without_gaps
-from spark_analysis.checking.queues.settled import SettledWords
-from spark_analysis.checking.queues.unknown import Finding
+from spark_analysis.checking.queues.settled_words import SettledWords
+from spark_analysis.checking.queues.unknown_appends import Finding
 from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
 
 _KNOWN: Final = 1

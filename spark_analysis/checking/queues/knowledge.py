@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from spark_analysis.checking.queues.unknown import Finding
+from spark_analysis.checking.queues.unknown_appends import Finding
 from spark_analysis.checking.queues.value_hash import value_hash
 
 # Where several kinds of operation give the same bound, a lower bound is named after the last of them in this order, an

@@ -30,7 +30,7 @@ from spark_analysis.checking.queues.knowledge import (
     torn_reads,
     wrong_at,
 )
-from spark_analysis.checking.queues.unknown import Finding, contested, settle
+from spark_analysis.checking.queues.unknown_appends import Finding, contested, settle
 from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
 
 

@@ -23,7 +23,7 @@ from spark_analysis.checking.queues.reference import (
     swept_of,
     without_gaps,
 )
-from spark_analysis.checking.queues.unknown import place
+from spark_analysis.checking.queues.unknown_appends import place
 
 UNSEEN: Final = "unseen"
 _BEFORE_ALL: Final = -(1 << 62)

@@ -12,7 +12,7 @@ from broker.client.transport.credentials import Credentials
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import ROCKETMQ, RemotingCommand, encode, request
 from broker.remoting.frame import FrameDecoder
-from broker.remoting.signature import signature
+from broker.remoting.rocketmq_signature import signature
 from broker.requests.errors import RequestError
 from log.record import pack_host
 

@@ -15,7 +15,7 @@ from broker.client.transport.credentials import Credentials, Signer
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import ROCKETMQ, RemotingCommand, encode, request, response
 from broker.remoting.frame import FrameDecoder
-from broker.remoting.signature import ACCESS_KEY, SIGNATURE, signature
+from broker.remoting.rocketmq_signature import ACCESS_KEY, SIGNATURE, signature
 from broker.requests.connection import Connection, Outgoing
 from broker.requests.errors import RequestError
 from broker.requests.greeting import GreetingError, greet

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.node.registration import registration
+from broker.node.registration_request import registration
 from broker.peers.protocol import Frame, NotAMember, RaftFrame
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand

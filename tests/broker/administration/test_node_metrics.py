@@ -186,7 +186,7 @@ def test_a_node_is_ready_when_clients_can_use_it(group: Group) -> None:
 
     leader, follower = group.leader, group.follower
     assert problems(leader) == problems(follower) == {}
-    group.node(leader).replica.room.refuses_sends = True
+    group.node(leader).replica.disk_space.refuses_sends = True
     assert problems(leader) == {"disk": "it is full: sends are refused"}
     for node_id in group.members:
         if node_id != follower:

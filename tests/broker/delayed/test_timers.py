@@ -17,11 +17,11 @@ from broker.replica.inner_limits import InnerLimits
 from broker.replica.replica import Replica
 from broker.requests.errors import RequestError
 from broker.retention.retention import delete_or_snapshot
-from broker.retention.waiting import first_waiting_position
+from broker.retention.waited_for import first_waiting_position
 from broker.state.topic_rules import TIMER_TOPIC
 from log.batch import BatchItem, encode_batch
+from log.expired_files import RetentionPolicy
 from log.record import Record
-from log.retention import RetentionPolicy
 from raft.messages import AppendRequest
 from tests.broker.delayed.test_delays import bodies, prepared, settle_a_full_disk
 from tests.broker.harness import SMALL_STORE, Client, Group

@@ -20,8 +20,8 @@ from broker.remoting.json_body import encode_body
 from broker.requests import long_bodies
 from broker.requests.budget import Budget
 from broker.requests.connection import Buffer, Connection
-from broker.sending import once
-from broker.topics import new_topics
+from broker.sending import repeated_sends
+from broker.topics import first_messages
 from log.batch import BatchItem, encode_batch
 from tests.broker.fields import pull_fields
 from tests.broker.harness import SMALL_STORE, Client, Group
@@ -128,7 +128,7 @@ def test_questions_that_wait_for_a_confirmed_leader(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("kind", ["messages", "one message"])
 def test_repeated_sends_that_wait_for_a_decision(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    group = made(monkeypatch, once)
+    group = made(monkeypatch, repeated_sends)
     leader = group.leader
     group.partition(leader)
     crowd = Crowd(group, leader)
@@ -142,7 +142,7 @@ def test_repeated_sends_that_wait_for_a_decision(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("kind", ["topics", "one topic"])
 def test_sends_that_wait_for_their_topic(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    group = made(monkeypatch, new_topics)
+    group = made(monkeypatch, first_messages)
     leader = group.leader
     group.partition(leader)
     crowd = Crowd(group, leader)

@@ -131,7 +131,7 @@ def test_of_offset_reports_that_find_room_in_part_each_is_told_what_became_of_it
 
 def test_leader_elected_with_a_full_disk_lives(group: Group) -> None:
     for member in group.alive():
-        member.alive.replica.room.refuses_sends = True
+        member.alive.replica.disk_space.refuses_sends = True
     group.kill(group.leader)
     group.run_until(lambda: any(member.alive.replica.serving for member in group.alive()))
     group.advance(5)

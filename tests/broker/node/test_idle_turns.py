@@ -145,7 +145,7 @@ def test_a_deadline_of_the_past_makes_nobody_late() -> None:
     member = group.members["n0"]
     node, replica = member.alive, member.alive.replica
     group.advance(1)
-    replica.room.dispatch_due_ns = 0
+    replica.disk_space.dispatch_due_ns = 0
     replica.raft.deadline = lambda: 0  # type: ignore[method-assign]
     group.now_ns += 1_000_000
     member.process.turn(group.now_ns, group.wall_ms)

@@ -556,9 +556,9 @@ def test_broadcasting_where_it_is_forbidden(shared: Group) -> None:
 
 def test_no_room_on_the_disk(shared: Group) -> None:
     replica = shared.node(shared.leader).replica
-    replica.room.refuses_sends = True
+    replica.disk_space.refuses_sends = True
     got = send()(shared.connect())
-    replica.room.refuses_sends = False
+    replica.disk_space.refuses_sends = False
     assert got.code == CODES.SERVICE_NOT_AVAILABLE
     assert "disk full: " in (got.remark or "")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.name_server.server import NameServer
-from broker.node.registration import registration, unregistration
+from broker.node.registration_request import registration, unregistration
 from broker.remoting.bodies import DataVersion
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import FRAME_SIZE_MAX, RemotingCommand, encode

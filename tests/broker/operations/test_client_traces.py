@@ -10,7 +10,7 @@ from broker.client.admin import AdminClient
 from broker.operations.asking import Groups
 from broker.operations.client_traces import Traced, client_traces, traced
 from broker.operations.messages import way_of
-from broker.operations.reading import StoredMessage
+from broker.operations.queue_browsing import StoredMessage
 from tests.broker.client.cluster import Broker
 
 ID = "0A00000700001FDF00000000DEADBEEF"

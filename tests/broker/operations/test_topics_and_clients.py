@@ -23,7 +23,7 @@ from broker.operations.topics import (
     delete_topic,
     topic_stats,
 )
-from broker.operations.waiting import waiting_messages
+from broker.operations.waiting_messages import waiting_messages
 from tests.broker.client.cluster import NAME_SERVER, Broker
 from tests.broker.client.links import ClientRuntime
 

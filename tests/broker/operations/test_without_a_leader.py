@@ -30,7 +30,7 @@ from broker.operations.topics import (
     topic_stats,
     what_it_changes,
 )
-from broker.operations.waiting import waiting_messages
+from broker.operations.waiting_messages import waiting_messages
 from broker.remoting.codes import RequestCode
 from tests.broker.client.cluster import NAME_SERVER, Broker, Cluster
 from tests.broker.client.links import ClientRuntime, World, code

@@ -175,7 +175,9 @@ def test_units_of_the_logs_index_are_made_from_the_entries(at: int) -> None:
     group.run_until(lambda: damage.replica.repairs.repaired == 1, "it is repaired")
     log = damage.replica.store.log
     other = replica_of(group, group.leader).store.log
-    assert [log.noted(index) for index in range(20)] == [other.noted(index) for index in range(20)]
+    assert [log.unit_unchecked(index) for index in range(20)] == [
+        other.unit_unchecked(index) for index in range(20)
+    ]
 
 
 @pytest.mark.parametrize(

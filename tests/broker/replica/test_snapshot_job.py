@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.replica.room import UPKEEP_PAUSE_NS
+from broker.replica.disk_space import UPKEEP_PAUSE_NS
 from log.errors import FlushError
 from tests.broker.harness import SECOND, Group
 from tests.broker.replica.test_state_writing import delete_one_file

@@ -11,7 +11,7 @@ from broker.peers import protocol as peer_protocol
 from broker.remoting.bodies import LockBatchBody, LockBatchResponseBody, MessageQueue
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.json_body import decode_body, encode_body
-from broker.replica.membership import Configurations
+from broker.replica.members_file import Configurations
 from broker.shell.machine import local_hour
 from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, SCHEDULE_TOPIC
 from log.batch import BatchItem, encode_batch

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from broker.settings.reading import load
+from broker.settings.loading import load
 from broker.settings.rocketmq_keys import BROKER_KEYS, NAME_SERVER_KEYS
 from broker.settings.tables import NameServerSettings, Settings
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import trio
 
-from broker.settings.reading import to_toml
+from broker.settings.loading import to_toml
 from broker.settings.rules import check_broker
 from broker.settings.tables import (
     NameServerSettings,

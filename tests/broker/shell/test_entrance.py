@@ -16,7 +16,7 @@ import pytest
 import trio
 import trio.testing
 
-from broker.requests.places import Places
+from broker.requests.connection_places import Places
 from broker.settings.tables import TlsSettings
 from broker.shell.sockets import ACCEPTED_AT_ONCE, accept_forever, listen
 from broker.shell.tls import HEARD_AT_ONCE, Admission, Entrance, Handshakes, dial_tls

@@ -19,7 +19,7 @@ from broker.client.message import Message
 from broker.client.producing.producer import Producer
 from broker.client.transport.credentials import Credentials
 from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.signature import ACCESS_KEY
+from broker.remoting.rocketmq_signature import ACCESS_KEY
 from broker.settings.tables import AclSettings, NameServerSettings, Settings, TlsSettings
 from broker.tools.cluster.query import ask, cluster_info, registered_brokers
 from tests.broker.shell.certificates import Certificates

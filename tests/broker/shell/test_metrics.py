@@ -64,7 +64,7 @@ async def test_a_broker_tells_its_metrics_and_its_health(tmp_path: Path) -> None
             await trio.sleep(0.01)
             status, text = await got(broker.operators, "/readyz?verbose")
         assert (status, text.splitlines()[-1]) == (200, "ok")
-        node.replica.room.refuses_sends = True
+        node.replica.disk_space.refuses_sends = True
         status, text = await got(broker.operators, "/readyz")
         assert status == 503
         assert "[-]disk failed: it is full: sends are refused\n" in text

@@ -11,7 +11,7 @@ import trio.testing
 
 from broker.node.links import PROBED_NS
 from broker.node.running import RunningNode
-from broker.shell.reading import Reading
+from broker.shell.socket_reading import Reading
 from broker.shell.sockets import connect, listen
 from broker.shell.turns import Turns
 from broker.shell.wires import Wires

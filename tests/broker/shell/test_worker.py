@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from broker.replica.jobs import Job
-from broker.shell.reading import Reading
+from broker.shell.socket_reading import Reading
 from broker.shell.turns import Turns
 from broker.shell.worker import JobsBetweenReads
 

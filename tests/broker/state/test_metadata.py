@@ -39,7 +39,7 @@ from broker.state.commands import (
 )
 from broker.state.metadata import DelayProgress, Metadata, _Tables
 from broker.state.order_locks import LockTable, OrderLock
-from broker.state.reading import read_whole
+from broker.state.snapshot_reading import read_whole
 from broker.state.stored_offsets import StoredOffsets
 from broker.state.topic_rules import topic_config
 from broker.state.writing import Written

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from broker.requests.processing import Pace
 from broker.state.metadata import Metadata
 from broker.state.open_transactions import Transactions
-from broker.state.reading import read_whole
+from broker.state.snapshot_reading import read_whole
 from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC
 from broker.state.transaction_records import (
     OPERATION_BYTES_MAX,

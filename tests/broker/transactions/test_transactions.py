@@ -518,7 +518,7 @@ def test_nobody_is_asked_while_nobody_may_commit(group: Group) -> None:
     half = send_half(producer, b"x")
     disk = group.members[group.leader].disk
     free_before, disk.free_bytes = disk.free_bytes, disk.total_bytes // 20
-    group.node(group.leader).replica.room.refuses_sends = True
+    group.node(group.leader).replica.disk_space.refuses_sends = True
     group.advance(3 * INTERVAL_S)
     assert end(producer, half, COMMIT) == ResponseCode.SERVICE_NOT_AVAILABLE
     assert questions(producer) == []
@@ -796,7 +796,7 @@ def test_the_longest_properties_leave_room_for_the_decision(given_up: bool) -> N
 
 def test_a_question_that_cannot_be_written_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """A half message of an earlier version may leave no room for what a question adds."""
-    monkeypatch.setattr("broker.transactions.sending.LATER_BYTES", 0)
+    monkeypatch.setattr("broker.transactions.incoming_halves.LATER_BYTES", 0)
     monkeypatch.setattr("broker.sending.properties.SENT_BYTES_MAX", 32_767)
     group = prepared(transaction_check_max=1)
     client = group.connect()

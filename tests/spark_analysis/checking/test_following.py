@@ -12,7 +12,7 @@ import pytest
 from spark_analysis.checking.queues.following import FollowedLog
 from spark_analysis.checking.queues.knowledge import Operation
 from spark_analysis.checking.queues.reference import check_queues
-from spark_analysis.checking.queues.unknown import Finding
+from spark_analysis.checking.queues.unknown_appends import Finding
 from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
 from tests.spark_analysis import log_mutations
 from tests.spark_analysis.brute_force import is_linearizable

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.settings.reading import load
+from broker.settings.loading import load
 from broker.tools.cluster.layout import Layout, LocalClusterOptions
 
 

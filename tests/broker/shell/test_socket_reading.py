@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from broker.requests.connection import Connection, Outgoing
-from broker.shell.reading import AWAY_S, PASS_S, STRANGERS_S, Reading
+from broker.shell.socket_reading import AWAY_S, PASS_S, STRANGERS_S, Reading
 from broker.shell.sockets import RECEIVE_BYTES, RECEIVE_BYTES_LEAST, UNSENT_BYTES_HIGH, SocketConnection
 from broker.shell.turns import Turns
 
@@ -469,7 +469,7 @@ async def test_however_busy_the_sockets_a_turn_that_is_due_is_not_waited_for_awa
     remotes: list[socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The task that reads may stay away for ever here; what is due brings it back."""
-    monkeypatch.setattr("broker.shell.reading.AWAY_S", 2 * LIMIT_S)
+    monkeypatch.setattr("broker.shell.socket_reading.AWAY_S", 2 * LIMIT_S)
     async with serving() as server:
         remotes.append(server.connect("a"))
         await trio.testing.wait_all_tasks_blocked()

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from log.errors import DiskError, DiskFullError, FlushError, StoreLockedError
-from simulation.machines.disk import PAGE_BYTES, PowerFailure, SimulatedDisk
+from simulation.machines.simulated_disk import PAGE_BYTES, PowerFailure, SimulatedDisk
 
 _SIZE = 8 * PAGE_BYTES
 

@@ -98,7 +98,7 @@ _CANDIDATES_MAX: Final = 64
 """Records of one key's hash that are looked at."""
 
 
-class OnceSends:
+class RepeatedSends:
     """Decides which attempts of sends with a floor may be appended; one for each node.
 
     The caller compares a first attempt's floor with `suspect`, and asks `may_append` only for what must be decided.
@@ -220,7 +220,7 @@ class OnceSends:
         decision.appended = True
         self._decided = command
         try:
-            self._requests.resumed(connection, command)
+            self._requests.handle_admitted(connection, command)
         finally:
             self._decided = None
         self._leadership.when_applied(decision)
@@ -236,7 +236,7 @@ class OnceSends:
     def _end(self, decision: "_Decision") -> None:
         """Handles the attempts anew that have waited for a decision."""
         for connection, command in self._forget(decision):
-            self._requests.resumed(connection, command)
+            self._requests.handle_admitted(connection, command)
 
     def _forget(self, decision: "_Decision") -> list[tuple[Connection, RemotingCommand]]:
         """Ends a decision, and returns the attempts that have waited for it."""
@@ -339,7 +339,7 @@ class OnceSends:
 class _Decision:
     """An attempt that waits for the log's end to be applied, and other attempts of its message that came meanwhile."""
 
-    sends: OnceSends
+    sends: RepeatedSends
     connection: Connection
     command: RemotingCommand
     topic: str

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.settings.reading import SettingsError, load, load_name_server, to_toml
+from broker.settings.loading import SettingsError, load, load_name_server, to_toml
 from broker.settings.rocketmq_keys import (
     BROKER_KEYS,
     BROKER_KEYS_WITHOUT_EFFECT,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from broker.replica.recovering import RecoveringFile, Run
+from broker.replica.recovering_file import RecoveringFile, Run
 from broker.state.commands import DeleteTopic
 from log import cuts
 from log.entry_recovery import LogBegin, LogRecovery, RecoveryKind

@@ -16,7 +16,7 @@ from broker.client.message import MessageQueue, MessageView
 from broker.client.transport.patient_calls import PatientCalls
 from broker.operations.asking import Groups, read_body
 from broker.operations.messages import due_ms_of
-from broker.operations.reading import StoredMessage, read_queue, stored_message
+from broker.operations.queue_browsing import StoredMessage, read_queue, stored_message
 from broker.remoting.bodies import KeyValueTable
 from broker.remoting.codes import RequestCode
 from broker.remoting.json_body import decode_body

@@ -1,4 +1,4 @@
-"""Exactly once for repeated sends: broker/sending/once.py, whose rules these tests follow one by one."""
+"""Exactly once for repeated sends: broker/sending/repeated_sends.py, whose rules these tests follow one by one."""
 
 from __future__ import annotations
 

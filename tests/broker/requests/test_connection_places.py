@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import structlog.testing
 
-from broker.requests.places import Place, Places
+from broker.requests.connection_places import Place, Places
 from broker.statistics.events import Event, Events
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import functions as sf
 
 from spark_analysis.checking.kept import kept
 from spark_analysis.checking.queues.attempts import Attempt, Hole, Seen
-from spark_analysis.checking.queues.unknown import contested
+from spark_analysis.checking.queues.unknown_appends import contested
 from spark_analysis.importing.arrow import arrow_table
 
 if TYPE_CHECKING:

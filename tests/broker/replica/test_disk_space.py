@@ -6,11 +6,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.peers.protocol import Frame, RaftFrame
-from broker.replica.membership import Membership
+from broker.replica.members_file import MembersFile
 from broker.statistics.events import Event
 from log.errors import DiskFullError
 from raft.configuration import Configuration
-from simulation.machines.disk import SimulatedDisk
+from simulation.machines.simulated_disk import SimulatedDisk
 from tests.broker.harness import Group
 
 
@@ -47,13 +47,13 @@ def test_a_follower_takes_no_entries_while_its_disk_is_full_and_all_when_there_i
     (peer,) = [peer for peer in leader.raft.status(leader.time.now_ns).peers if peer.node == node]
     assert peer.match_index <= held, "it acknowledges nothing that it has not"
     assert peer.silence_ns < 500_000_000, "it is heard all the while"
-    assert replica.room.lacks
+    assert replica.disk_space.lacks
     assert group.node(node).events.count(Event.DISK_FULL) >= 1
     assert sum(line["event"] == "disk full" for line in lines) <= 2
     empty(group, node)
     group.converge()
     assert replica.store.log.last_index == leader.store.log.last_index
-    assert not replica.room.lacks
+    assert not replica.disk_space.lacks
 
 
 def test_a_follower_without_room_does_not_cost_the_leader_its_bandwidth(group: Group) -> None:
@@ -176,7 +176,7 @@ def test_a_node_that_recovers_by_a_message_notes_it_when_there_is_room() -> None
 def test_the_commit_of_members_writes_nothing() -> None:
     """Seed 120397: a leader whose disk was full stopped when a change of members was acknowledged."""
     disk = SimulatedDisk(Random(1))
-    membership = Membership(disk, {"n0": "a:1", "n1": "a:2", "n2": "a:3"})
+    membership = MembersFile(disk, {"n0": "a:1", "n1": "a:2", "n2": "a:3"})
     members = [(-1, Configuration(("n0", "n1", "n2"))), (7, Configuration(("n0", "n1", "n2"), ("n3",)))]
     membership.save(members)
     disk.full = True
@@ -185,4 +185,4 @@ def test_the_commit_of_members_writes_nothing() -> None:
         membership.save(members[:1])
     disk.full = False
     membership.save(members[:1])
-    assert Membership(disk, membership.addresses).load(9) == members[:1]
+    assert MembersFile(disk, membership.addresses).load(9) == members[:1]

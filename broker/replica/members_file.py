@@ -35,7 +35,7 @@ MEMBERSHIP_FILE: Final = "membership"
 Configurations = Iterable[tuple[int, Configuration]]
 
 
-class Membership:
+class MembersFile:
     """The members' addresses (node id -> ``host:port``) and the file that keeps them with the configurations."""
 
     def __init__(

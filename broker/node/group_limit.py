@@ -12,7 +12,7 @@ from broker.requests.errors import TooManyError
 from broker.settings.live import LiveSettings
 
 
-class GroupRoom:
+class GroupLimit:
     """Counts the groups that are there and those that are under way. The leader's."""
 
     def __init__(self, state: State, settings: LiveSettings) -> None:

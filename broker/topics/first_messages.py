@@ -68,7 +68,7 @@ class NewTopics:
         try:
             self._creations.propose(
                 [PutTopic(config, self._time.wall_ms, if_absent=True)],
-                lambda _: end(self._requests.resumed),
+                lambda _: end(self._requests.handle_admitted),
                 # Nothing of these sends is in the log: the next leader may have them.
                 lambda: end(self._requests.forward),
             )

@@ -33,7 +33,7 @@ ROOM_BYTES: Final = 1 << 20
 """More than all that raft writes beside entries in a second: notes of some hundred bytes, a configuration, a no-op."""
 
 
-class Room:
+class DiskSpace:
     """The room on one replica's disk, as far as raft depends on it."""
 
     __slots__ = (
