@@ -22,6 +22,7 @@ from log.entry_log import EntryLog
 from log.entry_range import EntryRange
 from log.entry_recovery import LogBegin, write_begin
 from log.errors import DiskFullError
+from log.flushes import Flushes
 from log.store import Store
 from raft.durability import PersistedIndex
 from tests.simulation.planting import planted
@@ -39,7 +40,16 @@ def flush_vouches_for_what_replaced_its_entries(patch: pytest.MonkeyPatch) -> No
     def flushed(self: PersistedIndex, index: int, generation: int) -> bool:
         return original(self, index, self.generation)
 
-    patch.setattr(cuts, "_forget_flushing_behind", lambda *_: None)
+    truncated = Flushes.truncated
+
+    def not_drawn_back(self: Flushes) -> None:
+        job = self._job
+        last_index = None if job is None else job.last_index
+        truncated(self)
+        if job is not None and last_index is not None:
+            job.last_index = last_index
+
+    patch.setattr(Flushes, "truncated", not_drawn_back)
     patch.setattr(PersistedIndex, "flushed", flushed)
 
 

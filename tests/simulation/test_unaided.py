@@ -13,7 +13,7 @@ import pytest
 
 from simulation.plans.seeds import dense_seed
 from tests.simulation.detection import dense_plan_of
-from tests.simulation.planted_bugs import UNAIDED, run_planted
+from tests.simulation.planted_bugs import PLANTED, UNAIDED, run_planted
 
 _SEEDS = 6
 """Seeds come to mean other runs as the code changes: then another one of so many finds the mistake."""
@@ -46,6 +46,12 @@ def test_every_mistake_has_a_row() -> None:
     assert {name: row.part for name, row in _ROWS.items()} == {
         name: mistake.part for name, mistake in UNAIDED.items()
     }
+
+
+@pytest.mark.parametrize("name", [*PLANTED, *UNAIDED])
+def test_it_still_fits_the_code(name: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        (PLANTED | UNAIDED)[name].patch(patch)
 
 
 @pytest.mark.slow
