@@ -301,7 +301,7 @@ class Replica:
         while True:
             # Replicate. What is in the log counts as held here, and is in the trace, before anybody hears of it.
             if reads.wanted:
-                reads.begin_round(raft, now_ns)
+                reads.begin_round(raft)
             last_index = entry_log.last_index
             if not durability.sync and durability.written_index != last_index:
                 durability.acknowledge_written(now_ns)

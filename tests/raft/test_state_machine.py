@@ -247,7 +247,7 @@ class GroupMachine(RuleBasedStateMachine):
         def ask(host: Host) -> None:
             token = (host.node, self.reads)
             self.properties.read_requested(token)
-            host.up.read_index(token, self.cluster.now)
+            host.up.read_index(token)
             host.turn()
 
         for number, host in enumerate(self.cluster.hosts.values()):
