@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from raft import AddLearner, PromoteLearner, RaftConfig, RemoveMember, Role
 from raft.errors import RaftError
 from raft.messages import VoteRequest, VoteResponse
+from tests.examples import examples
 from tests.raft.cluster import MILLISECOND, Cluster, Host
 from tests.raft.invariants import Invariants
 
@@ -365,7 +366,7 @@ class FiveMachine(GroupMachine):
 
 
 DEFAULT = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=list(HealthCheck),
