@@ -41,12 +41,12 @@ wait for the link to take it."""
 class _Client:
     """A connection to this node, the leader that last heard of it, and by opaque what it waits for."""
 
-    __slots__ = ("address", "connection", "known_to", "number", "waiting")
+    __slots__ = ("connection", "known_to", "number", "share", "waiting")
 
     def __init__(self, number: int, connection: Connection) -> None:
         self.number = number
         self.connection = connection
-        self.address = connection.address
+        self.share = connection.share
         self.known_to: str | None = None
         self.waiting: dict[int, WaitingRequest] = {}
         """Only what is FORWARDED or DOUBTED."""
@@ -161,7 +161,7 @@ class Forwarding:
             )
             return
         try:
-            is_sent = self._places.has_room(client.address) and self._send(leader, client, command)
+            is_sent = self._places.has_room(client.share) and self._send(leader, client, command)
         except ValueError as error:  # with every field written out it has become longer than a frame may be
             reply(connection, command, ResponseCode.MESSAGE_ILLEGAL, str(error))
             return
@@ -177,7 +177,7 @@ class Forwarding:
             client.waiting[command.opaque] = WaitingRequest(
                 connection, command, self._time.now_ns, State.FORWARDED, leader, replica.term
             )
-            self._places.take(client.address)
+            self._places.take(client.share)
         client.known_to = leader
 
     def forward_copy(self, connection: Connection, command: RemotingCommand) -> None:
@@ -226,11 +226,11 @@ class Forwarding:
         unsent = self._unsent.get(node)
         if unsent is None:
             unsent = self._unsent[node] = UnsentForwards(FORWARDED_BYTES_MAX)
-        if not unsent.has_room(link, client.address, len(command.body)):
+        if not unsent.has_room(link, client.share, len(command.body)):
             return False
         frame = b"".join((encode_head(command, len(command.body)), command.body))
         link.send(*encode_frame(Forward(client.number, client.connection.host, self._replica.term, frame)))
-        unsent.queued(client.address, len(frame))
+        unsent.queued(client.share, len(frame))
         return True
 
     def _send_gone(self, node: str, client: _Client) -> None:
@@ -353,7 +353,7 @@ class Forwarding:
             return
         # It has come to its end as a request that waits for this leader.
         del client.waiting[opaque]
-        self._places.give_back(client.address)
+        self._places.give_back(client.share)
         connection = client.connection
         if state is State.UNKNOWN:
             reply_unknown(connection, request.command)

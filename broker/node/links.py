@@ -24,6 +24,7 @@ from broker.peers.protocol import (
     encode_frame,
     take_frame,
 )
+from broker.remoting.addresses import share_of
 from broker.requests.connection import Connection
 from broker.requests.crowd import Crowd
 from broker.requests.deadline import NEVER
@@ -157,6 +158,7 @@ class AcceptedLink:
         "_source",
         "_state",
         "connection",
+        "share",
         "until_ns",
     )
 
@@ -167,6 +169,8 @@ class AcceptedLink:
         """A stranger is sent away at this time."""
         self._links = links
         self._address = address
+        self.share = share_of(self.host)
+        """What it counts as among strangers, and where handshakes take turns."""
         replica = node.replica
         self._accepting = Accepting(
             node.identity,
@@ -236,7 +240,7 @@ class AcceptedLink:
 
     @property
     def host(self) -> str:
-        """The address that it comes from, without its port: what those share who may be one and the same."""
+        """The address that it comes from, without its port."""
         return self._address.rpartition(":")[0]
 
     def _end_up(self) -> None:
@@ -345,12 +349,12 @@ class PeerLinks:
     def accept(self, connection: Connection, address: str) -> AcceptedLink:
         """Takes a connection that somebody has made from `address`. A stranger may have to go for it."""
         if len(self.strangers) >= STRANGERS_MAX:
-            _, oldest = self._crowd.first_to_go()
+            oldest = self._crowd.first_to_go()
             oldest.close(f"{STRANGERS_MAX} others are there")
         self.begin()
         link = AcceptedLink(self, connection, address, self.node.time.now_ns + HANDSHAKE_NS)
         self.strangers[link] = None
-        self._crowd.add(link, link.host)
+        self._crowd.add(link, link.share)
         self._strangers_due.due_ns = min(self._strangers_due.due_ns, link.until_ns)
         self.wake()
         return link
@@ -358,7 +362,7 @@ class PeerLinks:
     def no_stranger(self, link: AcceptedLink) -> None:
         """Counts a link as a stranger's no more."""
         del self.strangers[link]
-        self._crowd.discard(link, link.host)
+        self._crowd.discard(link, link.share)
 
     def accepted_link_up(self, link: AcceptedLink, source: str, hello: Hello) -> None:
         """Believes a peer that has proved itself. A peer that dials again has lost its earlier link."""

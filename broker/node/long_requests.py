@@ -39,7 +39,7 @@ class LongRequests:
         self.in_steps: OrderedDict[str, deque[tuple[Connection, RemotingCommand, Iterator[None]]]] = (
             OrderedDict()
         )
-        """The requests that are handled in steps, by address; none is empty. The first of the first is next."""
+        """The requests that are handled in steps, by share; none is empty. The first of the first is next."""
         self.behind_batch: deque[tuple[Connection, RemotingCommand]] = deque()
         """The requests that came while a long batch was being stored, oldest first."""
         self._budget = Budget("a long batch")
@@ -51,7 +51,7 @@ class LongRequests:
 
     def go_on_later(self, connection: Connection, command: RemotingCommand, steps: Iterator[None]) -> None:
         """Keeps a request for its next step, behind the others of its address."""
-        self.in_steps.setdefault(connection.address, deque()).append((connection, command, steps))
+        self.in_steps.setdefault(connection.share, deque()).append((connection, command, steps))
 
     def wait_behind_batch(self, connection: Connection, command: RemotingCommand) -> None:
         """Keeps a request of which nothing was done until the batch that is under way is over; or refuses it."""
@@ -65,10 +65,10 @@ class LongRequests:
     def step(self) -> None:
         """Does a step for the next address, and goes on with some that have waited for a batch, in their order."""
         if self.in_steps:
-            address, of_address = self.in_steps.popitem(last=False)
-            request = of_address.popleft()
-            if of_address:
-                self.in_steps[address] = of_address
+            share, of_share = self.in_steps.popitem(last=False)
+            request = of_share.popleft()
+            if of_share:
+                self.in_steps[share] = of_share
             self._go_on(*request)
         leadership, waiting = self._leadership, self.behind_batch
         leadership.others_first = False

@@ -14,7 +14,7 @@ _NOBODY: Final = ""
 
 
 class UnsentForwards:
-    """What clients of this node have queued for one other node, by address."""
+    """What clients of this node have queued for one other node, by their shares (`Connection.share`)."""
 
     __slots__ = ("_counted", "_frames", "_link", "_most", "_outbox", "_outbox_bytes", "_shares")
 
@@ -24,14 +24,14 @@ class UnsentForwards:
         self._link: Connection | None = None
         """The link by which the rest goes; another one whenever it is made anew."""
         self._frames: deque[tuple[str, int]] = deque()
-        """(address, bytes) of what may not be sent yet, oldest first."""
+        """(share, bytes) of what may not be sent yet, oldest first."""
         self._shares = SharedPlaces(most)
         self._outbox: list[Buffer] = []
         self._counted = self._outbox_bytes = 0
         """How many buffers of `_outbox` were looked at, and their bytes."""
 
-    def has_room(self, link: Connection, address: str, size: int) -> bool:
-        """Tells whether a client from that address may queue so many bytes on the link, as it is now."""
+    def has_room(self, link: Connection, share: str, size: int) -> bool:
+        """Tells whether a client of that share may queue so many bytes on the link, as it is now."""
         unsent = link.unsent_bytes + self._bytes_of_this_turn(link.outbox)
         if link is not self._link:
             self._link, self._shares = link, SharedPlaces(self._most)
@@ -41,12 +41,12 @@ class UnsentForwards:
         # While those behind a frame are as long as all that is unsent, the frame itself has gone.
         while frames and shares.taken - frames[0][1] >= unsent:
             shares.give_back(*frames.popleft())
-        return shares.has_room(address, size)
+        return shares.has_room(share, size)
 
-    def queued(self, address: str, size: int) -> None:
+    def queued(self, share: str, size: int) -> None:
         """Notes what was queued on that link; `has_room` was asked."""
-        self._frames.append((address, size))
-        self._shares.take(address, size)
+        self._frames.append((share, size))
+        self._shares.take(share, size)
 
     def _bytes_of_this_turn(self, outbox: list[Buffer]) -> int:
         """Counts what is in an outbox, each buffer once: it is another list in the next turn."""

@@ -61,7 +61,6 @@ class HeldPull:
 
     __slots__ = (
         "access",
-        "address",
         "asked_offset",
         "command",
         "condition_length",
@@ -70,6 +69,7 @@ class HeldPull:
         "done",
         "filter",
         "header",
+        "share",
         "since_ns",
         "size",
         "subscribed",
@@ -86,7 +86,7 @@ class HeldPull:
         since_ns: int,
     ) -> None:
         self.connection = connection
-        self.address = connection.address
+        self.share = connection.share
         self.command = command
         self.size = waiting_bytes(command)
         """The memory that it takes, roughly."""
@@ -142,7 +142,7 @@ class HeldPulls:
         self._places = SharedPlaces(settings.current.limits.max_held_pulls)
         self._conditions = SharedPlaces(CONDITIONS_LENGTH_MAX)
         self._bytes = SharedPlaces(HELD_BYTES_MAX)
-        """What the pulls in the tables take, by address."""
+        """What the pulls in the tables take, by `Connection.share`."""
         stats.pulls_held = lambda: self._places.taken
         self._sequence = 0
         self._deadline = time.add_deadline(self._time_over)
@@ -156,11 +156,11 @@ class HeldPulls:
 
     def has_room(self, connection: Connection, wanted: Filter) -> bool:
         """Tells whether one more may be held (`limits.max_held_pulls`), however long it is."""
-        address = connection.address
+        share = connection.share
         return (
-            self._places.has_room(address)
-            and (not isinstance(wanted, SqlFilter) or self._conditions.has_room(address, wanted.length))
-            and self._bytes.has_room(address)
+            self._places.has_room(share)
+            and (not isinstance(wanted, SqlFilter) or self._conditions.has_room(share, wanted.length))
+            and self._bytes.has_room(share)
         )
 
     def hold(
@@ -174,10 +174,10 @@ class HeldPulls:
         held.deadline_ns = held.since_ns + suspend_ms * 1_000_000
         self._by_queue.setdefault((header.topic, header.queue_id), {})[held] = None
         self._by_connection.setdefault(connection, {})[held] = None
-        self._places.take(held.address)
+        self._places.take(held.share)
         if held.condition_length:
-            self._conditions.take(held.address, held.condition_length)
-        self._bytes.take(held.address, held.size)
+            self._conditions.take(held.share, held.condition_length)
+        self._bytes.take(held.share, held.size)
         self._sequence += 1
         heapq.heappush(self._deadlines, (held.deadline_ns, self._sequence, held))
         self._deadline.due_ns = min(self._deadline.due_ns, held.deadline_ns)
@@ -375,10 +375,10 @@ class HeldPulls:
             self._deadline.due_ns = deadlines[0][0] if deadlines else NEVER
 
     def _leave_places(self, held: HeldPull) -> None:
-        self._places.give_back(held.address)
+        self._places.give_back(held.share)
         if held.condition_length:
-            self._conditions.give_back(held.address, held.condition_length)
-        self._bytes.give_back(held.address, held.size)
+            self._conditions.give_back(held.share, held.condition_length)
+        self._bytes.give_back(held.share, held.size)
 
 
 def _rests_on_heartbeats_of(command: RemotingCommand, group: str) -> bool:

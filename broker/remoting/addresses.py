@@ -1,7 +1,19 @@
 """Addresses as settings, routes and messages write them: ``host:port``, an IPv6 host in brackets.
 
 An IPv6 host without brackets is refused: in ``fe80::1:9876`` the last part may be a port or a part of the host.
+Where something is shared out by addresses, `share_of` says what counts as one.
 """
+
+from typing import Final
+
+from log.errors import RecordError
+from log.record import pack_host, unpack_host
+
+_MAPPED: Final = bytes(10) + b"\xff\xff"
+"""How an IPv4 address begins that is written as one of IPv6."""
+_NETWORK_BYTES: Final = 8
+_HOST_IN_NETWORK: Final = bytes(8)
+_NO_PORT: Final = bytes(4)
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -25,3 +37,20 @@ def split_address(address: str) -> tuple[str, int]:
 def join_address(host: str, port: int) -> str:
     """The address that `split_address` takes apart into this host and port."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def share_of(host: str) -> str:
+    """What a host, without port and brackets, counts as where something is shared out by addresses.
+
+    Of IPv6 that is its network of 64 bits, as whoever has one address there has as many as he likes. An IPv4 address
+    that is mapped into IPv6 counts as itself, and so does whatever else it is.
+    """
+    if ":" not in host:
+        return host
+    try:
+        packed = pack_host(host.partition("%")[0], 0)
+    except (RecordError, ValueError):  # a text with a NUL is the latter
+        return host
+    if packed.startswith(_MAPPED):
+        return unpack_host(packed[len(_MAPPED) :]).address
+    return f"{unpack_host(packed[:_NETWORK_BYTES] + _HOST_IN_NETWORK + _NO_PORT).address}/64"

@@ -37,15 +37,15 @@ class Budget:
 
         Raises `OverloadedError`, which a client is told as SYSTEM_BUSY.
         """
-        address = connection.address
+        share = connection.share
         times, size = self._taken.get(id(command)) or (0, waiting_bytes(command))
-        if not (self._places.has_room(address) and self._bytes.has_room(address, size)):
+        if not (self._places.has_room(share) and self._bytes.has_room(share, size)):
             raise OverloadedError(
                 f"{self._places.taken} requests of {self._bytes.taken} bytes wait for {self._what}"
             )
         self._taken[id(command)] = times + 1, size
-        self._places.take(address)
-        self._bytes.take(address, size)
+        self._places.take(share)
+        self._bytes.take(share, size)
 
     def give_back(self, connection: Connection, command: RemotingCommand) -> None:
         """A request that was counted waits no more."""
@@ -53,8 +53,8 @@ class Budget:
         times, size = self._taken.pop(id(command))
         if times > 1:
             self._taken[id(command)] = times - 1, size
-        self._places.give_back(connection.address)
-        self._bytes.give_back(connection.address, size)
+        self._places.give_back(connection.share)
+        self._bytes.give_back(connection.share, size)
 
 
 def waiting_bytes(command: RemotingCommand) -> int:

@@ -9,6 +9,7 @@ log's mapping, which go to the socket without a copy through Python objects.
 from collections.abc import Callable
 from typing import Final
 
+from broker.remoting.addresses import share_of
 from log.record import unpack_host
 
 Buffer = bytes | bytearray | memoryview
@@ -64,6 +65,7 @@ class Connection:
     it. `was_written` says that the socket has taken something; whoever looks for idle connections resets it.
     `is_encrypted` tells whether it is TLS's; `greeting` is what it was greeted with (broker/requests/greeting.py).
     `is_certified` says that it has shown a certificate of the brokers' authority, at a name server that asks for one.
+    `share` is what its address counts as where something is shared out by addresses (`share_of`).
     `is_proven` tells that a request has come on it which showed an account, or came from an address that is trusted.
     """
 
@@ -78,6 +80,7 @@ class Connection:
         "is_proven",
         "name",
         "outbox",
+        "share",
         "unsent_bytes",
         "was_written",
     )
@@ -88,6 +91,7 @@ class Connection:
         self._outgoing = outgoing
         self.name = name
         self.host = host
+        self.share = share_of(self.address)
         self.outbox: list[Buffer] = []
         self.close_requested = False
         self.aborted = False
@@ -100,7 +104,7 @@ class Connection:
 
     @property
     def address(self) -> str:
-        """The remote address without its port: what those share who may be one and the same."""
+        """The remote address without its port."""
         return self.name.rpartition(":")[0]
 
     def send(self, *buffers: Buffer) -> None:

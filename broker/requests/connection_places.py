@@ -8,6 +8,7 @@ request.
 
 from collections.abc import Callable
 
+from broker.remoting.addresses import share_of
 from broker.requests.crowd import Crowd
 from broker.statistics.events import Event, Events
 
@@ -15,11 +16,13 @@ from broker.statistics.events import Event, Events
 class Place:
     """The place of one connection, from `Places.take` until `free` is called, or another has it."""
 
-    __slots__ = ("_address", "_crowd", "_leave", "_places", "_taken")
+    __slots__ = ("_crowd", "_leave", "_places", "_share", "_taken", "address")
 
     def __init__(self, places: "Places", address: str) -> None:
         self._places = places
-        self._address = address
+        self.address = address
+        """The one that its connection comes from."""
+        self._share = share_of(address)
         self._taken = True
         self._crowd: Crowd[Place] | None = None
         """Those with whom it may have to go; None if it stays."""
@@ -60,10 +63,10 @@ class Place:
 
     def _join(self, crowd: "Crowd[Place] | None") -> None:
         if self._crowd is not None and self._crowd is not crowd:
-            self._crowd.discard(self, self._address)
+            self._crowd.discard(self, self._share)
         self._crowd = crowd
         if crowd is not None:
-            crowd.add(self, self._address)
+            crowd.add(self, self._share)
 
 
 class Places:
@@ -93,8 +96,8 @@ class Places:
     def _make_room(self) -> bool:
         for crowd in (self.silent, self.strangers):
             if crowd:
-                address, place = crowd.first_to_go()
-                self._warn(Event.CONNECTION_CLOSED, "too many connections", address)
+                place = crowd.first_to_go()
+                self._warn(Event.CONNECTION_CLOSED, "too many connections", place.address)
                 place.lost()
                 return True
         return False

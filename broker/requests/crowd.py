@@ -11,50 +11,50 @@ Member = TypeVar("Member")
 
 
 class Crowd(Generic[Member]):
-    """Members by the address that they come from, those that were added last at the end."""
+    """Members by what their addresses count as (`share_of`), those that were added last at the end."""
 
     def __init__(self) -> None:
-        self._by_address: Final[dict[str, dict[Member, None]]] = {}
+        self._by_share: Final[dict[str, dict[Member, None]]] = {}
         self._of_size: Final[dict[int, dict[str, None]]] = {}
-        """The same addresses by the number of their members: so the largest are found without a look at all."""
+        """The same shares by the number of their members: so the largest are found without a look at all."""
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def add(self, member: Member, address: str) -> None:
+    def add(self, member: Member, share: str) -> None:
         """Takes in a member, or has one that is here count as added last."""
-        members = self._by_address.setdefault(address, {})
+        members = self._by_share.setdefault(share, {})
         before = len(members)
         members.pop(member, None)
         members[member] = None
-        self._resized(address, before, len(members))
+        self._resized(share, before, len(members))
 
-    def discard(self, member: Member, address: str) -> None:
+    def discard(self, member: Member, share: str) -> None:
         """Takes out a member, if it is here."""
-        members = self._by_address.get(address)
+        members = self._by_share.get(share)
         if members is None or member not in members:
             return
         del members[member]
-        self._resized(address, len(members) + 1, len(members))
+        self._resized(share, len(members) + 1, len(members))
         if not members:
-            del self._by_address[address]
+            del self._by_share[share]
 
-    def first_to_go(self) -> tuple[str, Member]:
-        """Returns an address that has most, and its oldest member."""
-        assert self._by_address, "there is somebody"
+    def first_to_go(self) -> Member:
+        """Returns the oldest member of a share that has most."""
+        assert self._by_share, "there is somebody"
         # Few sizes can differ: all of them add up to no more than the members.
-        address = next(iter(self._of_size[max(self._of_size)]))
-        return address, next(iter(self._by_address[address]))
+        share = next(iter(self._of_size[max(self._of_size)]))
+        return next(iter(self._by_share[share]))
 
-    def _resized(self, address: str, before: int, after: int) -> None:
+    def _resized(self, share: str, before: int, after: int) -> None:
         if before == after:
             return
         self._count += after - before
         if before:
             same = self._of_size[before]
-            del same[address]
+            del same[share]
             if not same:
                 del self._of_size[before]
         if after:
-            self._of_size.setdefault(after, {})[address] = None
+            self._of_size.setdefault(after, {})[share] = None

@@ -96,19 +96,19 @@ class HeldMemory:
     def _in_order(self) -> Iterator[tuple[Connection, Held, bool]]:
         """Yields all, those that go first first, and whether they stand still."""
         now_ns = self._time.now_ns
-        of_address: Counter[tuple[bool, bool, str]] = Counter()
+        of_share: Counter[tuple[bool, bool, str]] = Counter()
         ranked: list[tuple[tuple[bool, bool, str], Connection, Held]] = []
         for connection, held in self.held.items():
             proven = connection.is_proven
             goes_on = now_ns - held.progress_ns < (ACCOUNT_STANDS_NS if proven else STRANGER_STANDS_NS)
-            rank = goes_on, proven, connection.address
-            of_address[rank] += held.size
+            rank = goes_on, proven, connection.share
+            of_share[rank] += held.size
             ranked.append((rank, connection, held))
 
         def place(one: tuple[tuple[bool, bool, str], Connection, Held]) -> tuple[bool, bool, int, str, int]:
-            (goes_on, proven, address), _, held = one
+            (goes_on, proven, share), _, held = one
             last = -held.size if goes_on else held.progress_ns
-            return goes_on, proven, -of_address[one[0]], address, last
+            return goes_on, proven, -of_share[one[0]], share, last
 
         ranked.sort(key=place)
         for (goes_on, _, _), connection, held in ranked:

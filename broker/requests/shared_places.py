@@ -5,7 +5,8 @@ of the places is for those who have little. Up to the first half everybody gets 
 of that, however many clients are behind it. Beyond it, with k addresses that have places (who asks counted), an address
 gets what it wants only if it then has no more than a k-th of what was free. So a second address finds a third of that
 half, whatever the first has, and after k addresses that take all they get 1/(k+1) of all places is free. Who is let in
-is never sent away for another: what he waits for may have begun.
+is never sent away for another: what he waits for may have begun. What counts as one address is said
+in one place (`broker.remoting.addresses.share_of`).
 """
 
 from typing import Final
@@ -20,25 +21,25 @@ class SharedPlaces:
         self._most: Final = most
         self._half: Final = most // 2
         self._of: dict[str, int] = {}
-        """By address; never 0."""
+        """By what addresses count as; never 0."""
         self.taken = 0
 
-    def has_room(self, address: str, wanted: int = 1) -> bool:
+    def has_room(self, share: str, wanted: int = 1) -> bool:
         """Tells whether somebody who has connected from there may have so many more."""
         if self.taken + wanted <= self._half:
             return True
-        addresses = len(self._of) + (address not in self._of)
-        return (self._of.get(address, 0) + wanted) * addresses <= self._most - self.taken
+        shares = len(self._of) + (share not in self._of)
+        return (self._of.get(share, 0) + wanted) * shares <= self._most - self.taken
 
-    def take(self, address: str, wanted: int = 1) -> None:
+    def take(self, share: str, wanted: int = 1) -> None:
         """Notes that places are taken; `has_room` was asked."""
-        self._of[address] = self._of.get(address, 0) + wanted
+        self._of[share] = self._of.get(share, 0) + wanted
         self.taken += wanted
 
-    def give_back(self, address: str, taken: int = 1) -> None:
+    def give_back(self, share: str, taken: int = 1) -> None:
         """Notes that places are free again."""
-        left = self._of.pop(address, 0) - taken
+        left = self._of.pop(share, 0) - taken
         assert left >= 0, "only what was taken is given back"
         if left:
-            self._of[address] = left
+            self._of[share] = left
         self.taken -= taken

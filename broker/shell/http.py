@@ -17,6 +17,7 @@ from urllib.parse import parse_qs
 import h11
 import trio
 
+from broker.remoting.addresses import share_of
 from broker.requests.crowd import Crowd
 
 HEAD_BYTES_MAX: Final = 8 * 1024
@@ -45,6 +46,15 @@ _NOT_FOUND: Final = Page(404, b"not found\n")
 _NOT_ALLOWED: Final = Page(405, b"method not allowed\n")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Guest:
+    """One connection: what ends it, the address that it comes from, and what that counts as."""
+
+    scope: trio.CancelScope
+    address: str
+    share: str
+
+
 class HttpServer:
     """Serves `pages`, by path, at a listening socket.
 
@@ -60,7 +70,7 @@ class HttpServer:
         self._listener = listener
         self._pages = pages
         self._closed = closed
-        self._open: Crowd[trio.CancelScope] = Crowd()
+        self._open: Crowd[_Guest] = Crowd()
 
     @property
     def port(self) -> int:
@@ -77,7 +87,8 @@ class HttpServer:
             self._close_one()
         address = _address(stream)
         with trio.CancelScope() as scope:
-            self._open.add(scope, address)
+            guest = _Guest(scope, address, share_of(address))
+            self._open.add(guest, guest.share)
             try:
                 await self._serve(stream)
             except _LimitError as limit:
@@ -85,17 +96,16 @@ class HttpServer:
             except (trio.BrokenResourceError, trio.ClosedResourceError, h11.LocalProtocolError):
                 pass  # the other end is gone, in the midst of what it asked for or was told
             finally:
-                self._open.discard(scope, address)
+                self._open.discard(guest, guest.share)
                 await trio.aclose_forcefully(stream)
 
     def _close_one(self) -> None:
         """Makes a place for a new connection."""
-        address, oldest = self._open.first_to_go()
-        self._closed("operators' port: too many connections", address)
-        self._open.discard(
-            oldest, address
-        )  # it has no place any more, although its task has yet to hear of it
-        oldest.cancel()
+        oldest = self._open.first_to_go()
+        self._closed("operators' port: too many connections", oldest.address)
+        # It has no place any more, although its task has yet to hear of it.
+        self._open.discard(oldest, oldest.share)
+        oldest.scope.cancel()
 
     async def _serve(self, stream: trio.SocketStream) -> None:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)

@@ -28,6 +28,7 @@ from typing import Final, NoReturn
 
 import trio
 
+from broker.remoting.addresses import share_of
 from broker.requests.connection import Buffer
 from broker.requests.connection_places import Place
 from broker.statistics.events import Event, Events
@@ -282,7 +283,7 @@ class Entrance:
             if not first:
                 raise RefusedError("closed before its first byte")
             if first[0] == _TLS_HANDSHAKE:
-                return Admission(await self._handshakes.accept(sock, context, source))
+                return Admission(await self._handshakes.accept(sock, context, share_of(source)))
             if self._enforcing:
                 raise RefusedError("not encrypted, and TLS is enforced")
             return _IN_THE_CLEAR
@@ -333,54 +334,54 @@ class Handshakes:
     def __init__(self) -> None:
         self._is_computed = False
         self._waiting: dict[str, deque[trio.Event]] = {}
-        """By address, the one that is next first; each event says that it is this one's step."""
+        """By share (`share_of`), the one that is next first; each event says that it is this one's step."""
 
-    async def accept(self, sock: socket.socket, context: ssl.SSLContext, source: str) -> TlsSession:
-        """Does the server's side of a handshake with somebody at the address `source`. Raises RefusedError."""
+    async def accept(self, sock: socket.socket, context: ssl.SSLContext, share: str) -> TlsSession:
+        """Does the server's side of a handshake with somebody whose address counts as `share`. Raises RefusedError."""
         session = TlsSession(context, server_side=True)
-        await _shake_hands(sock, session, _Steps(self, source))
+        await _shake_hands(sock, session, _Steps(self, share))
         return session
 
-    async def begin_step(self, source: str) -> None:
-        """Returns when it is this address's step; `end_step` must follow."""
+    async def begin_step(self, share: str) -> None:
+        """Returns when it is this share's step; `end_step` must follow."""
         if not self._is_computed:
             self._is_computed = True
             await trio.lowlevel.cancel_shielded_checkpoint()  # another has computed in this pass, perhaps
             return
         begun = trio.Event()
-        self._waiting.setdefault(source, deque()).append(begun)
+        self._waiting.setdefault(share, deque()).append(begun)
         try:
             await begun.wait()
         except BaseException:
             if begun.is_set():
                 self.end_step()
             else:
-                self._waiting[source].remove(begun)
-                if not self._waiting[source]:
-                    del self._waiting[source]
+                self._waiting[share].remove(begun)
+                if not self._waiting[share]:
+                    del self._waiting[share]
             raise
 
     def end_step(self) -> None:
-        """Hands on to the next address."""
-        source = next(iter(self._waiting), None)
-        if source is None:
+        """Hands on to the next share."""
+        share = next(iter(self._waiting), None)
+        if share is None:
             self._is_computed = False
             return
-        waiting = self._waiting.pop(source)
+        waiting = self._waiting.pop(share)
         waiting.popleft().set()
         if waiting:
-            self._waiting[source] = waiting  # behind all others
+            self._waiting[share] = waiting  # behind all others
 
 
 class _Steps(AbstractAsyncContextManager[None]):
     """The steps of one handshake, each inside of an `async with`."""
 
-    def __init__(self, handshakes: Handshakes, source: str) -> None:
+    def __init__(self, handshakes: Handshakes, share: str) -> None:
         self._handshakes = handshakes
-        self._source = source
+        self._share = share
 
     async def __aenter__(self) -> None:
-        await self._handshakes.begin_step(self._source)
+        await self._handshakes.begin_step(self._share)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -155,7 +155,7 @@ class Wires:
                     tls = (
                         None
                         if self._peers is None
-                        else await self._handshakes.accept(sock, self._peers.accepting, link.host)
+                        else await self._handshakes.accept(sock, self._peers.accepting, link.share)
                     )
                 wire = SocketConnection(sock, connection, tls=tls, reading=self._reading, is_peer=True)
                 self.open[connection] = wire

@@ -3,7 +3,8 @@
 This is the one place for both, so that none has only one of them; docs/operations.md says of each what to do. What
 happens often is told once in `TOLD_EVERY_NS` for each kind, reason and source, or a few times, and the number of those
 that were left out is told when that time is over. All are counted. So whoever reaches a port cannot fill the log, which
-would hide what matters: sources beyond `SOURCES_MAX` share one place, as an attacker may have many addresses.
+would hide what matters: addresses count as elsewhere (`broker.remoting.addresses.share_of`), and sources beyond
+`SOURCES_MAX` share one place, as an attacker may have many of them.
 """
 
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from enum import Enum
 from typing import Final
 
 import structlog
+
+from broker.remoting.addresses import share_of
 
 log = structlog.get_logger("trivet.events")
 
@@ -75,7 +78,7 @@ class Events:
         self.counts: dict[tuple[Event, str], int] = {}
         """By kind and reason; reasons are few, and never what a client sent."""
         self._told: dict[tuple[Event, str, str], _Told] = {}
-        """By kind, reason and source; what ends first comes first, as all take equally long."""
+        """By kind, reason and what the source counts as; what ends first comes first, as all take equally long."""
 
     def note(self, event: Event, reason: str, **facts: object) -> None:
         """Counts a change that is no trouble by itself, and tells of each."""
@@ -120,7 +123,7 @@ class Events:
     def _left_out(self, event: Event, reason: str, now_ns: int, source: str, at_once: int) -> int | None:
         """Counts trouble; returns how much of it was left out until now, or None if this is left out, too."""
         self._count(event, reason)
-        key = (event, reason, source)
+        key = (event, reason, share_of(source))
         left_out = 0
         told = self._told.get(key)
         if told is not None and told.until_ns <= now_ns:

@@ -1,5 +1,7 @@
 """Wherever requests wait: clients of one address take all places that they get, and a client of another finds one.
 
+The one address is a network of IPv6, of which each client has an address of its own.
+
 Nothing is refused to the latter, and as soon as what it waits for is there it is answered.
 """
 
@@ -29,7 +31,7 @@ from tests.broker.harness import SMALL_STORE, Client, Group
 PLACES = 20
 CROWD = 3
 OF_EACH = 10
-CROWDED, ELSEWHERE = "10.0.0.1", "10.0.0.2"
+CROWDED, ELSEWHERE = "2001:db8:0:1::%x", "2001:db8:0:2::1"
 
 
 def made(monkeypatch: pytest.MonkeyPatch, *crowded: ModuleType, size: int = 3, **settings: object) -> Group:
@@ -50,7 +52,7 @@ class Crowd:
 
     def __init__(self, group: Group, place: str) -> None:
         self._group = group
-        self.crowd = [group.connect(place, host=CROWDED) for _ in range(CROWD)]
+        self.crowd = [group.connect(place, host=CROWDED % number) for number in range(CROWD)]
         self.other = group.connect(place, host=ELSEWHERE)
         self.asked: list[tuple[Client, int]] = []
         self.one = -1
@@ -220,7 +222,7 @@ def test_bytes_for_a_link_that_takes_none(monkeypatch: pytest.MonkeyPatch) -> No
     assert crowd.one not in crowd.other.answers
     for client in crowd.crowd:
         client.close()
-    late = group.connect(follower, host=CROWDED)
+    late = group.connect(follower, host=CROWDED % 1)
     opaque = late.start_send("T", body)
     group.settle()
     assert opaque in late.answers, "what those have left behind is still to be sent"
@@ -237,7 +239,7 @@ def test_heartbeats_leave_room_on_a_link_that_takes_nothing(monkeypatch: pytest.
     monkeypatch.setattr(forwarding, "FORWARDED_BYTES_MAX", 200_000)
     group = made(monkeypatch)
     leader, follower = group.leader, group.follower
-    greedy, other = group.connect(follower, host=CROWDED), group.connect(follower, host=ELSEWHERE)
+    greedy, other = group.connect(follower, host=CROWDED % 1), group.connect(follower, host=ELSEWHERE)
     link = group.node(follower).replica.links[leader]
     group.stop(leader)
     send = Connection.send

@@ -151,9 +151,9 @@ def test_strangers_are_few_and_the_oldest_goes_first(rig: Rig) -> None:
 
 
 def test_a_crowd_from_elsewhere_does_not_send_a_peer_away(rig: Rig) -> None:
-    """However fast it comes: a peer needs two round trips."""
-    link, connection = rig.connect("the peer's machine")
-    crowd = [rig.connect()[1] for _ in range(3 * links_module.STRANGERS_MAX)]
+    """However fast it comes, and however many addresses it has: a peer needs two round trips."""
+    link, connection = rig.connect("2001:db8:0:2::1")
+    crowd = [rig.connect(f"2001:db8:0:1::{k:x}")[1] for k in range(3 * links_module.STRANGERS_MAX)]
     assert sum(each.aborted for each in crowd) == 2 * links_module.STRANGERS_MAX + 1
     rig.prove(link, connection, "n1")
     assert rig.links.accepted["n1"] is link

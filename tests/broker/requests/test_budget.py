@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from broker.remoting.codes import RequestCode
@@ -52,4 +54,18 @@ def test_one_address_that_takes_all_leaves_room_to_another(bound: str) -> None:
     for connection, command in (*taken, *((other, command) for command in commands[:3])):
         budget.give_back(connection, command)
     for command in commands[:10]:
+        budget.take(other, command)
+
+
+def test_all_addresses_of_a_network_are_one_that_takes_all() -> None:
+    budget = Budget("something", 20)
+    other = Connection(Outgoing(), "2001:db8:0:2::1:1")
+    commands = [request(RequestCode.SEND_MESSAGE) for _ in range(33)]
+    taken = 0
+    for number, command in enumerate(commands[:30]):
+        with contextlib.suppress(OverloadedError):
+            budget.take(Connection(Outgoing(), f"2001:db8:0:1::{number}:1"), command)
+            taken += 1
+    assert taken == 10
+    for command in commands[30:]:
         budget.take(other, command)

@@ -81,6 +81,17 @@ def test_a_sender_of_many_connections_loses_his_own() -> None:
     assert rig.gone == ["0", "1", "2", "3", "4", "5"]
 
 
+def test_addresses_of_one_network_of_ipv6_are_those_of_one_sender() -> None:
+    rig = Rig()
+    rig.places = Places(4, lambda: True, lambda: 0, rig.events)
+    rig.take("lonely", "2001:db8:0:2::1")
+    with structlog.testing.capture_logs() as logs:
+        for number in range(9):
+            rig.take(str(number), f"2001:db8:0:1::{number}")
+    assert rig.gone == ["0", "1", "2", "3", "4", "5"]
+    assert [each["source"] for each in logs] == ["2001:db8:0:1::0"], "the first of many, by its own address"
+
+
 def test_a_place_that_is_given_up_is_free_once() -> None:
     rig = Rig()
     place = rig.asks("a")

@@ -84,6 +84,17 @@ def test_who_sends_goes_on_beside_many_that_stand_still(address: str, rig: Rig) 
     assert 20 < len(rig.closed) < 40
 
 
+def test_many_addresses_of_one_network_hold_together(rig: Rig) -> None:
+    """Each of them alone holds less than the one from elsewhere."""
+    for number in range(6):
+        rig.incomplete.holds(rig.connect(f"2001:db8:0:1::{number}:9999"), MIB)
+    other = rig.connect("2001:db8:0:2::1:9999")
+    rig.incomplete.holds(other, 4 * MIB)
+    rig.incomplete.holds(rig.connect("2001:db8:0:1::6:9999"), MIB)
+    assert rig.closed
+    assert other.name not in rig.closed
+
+
 def test_a_byte_now_and_then_is_no_progress(rig: Rig) -> None:
     drips = rig.hoard("h", 90, MIB // 10)
     for added in range(1, 8):

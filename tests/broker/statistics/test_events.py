@@ -49,6 +49,16 @@ def test_other_sources_and_kinds_are_told_meanwhile(logs: Logs) -> None:
     ]
 
 
+def test_a_flood_from_many_addresses_of_one_network_is_one(logs: Logs) -> None:
+    events = Events()
+    for number in range(2 * SOURCES_MAX):
+        damaged(events, f"2001:db8::{number:x}", number)
+    damaged(events, "2001:db8:0:1::1", 2 * SOURCES_MAX)
+    assert [entry["source"] for entry in logs] == ["2001:db8::0", "2001:db8:0:1::1"]
+    events.sweep(60 * SECOND)
+    assert (logs[-1]["source"], logs[-1]["not_told"]) == ("2001:db8::/64", 2 * SOURCES_MAX - 1)
+
+
 def test_some_are_told_at_once(logs: Logs) -> None:
     events = Events()
     for number in range(20):
@@ -61,7 +71,7 @@ def test_some_are_told_at_once(logs: Logs) -> None:
 def test_many_sources_share_one_place(logs: Logs) -> None:
     events = Events()
     for number in range(10 * SOURCES_MAX):
-        damaged(events, f"fd00::{number:x}", number)
+        damaged(events, f"fd00:0:0:{number:x}::", number)
     assert len(events._told) == SOURCES_MAX + 1
     assert len(logs) == SOURCES_MAX + 1
     events.sweep(2 * TOLD_EVERY_NS)
