@@ -50,6 +50,11 @@ PATIENCE: Final = Patience(
 _TOLD_AT_ONCE: Final = 10
 """Links of one address that end, for various reasons, of which each is worth a line."""
 
+RECEIVE_BYTES: Final = 32 * 1024
+"""The most bytes of a peer that are taken at once, but for the rest of a frame that is long, such as an append: some
+hundreds of short frames, of which each takes some microseconds. What clients ask by them may have to wait for its turn
+(`relayed_clients.py`)."""
+
 STRANGERS_MAX: Final = 64
 """Connections at a time that have not yet proved that they are a peer's. For the next one the oldest is closed, of the
 address that has most.
@@ -186,27 +191,32 @@ class AcceptedLink:
         self._source: str | None = None
         """The peer, if and only if the state is UP."""
 
-    def received(self, data: bytes) -> None:
-        """Takes bytes that have come. Nonsense in them ends this link; whatever else is raised must stop the node."""
+    def received(self, data: bytes) -> int:
+        """Takes bytes that have come. Nonsense in them ends this link; whatever else is raised must stop the node.
+
+        Returns how many bytes are still to come of the frame that is under way, as far as that is known.
+        """
         links = self._links
         links.begin()
         wants_turn = False
+        decoder = self._decoder
         try:
             source = self._source
             if source is None:
                 data = self._shake_hands(data)
                 source = self._source
                 if source is None:
-                    return
+                    return 0
                 wants_turn = True  # the node has met a peer
             deliver = links.deliver
-            for frame in self._decoder.feed(data):
+            for frame in decoder.feed(data):
                 if deliver(source, frame):
                     wants_turn = True
         except PeerProtocolError as error:
             self.close(str(error))
         if wants_turn:
             links.wake()
+        return decoder.needed - decoder.held
 
     def lost(self) -> None:
         """Hears that the connection is closed."""

@@ -318,33 +318,35 @@ class PeerDecoder:
     """Cuts the bytes of a link into frames; a body is a slice of what was received, valid for as long as it is held."""
 
     def __init__(self) -> None:
-        # What was fed and is no whole frame yet, `_held` bytes together; no frame is cut before `_needed` are there.
         self._pieces: list[bytes] = []
-        self._held = 0
-        self._needed = _FRAME.size
+        """What was fed and is no whole frame yet."""
+        self.held = 0
+        """The bytes of that."""
+        self.needed = _FRAME.size
+        """The bytes that a whole frame takes, as far as that is known; none is cut before so many are held."""
         self._body: list[bytes] = []
         """The pieces of a long body that have come, with `_body_length` bytes together; empty between long bodies."""
         self._body_length = 0
 
     def feed(self, data: bytes) -> list[Frame]:
         """Returns the frames that `data` completes. Raises `PeerProtocolError` on anything that is not a frame."""
-        self._held += len(data)
-        if self._pieces or self._held < self._needed:
+        self.held += len(data)
+        if self._pieces or self.held < self.needed:
             self._pieces.append(data)
-            if self._held < self._needed:
+            if self.held < self.needed:
                 return []
             data = b"".join(self._pieces)
         view = memoryview(data)
         frames: list[Frame] = []
         begin, end = 0, len(data)
-        self._needed = _FRAME.size
+        self.needed = _FRAME.size
         while end - begin >= _FRAME.size:
             length, header_length = _FRAME.unpack_from(data, begin)
             if length > FRAME_BYTES_MAX or header_length + _HEADER_LENGTH_BYTES > length:
                 raise PeerProtocolError(f"frame of {length} bytes with a header of {header_length}")
             frame_end = begin + _LENGTH_BYTES + length
             if frame_end > end:
-                self._needed = frame_end - begin
+                self.needed = frame_end - begin
                 break
             header_end = begin + _FRAME.size + header_length
             header, body = data[begin + _FRAME.size : header_end], view[header_end:frame_end]
@@ -354,7 +356,7 @@ class PeerDecoder:
             else:
                 frames.append(_frame(header, self._whole(body) if self._body else body))
         self._pieces = [data[begin:]] if begin < end else []
-        self._held = end - begin
+        self.held = end - begin
         return frames
 
     def _keep(self, piece: memoryview) -> None:

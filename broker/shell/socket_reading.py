@@ -8,7 +8,8 @@ socket that is ready, and the turn follows in the same step.
 Nobody keeps others waiting. Every pass begins with those that are to be first, however many others are ready, or left
 from the pass before: the links of peers, since on what they bring depends who leads, and flushes that have ended.
 Whatever a socket holds beyond one read waits until all others have been read. After `PASS_S` the turn comes, and the
-sockets that are left are read before any that have been read already. While passes end like that, all are given fewer
+sockets that are left are read before any that have been read already; of those that are first and of the others one
+each is read in any pass. While passes end like that, all are given fewer
 bytes at once (`shares`), until a pass has time for all or little is read of each: a crowd that sends without end then
 keeps the others waiting for a handful of requests of each of it, and not for a thousand. A connection whose last read
 took so long to handle is given fewer bytes at once, too, and so is one that has to prove an account and has not yet
@@ -164,8 +165,7 @@ class Reading:
                 woken_ns = began_ns = monotonic_ns()
                 next_wait = max(next_wait - 1, 0)
                 may_wait = not next_wait and woken_ns - waiting_since_ns <= _SOON_NS
-                found = poll(0, _READY_AT_ONCE) if not self._left else self._first.poll(0) + self._left
-                self._left = []
+                found = poll(0, _READY_AT_ONCE) if not self._left else self._left_before_others()
                 while True:
                     self.bytes_read = 0
                     turns.run_after(read)
@@ -210,6 +210,17 @@ class Reading:
             read.add(descriptor)
             self._stranger_readers[descriptor]()
 
+    def _left_before_others(self) -> list[tuple[int, int]]:
+        """Returns who is to be read in a pass behind one that had no time for all: whom it has left comes first."""
+        left, self._left = self._left, []
+        first = self._first_readers
+        ready = dict(self._first.poll(0))
+        waited = [(descriptor, ready.pop(descriptor)) for descriptor, _ in left if descriptor in ready]
+        others = [one for one in left if one[0] not in first]
+        if not others:
+            others = [one for one in self._epoll.poll(0, _READY_AT_ONCE) if one[0] not in first]
+        return [*waited, *ready.items(), *others]
+
     def _read_all(self, found: list[tuple[int, int]]) -> None:
         readers, first = self._readers, self._first_readers
         until = perf_counter() + PASS_S
@@ -217,18 +228,24 @@ class Reading:
             # More are ready than were told.
             found = self._first.poll(0) + [one for one in found if one[0] not in first]
         # Whoever is not among the readers any more was closed by what others have brought.
-        for descriptor, _ in found:
+        left_first: list[tuple[int, int]] = []
+        for place, (descriptor, _) in enumerate(found, 1):
             reader = first.get(descriptor)
             if reader is not None:
                 reader()
+                if perf_counter() > until:
+                    left_first = [one for one in found[place:] if one[0] in first]
+                    break
         for place, (descriptor, _) in enumerate(found, 1):
             reader = readers.get(descriptor)
-            if reader is not None:
-                reader()
+            if reader is None:
+                continue
+            reader()
             if perf_counter() > until:
-                # Those that are first have been called, wherever they stand.
-                self._left = [one for one in found[place:] if one[0] not in first]
-                if self._left:
+                left = [one for one in found[place:] if one[0] in readers]
+                self._left = left_first + left
+                if left:
                     self.shares = min(2 * self.shares, SHARES_MAX)
                 return
+        self._left = left_first
         self.shares = max(self.shares // 2, 1)

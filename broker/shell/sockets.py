@@ -41,6 +41,9 @@ So much is also what a connection brings at once that has to prove an account an
 requests, about a millisecond's work, and not the thousand that an account's connection may have answered.
 """
 
+REST_BYTES_MAX: Final = 256 * 1024
+"""The most bytes that are received beyond those, at once, of a long frame that is under way."""
+
 UNSENT_BYTES_HIGH: Final = 4 * 1024 * 1024
 """Reading from a connection stops above this many unsent bytes."""
 
@@ -53,6 +56,11 @@ _JOINED_BYTES_MAX: Final = 4096
 
 _BUFFERS_PER_CALL: Final = 512
 """Slices given to one `sendmsg`; the system's limit is 1024."""
+
+
+Received = Callable[[bytes], int | None]
+"""Takes bytes that have come. It may return how many are still to come of something long that is under way: of these
+many are received right behind them, while there are any, and not with the next ones."""
 
 
 class SocketConnection:
@@ -83,7 +91,7 @@ class SocketConnection:
         self._is_peer = is_peer
         self._has_to_prove = has_to_prove
         """Cleared once he has."""
-        self._received: Callable[[bytes], None] = _drop
+        self._received: Received = _drop
         self._receive_bytes = self._receive_bytes_now = RECEIVE_BYTES
         """The most bytes that are received at once: by default, and now."""
         self._paused = False
@@ -100,7 +108,7 @@ class SocketConnection:
         self._has_unsent = trio.Event()
         self._sent = trio.Event()
 
-    async def read(self, received: Callable[[bytes], None], receive_bytes: int = RECEIVE_BYTES) -> None:
+    async def read(self, received: Received, receive_bytes: int = RECEIVE_BYTES) -> None:
         """Hands on what arrives until either side closes the connection.
 
         Raises RefusedError if it was closed here, for what came on it or because the system cannot watch it. What
@@ -120,7 +128,7 @@ class SocketConnection:
         if self._refused is not None:
             raise self._refused
 
-    async def _read_to_its_end(self, received: Callable[[bytes], None], receive_bytes: int) -> None:
+    async def _read_to_its_end(self, received: Received, receive_bytes: int) -> None:
         if self._reading is None:
             await self._read_alone(received, receive_bytes)
             return
@@ -133,7 +141,7 @@ class SocketConnection:
             return
         await self._read_to_end.wait()
 
-    async def _read_alone(self, received: Callable[[bytes], None], receive_bytes: int) -> None:
+    async def _read_alone(self, received: Received, receive_bytes: int) -> None:
         sock = self.socket
         wait_readable = trio.lowlevel.wait_readable
         while not self.closed:
@@ -168,7 +176,9 @@ class SocketConnection:
         if data:
             self._reading.bytes_read += len(data)
             began = perf_counter()
-            self._received(data)
+            lacks = self._received(data)
+            if lacks and len(data) == receive_bytes:
+                self._receive_rest(min(lacks, REST_BYTES_MAX))
             took = perf_counter() - began
             if self._has_to_prove and self.connection.is_proven and not self.closed:
                 self._stop_reading()
@@ -185,6 +195,19 @@ class SocketConnection:
         elif self.connection.unsent_bytes > self._unsent_bytes_high and not self.closed:
             self._paused = True
             self._stop_reading()
+
+    def _receive_rest(self, size: int) -> None:
+        """Receives up to so many bytes more, of something long: they cost less than short frames would."""
+        assert self._reading is not None
+        if self.closed:
+            return
+        try:
+            rest = self.socket.recv(size)
+        except OSError:
+            return  # nothing is there yet; whatever else it is, the next receive meets it again
+        if rest:
+            self._reading.bytes_read += len(rest)
+            self._received(rest)
 
     def _is_stranger(self) -> bool:
         return self._has_to_prove and not self.connection.is_proven
@@ -206,7 +229,7 @@ class SocketConnection:
             self._paused = False
             self._go_on_reading()
 
-    async def read_and_write(self, received: Callable[[bytes], None]) -> None:
+    async def read_and_write(self, received: Received) -> None:
         """Runs `read`, and `write` beside it for as long. What `received` raises is raised alone, not in a group."""
         failure: Exception | None = None
         async with trio.open_nursery() as nursery:
@@ -219,26 +242,26 @@ class SocketConnection:
         if failure is not None:
             raise failure
 
-    def _decrypting(self, tls: TlsSession, received: Callable[[bytes], None]) -> Callable[[bytes], None]:
-        def received_encrypted(data: bytes) -> None:
+    def _decrypting(self, tls: TlsSession, received: Received) -> Received:
+        def received_encrypted(data: bytes) -> int | None:
             try:
                 plain = tls.decrypt(data)
             except ssl.SSLError as error:
                 kind = "TLS without requests" if isinstance(error, IdleTlsError) else "broken TLS"
                 self._refused = RefusedError(str(error.args[-1]), kind)
                 self.close()
-                return
+                return None
             own = tls.pending()
             if own:
                 try:
                     self._send([own])
                 except OSError:  # reset by the remote end: the same to the caller
                     self.close()
-                    return
-            if plain:
-                received(plain)
+                    return None
+            lacks = received(plain) if plain else None
             if tls.ended:
                 self.close()
+            return lacks
 
         return received_encrypted
 

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 import trio
 
-from broker.node.links import PROBED_NS, UNACKNOWLEDGED_NS_MAX, PeerLinks
+from broker.node.links import PROBED_NS, RECEIVE_BYTES, UNACKNOWLEDGED_NS_MAX, PeerLinks
 from broker.remoting.addresses import split_address
 from broker.requests.connection import Connection, Outgoing
 from broker.requests.line import Line
@@ -21,9 +21,6 @@ from broker.shell.socket_reading import Reading
 from broker.shell.sockets import SocketConnection, connect
 from broker.shell.tls import Handshakes, RefusedError, dial_tls
 from broker.shell.tls_contexts import PeerContexts
-
-_RECEIVE_BYTES: Final = 256 * 1024
-"""One receive from a peer: appends are long."""
 
 _CLOSED: Final = "it closed the connection: its log says why"
 
@@ -161,7 +158,7 @@ class Wires:
                 self.open[connection] = wire
                 # Nobody waits until it can be written to: its challenge is all that is ever sent on it, which the
                 # buffer of a new socket has room for.
-                await wire.read(link.received, _RECEIVE_BYTES)
+                await wire.read(link.received, RECEIVE_BYTES)
         except RefusedError as error:
             link.close(str(error))
         finally:

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import msgspec
 
 from broker.assembly import build_node
-from broker.node.links import AcceptedLink
+from broker.node.links import RECEIVE_BYTES, AcceptedLink
 from broker.node.node import Node
 from broker.node.running import RunningNode
 from broker.peers.protocol import Frame
@@ -568,7 +568,8 @@ class Group:
         if target in self._stopped:
             self._stopped[target].append(item)
         elif pipe is not None and (source, target) not in self._cut:
-            pipe.end.received(data)
+            for begin in range(0, len(data), RECEIVE_BYTES):
+                pipe.end.received(data[begin : begin + RECEIVE_BYTES])
 
     # ------------------------------------------------------------------ clients
 

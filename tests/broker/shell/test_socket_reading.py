@@ -207,6 +207,81 @@ async def test_every_pass_begins_with_the_peers_however_many_others_were_left(
         assert passes[: len(clients)] == [[f"p{k}", "client"] for k in range(len(clients))]
 
 
+async def test_peers_that_take_long_take_turns_and_keep_neither_turn_nor_clients_waiting(
+    remotes: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them were read before each turn, however long that took."""
+    clock = Clock(monkeypatch)
+    async with serving() as server:
+        passes: list[list[str]] = [[]]
+
+        def receiver(name: str, seconds: float) -> Callable[[bytes], None]:
+            def received(data: bytes) -> None:
+                passes[-1].append(name)
+                clock.now += seconds
+                if len(passes) <= 12:
+                    named[name].send(data)  # it has always more
+                server.wake()
+
+            return received
+
+        peers, clients = ["p0", "p1", "p2"], ["c0", "c1"]
+        named = {name: server.connect(name, receiver(name, 1.5 * PASS_S), is_peer=True) for name in peers}
+        named |= {name: server.connect(name, receiver(name, 0.1 * PASS_S)) for name in clients}
+        remotes += named.values()
+        await trio.testing.wait_all_tasks_blocked()
+        server.in_turn = lambda _: passes.append([])
+        for remote in remotes:
+            remote.send(b"x")
+        await trio.testing.wait_all_tasks_blocked()
+        served = passes[:12]
+        assert [(found[0] in peers, found[1] in clients, len(found)) for found in served] == [
+            (True, True, 2)
+        ] * 12
+        for kind, place in ((peers, 0), (clients, 1)):
+            names = [found[place] for found in served]
+            assert sorted(names[: len(kind)]) == kind
+            assert names[len(kind) :] == names[: -len(kind)], "each in its turn"
+
+
+async def test_of_something_long_the_rest_comes_with_its_beginning(remotes: list[socket.socket]) -> None:
+    """An append of a leader is one frame: its follower would have it a pass later, behind all clients."""
+    async with serving() as server:
+        got: list[int] = []
+        left = 0
+
+        def received(data: bytes) -> int:
+            nonlocal left
+            got.append(len(data))
+            left = max(left - len(data), 0)
+            server.wake()
+            return left
+
+        ours, theirs = socket.socketpair()
+        remotes.append(theirs)
+        theirs.setblocking(False)
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        served = SocketConnection(
+            ours, Connection(server.outgoing, "peer"), reading=server.reading, is_peer=True
+        )
+        server.nursery.start_soon(served.read, received, RECEIVE_BYTES_LEAST)
+        await trio.testing.wait_all_tasks_blocked()
+        left = 10 * RECEIVE_BYTES_LEAST
+        theirs.send(bytes(left + 1))
+        await trio.testing.wait_all_tasks_blocked()
+        assert got == [RECEIVE_BYTES_LEAST, 9 * RECEIVE_BYTES_LEAST, 1]
+        assert len(server.turns) == 2
+        got.clear()
+        left = 10 * RECEIVE_BYTES_LEAST
+        for size in (RECEIVE_BYTES_LEAST, 5):  # the rest is on its way
+            theirs.send(bytes(size))
+            await trio.testing.wait_all_tasks_blocked()
+        theirs.close()
+        await trio.testing.wait_all_tasks_blocked()
+        assert got == [RECEIVE_BYTES_LEAST, 5]
+        assert served.closed
+
+
 async def test_one_that_is_first_is_not_called_again_with_those_that_were_left(
     remotes: list[socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
