@@ -190,6 +190,16 @@ def small_sends(longest: Longest) -> None:
         client.wait(last)
 
 
+def forwarded(longest: Longest) -> None:
+    """The smallest requests of one client, by way of a follower: all that its link brings at once."""
+    group, _ = group_of_three()
+    client = group.connect(group.follower)
+    with longest.measured():
+        for _ in range(6_000):
+            last = client.start_call(RequestCode.SEND_MESSAGE_V2)
+        client.wait(last)
+
+
 def filtered_pull(longest: Longest) -> None:
     """A pull whose filter takes nothing of a long queue: by tag, then by property."""
     _, client = group_of_three()
@@ -525,6 +535,7 @@ KINDS: Final[dict[str, Callable[[Longest], None]]] = {
     "repeated batch": repeated_batch,
     "batch with many keys": many_keys,
     "small sends": small_sends,
+    "forwarded requests": forwarded,
     "filtered pull": filtered_pull,
     "whole pull": whole_pull,
     "first condition": first_condition,

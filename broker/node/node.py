@@ -446,12 +446,15 @@ class Node:
         long = self.long_requests
         if long.in_steps or long.behind_batch:
             long.step()
+        relayed = self._relayed
+        if relayed.waiting:
+            relayed.go_on()
         is_behind = replica.turn(now_ns, time_ms, send)
         self.stats.put_times.turn_ended(
             replica.leadership.serving, replica.store.log.last_index, replica.applied.index, now_ns
         )
-        self._relayed.turn_ended()
-        return is_behind or bool(long.in_steps or long.behind_batch)
+        relayed.turn_ended()
+        return is_behind or bool(long.in_steps or long.behind_batch or relayed.waiting)
 
     def expect_turn(self, jobs_due_ns: int) -> int:
         """Returns when the next turn is due at the latest, if nothing happens before; jobs want one at `jobs_due_ns`.
@@ -464,7 +467,7 @@ class Node:
         if self._held.waiting:
             due_ns = min(due_ns, self._held.waiting[0].until_ns)
         long = self.long_requests
-        if due_ns < now_ns or long.in_steps or long.behind_batch:
+        if due_ns < now_ns or long.in_steps or long.behind_batch or self._relayed.waiting:
             due_ns = now_ns
         self._due_ns, self._late_from_ns = due_ns, due_ns + STALLED_NS
         return due_ns

@@ -2,7 +2,8 @@
 
 A request is forwarded to the leader of one term, and nobody else acts on it, however late it comes: a node that leads
 another term, or none, says that it has done nothing (`NotDone`), and the client's own node asks the next leader.
-`forwarding.py` is that node's side, `request_states.py` has the rules for both.
+`forwarding.py` is that node's side, `request_states.py` has the rules for both. Beyond what a turn handles requests
+wait (`unhandled_forwards.py`).
 """
 
 from collections.abc import Callable
@@ -11,13 +12,16 @@ from typing import Final
 from broker.node.held_requests import HeldRequests
 from broker.node.listeners import Listeners
 from broker.node.request_states import Event
+from broker.node.unhandled_forwards import UnhandledForwards, work_of
 from broker.peers.protocol import ClientGone, Forward, NotDone, PeerProtocolError, Relay, encode_frame
 from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import whole_commands
 from broker.replica.replica import Replica
 from broker.requests.connection import Buffer, Connection, Outgoing, RelayedConnection
+from broker.requests.errors import OverloadedError
 from broker.requests.processing import Handler
+from broker.requests.responses import refuse
 
 RELAYED_BYTES_MAX: Final = 8 * 1024 * 1024
 """When more than this waits for the link to a node, pulls of its clients are refused."""
@@ -45,25 +49,56 @@ class RelayedClients:
         """The number of times that a link with each peer broke."""
         self._bytes_this_turn: dict[str, int] = {}
         """By node, what was relayed to its clients since the last turn: the link does not count it as unsent yet."""
+        self._unhandled = UnhandledForwards()
+        self._work_left = self._work_a_turn = replica.limits.relayed_work_a_turn
+        """What may still be handled until the end of the next turn."""
+        self._broken: dict[str, PeerProtocolError] = {}
+        """By node, what is wrong with a request that had to wait: the node hears of it with its next one."""
+        self.waiting = self._unhandled.by_share
+        """Not empty while requests wait for a turn, which is wanted at once then."""
 
     def forwarded(self, source: str, frame: Forward) -> None:
         """Takes a request of a client of `source`, or such a client's response to what it was asked.
 
         Raises `PeerProtocolError` for a request that cannot be read.
         """
+        if self._broken and (error := self._broken.pop(source, None)) is not None:
+            raise error
         key = (source, frame.connection)
         relayed = self._connections.get(key)
         if relayed is None:
             relayed = self._connections[key] = self._new(source, frame)
+        if self._work_left > 0 and not self.waiting:
+            self._handle(relayed, frame)
+        elif self._unhandled.has_room(relayed, frame):
+            self._unhandled.add(relayed, frame)
+        else:
+            for command in _commands(frame):
+                if not command.is_one_way and not command.is_response:
+                    refuse(
+                        relayed, command, OverloadedError("too many requests of other nodes' clients wait")
+                    )
+
+    def go_on(self) -> None:
+        """Handles what has waited, as much as a turn may."""
+        while self._work_left > 0 and self.waiting:
+            relayed, frame = self._unhandled.take()
+            if isinstance(frame, ClientGone):
+                self._gone(relayed.node, frame)
+                continue
+            try:
+                self._handle(relayed, frame)
+            except PeerProtocolError as error:
+                self._broken[relayed.node] = error
+
+    def _handle(self, relayed: RelayedConnection, frame: Forward) -> None:
+        self._work_left -= work_of(frame)
         relayed.term = frame.term
-        try:
-            commands = whole_commands(bytes(frame.body))
-        except FrameError as error:
-            raise PeerProtocolError(f"a forwarded request cannot be read: {error}") from error
-        for command in commands:
-            if frame.term == self._replica.term or command.is_response:
+        is_known = self._connections.get((relayed.node, relayed.number)) is relayed
+        for command in _commands(frame):
+            if is_known and (frame.term == self._replica.term or command.is_response):
                 self._received(relayed, command)
-            else:
+            elif not command.is_response:
                 self.give_back(relayed, command)
 
     def give_back(self, connection: RelayedConnection, command: RemotingCommand) -> None:
@@ -72,7 +107,17 @@ class RelayedClients:
             self._to_node_of(connection, NotDone(connection.number, command.opaque, connection.term))
 
     def client_gone(self, source: str, frame: ClientGone) -> None:
-        """Forgets a client of `source` that has disconnected there."""
+        """Forgets a client of `source` that has disconnected there, behind all that it has asked before."""
+        relayed = self._connections.get((source, frame.connection))
+        if relayed is None:
+            return
+        if self._work_left > 0 and not self.waiting:
+            self._gone(source, frame)
+        else:
+            self._unhandled.add(relayed, frame)
+
+    def _gone(self, source: str, frame: ClientGone) -> None:
+        self._work_left -= work_of(frame)
         relayed = self._connections.pop((source, frame.connection), None)
         if relayed is not None:
             self._listeners.disconnected(relayed)
@@ -80,7 +125,12 @@ class RelayedClients:
                 self._give_back_of(lambda holder: holder is relayed)
 
     def link_lost(self, node: str) -> None:
-        """Forgets the clients of a node whose connection broke, either way; what is for them goes nowhere."""
+        """Forgets the clients of a node whose connection broke, either way; what is for them goes nowhere.
+
+        What they have asked and is not handled is as if it was lost on the way.
+        """
+        self._unhandled.drop(node)
+        self._broken.pop(node, None)
         for key in [key for key in self._connections if key[0] == node]:
             self._listeners.disconnected(self._connections.pop(key))
         self._link_epochs[node] = self._link_epochs.get(node, 0) + 1
@@ -98,6 +148,7 @@ class RelayedClients:
     def turn_ended(self) -> None:
         """Begins to count anew: from now on the links know what was relayed."""
         self._bytes_this_turn.clear()
+        self._work_left = self._work_a_turn
 
     def _new(self, source: str, frame: Forward) -> RelayedConnection:
         def deliver(buffers: tuple[Buffer, ...]) -> None:
@@ -140,3 +191,10 @@ class RelayedClients:
             assert isinstance(request.connection, RelayedConnection)
             request.happens(Event.CLIENT_UNKNOWN)
             self.give_back(request.connection, request.command)
+
+
+def _commands(frame: Forward) -> list[RemotingCommand]:
+    try:
+        return whole_commands(bytes(frame.body))
+    except FrameError as error:
+        raise PeerProtocolError(f"a forwarded request cannot be read: {error}") from error

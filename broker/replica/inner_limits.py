@@ -31,6 +31,9 @@ class InnerLimits:
     first (broker/delayed/deliveries.py)."""
     scanned_units: int = 800
     """The units of a queue that are looked at for one response to a pull, or as many as it wants messages."""
+    relayed_work_a_turn: int = 128
+    """Requests of other nodes' clients that are handled until the end of a turn, some milliseconds' work; long ones
+    count as several (broker/node/unhandled_forwards.py)."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -41,6 +44,7 @@ class InnerLimits:
             "deliveries_max",
             "delivery_bytes_max",
             "scanned_units",
+            "relayed_work_a_turn",
         ):
             assert getattr(self, name) > 0, f"{name} is positive"
         assert 0 < self.state_rows_at_once < 1 << 16, "so many rows have a head of three bytes at most"

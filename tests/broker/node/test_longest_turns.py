@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks import full_state
 from benchmarks.longest_turns import ENTRANCES, FULL, begin_anew
-from broker.remoting.codes import RequestCode
+from broker.remoting.codes import RequestCode, ResponseCode
 from tests.broker.harness import SMALL_STORE, Client, Group
 
 pytestmark = pytest.mark.slow
@@ -109,6 +109,17 @@ def test_the_work_of_a_leader_s_state_is_cut(full_group: tuple[Group, Client], l
     group, _ = full_group
     begin_anew(group)
     assert lines.most <= LINES_MAX_OF_READING
+
+
+def test_what_a_follower_forwards_at_once_is_not_handled_in_one_turn(lines: Lines) -> None:
+    """A stranger's small requests, of which one read of the link brought thousands."""
+    group = Group.elected(3)
+    client = group.connect(group.follower)
+    group.settle()
+    lines.most = 0
+    opaques = [client.start_call(RequestCode.SEND_MESSAGE_V2) for _ in range(2_000)]
+    assert {client.wait(opaque).code for opaque in opaques} == {ResponseCode.SYSTEM_ERROR}
+    assert lines.most <= LINES_MAX
 
 
 MANY: Final = {
