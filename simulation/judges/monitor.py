@@ -29,6 +29,7 @@ from simulation.judges.marks import Marks
 from simulation.judges.own_state import OwnState
 from simulation.judges.power_losses import PowerLosses
 from simulation.judges.reads import Reads
+from simulation.judges.replicated_state import ReplicatedState
 from simulation.judges.steps import Steps
 from simulation.machines.broker_host import BrokerHost
 from simulation.machines.data_files import data_file
@@ -135,6 +136,7 @@ class Monitor:
         self._steps = Steps(self._beliefs.rafts)
         self._own_state = OwnState(self._beliefs.rafts, sync_flush=sync_flush)
         self._reads = Reads()
+        self._replicated_state = ReplicatedState(now_ns)
         self._watched: dict[str, _Watched] = {}
         self.elections = 0
         self._votes: dict[tuple[str, int], str] = {}
@@ -191,6 +193,7 @@ class Monitor:
         self._marks.started(host.name, replica.raft, replica.store.snapshot.applied_index)
         self.power_losses.started(host, log)
         self._own_state.started(host.name)
+        self._replicated_state.started(host.name, replica.applied)
         self._beliefs.started(host.name, replica.raft)
         self._note(
             host.name,
@@ -219,6 +222,7 @@ class Monitor:
         if watched is not None:
             watched.log = None
         self._beliefs.stopped(host.name)
+        self._replicated_state.stopped(host.name)
 
     def wiped(self, host: BrokerHost) -> None:
         """Notes that a host got an empty disk, or a harmed one: what it knew need not be there, its votes neither.
@@ -363,6 +367,7 @@ class Monitor:
         self._beliefs.turned(name, raft, host.limits.catch_up_lag_entries)
         self._reads.turned(name, raft, replica.leadership.reads.confirming)
         self._own_state.turned(host, raft, store.log)
+        self._replicated_state.turned(name)
         if watched.former_leader is not None:
             watched.former_leader.turned()
         if raft.role is Role.LEADER and raft.configuration_index > raft.commit_index:

@@ -1,5 +1,7 @@
 """A topic that is written and read, deleted, and made again; messages as long as one may be, and longer.
 
+Its readers' group is sent elsewhere now and then just before the topic goes, so that nobody has followed yet.
+
 What is sent while the topic goes may be refused, or be stored behind the deletion and begin the queue anew: both are
 right, as long as what is acknowledged is where the answer says, and a queue of the new topic holds nothing of the old.
 That the nodes' queues begin anew the judges of all runs see: the group's model numbers messages as the log does.
@@ -15,6 +17,7 @@ from broker.client.errors import ClientError, MessageRejected
 from broker.client.message import Message, MessageView, SendResult
 from broker.client.producing.producer import Producer
 from broker.client.transport.runtime import Runtime
+from broker.remoting.codes import RequestCode, ResponseCode
 from broker.trace import TraceWriter
 from simulation.journal import Violation
 from simulation.judges.group_model import CommittedMessage
@@ -27,6 +30,9 @@ BODY_BYTES_MAX: Final = 4096
 _LANES: Final = 2
 _SEND_PAUSE_S: Final = 0.3
 _LIFE_S: Final = 3.0
+_READERS: Final = "lookers"
+_ORDERS: Final = 0.5
+"""The share of the topic's lives that end with an order to its readers."""
 _LENGTHS: Final = (1, 100, 700, BODY_BYTES_MAX - 1, BODY_BYTES_MAX, BODY_BYTES_MAX + 1, 2 * BODY_BYTES_MAX)
 
 
@@ -95,7 +101,7 @@ async def tenant(context: Context, runtime: Runtime, writer: TraceWriter) -> Non
 
     async def read() -> None:
         while True:
-            async with PullConsumer(context.name_servers, group="lookers", runtime=runtime) as consumer:
+            async with PullConsumer(context.name_servers, group=_READERS, runtime=runtime) as consumer:
                 try:
                     consumer.assign(dict.fromkeys(await consumer.queues(TOPIC), 0))
                     for _ in range(random.randrange(1, 8)):
@@ -105,12 +111,21 @@ async def tenant(context: Context, runtime: Runtime, writer: TraceWriter) -> Non
                     pass
             await runtime.sleep(random.random())
 
+    async def send_readers_to_the_end(admin: AdminClient) -> None:
+        fields = {"topic": TOPIC, "group": _READERS, "timestamp": "-1", "isForce": "true"}
+        address = random.choice(await admin.addresses())
+        answer = await admin.call(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+        if answer.code == ResponseCode.SUCCESS:
+            context.journal.did("order in a topic that goes")
+
     async def move() -> None:
         async with AdminClient(context.name_servers, runtime=runtime) as admin:
             while True:
                 try:
                     await admin.create_topic(TOPIC, queues=random.randrange(1, 4))
                     await runtime.sleep(random.expovariate(1 / _LIFE_S))
+                    if random.random() < _ORDERS:
+                        await send_readers_to_the_end(admin)
                     await admin.delete_topic(TOPIC)
                     context.journal.did("topic that was written to deleted")
                 except ClientError:

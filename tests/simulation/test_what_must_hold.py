@@ -14,6 +14,7 @@ import pytest
 
 from broker.replica.inner_limits import InnerLimits
 from broker.replica.read_barriers import ReadBarriers
+from broker.state.metadata import Metadata
 from log import cuts
 from log.dispatch import Arrival
 from log.entry_log import EntryLog
@@ -86,7 +87,7 @@ class Machine:
         store = SimpleNamespace(log=self.log, snapshot=SimpleNamespace(applied_index=-1))
         replica = SimpleNamespace(
             applied_index=applied,
-            applied=SimpleNamespace(index=applied),
+            applied=SimpleNamespace(index=applied, metadata=Metadata(), is_of_one_place=lambda _: True),
             store=store,
             raft=raft,
             term=1,
