@@ -124,7 +124,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        for module in ("reading", "sockets"):
+        for module in ("socket_reading", "sockets"):
             monkeypatch.setattr(f"broker.shell.{module}.perf_counter", lambda: self.now)
 
 
