@@ -106,6 +106,14 @@ class Origins(NamedTuple):
     changeable: tuple[str, ...]
 
 
+class _Told(NamedTuple):
+    """What is told of settings."""
+
+    settings: Settings
+    properties: str
+    origins: Origins
+
+
 class LiveSettings:
     """The settings of one node. Listeners are called with them after every change."""
 
@@ -115,6 +123,7 @@ class LiveSettings:
         self._listeners: list[Callable[[Settings], None]] = []
         self._changes: dict[str, str] = {}
         self.current = self._from_file = settings
+        self._told: _Told | None = None
         data = read_state(disk, CHANGES_PATH)
         kept = msgspec.json.decode(data, type=dict[str, str]) if data else {}
         try:
@@ -155,7 +164,19 @@ class LiveSettings:
 
     def as_properties(self) -> str:
         """All settings but secrets as Java properties, RocketMQ's names first."""
-        settings = self.current
+        return self._tell().properties
+
+    def origins(self) -> Origins:
+        """Where the settings are from that are no defaults, by the names that `as_properties` gives them."""
+        return self._tell().origins
+
+    def _tell(self) -> _Told:
+        """Returns what is told of the settings that are in force. It takes milliseconds, and is made once for them."""
+        if self._told is None or self._told.settings is not self.current:
+            self._told = _Told(self.current, self._as_properties(self.current), self._origins())
+        return self._told
+
+    def _as_properties(self, settings: Settings) -> str:
         host, port = split_address(settings.node.listen)
         found = {
             "brokerId": str(settings.follower_broker_id),
@@ -171,14 +192,13 @@ class LiveSettings:
             if setting not in _SECRET:
                 found.setdefault(key, _text(setting, _value(settings, setting)))
         for table in _TABLES:
-            for field in msgspec.structs.fields(getattr(settings, table)):
-                setting = f"{table}.{field.name}"
+            for name in getattr(settings, table).__struct_fields__:
+                setting = f"{table}.{name}"
                 if setting not in named and setting not in _SECRET:
                     found[setting] = _text(setting, _value(settings, setting))
         return "".join(properties_file.line(key, found[key]) for key in found)
 
-    def origins(self) -> Origins:
-        """Where the settings are from that are no defaults, by the names that `as_properties` gives them."""
+    def _origins(self) -> Origins:
         # Parts of the address have names of their own.
         names = {
             "node.listen": ["node.listen", "listenPort"],

@@ -61,6 +61,30 @@ def test_who_asks_for_origins_is_told_what_is_no_default(group: Group, client: C
     assert set(settings(client)) >= before["givenSettings"] | before["changeableSettings"]
 
 
+def test_what_is_told_is_made_once_for_each_change(
+    group: Group, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes three milliseconds, and anybody may ask for it thousands of times in one read."""
+    made: list[str] = []
+    line = properties_file.line
+
+    def counted(key: str, value: str) -> str:
+        made.append(key)
+        return line(key, value)
+
+    monkeypatch.setattr(properties_file, "line", counted)
+    before = settings(client)
+    lines = len(made)
+    assert lines == len(before)
+    for fields in (None, {"origins": "true"}) * 5:
+        client.ok(RequestCode.GET_BROKER_CONFIG, fields)
+    assert len(made) == lines
+    body = line("brokerPermission", "4").encode()
+    client.ok(RequestCode.UPDATE_BROKER_CONFIG, body=body)
+    assert settings(client) == before | {"brokerPermission": "4"}
+    assert len(made) == 2 * lines
+
+
 def test_settings_have_the_names_of_the_reference(group: Group, client: Client) -> None:
     found = settings(client)
     assert found["brokerName"] == "broker-a"
