@@ -21,9 +21,9 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/pytest $(SHARED)
 
-# Between edits: no real processes, no Spark, nothing that takes seconds.
+# Between edits: no real processes, no Spark, nothing that takes seconds, and a fifth of the examples of each property.
 test-fast: $(STAMP)
-	$(BIN)/pytest $(SHARED) -m "not (cluster or spark or interop or slow)"
+	$(BIN)/pytest $(SHARED) --hypothesis-profile "between edits" -m "not (cluster or spark or interop or slow)"
 
 # The loops in C against the pure ones, and below gcc's sanitizers; what was skipped is said.
 fast-check: $(STAMP)
@@ -75,6 +75,8 @@ $(STAMP): requirements.lock pyproject.toml
 	# As pip does it, which takes one core for it; what hardly anything imports is compiled when it is first imported.
 	$(BIN)/python -m compileall -qq -j 0 -x '/(pandas|django|playwright|mypy|pip|setuptools|tests|mllib|ml)/' $(VENV)/lib || true
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	# Tests are left out: pytest compiles them in its own way.
+	$(BIN)/python -m compileall -qq -j 0 -x '/(test_[^/]*|conftest)\.py$$' $(ROOMS)
 	touch $@
 
 # Pins every dependency by hash; names and versions only, no addresses.

@@ -19,6 +19,7 @@ import json
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from zlib import crc32
 
 from log.consume_queues import ConsumeQueues, QueueNote, encode_queue_notes
@@ -108,17 +109,42 @@ def read_notes(disk: Disk, epoch: int) -> Notes | None:
     )
 
 
+class CheckpointPaths(NamedTuple):
+    """The files of a checkpoint."""
+
+    store: str
+    dledger: str
+    notes: str
+
+
+def checkpoint_paths(dledger_directory: str, epoch: int) -> CheckpointPaths:
+    """Returns the files of the checkpoints of an epoch."""
+    return CheckpointPaths(STORE_CHECKPOINT, f"{dledger_directory}/checkpoint", notes_path(epoch))
+
+
+def write_checkpoint(
+    disk: Disk, paths: CheckpointPaths, notes: Notes, store_time: int, queues: Sequence[bytes] | None = None
+) -> None:
+    """Worker. Writes all three, durably; `queues` are those of the notes if they are encoded.
+
+    Raises DiskFullError, FlushError, DiskError.
+    """
+    times = struct.pack(">qqq", store_time, store_time, store_time)
+    disk.write_durably(paths.store, times.ljust(_STORE_CHECKPOINT_BYTES, b"\0"))
+    values = {"endIndex": notes.end_index, "committedIndex": notes.committed_index}
+    disk.write_durably(paths.dledger, encode_values(values))
+    disk.write_durably(paths.notes, *encode_notes(notes, queues))
+
+
 class CheckpointJob:
     """A checkpoint on its way to the disk; a worker runs it, and `Checkpoints.done` takes it back."""
 
     __slots__ = (
         "_directories",
         "_disk",
-        "_dledger_path",
-        "_encoded_queues",
         "_files",
         "_notes",
-        "_notes_path",
+        "_paths",
         "_store_time",
         "end_index",
         "refused",
@@ -127,21 +153,17 @@ class CheckpointJob:
     def __init__(
         self,
         disk: Disk,
-        dledger_directory: str,
+        paths: CheckpointPaths,
         notes: Notes,
         files: list[str],
         directories: list[str],
         store_time: int,
-        epoch: int,
-        encoded_queues: Sequence[bytes] | None = None,
     ) -> None:
         self._disk = disk
-        self._dledger_path = f"{dledger_directory}/checkpoint"
+        self._paths = paths
         self._files = files
         self._directories = directories
         self._notes = notes
-        self._encoded_queues = encoded_queues
-        self._notes_path = notes_path(epoch)
         self._store_time = store_time
         self.end_index = notes.end_index
         self.refused: DiskFullError | None = None
@@ -161,11 +183,7 @@ class CheckpointJob:
             self._disk.flush_file(path)
         for directory in self._directories:
             self._disk.sync_directory(directory)
-        times = struct.pack(">qqq", self._store_time, self._store_time, self._store_time)
-        self._disk.write_durably(STORE_CHECKPOINT, times.ljust(_STORE_CHECKPOINT_BYTES, b"\0"))
-        values = {"endIndex": self._notes.end_index, "committedIndex": self._notes.committed_index}
-        self._disk.write_durably(self._dledger_path, encode_values(values))
-        self._disk.write_durably(self._notes_path, *encode_notes(self._notes, self._encoded_queues))
+        write_checkpoint(self._disk, self._paths, self._notes, self._store_time)
 
 
 class Checkpoints:
@@ -255,12 +273,11 @@ class Checkpoints:
                 pass  # an entry that is no record has no time; readers of the file see "unknown"
         return CheckpointJob(
             self._disk,
-            self._options.dledger_directory,
+            checkpoint_paths(self._options.dledger_directory, log.epoch),
             Notes(end_index, end_index, built_index, queue_notes, index_notes),
             [*log.unit_files_since(self.noted_index + 1), *files, *index_files],
             directories,
             store_time,
-            log.epoch,
         )
 
     def done(self, job: CheckpointJob) -> None:
@@ -273,23 +290,13 @@ class Checkpoints:
         self._job = None
         self.noted_index = max(self.noted_index, job.end_index)
 
-    def forget(self) -> None:
-        """The log is replaced: one that is out comes back for nothing, as it notes an epoch that is over."""
+    def begin_anew(self, end_index: int) -> None:
+        """The log is replaced by one that begins behind `end_index`, whose notes are on the disk.
+
+        A job that is out comes back for nothing, as it notes an epoch that is over.
+        """
         self._job = None
         self.waits = False
-
-    def write_first(self, end_index: int, queues: Sequence[bytes]) -> None:
-        """Writes at once that of a store which begins behind `end_index`, with empty queues, which are encoded.
-
-        Raises DiskError, FlushError.
-        """
-        notes = Notes(end_index, end_index, end_index, [], [])
-        job = CheckpointJob(
-            self._disk, self._options.dledger_directory, notes, [], [], 0, self._log.epoch, queues
-        )
-        job.run()
-        if job.refused is not None:
-            raise job.refused
         self.noted_index = end_index
 
     def write(self, commit_index: int) -> None:

@@ -266,10 +266,15 @@ class ConsumeQueue:
             self.checked_end = self.checked_crc = 0
 
     def remove(self) -> None:
-        """Removes all files: the topic is gone, or the queue is built again from the log."""
-        for start in list(self._starts):
-            self._remove_file(start)
-        self._disk.remove_tree(self._directory)
+        """Removes all files: the queue is built again from the log. Raises DiskError."""
+        self._disk.discard(self._directory)
+        self.forget()
+
+    def forget(self) -> None:
+        """Becomes empty, for its files are removed."""
+        for start in self._starts:
+            self._pool.forget(self, start)
+        self._starts = []
         self.let_go()
         self.min_offset = self.max_offset = 0
         self.flushed_end = self.built_before = 0

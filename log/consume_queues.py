@@ -115,10 +115,10 @@ class ConsumeQueues:
         A topic of that name may be made again. Files that come back with a power failure, beside those of the new
         queues, would be taken for what a checkpoint noted, of which it has summed up the last one only.
         """
-        for key in [key for key in self._table if key[0] == topic]:
-            self._table.pop(key).remove()
-        self._disk.remove_tree(f"{DIRECTORY}/{topic}")
+        self._disk.discard(f"{DIRECTORY}/{topic}")
         self._disk.sync_directory(DIRECTORY)
+        for key in [key for key in self._table if key[0] == topic]:
+            self._table.pop(key).forget()
 
     def discard(self, queue: ConsumeQueue) -> None:
         """Removes one queue. Raises DiskError."""
@@ -137,7 +137,7 @@ class ConsumeQueues:
         """Removes every queue: the log was reset. Raises DiskError."""
         self.pool.clear()
         self._table = {}
-        self._disk.remove_tree(DIRECTORY)
+        self._disk.discard(DIRECTORY)
 
     def replace(self, queues: "EmptyQueues") -> None:
         """Has other queues, behind `remove_all`."""

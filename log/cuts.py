@@ -68,15 +68,17 @@ def reset(
     """Empties the log, which will go on with entry `first_index` at `position`: a snapshot covers all before it.
 
     `base_term` is the term of entry `first_index` - 1. `install` makes the rest of the node's state durable; a crash
-    before it is done leaves a log that recovery reports as RESET_PENDING, empty, to be reset again.
+    before it is done leaves a log that recovery reports as RESET_PENDING, empty, to be reset again. It takes a few
+    steps of the disk however long the log is: a node does it in a turn.
     """
     assert position % log.file_bytes <= log.file_bytes - MARKER_BYTES, "no log ends there"
     log.epoch += 1
     begin = LogBegin(first_index, position, base_term, log.epoch)
     # Pending is on the disk before anything goes, and is taken back when all that belongs to the new log is there.
     write_begin(log._disk, log._begin_path, replace(begin, pending=True))
-    log._data.remove_from(0)
-    log._units.remove_from(0)
+    log._data.remove_all()
+    log._units.remove_all()
+    log._disk.sync_directory(log._begin_path.rpartition("/")[0])
     log.damaged = log._reset_pending = False
     log._term_starts = []
     log.first_index = log._sound_from = first_index

@@ -13,7 +13,8 @@ Promises that the code above relies on, and a modelled disk must keep:
 * After a flush that failed, nothing is known of the pages that it was to write: another flush may succeed without
   writing them (Rebello et al., "Can Applications Recover from fsync Failures?", 2020). `rewrite` makes it write.
 * `write_durably` replaces a file as a whole: after a crash at any moment the old or the new content is there.
-* A created or removed file survives a crash of the machine after `sync_directory` of its directory.
+* A file that was created, renamed, removed or discarded is so after a crash of the machine, too, once `sync_directory`
+  of its directory came behind that. Before, each name may be there or not, whatever became of the others.
 * Paths are relative to the store root, with "/"; missing parent directories are created.
 
 Methods marked "worker" may be called in a worker thread while the owner goes on using the mapping;
@@ -91,6 +92,10 @@ class MappedFile(Protocol):
 class Disk(Protocol):
     """A directory tree below one store root."""
 
+    @property
+    def discarded(self) -> bool:
+        """True if something was discarded, by this process or an earlier one, and takes up space still."""
+
     def open(self, path: str, size: int, *, create: bool, buffered: bool = False) -> MappedFile:
         """Worker. Maps the file. With `create` a missing file is made (sparse, all zero). A shorter file is
         extended with zeros to `size`; a longer one is a DiskError.
@@ -126,8 +131,20 @@ class Disk(Protocol):
     def remove(self, path: str) -> None:
         """Removes a file; a missing one is fine. Mappings of it stay valid. Raises DiskError."""
 
-    def remove_tree(self, directory: str) -> None:
-        """Removes a directory with all in it; a missing one is fine. Raises DiskError."""
+    def rename(self, path: str, new_path: str) -> None:
+        """Gives a file another name, in place of the file that has it: at any moment one of the two does.
+
+        Raises DiskError.
+        """
+
+    def discard(self, path: str) -> None:
+        """Removes a file, or a directory with all in it, in a step that is short however much that is; a missing one is
+        fine. Mappings stay valid. Raises DiskError."""
+
+    def remove_discarded(self, files_max: int, bytes_max: int) -> None:
+        """Worker. Frees the space of what was discarded, at most so many files that have so many bytes together, or one
+        that is larger. Raises DiskError; what is left can be tried again.
+        """
 
     def sync_directory(self, directory: str) -> None:
         """Worker. Makes creations and removals in the directory durable, and its own creation. Raises FlushError."""

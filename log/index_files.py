@@ -204,9 +204,9 @@ class IndexFiles:
 
     def remove_all(self) -> None:
         """Removes every file, and what is pending. Raises DiskError."""
-        for name in self._disk.list(DIRECTORY):
-            self._remove(name)
+        self._disk.discard(DIRECTORY)
         self._files.clear()
+        self._mapped.clear()
         self._tail = None
         self._keys, self._hashed, self._hashed_count = ([], [], []), [], 0
         self.end_offset = -1

@@ -44,6 +44,10 @@ _ALONE_BYTES_MAX = 256 * 1024
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 _NO_BYTES = memoryview(b"")
 _NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT))
+_NO_RENAME = _NO_SPACE | {errno.EXDEV, errno.EBUSY}
+"""A full disk may lack the space for a name more, and what is mounted stays where it is."""
+_TRASH = "trash"
+"""The directory of what was discarded: files and trees, named by numbers."""
 
 LOCKED_BYTES_MAX = 2 * 1024 * 1024 * 1024
 """Two files of the log in its usual size: what is being written, what is ready for the writer, and what was written
@@ -251,6 +255,9 @@ class MmapDisk:
             raise _failure(str(root), "creation", error) from error
         for created in missing:
             self._sync(created.parent, str(root))
+        trash = self.list(_TRASH)
+        self.discarded = bool(trash)
+        self._next_discarded = 1 + max((int(name) for name in trash if name.isdecimal()), default=0)
 
     def open(self, path: str, size: int, *, create: bool, buffered: bool = False) -> MmapFile:
         # Names are joined as text here and in `size`: a start opens a file for every queue.
@@ -354,12 +361,39 @@ class MmapDisk:
         except OSError as error:
             raise _failure(path, "removal", error) from error
 
-    def remove_tree(self, directory: str) -> None:
+    def rename(self, path: str, new_path: str) -> None:
         try:
-            with contextlib.suppress(FileNotFoundError):
-                shutil.rmtree(self._root / directory)
+            (self._root / path).replace(self._root / new_path)
         except OSError as error:
-            raise _failure(directory, "removal", error) from error
+            raise _failure(path, "renaming", error) from error
+
+    def discard(self, path: str) -> None:
+        full, trash = self._root / path, self._root / _TRASH
+        try:
+            if full.is_symlink():
+                _remove(full)
+            elif full.exists():
+                private_files.make_directories(trash)
+                full.rename(trash / str(self._next_discarded))
+                self._next_discarded += 1
+                self.discarded = True
+        except OSError as error:
+            if error.errno not in _NO_RENAME:
+                raise _failure(path, "removal", error) from error
+            try:
+                _remove(full)
+            except OSError as second:
+                raise _failure(path, "removal", second) from second
+
+    def remove_discarded(self, files_max: int, bytes_max: int) -> None:
+        # First, as the owner may discard more meanwhile.
+        self.discarded = False
+        try:
+            if not _Removal(files_max, bytes_max).is_whole(self._root / _TRASH, keep=True):
+                self.discarded = True
+        except OSError as error:
+            self.discarded = True
+            raise _failure(_TRASH, "removal", error) from error
 
     def sync_directory(self, directory: str) -> None:
         path = self._root / directory
@@ -408,3 +442,44 @@ class MmapDisk:
             return  # removed meanwhile; what was in it needs no name any more
         except OSError as error:
             raise FlushError(name, "flush of the directory", error.strerror or str(error)) from error
+
+
+def _remove(path: Path) -> None:
+    """Removes a file, or what is in a directory: a link or what is mounted may have been put there on purpose."""
+    if not path.is_dir():
+        path.unlink(missing_ok=True)
+        return
+    for inner in path.iterdir():
+        if inner.is_dir() and not inner.is_symlink():
+            shutil.rmtree(inner)
+        else:
+            inner.unlink()
+
+
+class _Removal:
+    """The removal of a part of a tree."""
+
+    def __init__(self, files_max: int, bytes_max: int) -> None:
+        self._files_left = files_max
+        self._bytes_left = bytes_max
+
+    def is_whole(self, directory: Path | str, *, keep: bool = False) -> bool:
+        """Removes a directory, or only what is in it; returns False if it had to end before that. Raises OSError."""
+        try:
+            entries = os.scandir(directory)
+        except FileNotFoundError:
+            return True
+        with entries:
+            for entry in entries:
+                if self._files_left <= 0 or self._bytes_left <= 0:
+                    return False
+                if entry.is_dir(follow_symlinks=False):
+                    if not self.is_whole(entry.path):
+                        return False
+                else:
+                    self._bytes_left -= 512 * entry.stat(follow_symlinks=False).st_blocks
+                    os.unlink(entry.path)  # noqa: PTH108
+                self._files_left -= 1
+        if not keep:
+            os.rmdir(directory)  # noqa: PTH106
+        return True

@@ -99,6 +99,12 @@ class Segments:
             self.disk.sync_directory(self.directory)
         return removed
 
+    def remove_all(self) -> None:
+        """Removes all files, in one step; durable once the directory above theirs is synced. Raises DiskError."""
+        self.disk.discard(self.directory)
+        self.starts = []
+        self.close()
+
     def close(self) -> None:
         self._mapped.clear()
         self._unsettled.clear()
@@ -112,5 +118,5 @@ class Segments:
         start = self.starts[at]
         self._mapped.pop(start, None)
         self._unsettled.pop(start, None)
-        self.disk.remove(self.path(start))
+        self.disk.discard(self.path(start))
         del self.starts[at]

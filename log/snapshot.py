@@ -25,8 +25,8 @@ class Snapshot(NamedTuple):
     data: bytes | memoryview
 
 
-def write_snapshot(disk: Disk, applied_index: int, *data: bytes | memoryview) -> None:
-    """Worker. Replaces the snapshot, whose data come in pieces, durably.
+def write_snapshot(disk: Disk, applied_index: int, *data: bytes | memoryview, path: str = PATH) -> None:
+    """Worker. Replaces the snapshot, whose data come in pieces, durably; or writes what will replace it elsewhere.
 
     Raises DiskFullError, FlushError, DiskError.
     """
@@ -34,7 +34,7 @@ def write_snapshot(disk: Disk, applied_index: int, *data: bytes | memoryview) ->
     checksum = crc32(head)
     for piece in data:
         checksum = crc32(piece, checksum)
-    disk.write_durably(PATH, head, _CHECKSUM.pack(checksum), *data)
+    disk.write_durably(path, head, _CHECKSUM.pack(checksum), *data)
 
 
 class SnapshotJob:
@@ -121,7 +121,7 @@ class SnapshotFile:
 
     def job(self, applied_index: int, data: Sequence[bytes | memoryview]) -> SnapshotJob:
         """Returns the job that replaces the snapshot, whose data come in pieces; one at a time is out, and no
-        `Store.reset` comes before it is back: it would put the older snapshot in the place of the leader's.
+        `Store.swap` comes before it is back: it would put the older snapshot in the place of the leader's.
         """
         return SnapshotJob(self._disk, applied_index, data)
 
@@ -129,6 +129,10 @@ class SnapshotFile:
         """Takes back a job whose `run` raised nothing."""
         if job.refused is None:
             self.applied_index = job.applied_index
+
+    def replaced(self, applied_index: int) -> None:
+        """Another one has taken its place on the disk. No job may be out."""
+        self.applied_index = applied_index
 
     def scrub(self) -> SnapshotScrub:
         """Returns the check of the snapshot on the disk, for a worker to run."""

@@ -5,6 +5,7 @@
     <root>/index/          key to offset              } and again whenever they are missing or damaged
     <root>/timer/          timed messages by time, made from their queue at each start
     <root>/snapshot        replicated metadata, covering the log up to its applied index
+    <root>/incoming/       what a snapshot from the leader will put in the place of others, while it is written
     <root>/format          which releases can read all this (`log.store_format`)
     <root>/recovery-notes-<epoch>, checkpoint, abort, lock    see `log.checkpoint`
 
@@ -34,11 +35,14 @@ from log.entry_recovery import LogBegin, LogRecovery, RecoveryKind, read_begin
 from log.errors import DamagedLogError, DamagedStateError, OutOfRangeError, RecordError
 from log.expired_files import DataFile, RetentionPolicy, files_to_delete, may_delete
 from log.hard_state import HardStateFile
+from log.incoming import DIRECTORY as INCOMING_DIRECTORY
+from log.incoming import Incoming
 from log.index_files import DIRECTORY as INDEX_DIRECTORY
 from log.index_files import IndexFiles
 from log.layout import HEADER_BYTES
 from log.options import StoreOptions
 from log.record import is_message_at, peek
+from log.removal import RemovalJob
 from log.snapshot import Snapshot, SnapshotFile
 from log.store_format import FIRST_FORMAT, check_format, write_format
 from log.timer_index import TimerIndex
@@ -153,6 +157,7 @@ class Store:
             path = f"{options.dledger_directory}/currterm"
             raise DamagedStateError(path, 0, "it is missing although the log has entries")
         store.snapshot.read()
+        store.discard_incoming()  # the node stopped before it was taken
         if not disk.exists(ABORT):
             disk.write_durably(ABORT, b"open\n")
         rebuilt, index_from = store._recover_derived(notes, clean_stop, wall_ms, damage)
@@ -282,36 +287,68 @@ class Store:
         first_index: int,
         position: int,
         base_term: int,
-        queues: Mapping[tuple[str, int], int] | EmptyQueues,
+        queues: Mapping[tuple[str, int], int],
         snapshot: Snapshot,
     ) -> None:
-        """Replaces all that is here by a snapshot from the leader.
+        """Replaces all that is here by a snapshot, in one call: for a start. A node that runs takes `incoming`, and
+        `swap`.
 
         The log goes on with `first_index` at `position`; queues are empty and begin where `queues` says, or at
-        their first record. Where there may be many, the caller makes them beforehand (`ConsumeQueues.empty`).
+        their first record.
 
         Raises DiskError, FlushError: stop the node. A start that finds a reset half done reports
         `needs_snapshot`: nothing can be appended until `reset` was repeated.
         """
-        self.checkpoints.forget()
-        if not isinstance(queues, EmptyQueues):
-            ends, queues = queues, self.queues.empty()
-            queues.add(ends.items())
-        empty = queues
+        empty = self.queues.empty()
+        empty.add(queues.items())
+        incoming = self.incoming(first_index, empty, snapshot)
+        incoming.run()
+        if incoming.refused is not None:
+            raise incoming.refused
+        self.swap(incoming, position, base_term)
+        self.discard_incoming()
+
+    def incoming(self, first_index: int, queues: EmptyQueues, snapshot: Snapshot) -> Incoming:
+        """Returns what `swap` takes, once a worker has run it: a snapshot from the leader, behind which the log goes on
+        with `first_index`.
+
+        What was run and is not taken is given up (`discard_incoming`) before there is another one.
+        """
+        return Incoming(self._disk, self.options, first_index, queues, snapshot)
+
+    def discard_incoming(self) -> None:
+        """Gives up what was written for a swap, and was not taken. Raises DiskError."""
+        self._disk.discard(INCOMING_DIRECTORY)
+
+    def swap(self, incoming: Incoming, position: int, base_term: int) -> None:
+        """Replaces all that is here as `reset` does, and raises as that does, by a few steps of the disk however much
+        is replaced. No `SnapshotFile.job` may be out.
+        """
+        end_index = incoming.first_index - 1
 
         def install() -> None:
             # The log is empty and noted as pending: a crash before the end of this is repaired by another reset.
-            self.snapshot.write(*snapshot)
             self.queues.remove_all()
             self.index.remove_all()
             self.timers.clear()
             self._dispatcher.forget_topics()
-            self.queues.replace(empty)
-            self.dispatched_index = self._dispatcher.built_index = first_index - 1
-            self.checkpoints.write_first(first_index - 1, empty.notes)
+            self.queues.replace(incoming.queues)
+            self.dispatched_index = self._dispatcher.built_index = end_index
+            incoming.put_in_place(self.log.epoch)
+            self.snapshot.replaced(incoming.snapshot.applied_index)
+            self.checkpoints.begin_anew(end_index)
             remove_other_notes(self._disk, self.log.epoch)
 
-        cuts.reset(self.log, first_index, position, base_term, install)
+        cuts.reset(self.log, incoming.first_index, position, base_term, install)
+
+    @property
+    def has_discarded(self) -> bool:
+        """True while something that was removed takes up space."""
+        return self._disk.discarded
+
+    def removal_job(self, files_max: int, bytes_max: int) -> RemovalJob:
+        """Returns a job that frees the space of so many files, and bytes, of what was removed."""
+        return RemovalJob(self._disk, files_max, bytes_max)
 
     def cut_damage(self) -> None:
         """Gives up the log behind a damaged place (see `LogRecovery`), for the group to send it again.

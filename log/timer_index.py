@@ -145,7 +145,7 @@ class TimerIndex:
         self._tail_offsets: _Integers = np.empty(0, np.int64)
         self._tail_limit = self.run_units
         self.end = 0
-        self._disk.remove_tree(DIRECTORY)
+        self._disk.discard(DIRECTORY)
 
     @property
     def queue(self) -> ConsumeQueue | None:

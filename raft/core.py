@@ -555,7 +555,7 @@ class Raft:
         if self._leader is not None:
             self._leader.end_grant()
 
-    def propose(self, count: int, now: int, *, granted: bool = False) -> int:
+    def propose(self, count: int, *, granted: bool = False) -> int:
         """Adds `count` entries of the current term to the log and returns the first one's index.
 
         The caller writes them; `replicate` sends them. What was `granted` is not refused any more. Raises NotLeader,
@@ -572,7 +572,7 @@ class Raft:
         else:
             self._follower.acknowledge()
 
-    def read_index(self, token: object, now: int) -> None:
+    def read_index(self, token: object) -> None:
         """Asks for an index at which a read is linearizable; the effect ReadReady or ReadLost answers.
 
         Raises NotLeader.
@@ -600,7 +600,7 @@ class Raft:
         if self._leader is not None:
             self._leader.snapshot_sent(target, now)
 
-    def snapshot_failed(self, target: str, now: int) -> None:
+    def snapshot_failed(self, target: str) -> None:
         """The snapshot of a SnapshotNeeded could not be made or sent."""
         if self._leader is not None:
             self._leader.snapshot_failed(target)

@@ -1,6 +1,7 @@
 """Options of the whole test suite, and what a failed test of it shows of the processes that it started."""
 
 import gc
+import os
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tests.evidence import log_ends
 settings.register_profile(
     "trivet", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+settings.register_profile("between edits", settings.get_profile("trivet"), max_examples=20)
 settings.load_profile("trivet")
 
 
@@ -53,8 +55,20 @@ def rank(nodeid: str) -> int:
     return len(ROOMS_TOGETHER) + len(TESTS_APART)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Every other process imports the files from the last to the first: what two compile anew they share so."""
+    report = yield
+    backwards = os.environ.get("PYTEST_XDIST_WORKER", "gw0")[-1] in "13579"
+    if backwards and isinstance(collector, pytest.Directory):
+        report.result = report.result[::-1]
+    return report
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: rank(item.nodeid))
+    items.sort(key=lambda item: (rank(item.nodeid), item.nodeid.split("::")[0]))  # the same in all processes
 
 
 @pytest.hookimpl(wrapper=True)

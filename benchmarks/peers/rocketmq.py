@@ -161,12 +161,12 @@ class _RocketmqSystem:
 
 
 def _dledger(folder: Path) -> Cluster:
-    return ReferenceCluster(folder, 3, _REFERENCE, heap_mib=HEAP_MIB)
+    return ReferenceCluster(folder, 3, _REFERENCE, heap_mib=HEAP_MIB, lasting=True)
 
 
 def _master_slave(folder: Path) -> Cluster:
     settings = {**_REFERENCE, "brokerRole": "SYNC_MASTER", "flushDiskType": "SYNC_FLUSH"}
-    return ReferenceCluster(folder, 1, settings, heap_mib=HEAP_MIB, slaves=1)
+    return ReferenceCluster(folder, 1, settings, heap_mib=HEAP_MIB, slaves=1, lasting=True)
 
 
 _RELEASE = f"Trivet {THIS_RELEASE.name}, lean client"

@@ -193,7 +193,7 @@ class BatchAppends:
                 entry_log.append_range(entries)
         end = int(positions[-1] + sizes[-1]) + HEADER_BYTES
         assert entry_log.end_position == end, "the records are where they say"
-        self._raft.propose(len(sizes), self._time.now_ns, granted=True)
+        self._raft.propose(len(sizes), granted=True)
         self._uncommitted.add_messages(
             key,
             first_offset + len(sizes),

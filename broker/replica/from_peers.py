@@ -4,10 +4,12 @@ Raft never sees bytes, and believes what a message says of them. So they are che
 kept here until its effects are carried out: one of them may be that they are written.
 
 A snapshot may have a hundred thousand rows. It is read in steps, one a turn, and its state and its queues are made
-beside those that are there, which it replaces at once. If the node ends before that, it was as if lost on the way.
+beside those that are there; then a worker writes the files that it brings (log/incoming.py). Raft hears of it when they
+are durable, and it replaces all at once. If the node ends before that, it was as if lost on the way.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 import structlog
@@ -30,6 +32,7 @@ from log.consume_queues import EmptyQueues
 from log.entry_range import EntryRange
 from log.entry_room import make_room_for_range
 from log.errors import DamagedRangeError, DiskFullError
+from log.incoming import Incoming
 from log.layout import HEADER_BYTES
 from log.record import SMALLEST_RECORD_BYTES, stored_at
 from log.snapshot import Snapshot
@@ -50,9 +53,8 @@ class ReadSnapshot(NamedTuple):
     """A snapshot that a leader has sent, with all that was made of it."""
 
     frame: RaftFrame
-    data: Snapshot
     state: StateSnapshot
-    queues: EmptyQueues
+    incoming: Incoming
 
 
 class FromPeers:
@@ -95,8 +97,8 @@ class FromPeers:
         """The same for a snapshot."""
         self._being_read: tuple[str, int, Callable[[], None]] | None = None
         """Who has sent the snapshot that is being read, in which term, and what gives it up."""
-        self._read: ReadSnapshot | None = None
-        """The snapshot that is whole, while the message that brought it is taken."""
+        self._written: ReadSnapshot | None = None
+        """The snapshot that is whole, and on the disk, while the message that brought it is taken."""
         self._broken: tuple[str, BrokenPeerError] | None = None
         """Who has sent a snapshot that was read in later turns, and what is wrong with it: he hears of it with his next
         message."""
@@ -132,12 +134,10 @@ class FromPeers:
         elif isinstance(message, SnapshotRequest):
             if message.contradicts_itself:
                 raise BrokenPeerError(f"it contradicts itself: {message}")
-            if self._upkeep.snapshot_is_out:
-                return False  # this node's own would replace it on the disk; as if lost, it comes again
             if message.term >= self._raft.term:  # raft refuses any other, whatever is in it
-                if self._read is None or self._read.frame is not frame:
+                if self._written is None or self._written.frame is not frame:
                     return self._begin_to_read(frame, message)
-                snapshot = self._read
+                snapshot = self._written
         raft, disk_space = self._raft, self._disk_space
         # A write that raft asks for must not fail: a node without room for it does not hear of the message.
         if raft.may_note(message) and not disk_space.is_there(now_ns):
@@ -164,7 +164,10 @@ class FromPeers:
         return wants_turn
 
     def _begin_to_read(self, frame: RaftFrame, message: SnapshotRequest) -> bool:
-        """Reads a snapshot, in this turn and those that follow, and takes the message then; returns as `received`."""
+        """Reads a snapshot, in this turn and those that follow, has it written, and takes the message then; returns as
+        `received`."""
+        if self._upkeep.writes_snapshot:
+            return False  # one is on its way to the disk, and is not called back; as if lost, this one comes again
         if self._being_read is not None:
             source, term, give_up = self._being_read
             if (source, term) == (message.source, message.term):
@@ -172,7 +175,7 @@ class FromPeers:
             give_up()
         self._being_read = None
         give_up_reading = self._reading.begin(
-            self._reading_of(frame), lambda read, _: self._was_read(frame, read)
+            self._reading_of(frame, message.first_index), lambda read, _: self._was_read(message, read)
         )
         if give_up_reading is not None:
             self._being_read = message.source, message.term, give_up_reading
@@ -185,13 +188,14 @@ class FromPeers:
             self._broken = None
             raise error
 
-    def _reading_of(self, frame: RaftFrame) -> Read[ReadSnapshot | BrokenPeerError]:
+    def _reading_of(self, frame: RaftFrame, first_index: int) -> Read[ReadSnapshot | BrokenPeerError]:
         try:
             state = yield from state_read(memoryview(frame.body), self._rows_at_once)
             queues = yield from self._empty_queues(state.queue_ends)
         except Exception as error:  # whatever its parts raise for bytes that are none of this state
             return BrokenPeerError(f"a snapshot that cannot be read: {type(error).__name__}: {error}")
-        return ReadSnapshot(frame, Snapshot(frame.applied_index, memoryview(frame.body)), state, queues)
+        snapshot = Snapshot(frame.applied_index, memoryview(frame.body))
+        return ReadSnapshot(frame, state, self._store.incoming(first_index, queues, snapshot))
 
     def _empty_queues(self, ends: dict[tuple[str, int], int]) -> Read[EmptyQueues]:
         """Makes the queues of a snapshot, which begin where those of the leader end."""
@@ -202,17 +206,21 @@ class FromPeers:
                 yield
         return queues
 
-    def _was_read(self, frame: RaftFrame, read: ReadSnapshot | BrokenPeerError) -> None:
+    def _was_read(self, message: SnapshotRequest, read: ReadSnapshot | BrokenPeerError) -> None:
         self._being_read = None
+        if isinstance(read, BrokenPeerError):
+            self._broken = message.source, read
+        else:
+            self._upkeep.write_incoming(read.incoming, partial(self._was_written, read))
+
+    def _was_written(self, read: ReadSnapshot) -> None:
+        self._written = read
         try:
-            if isinstance(read, BrokenPeerError):
-                raise read
-            self._read = read
-            self.received(frame, self._time.now_ns, self._time.wall_ms)
+            self.received(read.frame, self._time.now_ns, self._time.wall_ms)
         except BrokenPeerError as error:
-            self._broken = frame.message.source, error
+            self._broken = read.frame.message.source, error
         finally:
-            self._read = None
+            self._written = None
 
     def write_entries(self, effect: AcceptEntries) -> None:
         """Writes the entries that raft has accepted. Raises `log.errors.DiskError`."""

@@ -1,7 +1,8 @@
-"""The work that a replica gives to threads: flushes, files made ready, checkpoints, snapshots, cold bytes brought into
-memory, old files read for damage, and what was put back in its place made durable.
+"""The work that a replica gives to threads: flushes, files made ready, checkpoints, snapshots (a leader's, too), cold
+bytes brought into memory, old files read for damage, what was put back in its place made durable, and the space of
+removed files freed.
 
-Each of the seven is out at most once at a time. The code that runs a node takes jobs from `Jobs` and calls `Job.run` in
+Each of the eight is out at most once at a time. The code that runs a node takes jobs from `Jobs` and calls `Job.run` in
 a thread (or pretends to, as the simulator does) while the node goes on. Then it calls `Jobs.done`, in the node's own
 thread and behind `Node.begin`.
 """
@@ -16,6 +17,8 @@ from broker.requests.deadline import NEVER
 from broker.statistics.histogram import Histogram
 from log.checkpoint import CheckpointJob
 from log.cold_reads import LoadJob
+from log.incoming import Incoming
+from log.removal import RemovalJob
 from log.snapshot import SnapshotJob
 from log.tail import PrepareJob
 
@@ -30,8 +33,8 @@ class Job(NamedTuple):
     done: Callable[[], None]
     """Takes the result over, in the node's own thread; `Jobs.done` calls it."""
     failure_stops_node: bool
-    """False for files made ready, which the writer makes itself then, with its own error. After the failure of any
-    other nobody knows what the disk holds."""
+    """False for files made ready, which the writer makes itself then, with its own error, and for the removal of files.
+    After the failure of any other nobody knows what the disk holds."""
     wants_turn: bool
     """True if somebody waits for what `done` makes possible. The other jobs give no reason for a turn: a preparation
     that fails is wanted again in every turn, and must not bring about the next one itself."""
@@ -90,8 +93,12 @@ class Jobs:
             upkeep_due_ns = upkeep.due_ns()
             if checkpoint is not None:
                 jobs.append(self._checkpoint(checkpoint))
+        if now_ns >= upkeep.incoming_due_ns():
+            jobs.append(self._incoming(upkeep.incoming_job()))
         if now_ns >= upkeep.snapshot_due_ns():
             jobs.append(self._snapshot(upkeep.snapshot_job()))
+        if now_ns >= upkeep.removal_due_ns():
+            jobs.append(self._removal(upkeep.removal_job()))
         if replica.loads.wanted and (load := replica.loads.job()) is not None:
             jobs.append(self._load(load))
         scrubbing, repairs = replica.scrubbing, replica.repairs
@@ -100,7 +107,12 @@ class Jobs:
         if repairs.wants_flush and (repair := repairs.job()) is not None:
             jobs.append(self._repair(repair))
         self.due_ns = min(
-            replica.durability.due_ns(), upkeep_due_ns, upkeep.snapshot_due_ns(), scrubbing.wakes_ns
+            replica.durability.due_ns(),
+            upkeep_due_ns,
+            upkeep.snapshot_due_ns(),
+            upkeep.incoming_due_ns(),
+            upkeep.removal_due_ns(),
+            scrubbing.wakes_ns,
         )
         self.out += len(jobs)
         return jobs
@@ -137,6 +149,27 @@ class Jobs:
             failure_stops_node=True,
             wants_turn=False,
             before_ns=replica.upkeep.encoded_ns,
+        )
+
+    def _incoming(self, job: Incoming) -> Job:
+        replica = self._replica
+        return self._timed(
+            self._timings.snapshot,
+            "snapshot of the leader",
+            job.run,
+            lambda: replica.upkeep.incoming_saved(job, replica.time.now_ns),
+            failure_stops_node=True,
+            wants_turn=True,
+        )
+
+    def _removal(self, job: RemovalJob) -> Job:
+        replica = self._replica
+        return Job(
+            "removal",
+            job.run,
+            lambda: replica.upkeep.removed(job, replica.time.now_ns),
+            failure_stops_node=False,
+            wants_turn=False,
         )
 
     def _load(self, job: LoadJob) -> Job:

@@ -218,7 +218,7 @@ class Leadership:
             index = entry_log.append(self._raft.term, record)
             self._timings.append.observe(self._timings.stopwatch() - began_ns)
             self.has_timed_append = True
-        self._raft.propose(1, time.now_ns)
+        self._raft.propose(1)
         self.uncommitted.add_messages(
             key, queue_offset + 1, index, size, waiter, told_at_commit=told_at_commit
         )
@@ -243,7 +243,7 @@ class Leadership:
         for topic in gone:
             # Wherever it is applied, the queues are gone then: what comes behind it in the log begins them anew.
             self.uncommitted.forget_queues(topic)
-        self._raft.propose(1, self._time.now_ns)
+        self._raft.propose(1)
         self.uncommitted.wait_for_command(index, waiter)
 
     def append_internal(self, tag: bytes, body: bytes) -> int:

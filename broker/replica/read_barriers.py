@@ -54,7 +54,7 @@ class ReadBarriers:
         """Adds a barrier to the next round."""
         self.wanted.append(barrier)
 
-    def begin_round(self, raft: Raft, now_ns: int) -> None:
+    def begin_round(self, raft: Raft) -> None:
         """Begins a round for all that are wanted; raft answers with its token, maybe at once.
 
         Raises `raft.errors.NotLeader`.
@@ -62,7 +62,7 @@ class ReadBarriers:
         token = self._next_token
         self._next_token += 1
         self._confirming[token], self.wanted = self.wanted, []
-        raft.read_index(token, now_ns)
+        raft.read_index(token)
 
     def confirmed(self, effect: ReadReady) -> None:
         """A majority has answered a round: its barriers are passed when that index is applied."""

@@ -301,7 +301,7 @@ class Replica:
         while True:
             # Replicate. What is in the log counts as held here, and is in the trace, before anybody hears of it.
             if reads.wanted:
-                reads.begin_round(raft, now_ns)
+                reads.begin_round(raft)
             last_index = entry_log.last_index
             if not durability.sync and durability.written_index != last_index:
                 durability.acknowledge_written(now_ns)
@@ -447,16 +447,17 @@ class Replica:
 
     def _reset_log(self, effect: fx.ResetLog) -> None:
         """Has the log and the state begin anew from the leader's."""
-        frame, snapshot, state, queues = self.from_peers.snapshot
+        frame, state, incoming = self.from_peers.snapshot
         gone = [*self.applied.metadata.parts(), *self.store.queues.parts()]
         self.membership.merge(state.addresses)
         # The snapshot's members are saved before the reset, so that a crash in between cannot leave the new log with
         # the members of long ago. Their index is -1: the old log may be shorter than their entry's index, or be cut.
         self.membership.save([(-1, effect.configuration)])
         self.upkeep.waiting_snapshot = None
-        self.store.reset(effect.first_index, frame.position, effect.base_term, queues, snapshot)
+        assert incoming.first_index == effect.first_index, "raft begins anew where the message says"
+        self.store.swap(incoming, frame.position, effect.base_term)
         self.durability.cut()
-        self.applied.reset(state, snapshot.applied_index, effect.first_index, self.time.now_ns)
+        self.applied.reset(state, incoming.snapshot.applied_index, effect.first_index, self.time.now_ns)
         self.committed.index = effect.first_index - 1
         self.members.save()
         self._trace.reset(self.time.now_ns, effect.first_index)

@@ -91,7 +91,7 @@ class ToPeers:
         message = effect.message
         link = self._links.get(message.target)
         if link is None:
-            self._raft.snapshot_failed(message.target, self._time.now_ns)
+            self._raft.snapshot_failed(message.target)
             return
         applied = self._applied
         frame = RaftFrame(message, self._log.first_position, applied.reflected_index)
@@ -111,13 +111,13 @@ class ToPeers:
         link = self._links.get(message.target)
         leads = raft.role is Role.LEADER and raft.term == message.term
         if link is None or not leads or message.first_index != self._log.first_index:
-            raft.snapshot_failed(message.target, now_ns)
+            raft.snapshot_failed(message.target)
             return
         try:
             buffers = peer_protocol.encode_snapshot(frame, state)
         except peer_protocol.PeerProtocolError as error:
             log.warning("snapshot not sent", target=message.target, reason=str(error))
-            raft.snapshot_failed(message.target, now_ns)
+            raft.snapshot_failed(message.target)
             return
         link.send(*buffers)
         # A long one is on its way for a while, and is not to be sent again meanwhile.

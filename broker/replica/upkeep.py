@@ -1,16 +1,17 @@
-"""A replica's work beside the path of a message: it makes its next start short.
-
-Nobody waits for either, and both are written by worker threads:
+"""A replica's work beside the path of a message, done by worker threads. Most of it makes its next start short.
 
 - checkpoints: queues and index files flushed and noted every few seconds, so that a start has little to build again;
+- the snapshot of a leader whose log begins behind the end of this one, with what else will replace this store's files;
+- the space of files that were removed, freed in steps;
 - snapshots of the applied state, behind which the log's head may be deleted. One is kept here until all entries that it
   reflects are durable: it must hold nothing that a power failure could still take. Suppose that it did, and that a
   majority lost those entries. The group would then put others in their place, and this node would take the commands in
   them for applied, although it has applied those of the lost ones.
 
-If there is no space for them they wait for it: that is no reason to stop.
+If there is no space for them they wait for it: that is no reason to stop. A leader sends its snapshot again.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -21,6 +22,8 @@ from broker.requests.deadline import NEVER
 from broker.state.release import Release
 from log.checkpoint import CheckpointJob
 from log.errors import DiskFullError
+from log.incoming import Incoming
+from log.removal import RemovalJob
 from log.snapshot import SnapshotJob
 from log.store import Store
 from raft.core import Raft
@@ -30,6 +33,15 @@ log = structlog.get_logger("trivet.replica")
 CHECKPOINT_INTERVAL_NS: Final = 3_000_000_000
 """The time from one checkpoint of queues and index files to the next."""
 
+REMOVED_FILES: Final = 1_024
+"""Files whose space one job frees: some ten milliseconds."""
+REMOVED_BYTES: Final = 256 << 20
+"""Or so many bytes, or the file that is larger: flushes may have to wait for the file system that long."""
+REMOVAL_PAUSE_NS: Final = 20_000_000
+"""The time from one such job to the next, which begins in a turn that others have wanted."""
+REMOVAL_FAILED_NS: Final = 60_000_000_000
+"""The same behind one that has failed."""
+
 
 class Upkeep:
     """Checkpoints and snapshots of one replica."""
@@ -37,9 +49,12 @@ class Upkeep:
     __slots__ = (
         "_checkpoint_due_ns",
         "_disk_space",
+        "_incoming",
+        "_incoming_written",
         "_no_space_until_ns",
         "_raft",
         "_release",
+        "_removal_due_ns",
         "_store",
         "checkpointed_index",
         "encoded_ns",
@@ -62,7 +77,12 @@ class Upkeep:
         self.encoded_ns = 0
         """The time that it took to encode `waiting_snapshot`."""
         self.snapshot_is_out = False
-        """The job that writes `waiting_snapshot` has not come back."""
+        """The job that writes `waiting_snapshot`, or a leader's, has not come back."""
+        self._incoming: Incoming | None = None
+        """A leader's snapshot that waits to be written."""
+        self._incoming_written: Callable[[], None] = lambda: None
+        """To be called when it is."""
+        self._removal_due_ns = 0
         self._no_space_until_ns = 0
 
     def due_ns(self) -> int:
@@ -103,8 +123,11 @@ class Upkeep:
         self.encoded_ns = took_ns
 
     def snapshot_due_ns(self) -> int:
-        """Returns when `snapshot_job` is to be asked again; NEVER if a flush must come first, or the job come back."""
-        if self.waiting_snapshot is None or self.snapshot_is_out:
+        """Returns when `snapshot_job` is to be asked again; NEVER if a flush must come first, or the job come back.
+
+        A leader's goes first: where it is taken, this node's own is of no use any more.
+        """
+        if self.waiting_snapshot is None or self.snapshot_is_out or self._incoming is not None:
             return NEVER
         is_durable = self.waiting_snapshot[0] <= self._store.log.durable_index
         return self._no_space_until_ns if is_durable else NEVER
@@ -127,6 +150,62 @@ class Upkeep:
             self.waiting_snapshot = None
         else:
             self._lacks_space("snapshot", job.refused, now_ns)
+
+    def write_incoming(self, incoming: Incoming, written: Callable[[], None]) -> None:
+        """Has a leader's snapshot written. `written` is called when it is, and not at all if there is no space for it.
+
+        None of this node's own snapshots is on its way to the disk at that time: it would come behind the leader's.
+        """
+        assert self._incoming is None, "one is taken at a time"
+        self._incoming = incoming
+        self._incoming_written = written
+
+    @property
+    def writes_snapshot(self) -> bool:
+        """True while a snapshot is on its way to the disk, or a leader's waits for that."""
+        return self.snapshot_is_out or self._incoming is not None
+
+    def incoming_due_ns(self) -> int:
+        """Returns when `incoming_job` is to be asked for; NEVER if none waits, or one of these jobs is out."""
+        return NEVER if self._incoming is None or self.snapshot_is_out else self._no_space_until_ns
+
+    def incoming_job(self) -> Incoming:
+        """Returns the job that writes a leader's snapshot; to be asked from `incoming_due_ns` on.
+
+        A worker thread runs it, and `incoming_saved` takes it back.
+        """
+        assert self._incoming is not None, "one waits when it is due"
+        self.snapshot_is_out = True
+        return self._incoming
+
+    def incoming_saved(self, job: Incoming, now_ns: int) -> None:
+        """The job has run without an error."""
+        self.snapshot_is_out = False
+        self._incoming = None
+        if job.refused is None:
+            self._incoming_written()
+        else:
+            self._lacks_space("snapshot of the leader", job.refused, now_ns)
+        self._store.discard_incoming()
+
+    def removal_due_ns(self) -> int:
+        """Returns when `removal_job` is to be asked for; NEVER if nothing is to be removed, or the job is out."""
+        return self._removal_due_ns if self._store.has_discarded else NEVER
+
+    def removal_job(self) -> RemovalJob:
+        """Returns a job that frees some of the space of what was removed; to be asked from `removal_due_ns` on.
+
+        A worker thread runs it, and `removed` takes it back.
+        """
+        self._removal_due_ns = NEVER
+        return self._store.removal_job(REMOVED_FILES, REMOVED_BYTES)
+
+    def removed(self, job: RemovalJob, now_ns: int) -> None:
+        """The job has run."""
+        self._removal_due_ns = now_ns + REMOVAL_PAUSE_NS
+        if job.failure is not None:
+            self._removal_due_ns = now_ns + REMOVAL_FAILED_NS
+            log.warning("removed files still take up space", error=str(job.failure))
 
     def write_waiting_snapshot(self, now_ns: int) -> None:
         """Writes `waiting_snapshot` in this call, for a stop, if all that it reflects is durable and there is space.
@@ -158,7 +237,7 @@ class Upkeep:
 
         A job that is still out has failed.
         """
-        self.waiting_snapshot = None
+        self.waiting_snapshot = self._incoming = None
         self.snapshot_is_out = False
         self._no_space_until_ns = 0
 

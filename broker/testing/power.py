@@ -106,11 +106,16 @@ class Power:
             self._names[path] = self._synced[path] = _Image.whole(content)
 
     def removed(self, is_meant: Callable[[str], bool]) -> None:
-        """Note that the files with these names were removed: durably once their directory, or the one above a removed
-        tree, is synced."""
+        """Note that the files with these names were removed: durably once their directory, or the one above a
+        discarded tree, is synced."""
         with self._lock:
             for path in [path for path in self._names if is_meant(path)]:
                 del self._names[path]
+
+    def renamed(self, path: str, new_path: str) -> None:
+        """Note that a file has another name: durably once the directories of both are synced."""
+        with self._lock:
+            self._names[new_path] = self._names.pop(path)
 
     def synced(self, directory: str) -> None:
         """Note that the names in a directory are durable, and that directories are gone which were removed there."""
@@ -168,9 +173,13 @@ class PoweredDisk(MmapDisk):
         super().remove(path)
         self._power.removed(lambda name: name == path)
 
-    def remove_tree(self, directory: str) -> None:
-        super().remove_tree(directory)
-        self._power.removed(lambda name: name.startswith(f"{directory}/"))
+    def rename(self, path: str, new_path: str) -> None:
+        super().rename(path, new_path)
+        self._power.renamed(path, new_path)
+
+    def discard(self, path: str) -> None:
+        super().discard(path)
+        self._power.removed(lambda name: name == path or name.startswith(f"{path}/"))
 
     def sync_directory(self, directory: str) -> None:
         super().sync_directory(directory)

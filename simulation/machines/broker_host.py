@@ -539,7 +539,10 @@ class BrokerProcess:
         except DiskError as error:
             failure = error
         delay = host.disk_delay_ns
-        if job.what != "snapshot":  # nobody waits for one: it draws nothing, and seeds stay as they are
+        if job.what not in {
+            "snapshot",
+            "removal",
+        }:  # nobody waits: they draw nothing, and seeds stay as they are
             delay = draw_range(host.random, delay // 2, 2 * delay)
         if host.disk_slowed is not None:
             host.disk_slowed()

@@ -158,6 +158,8 @@ class SimulatedDisk:
         self._names: dict[str, _Inode] = {}
         self._durable_names: dict[str, _Inode] = {}
         self._removed_trees: list[str] = []
+        self._discarded_files = 0
+        """How many take up space; what is in them nobody can read any more."""
         self._job: list[tuple[_Inode, int, bytes]] | None = None
         self._jobs_under_way: list[list[tuple[_Inode, int, bytes]]] = []
         self._countdown = 0
@@ -281,6 +283,7 @@ class SimulatedDisk:
         self._names.clear()
         self._durable_names.clear()
         self._removed_trees.clear()
+        self._discarded_files = 0
         self._jobs_under_way.clear()
 
     def rot(self, prefix: str) -> str | None:
@@ -549,11 +552,27 @@ class SimulatedDisk:
         """See `log.disk.Disk.remove`."""
         self._names.pop(path, None)
 
-    def remove_tree(self, directory: str) -> None:
-        """See `log.disk.Disk.remove_tree`."""
-        for path in [path for path in self._names if path.startswith(f"{directory}/")]:
-            del self._names[path]
-        self._removed_trees.append(directory)
+    def rename(self, path: str, new_path: str) -> None:
+        """See `log.disk.Disk.rename`."""
+        if path not in self._names:
+            raise DiskError(path, "renaming", "no such file")
+        self._names[new_path] = self._names.pop(path)
+
+    def discard(self, path: str) -> None:
+        """See `log.disk.Disk.discard`."""
+        for name in [name for name in self._names if name == path or name.startswith(f"{path}/")]:
+            del self._names[name]
+            self._discarded_files += 1
+        self._removed_trees.append(path)
+
+    @property
+    def discarded(self) -> bool:
+        """See `log.disk.Disk.discarded`."""
+        return self._discarded_files > 0
+
+    def remove_discarded(self, files_max: int, bytes_max: int) -> None:
+        """See `log.disk.Disk.remove_discarded`."""
+        self._discarded_files = max(0, self._discarded_files - files_max)
 
     def sync_directory(self, directory: str) -> None:
         """See `log.disk.Disk.sync_directory`."""

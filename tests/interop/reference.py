@@ -54,7 +54,8 @@ class ReferenceCluster:
     """A reference name server with one group: ``replicas`` 1 is a plain master, 3 a DLedger group.
 
     A plain master may have `slaves`, which replicate it and never take its place; they are no `nodes`. `options` are
-    for the virtual machines of all, `broker_options` for the brokers'; what `folder/conf` has already stays.
+    for the virtual machines of all, `broker_options` for the brokers'; what `folder/conf` has already stays. In the
+    seconds of a test Java's second compiler gains nothing: only with `lasting` it is used.
     """
 
     def __init__(
@@ -68,12 +69,13 @@ class ReferenceCluster:
         slaves: int = 0,
         options: Sequence[str] = (),
         broker_options: Sequence[str] = (),
+        lasting: bool = False,
     ) -> None:
         self.kind = "reference" if replicas > 1 else "reference-single"
         self._folder = folder
         self._replicas = replicas
         self._slaves = slaves
-        self._options = options
+        self._options = options if lasting else ("-XX:TieredStopAtLevel=1", *options)
         self._broker_options = broker_options
         self._settings = settings or {}
         self._heap_mib = heap_mib
@@ -200,7 +202,7 @@ def main() -> None:
 
     replicas = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     with tempfile.TemporaryDirectory() as folder:
-        cluster = ReferenceCluster(Path(folder), replicas)
+        cluster = ReferenceCluster(Path(folder), replicas, lasting=True)
         try:
             leader = cluster.leader()
             nodes = [

@@ -179,6 +179,8 @@ def check_with_rocketmqs_store(version: str, root: Path, records: list[PlainReco
     argv = [
         java(),
         "-Xmx384m",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
         *JAVA_OPENS,
         f"-Duser.home={tmp_path}",
         "-cp",

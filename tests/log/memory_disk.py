@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable
+from copy import copy
 
 from log.disk import DiskUsage
 from log.errors import DiskError, DiskFullError, FlushError, StoreLockedError
@@ -89,6 +90,8 @@ class MemoryDisk:
         self.free_pages: int | None = None
         self.locked = False
         self.prepares = 0
+        self.discarded_files = 0
+        """How many take up space; nobody asks what was in them."""
         self.total_bytes = 1 << 40
         self.free_bytes = 1 << 39
 
@@ -99,6 +102,7 @@ class MemoryDisk:
         """Returns the disk after a power failure. `keep(path, page)` says which unflushed pages arrived; it is asked
         with `NAME` for a file whose creation or removal was not made durable."""
         after = MemoryDisk()
+        after.discarded_files = self.discarded_files
         for path in sorted(self.files.keys() | self._removed.keys()):
             file = self.files.get(path)
             if (file is None or not file.named) and not keep(path, NAME):
@@ -178,10 +182,29 @@ class MemoryDisk:
         if file is not None and file.named:
             self._removed[path] = file
 
-    def remove_tree(self, directory: str) -> None:
-        for path in [path for path in self.files if path.startswith(directory + "/")]:
-            self.remove(path)
-        self._removed_trees.append(directory)
+    def rename(self, path: str, new_path: str) -> None:
+        if path not in self.files:
+            raise DiskError(path, "renaming", "no such file")
+        file = self.files[path]
+        self.remove(path)
+        replaced = self.files.pop(new_path, None)
+        if replaced is not None and replaced.named:
+            self._removed[new_path] = replaced
+        self.files[new_path] = renamed = copy(file)  # the same bytes
+        renamed.named = False
+
+    def discard(self, path: str) -> None:
+        for name in [name for name in self.files if name == path or name.startswith(path + "/")]:
+            self.remove(name)
+            self.discarded_files += 1
+        self._removed_trees.append(path)
+
+    @property
+    def discarded(self) -> bool:
+        return self.discarded_files > 0
+
+    def remove_discarded(self, files_max: int, bytes_max: int) -> None:
+        self.discarded_files = max(0, self.discarded_files - files_max)
 
     def sync_directory(self, directory: str) -> None:
         if self.flush_fails:

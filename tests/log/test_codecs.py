@@ -19,6 +19,7 @@ from log.properties import (
     without_properties,
 )
 from log.record import Record, check_record, decode_record, pack_host, peek, unpack_host
+from tests.examples import examples
 from tests.log.plain_reader import plain_hash, read_record
 
 GOLDEN = bytes.fromhex(
@@ -219,7 +220,7 @@ def test_batches_round_trip(items: list[BatchItem]) -> None:
     assert list(batch_items(encode_batch(items))) == items
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.binary(max_size=60))
 def test_damaged_batches_are_record_errors(raw: bytes) -> None:
     good = encode_batch([BatchItem(1, b"body", b"A\x01b\x02")])

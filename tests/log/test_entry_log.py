@@ -26,6 +26,7 @@ from log.errors import (
 from log.flushes import FlushJob
 from log.options import StoreOptions
 from log.tail import PrepareJob
+from tests.examples import examples
 from tests.log.memory_disk import MemoryDisk
 
 FILE = 512
@@ -469,7 +470,7 @@ class LogModel(RuleBasedStateMachine):
         assert files <= (max(log.end_position, self.room_end) - log.first_position) // FILE + 3
 
 
-LogModel.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+LogModel.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=40, deadline=None)
 TestLogModel = LogModel.TestCase
 
 

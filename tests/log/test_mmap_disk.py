@@ -134,8 +134,8 @@ def test_files_are_replaced_as_a_whole(disk: MmapDisk) -> None:
     assert disk.list("d") == ["small"]
     disk.remove("d/small")
     disk.remove("d/small")
-    disk.remove_tree("d")
-    disk.remove_tree("d")
+    disk.discard("d")
+    disk.discard("d")
     disk.flush_file("d/small")
     assert disk.list("d") == []
 
@@ -248,3 +248,107 @@ def test_only_the_newest_prepared_pages_stay_locked(tmp_path: Path) -> None:
     third = disk.open("third", PAGE_BYTES, create=True)
     third.prepare(0, PAGE_BYTES)
     assert locked_bytes() - before == PAGE_BYTES, "files that are gone do no harm"
+
+
+def tree(disk: MmapDisk, path: str, files: int) -> None:
+    for number in range(files):
+        disk.open(f"{path}/{number % 3}/{number}", PAGE_BYTES, create=True)
+
+
+def names(root: Path) -> list[str]:
+    return sorted(path.relative_to(root).as_posix() for path in root.rglob("*"))
+
+
+def test_what_is_discarded_is_gone_at_once_and_its_space_in_steps(disk: MmapDisk, tmp_path: Path) -> None:
+    disk.discard("missing")
+    assert names(tmp_path / "store") == []
+    tree(disk, "queues", 9)
+    mapped = disk.open("data/0", PAGE_BYTES, create=True)
+    mapped.buffer[:3] = b"abc"
+    disk.discard("queues")
+    disk.discard("data/0")
+    assert (disk.list("queues"), disk.list("data")) == ([], [])
+    tree(disk, "queues", 1)
+    steps = 0
+    while disk.discarded:
+        before = len(names(tmp_path / "store/trash"))
+        disk.remove_discarded(2, 1 << 30)
+        assert before - 3 <= len(names(tmp_path / "store/trash")) < before
+        steps += 1
+    assert steps >= 6
+    assert names(tmp_path / "store/trash") == []
+    assert disk.list("queues/0") == ["0"]
+    assert bytes(mapped.buffer[:3]) == b"abc"
+    mapped.flush(0, PAGE_BYTES)
+
+
+def test_files_go_by_their_size_too_one_at_least(disk: MmapDisk) -> None:
+    for number in range(3):
+        disk.open(f"f{number}", 64 * PAGE_BYTES, create=True).prepare(0, 64 * PAGE_BYTES)
+        disk.discard(f"f{number}")
+    for left in (2, 1, 0):
+        disk.remove_discarded(100, PAGE_BYTES)
+        assert len(disk.list("trash")) == left
+    assert not disk.discarded
+
+
+def test_what_an_earlier_process_has_discarded_is_found(disk: MmapDisk, tmp_path: Path) -> None:
+    for _ in range(12):
+        disk.write_durably("f", b"x")
+        disk.discard("f")
+    disk = MmapDisk(tmp_path / "store")
+    assert disk.discarded
+    disk.write_durably("f", b"x")
+    disk.discard("f")
+    assert len(disk.list("trash")) == 13
+    disk.remove_discarded(100, 1 << 30)
+    assert not MmapDisk(tmp_path / "store").discarded
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EXDEV, errno.EBUSY])
+def test_what_cannot_be_renamed_is_removed_at_once(
+    number: int, disk: MmapDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, target: Path) -> None:
+        raise OSError(number, os.strerror(number))
+
+    tree(disk, "queues", 4)
+    disk.write_durably("f", b"x")
+    monkeypatch.setattr(Path, "rename", refuse)
+    disk.discard("queues")
+    disk.discard("f")
+    assert (disk.list("queues"), disk.exists("f"), disk.discarded) == ([], False, False)
+
+
+def test_a_directory_that_is_elsewhere_stays_there(disk: MmapDisk, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "store/data").symlink_to(tmp_path / "elsewhere")
+    disk.open("data/0", PAGE_BYTES, create=True)
+    disk.discard("data")
+    assert disk.list("data") == []
+    disk.open("data/1", PAGE_BYTES, create=True)
+    assert names(tmp_path / "elsewhere") == ["1"]
+
+
+def test_what_fails_to_be_removed_is_tried_again(disk: MmapDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: str) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    disk.write_durably("f", b"x")
+    disk.discard("f")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", fail)
+        with pytest.raises(DiskError):
+            disk.remove_discarded(1, 1)
+    assert disk.discarded
+    disk.remove_discarded(1, 1)
+    assert disk.list("trash") == []
+
+
+def test_a_file_takes_the_place_of_another(disk: MmapDisk) -> None:
+    disk.write_durably("beside/new", b"new")
+    disk.write_durably("state", b"old")
+    disk.rename("beside/new", "state")
+    assert (disk.read("state"), disk.list("beside")) == (b"new", [])
+    with pytest.raises(DiskError):
+        disk.rename("beside/new", "state")

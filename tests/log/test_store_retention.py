@@ -43,8 +43,8 @@ def test_expired_files_go_with_their_queues_but_not_beyond_the_snapshot(
     assert not report.damage
     assert queue_ends(store) == ends
     assert derived(store) == before
-    disk.remove_tree("consumequeue")
-    disk.remove_tree("index")
+    disk.discard("consumequeue")
+    disk.discard("index")
     store, report = open_store(disk.kill())
     assert queue_ends(store) == ends
     assert derived(store) == before

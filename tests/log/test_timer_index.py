@@ -13,6 +13,7 @@ from log.consume_queue import UNIT
 from log.consume_queues import ConsumeQueues
 from log.options import StoreOptions
 from log.timer_index import DIRECTORY, Step, Steps, TimerIndex, add_step, is_done
+from tests.examples import examples
 from tests.log.memory_disk import MemoryDisk
 
 OPTIONS = StoreOptions(consume_queue_file_units=64)
@@ -175,7 +176,7 @@ def test_a_queue_that_was_emptied_is_begun_anew() -> None:
     assert waiting.index.due((), 10, 10) == [(9, 2)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(
         st.tuples(

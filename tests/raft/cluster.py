@@ -190,7 +190,7 @@ class Host:
         self._incoming = None
 
     def propose(self, count: int) -> int:
-        first_index = self.up.propose(count, self.cluster.now)
+        first_index = self.up.propose(count)
         assert first_index == self.log.last_index + 1, "a proposal must follow the log"
         for _ in range(count):
             self.log.entries.append(Entry(self.up.term, self.cluster.unique("v")))

@@ -220,7 +220,7 @@ class TestTransfer:
         raft.transfer_leadership("b", 2 * SECOND)
         assert sent(raft.take_effects()) == []
         with pytest.raises(LeadershipTransferring):
-            raft.propose(1, 2 * SECOND)
+            raft.propose(1)
         assert TimeoutNow("a", "b", 2) in sent(step(raft, agrees(raft, "b", 0)))
 
     def test_3_10_what_was_granted_belongs_to_the_log_that_the_target_gets(self) -> None:
@@ -228,13 +228,13 @@ class TestTransfer:
         become_leader(raft)
         step(raft, agrees(raft, "b", 0))
         raft.grant(3)
-        assert raft.propose(1, 2 * SECOND, granted=True) == 1
+        assert raft.propose(1, granted=True) == 1
         step(raft, agrees(raft, "b", 1))
         raft.transfer_leadership("b", 2 * SECOND)
         assert sent(raft.take_effects()) == [], "it has all that there is, but not all that will be"
         with pytest.raises(LeadershipTransferring):
-            raft.propose(1, 2 * SECOND)
-        assert raft.propose(2, 2 * SECOND, granted=True) == 2
+            raft.propose(1)
+        assert raft.propose(2, granted=True) == 2
         assert TimeoutNow("a", "b", 2) in sent(step(raft, agrees(raft, "b", 3)))
 
     def test_3_10_a_grant_that_is_given_up_holds_nothing_back(self) -> None:
@@ -265,7 +265,7 @@ class TestTransfer:
         raft.transfer_leadership("b", 2 * SECOND)
         raft.tick(2 * SECOND + CONFIG.election_timeout_min_ns)
         assert raft.status(0).transferee is None
-        assert raft.propose(1, 3 * SECOND) == 1
+        assert raft.propose(1) == 1
 
     def test_3_10_a_leader_hands_over_to_a_preferred_one(self) -> None:
         cluster = Cluster(["a", "b", "c"], config=RaftConfig(preferred_leaders=("c",)))
@@ -294,7 +294,7 @@ class TestReads:
     def test_6_4_a_read_waits_for_a_commit_in_the_term_and_for_a_round_begun_after_it(self) -> None:
         raft = node()
         become_leader(raft)
-        raft.read_index("r", 2 * SECOND)
+        raft.read_index("r")
         effects = step(raft, agrees(raft, "b", 0, round_number=1))
         assert not any(isinstance(effect, ReadReady) for effect in effects)
         rounds = {m.round for m in sent(effects) if isinstance(m, AppendRequest)}
@@ -312,7 +312,7 @@ class TestReads:
             lambda _, effect: ready.append(effect) if isinstance(effect, ReadReady) else None
         )
         for token in range(100):
-            leader.up.read_index(token, cluster.now)
+            leader.up.read_index(token)
         leader.turn()
         assert len(cluster.packets) == 2
         cluster.settle()
@@ -326,16 +326,16 @@ class TestReads:
         cluster.observers.append(
             lambda _, effect: ready.append(effect) if isinstance(effect, ReadReady) else None
         )
-        leader.turn(lambda raft: raft.read_index("r", cluster.now))
+        leader.turn(lambda raft: raft.read_index("r"))
         leader.turn(lambda raft: raft.propose_configuration(RemoveMember("b"), cluster.now))
         assert ready == [ReadReady("r", 0)], "b's answer comes when the leader does not know it any more"
 
     def test_6_4_only_a_leader_serves_reads_and_losing_the_lead_loses_them(self) -> None:
         raft = node()
         with pytest.raises(NotLeader):
-            raft.read_index("early", 0)
+            raft.read_index("early")
         become_leader(raft)
-        raft.read_index("late", 2 * SECOND)
+        raft.read_index("late")
         assert ReadLost("late") in step(raft, append((-1, 0), term=9), 2 * SECOND)
 
     def test_6_2_a_leader_without_a_majority_steps_down_after_an_election_timeout(self) -> None:

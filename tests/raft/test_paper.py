@@ -210,7 +210,7 @@ class TestReplication:
     def test_5_3_an_entry_is_committed_by_a_majority_of_disks(self) -> None:
         raft = node()
         become_leader(raft)
-        raft.propose(3, 2 * SECOND)
+        raft.propose(3)
         raft.step(agrees(raft, "b", 2), 2 * SECOND)
         assert raft.commit_index == 0  # the own disk holds no more
         raft.persisted(3, raft.log_generation, 2 * SECOND)
@@ -316,13 +316,13 @@ class TestLimits:
     def test_proposals_beyond_the_limit_are_refused(self) -> None:
         raft = node(config=RaftConfig(max_uncommitted_entries=5))
         become_leader(raft)
-        raft.propose(4, 2 * SECOND)
+        raft.propose(4)
         with pytest.raises(ProposalLimit):
             raft.check_proposal(1)
         with pytest.raises(ProposalLimit):
-            raft.propose(1, 2 * SECOND)
+            raft.propose(1)
         step(raft, agrees(raft, "b", 4))
-        raft.propose(1, 2 * SECOND)
+        raft.propose(1)
 
     def test_an_idle_follower_hears_of_a_commit_once_and_soon(self) -> None:
         cluster = Cluster(["a", "b", "c"])

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from raft import AddLearner, PromoteLearner, RaftConfig, RemoveMember, Role
 from raft.errors import RaftError
 from raft.messages import VoteRequest, VoteResponse
+from tests.examples import examples
 from tests.raft.cluster import MILLISECOND, Cluster, Host
 from tests.raft.invariants import Invariants
 
@@ -247,7 +248,7 @@ class GroupMachine(RuleBasedStateMachine):
         def ask(host: Host) -> None:
             token = (host.node, self.reads)
             self.properties.read_requested(token)
-            host.up.read_index(token, self.cluster.now)
+            host.up.read_index(token)
             host.turn()
 
         for number, host in enumerate(self.cluster.hosts.values()):
@@ -365,7 +366,7 @@ class FiveMachine(GroupMachine):
 
 
 DEFAULT = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=list(HealthCheck),

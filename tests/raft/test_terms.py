@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from raft import Configuration, LogTerms
 from raft.durability import PersistedIndex
+from tests.examples import examples
 from tests.raft.cluster import Entry, Log
 
 SPANS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4)), max_size=6)
@@ -79,7 +80,7 @@ class TermsMachine(RuleBasedStateMachine):
 
 
 TestTermsMachine = TermsMachine.TestCase
-TestTermsMachine.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+TestTermsMachine.settings = settings(max_examples=examples(50), stateful_step_count=30, deadline=None)
 
 
 @given(st.integers(0, 5), SPANS, st.integers(0, 20), st.integers(0, 20))

@@ -314,7 +314,7 @@ class Scenario:
     def do_read(self, node: str, token: str) -> None:
         self.invariants.read_requested(token)
         host = self.cluster[node]
-        host.up.read_index(token, self.cluster.now)
+        host.up.read_index(token)
         host.turn()
 
     def do_transfer(self, node: str, target: str) -> None:

@@ -138,9 +138,8 @@ PLANTS: dict[Plant, set[str]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "seed", [SEEDS[0], *(pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS[1:])]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
 def test_damage_alone_is_repaired(seed: int) -> None:
     result = run_plan(plan_of(seed))
     assert result.violation is None

@@ -82,9 +82,8 @@ def _holds(result: Result) -> None:
     assert result.violation is None, describe_finding(result, "no command")
 
 
-@pytest.mark.parametrize(
-    "number", [1, pytest.param(4, marks=pytest.mark.slow), pytest.param(13, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [1, 4, 13])
 def test_a_dense_seed_holds(number: int) -> None:
     result = run_plan(plan_of_seed(dense_seed(number), seconds=30))
     _holds(result)

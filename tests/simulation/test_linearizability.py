@@ -14,9 +14,8 @@ from spark_analysis.checking.plain import check_traces
 from tests.simulation.planted_bugs import PLANTED
 
 
-@pytest.mark.parametrize(
-    "seed", [5, pytest.param(9, marks=pytest.mark.slow), pytest.param(21, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [5, 9, 21])
 def test_what_clients_were_told_is_linearizable(seed: int) -> None:
     verdicts = []
 

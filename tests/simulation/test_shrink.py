@@ -199,10 +199,8 @@ def test_what_does_not_recover_and_what_fails_is_told_apart() -> None:
 # ---- real runs -----------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
-    """Faults that matter among many that do not, and code that makes it matter."""
-    PLANTED[MISTAKE].patch(monkeypatch)
+def plan_with_much_else() -> Plan:
+    """Faults that matter with the mistake, among many that do not."""
     faults = [Fault((5 + number) * SECOND, "name server", number, SECOND, 0.5) for number in range(4)]
     faults += [Fault((5 + number) * SECOND, "wall jump", number, SECOND, 0.5) for number in range(4)]
     # Of all nodes at a time, so that a majority may lack what it acknowledged.
@@ -223,14 +221,25 @@ def plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
 
 
 @pytest.fixture
-def found(plan: Plan) -> Result:
-    result = run_plan(plan, keep_traces=True)
+def plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """The plan, and code that makes its faults matter."""
+    PLANTED[MISTAKE].patch(monkeypatch)
+    return plan_with_much_else()
+
+
+@pytest.fixture(scope="module")
+def found() -> Result:
+    """What the plan finds. It is run once: nobody changes a result."""
+    with pytest.MonkeyPatch.context() as patch:
+        PLANTED[MISTAKE].patch(patch)
+        result = run_plan(plan_with_much_else(), keep_traces=True)
     assert result.violation is not None
     assert result.violation.invariant == "durability"
     return result
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("plan")
 def test_a_finding_shrinks_to_the_faults_that_it_takes(found: Result) -> None:
     small = shrink(found, runs_max=25).result
     assert small.violation is not None

@@ -74,10 +74,38 @@ def test_names_survive_once_their_directory_is_synced() -> None:
 def test_a_removed_tree_is_gone_once_its_parent_is_synced() -> None:
     disk = make()
     durable_file(disk)
-    disk.remove_tree("a")
+    disk.discard("a")
     disk.sync_directory(".")
     disk.lose_power()
     assert not disk.exists("a")
+
+
+def test_a_renamed_file_has_one_of_two_contents_until_its_directory_is_synced() -> None:
+    found: dict[tuple[int, bytes], None] = {}
+    for seed in range(40):
+        disk = make(seed)
+        disk.write_durably("state", b"old")
+        disk.write_durably("beside/state", b"new")
+        disk.rename("beside/state", "state")
+        assert (disk.read("state"), disk.list("beside")) == (b"new", [])
+        if seed % 2:
+            disk.sync_directory(".")
+        disk.lose_power()
+        found[seed % 2, disk.read("state")] = None
+    assert sorted(found) == [(0, b"new"), (0, b"old"), (1, b"new")]
+
+
+def test_what_is_discarded_takes_up_space_until_it_is_removed() -> None:
+    disk = make()
+    durable_file(disk)
+    disk.open("a/other", _SIZE, create=True)
+    disk.discard("a")
+    assert (disk.discarded, disk.list("a")) == (True, [])
+    disk.lose_process()
+    disk.remove_discarded(1, 1)
+    assert disk.discarded
+    disk.remove_discarded(1, 1)
+    assert not disk.discarded
 
 
 def test_small_files_are_replaced_as_a_whole() -> None:

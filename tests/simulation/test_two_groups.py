@@ -21,7 +21,8 @@ def two_groups(seed: int) -> Plan:
     return draw_swarm_plan(seed, seconds=30, groups=2)
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 4])
 def test_two_groups_come_together_again(seed: int) -> None:
     world = World(two_groups(seed))
     result = run_world(world)

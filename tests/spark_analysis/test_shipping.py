@@ -26,6 +26,10 @@ _OF_FEW_ROWS = [
     *("--conf", "spark.sql.shuffle.partitions=2"),
     *("--conf", "spark.sql.codegen.wholeStage=false", "--conf", "spark.sql.codegen.factoryMode=NO_CODEGEN"),
 ]
+SHORT = {
+    "PYSPARK_SUBMIT_ARGS": " ".join([*_OF_FEW_ROWS, "pyspark-shell"]),
+    "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",
+}
 """In compilers, and in partitions without a row, most of the time would be spent: this is about what is shipped."""
 
 
@@ -46,8 +50,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     environment = {
         **{name: value for name, value in os.environ.items() if name not in removed},
         "PYSPARK_PYTHON": python,
-        "PYSPARK_SUBMIT_ARGS": " ".join([*_OF_FEW_ROWS, "pyspark-shell"]),
-        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",
+        **SHORT,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_WORKER_DIR": str(tmp_path / "work"),
         "SPARK_LOCAL_IP": "127.0.0.1",

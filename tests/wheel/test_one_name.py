@@ -10,7 +10,7 @@ import pytest
 
 from broker.tools.wheel import ROOMS, below_trivet, place_in_wheel
 from spark_analysis.session import AnalysisUnavailableError, require_environment
-from tests.spark_analysis.test_shipping import write_stale_read
+from tests.spark_analysis.test_shipping import SHORT, write_stale_read
 from tests.wheel.conftest import ROOT, Installed, environment
 
 pytestmark = pytest.mark.slow
@@ -133,6 +133,7 @@ def spark(tmp_path: Path) -> dict[str, str]:
     except AnalysisUnavailableError as error:
         pytest.skip(str(error))
     return {
+        **SHORT,
         "PYSPARK_PYTHON": str(environment(tmp_path / "executors") / "bin" / "python"),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(tmp_path / "local"),

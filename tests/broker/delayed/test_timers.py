@@ -25,6 +25,7 @@ from log.record import Record
 from raft.messages import AppendRequest
 from tests.broker.delayed.test_delays import bodies, prepared, settle_a_full_disk
 from tests.broker.harness import SMALL_STORE, Client, Group
+from tests.examples import examples
 
 DAY_MS = 86_400_000
 
@@ -359,7 +360,7 @@ def test_a_clock_that_is_set_forward_makes_nothing_early(group: Group, client: C
     assert bodies(client) == [b"x"]
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 1 << 32))
 def test_each_is_delivered_once_in_order_of_time_whatever_is_killed(seed: int) -> None:
     rng = random.Random(seed)

@@ -26,6 +26,7 @@ from broker.remoting.headers import CheckTransactionStateHeader
 from broker.state.release import THIS_RELEASE
 from tests.broker.migration.moved import position, read, started
 from tests.broker.migration.rocketmq_store import FILE_BYTES, RocketMQStore
+from tests.examples import examples
 
 GROUP = "broker-a"
 
@@ -442,7 +443,7 @@ def test_a_store_of_trivet_or_of_no_dledger_node_is_refused(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.data())
 def test_no_bytes_of_a_source_end_in_anything_but_an_answer(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

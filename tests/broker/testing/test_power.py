@@ -36,18 +36,35 @@ def test_names_that_were_not_synced_are_as_they_were(tmp_path: Path) -> None:
         made.buffer[:] = b"0123456789"
         made.flush(0, 10)
     disk.remove("kept")
-    disk.remove_tree("tree")
-    assert (disk.list("."), disk.list("tree")) == (["made"], [])
+    disk.discard("tree")
+    disk.remove_discarded(100, 1 << 20)
+    assert (disk.list("."), disk.list("tree")) == (["made", "trash"], [])
     power.lose()
     disk = PoweredDisk(power)
-    assert (disk.list("."), disk.list("tree")) == (["kept", "tree"], ["kept"])
+    assert (disk.list("."), disk.list("tree")) == (["kept", "trash", "tree"], ["kept"])
     assert (disk.read("kept"), disk.read("tree/kept")) == (b"old", b"a tree")
 
     disk.remove("kept")
-    disk.remove_tree("tree")
+    disk.discard("tree")
     disk.sync_directory(".")
+    disk.remove_discarded(100, 1 << 20)
     power.lose()
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_renamed_file_is_as_it_was_until_its_directory_is_synced(tmp_path: Path) -> None:
+    power = Power(tmp_path)
+    disk = PoweredDisk(power)
+    disk.write_durably("state", b"old")
+    disk.write_durably("beside/state", b"new")
+    disk.rename("beside/state", "state")
+    power.lose()
+    disk = PoweredDisk(power)
+    assert (disk.read("state"), disk.read("beside/state")) == (b"old", b"new")
+    disk.rename("beside/state", "state")
+    disk.sync_directory(".")
+    power.lose()
+    assert PoweredDisk(power).read("state") == b"new"
 
 
 def test_what_was_there_before_counts_as_flushed(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from spark_analysis.checking.queues.knowledge import Operation
 from spark_analysis.checking.queues.reference import check_queues
 from spark_analysis.checking.queues.unknown_appends import Finding
 from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
+from tests.examples import examples
 from tests.spark_analysis import log_mutations
 from tests.spark_analysis.brute_force import is_linearizable
 from tests.spark_analysis.histories import random_history
@@ -105,7 +106,7 @@ MUTATIONS = (
 )
 
 
-MUTATED_SEEDS = range(20)
+MUTATED_SEEDS = range(examples(20))
 
 
 @pytest.mark.parametrize("seed", MUTATED_SEEDS)

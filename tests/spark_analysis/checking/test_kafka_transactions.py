@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from spark_analysis.checking.kafka.transactions import Span, cycles
 from spark_analysis.checking.queues.knowledge import Operation
+from tests.examples import examples
 
 if TYPE_CHECKING:
     pass
@@ -41,7 +42,7 @@ def can_commit(spans: dict[int, Span], edges: Edges) -> bool:
     return False
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.integers(0, 2**40))
 def test_a_cycle_is_found_if_no_order_of_commits_is_possible(seed: int) -> None:
     spans, edges = random_transactions(random.Random(seed))

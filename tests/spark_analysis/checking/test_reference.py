@@ -16,6 +16,7 @@ from spark_analysis.checking.queues.covering import cover
 from spark_analysis.checking.queues.knowledge import Operation
 from spark_analysis.checking.queues.reference import check_queue, check_queues
 from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
+from tests.examples import examples
 from tests.spark_analysis.brute_force import is_linearizable
 from tests.spark_analysis.histories import random_history, with_a_choice, without_acknowledgements
 
@@ -30,28 +31,28 @@ def agree(seed: int, *, sparse: bool = False, **options: object) -> str:
     return verdict
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=examples(1500), deadline=None)
 @given(st.integers(0, 2**40))
 def test_single_values_are_decided_exactly(seed: int) -> None:
     assert agree(seed, batches=False) != UNDECIDED
 
 
 @pytest.mark.slow
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=examples(1500), deadline=None)
 @given(st.integers(0, 2**40))
 def test_retries_of_single_values_are_decided_exactly(seed: int) -> None:
     assert agree(seed, batches=False, values=3) != UNDECIDED
 
 
 @pytest.mark.slow
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=examples(1500), deadline=None)
 @given(st.integers(0, 2**40))
 def test_batches_are_decided_exactly(seed: int) -> None:
     assert agree(seed) != UNDECIDED
 
 
 @pytest.mark.slow
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=examples(1500), deadline=None)
 @given(st.integers(0, 2**40))
 def test_retried_batches_are_decided_exactly(seed: int) -> None:
     assert agree(seed, values=4) != UNDECIDED
@@ -110,14 +111,14 @@ def test_a_covering_that_takes_too_long_is_left_undecided() -> None:
     assert cover(tried, [], runs, most_states=20) is None
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(st.integers(0, 2**40))
 def test_polls_filters_transactions_and_retention(seed: int) -> None:
     assert agree(seed, batches=False, rich=True) != UNDECIDED
     agree(seed, values=4, rich=True)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(st.integers(0, 2**40))
 def test_queues_with_gaps_are_decided_exactly(seed: int) -> None:
     assert agree(seed, batches=False, rich=True, sparse=True, size=5) != UNDECIDED
@@ -143,7 +144,7 @@ def verdict_on(queues: dict[str, list[Operation]]) -> str:
     return VIOLATED if is_violated else UNDECIDED if is_unsure else LINEARIZABLE
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(st.integers(0, 2**40))
 def test_an_append_that_leaves_the_queue_to_the_broker_stands_in_one(seed: int) -> None:
     queues = with_a_choice(random.Random(seed))
@@ -152,7 +153,7 @@ def test_an_append_that_leaves_the_queue_to_the_broker_stands_in_one(seed: int) 
         assert (verdict == LINEARIZABLE) == some_choice_is_linearizable(queues), (verdict, queues)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(st.integers(0, 2**40))
 @example(621079)
 def test_an_append_of_unknown_queue_explains_one_queue_alone(seed: int) -> None:

@@ -15,6 +15,7 @@ from spark_analysis.checking.registers import INITIAL, Access, check_register
 from spark_analysis.checking.search import search
 from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
 from spark_analysis.importing.calls import Call
+from tests.examples import examples
 
 
 def random_accesses(rng: random.Random, size: int, values: int | None) -> list[Access]:
@@ -74,14 +75,14 @@ def by_search(accesses: list[Access]) -> str:
     return search(calls, register_step, INITIAL).verdict
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.integers(0, 2**40))
 def test_the_search_agrees_with_every_permutation(seed: int) -> None:
     accesses = random_accesses(random.Random(seed), 6, 3)
     assert (by_search(accesses) == LINEARIZABLE) == by_permutation(accesses)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=examples(1500), deadline=None)
 @given(st.integers(0, 2**40))
 def test_zones_agree_with_the_search(seed: int) -> None:
     accesses = random_accesses(random.Random(seed), 9, None)
@@ -90,7 +91,7 @@ def test_zones_agree_with_the_search(seed: int) -> None:
     assert bool(findings) == (by_search(accesses) == VIOLATED)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.integers(0, 2**40))
 def test_rewritten_values_are_decided_by_search(seed: int) -> None:
     accesses = random_accesses(random.Random(seed), 9, 4)

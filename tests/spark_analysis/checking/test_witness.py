@@ -16,6 +16,7 @@ from spark_analysis.checking.queues.knowledge import Operation
 from spark_analysis.checking.queues.reference import check_queues
 from spark_analysis.checking.queues.witness import Step, queue_steps
 from spark_analysis.importing import schema
+from tests.examples import examples
 from tests.spark_analysis.brute_force import is_linearizable
 from tests.spark_analysis.histories import random_history, with_a_choice, without_acknowledgements
 
@@ -107,28 +108,28 @@ def replayed(seed: int, *, sparse: bool = False, **options: Any) -> None:
     check_steps(steps[0], queues, sparse=sparse)
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=examples(800), deadline=None)
 @given(st.integers(0, 2**40))
 def test_single_values_and_batches(seed: int) -> None:
     replayed(seed, batches=False, size=10)
     replayed(seed, size=10)
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=examples(800), deadline=None)
 @given(st.integers(0, 2**40))
 def test_values_that_are_tried_again(seed: int) -> None:
     replayed(seed, batches=False, values=3, size=10)
     replayed(seed, values=4, size=12)
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=examples(800), deadline=None)
 @given(st.integers(0, 2**40))
 def test_polls_filters_transactions_and_retention(seed: int) -> None:
     replayed(seed, rich=True, size=12)
     replayed(seed, values=4, rich=True)
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=examples(800), deadline=None)
 @given(st.integers(0, 2**40))
 def test_queues_with_gaps(seed: int) -> None:
     replayed(seed, rich=True, sparse=True, size=8)
@@ -141,7 +142,7 @@ def as_row(one: Operation, key: str) -> dict[str, Any]:
     return row | {"values": list(one.values), "offsets": one.offsets and list(one.offsets)}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.integers(0, 2**40))
 def test_of_a_minimal_violation_no_answer_can_be_missed(seed: int) -> None:
     history = random_history(random.Random(seed), values=seed % 5, rich=seed % 2 == 0, size=9)
@@ -172,7 +173,7 @@ def test_of_a_minimal_violation_no_answer_can_be_missed(seed: int) -> None:
         assert truth(set(judgement.minimal) - {missed}), (judgement.minimal, missed)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(st.integers(0, 2**40))
 def test_appends_that_several_queues_may_have(seed: int) -> None:
     rng = random.Random(seed)
@@ -185,7 +186,7 @@ def test_appends_that_several_queues_may_have(seed: int) -> None:
     check_steps(in_order, queues)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.integers(0, 2**40))
 @example(1_496_890_723)
 def test_consumer_offsets_and_several_queues_in_one_order(seed: int) -> None:

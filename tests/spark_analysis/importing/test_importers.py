@@ -30,6 +30,7 @@ from spark_analysis.importing.edn import EdnError, read_all
 from spark_analysis.importing.formats import parse
 from spark_analysis.importing.lines import OVERLAPPING_LINE, STRAY_LINE, BadLine, Line
 from spark_analysis.importing.schema import OPERATION_NAMES, OPERATIONS
+from tests.examples import examples
 from tests.spark_analysis.notation import log_operations
 
 if TYPE_CHECKING:
@@ -517,7 +518,7 @@ _EDN_PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(_EDN_PIECES, max_size=12), st.sampled_from(["knossos", "porcupine-kv", "jepsen-etcd"]))
 def test_any_text_becomes_calls_or_is_located(pieces: list[str], format: str) -> None:
     """Nothing that a file of another system holds ends the analysis."""
@@ -557,7 +558,7 @@ LINE = st.fixed_dictionaries(
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.lists(LINE | JSON, max_size=8), st.sampled_from(["", "[" * 100_000, '{"time": 1', "\ufeff{}"]))
 def test_any_lines_become_rows_or_are_located(forms: list[Any], last: str) -> None:
     """Nothing that a file holds ends the analysis: what is kept fits the table, what is not has its line."""

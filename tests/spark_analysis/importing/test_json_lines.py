@@ -29,6 +29,7 @@ from spark_analysis.importing.json_lines import (
 from spark_analysis.importing.lines import BadLine
 from spark_analysis.importing.moments import Period
 from spark_analysis.importing.schema import OPERATION_NAMES
+from tests.examples import examples
 from tests.spark_analysis.notation import log_operations
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def judged_whole(lines: list[str]) -> tuple[list[str], list[tuple[int, str]]]:
     return sorted(kept), sorted((row.number, row.reason) for row in whole if isinstance(row, BadLine))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 1 << 30), st.integers(1, 5), st.integers(40, 4000))
 def test_parts_of_a_file_are_the_same_history(
     tmp_path_factory: pytest.TempPathFactory, seed: int, processes: int, part_bytes: int

@@ -18,6 +18,7 @@ from spark_analysis.importing.arrow import arrow_table
 from spark_analysis.importing.history import doubtful_completions, join_halves
 from spark_analysis.importing.trace_reader import TraceReader, trace_files
 from spark_analysis.importing.trace_rows import TraceSplit, read_rows
+from tests.examples import examples
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -472,7 +473,7 @@ _RECORDS = (
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(records=st.lists(_RECORDS, max_size=8), zero=_NUMBERS)
 def test_any_records_become_rows_or_are_located(
     tmp_path_factory: pytest.TempPathFactory, records: list[list[Any]], zero: int

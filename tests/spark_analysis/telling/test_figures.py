@@ -13,6 +13,7 @@ from spark_analysis.telling.report.lanes import Band, Mark
 from spark_analysis.telling.report.run_figure import Panel, Series, run
 from spark_analysis.telling.report.svg import WIDTH, number_text, round_steps, shortened, text_width
 from spark_analysis.telling.report.timeline import Bar, timeline
+from tests.examples import examples
 
 
 @dataclass(frozen=True)
@@ -59,14 +60,14 @@ bars = st.builds(
 marks = st.lists(st.builds(Mark, st.floats(0, 100), st.integers(1, 99), st.just("kill n0")), max_size=12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(bars, max_size=25), marks)
 def test_no_text_of_a_timeline_covers_another(drawn: list[Bar], faults: list[Mark]) -> None:
     bands = [Band("n0", "leader", -10, 40, "leader, term 3"), Band("n1", "follower", 0, 200, "follower")]
     check_nothing_overlaps(timeline(drawn, bands, faults, 0, 100))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0, 100), st.none() | st.floats(0, 1e9)), min_size=1, max_size=20),
     st.booleans(),
@@ -80,7 +81,7 @@ def test_no_text_of_a_run_covers_another(
     check_nothing_overlaps(run(panels, [Band("n0", "leader", 0, 50, "1")], faults, 0, 100))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.floats(0, 1e12), min_size=1, max_size=4), st.booleans())
 @example([5e-324], True)
 @example([5e-324, 1e9], True)

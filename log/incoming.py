@@ -1,0 +1,63 @@
+"""The files that a snapshot from the leader will put in the place of a store's own, written beside them beforehand.
+
+    incoming/snapshot              -> snapshot
+    incoming/recovery-notes        -> recovery-notes-<epoch>
+    incoming/checkpoint            -> checkpoint
+    incoming/dledger-checkpoint    -> dledger-<id>/checkpoint
+
+They may be large, and so a worker writes and flushes them. What is left for `Store.swap` is to change names. Nobody
+reads anything here: what a crash leaves is discarded by the next start.
+"""
+
+from log.checkpoint import CheckpointPaths, Notes, checkpoint_paths, write_checkpoint
+from log.consume_queues import EmptyQueues
+from log.disk import Disk
+from log.errors import DiskFullError
+from log.options import StoreOptions
+from log.snapshot import PATH, Snapshot, write_snapshot
+
+DIRECTORY = "incoming"
+_SNAPSHOT = f"{DIRECTORY}/snapshot"
+_CHECKPOINT = CheckpointPaths(
+    f"{DIRECTORY}/checkpoint", f"{DIRECTORY}/dledger-checkpoint", f"{DIRECTORY}/recovery-notes"
+)
+
+
+class Incoming:
+    """A store that begins with entry `first_index`, behind `snapshot`, and with `queues`.
+
+    `run` comes first, in a worker; there is one at a time.
+    """
+
+    __slots__ = ("_disk", "_options", "first_index", "queues", "refused", "snapshot")
+
+    def __init__(
+        self, disk: Disk, options: StoreOptions, first_index: int, queues: EmptyQueues, snapshot: Snapshot
+    ) -> None:
+        self._disk = disk
+        self._options = options
+        self.first_index = first_index
+        self.queues = queues
+        self.snapshot = snapshot
+        self.refused: DiskFullError | None = None
+        """The error of a run that found no space."""
+
+    def run(self) -> None:
+        """Worker. Writes the files, durably. Raises FlushError, DiskError."""
+        end_index = self.first_index - 1
+        try:
+            write_snapshot(self._disk, self.snapshot.applied_index, self.snapshot.data, path=_SNAPSHOT)
+            notes = Notes(end_index, end_index, end_index, [], [])
+            write_checkpoint(self._disk, _CHECKPOINT, notes, 0, self.queues.notes)
+        except DiskFullError as error:
+            self.refused = error
+
+    def put_in_place(self, epoch: int) -> None:
+        """Gives the files their names, of which those in the notes begin with `epoch`. Raises DiskError, FlushError."""
+        assert self.refused is None, "all of them are there"
+        directory = self._options.dledger_directory
+        self._disk.rename(_SNAPSHOT, PATH)
+        for path, place in zip(_CHECKPOINT, checkpoint_paths(directory, epoch), strict=True):
+            self._disk.rename(path, place)
+        for changed in (directory, "."):
+            self._disk.sync_directory(changed)

@@ -1,0 +1,155 @@
+"""The files of a store are replaced by those that were written beside them; a process may die between any two steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from log.snapshot import Snapshot
+from log.store import Store
+from tests.log.memory_disk import MemoryDisk
+from tests.log.messages import NOW, TINY, Writer, queue_ends
+from tests.log.stores import checkpoint, open_store, send_many
+
+LEADERS = Snapshot(199, b"leader's")
+ENDS = {("topic-0", 0): 55, ("quiet", 1): 9}
+STEPS = ("open", "write_durably", "flush_file", "remove", "rename", "discard", "sync_directory")
+
+
+class Death(BaseException):
+    """Ends the process before a step of its disk."""
+
+
+class DyingDisk(MemoryDisk):
+    steps_left = 1 << 30
+    is_inside = False
+
+    def _counted(self, name: str) -> Callable[..., Any]:
+        original: Callable[..., Any] = getattr(super(), name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            if self.is_inside:
+                return original(*arguments, **options)
+            if not self.steps_left:
+                raise Death
+            self.steps_left -= 1
+            self.is_inside = True
+            try:
+                return original(*arguments, **options)
+            finally:
+                self.is_inside = False
+
+        return call
+
+    def __getattribute__(self, name: str) -> Any:
+        return self._counted(name) if name in STEPS else super().__getattribute__(name)
+
+
+def filled() -> tuple[DyingDisk, Store]:
+    disk = DyingDisk()
+    store, _ = open_store(disk)
+    send_many(store, 50)
+    store.dispatch(45, NOW)
+    store.snapshot.write(40, b"own")
+    checkpoint(store, 45)
+    return disk, store
+
+
+def replace(store: Store) -> None:
+    queues = store.queues.empty()
+    queues.add(ENDS.items())
+    incoming = store.incoming(200, queues, LEADERS)
+    incoming.run()
+    assert incoming.refused is None
+    store.swap(incoming, 10_240, 7)
+    store.discard_incoming()
+
+
+def test_a_process_that_dies_between_any_two_steps_leaves_a_store_that_starts() -> None:
+    outcomes: dict[tuple[bool, bool, int], None] = {}
+    for steps in range(200):
+        disk, store = filled()
+        expected = queue_ends(store)
+        disk.steps_left = steps
+        try:
+            replace(store)
+            is_dead = False
+        except Death:
+            is_dead = True
+        after = disk.kill()
+        store, report = open_store(after)
+        assert not after.list("incoming")
+        outcomes[is_dead, report.needs_snapshot, store.log.first_index] = None
+        if report.needs_snapshot:
+            assert (store.log.first_index, store.log.last_index) == (200, 199)
+            replace(store)
+        if store.log.first_index == 0:
+            assert store.snapshot.read() == Snapshot(40, b"own")
+            store.dispatch(45, NOW)
+            assert queue_ends(store) == expected
+            assert store.log.last_index == 49
+            continue
+        assert store.snapshot.read() == LEADERS
+        assert queue_ends(store) == ENDS
+        Writer(store, term=8).send("topic-0")
+        store.dispatch(200, NOW)
+        assert queue_ends(store) == {**ENDS, ("topic-0", 0): 56}
+        if not is_dead:
+            break
+    assert list(outcomes) == [(True, False, 0), (True, True, 200), (True, False, 200), (False, False, 200)]
+
+
+def test_the_steps_of_a_swap_are_few_however_much_is_replaced() -> None:
+    taken = []
+    for count in (30, 900):
+        disk = DyingDisk()
+        store, _ = open_store(disk)
+        send_many(store, count)
+        store.dispatch(count - 1, NOW)
+        checkpoint(store, count - 1)
+        queues = store.queues.empty()
+        queues.add({(f"T{number}", 0): number for number in range(count)}.items())
+        incoming = store.incoming(2_000, queues, Snapshot(1_999, bytes(count * 1000)))
+        incoming.run()
+        begin = disk.steps_left
+        store.swap(incoming, 1 << 20, 7)
+        taken.append(begin - disk.steps_left)
+        assert len(store.queues) == count
+    assert taken[0] == taken[1] <= 30
+
+
+def test_what_a_checkpoint_notes_that_is_late_is_of_the_epoch_before() -> None:
+    disk, store = filled()
+    store.dispatch(49, NOW)
+    job = store.checkpoints.job(49)
+    if job is None:
+        flush = store.log.flushes.job()
+        assert flush is not None
+        flush.run()
+        store.log.flushes.done(flush)
+        job = store.checkpoints.job(49)
+    assert job is not None
+    replace(store)
+    job.run()
+    store.checkpoints.done(job)
+    store, report = open_store(disk.kill())
+    assert not report.needs_snapshot
+    assert not report.damage
+    assert queue_ends(store) == ENDS
+
+
+def test_what_is_removed_takes_up_space_until_a_worker_has_been_there() -> None:
+    disk, store = filled()
+    before = store.has_discarded
+    replace(store)
+    steps = 0
+    while store.has_discarded:
+        job = store.removal_job(3, 1 << 20)
+        job.run()
+        assert job.failure is None
+        steps += 1
+    assert (before, steps > 5) == (False, True)
+    assert disk.list(".") == sorted(
+        {path.partition("/")[0] for path in disk.files if not path.startswith("incoming")}
+    )
+    assert TINY.dledger_directory in disk.list(".")
