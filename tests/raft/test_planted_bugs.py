@@ -10,7 +10,8 @@ from typing import ClassVar
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 
 from raft.election import Election
 from raft.follower import Follower
@@ -113,9 +114,34 @@ def recovered_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 class Figure8Machine(GroupMachine):
-    """Begins where only a few steps lead to the loss of an entry that was committed by counting."""
+    """Begins where only a few steps lead to the loss of an entry that was committed by counting, and takes no others.
+
+    Among all that can happen they come together once in thousands of runs.
+    """
 
     starts: ClassVar[dict[str, list[list[int]]]] = {"figure 8": [[1, 2], [1], [1, 3]]}
+
+    @initialize(seed=st.integers(0, 2**16))
+    def begin_with_entries_one_by_one(self, seed: int) -> None:
+        GroupMachine.begin(self, 0, seed, 1, True)
+
+    @rule(number=st.integers(0, 2))
+    def campaign_of_a_voter(self, number: int) -> None:
+        GroupMachine.campaign(self, number)
+
+    @rule(pair=st.sampled_from([(0, 1), (0, 2), (1, 2)]), count=st.integers(1, 4))
+    def exchange_little(self, pair: tuple[int, int], count: int) -> None:
+        GroupMachine.exchange(self, *pair, count)
+
+
+_NO_STEPS_TO_IT = (
+    *("begin", "timeout", "campaign", "silence", "deliver_in_order", "deliver_any", "exchange", "lose"),
+    *("deliver_all_to", "lose_all_from", "duplicate", "isolate", "heal", "reconnect", "crash", "restart"),
+    *("lose_entries", "replace_disk", "begin_flush", "end_flush", "compact", "read_from_leaders", "calm"),
+    *("transfer", "change_members"),
+)
+for _name in _NO_STEPS_TO_IT:
+    setattr(Figure8Machine, _name, None)
 
 
 @pytest.mark.slow
