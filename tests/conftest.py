@@ -29,16 +29,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 ROOMS_TOGETHER = (
-    "tests/cluster/",
-    "tests/interop/",
     "tests/spark_analysis/",
     "tests/broker/spark_source/",
+    "tests/cluster/",
+    "tests/interop/",
     "tests/wheel/",
     "tests/broker/console/test_browser.py",
     "tests/monitoring/",
 )
 """Tests that are expensive to begin, or start real processes: of each of these rooms, one process runs all. They come
-first, those that take longest before others, so that no process is left with one of them when the others are done.
+first, those that take longest before others, so that no process is left with one of them when the others are done; and
+Spark, which keeps a core busy, runs beside those that mostly wait for other processes.
 """
 
 TESTS_APART = ("tests/simulation/", "tests/raft/test_planted_bugs.py")
