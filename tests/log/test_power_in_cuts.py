@@ -175,6 +175,7 @@ def goes_on(store: Store, disk: MemoryDisk, options: StoreOptions) -> None:
     assert bodies(again) == expected
 
 
+@pytest.mark.slow
 def test_the_head_goes(options: StoreOptions) -> None:
     _, store = filled(options)
     whole = bodies(store)

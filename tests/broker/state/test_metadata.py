@@ -145,7 +145,7 @@ def test_what_is_written_in_steps_is_the_state_of_one_place(
     assert [found[number] for number in range(len(writing))] == expected
 
 
-@pytest.mark.parametrize("count", [0, 15, 16, 23, 24, 255, 256, 70_000])
+@pytest.mark.parametrize("count", [0, 15, 16, 23, 24, 255, 256, pytest.param(70_000, marks=pytest.mark.slow)])
 def test_what_is_written_in_steps_is_what_msgspec_writes(count: int) -> None:
     """As earlier releases did: the head of an array, a text or a map says how long it is, in six ways."""
     metadata = Metadata(
