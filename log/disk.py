@@ -38,7 +38,8 @@ class StoreLock(Protocol):
 
 
 class MappedFile(Protocol):
-    """A file of fixed size, mapped for reading and writing. Forgetting the last reference closes it."""
+    """A file of fixed size, mapped for reading and writing. Forgetting the last reference closes it; a large one is
+    unmapped by `Disk.remove_discarded`."""
 
     @property
     def path(self) -> str: ...
@@ -94,7 +95,8 @@ class Disk(Protocol):
 
     @property
     def discarded(self) -> bool:
-        """True if something was discarded, by this process or an earlier one, and takes up space still."""
+        """True if something was discarded, by this process or an earlier one, and takes up space still; or memory, as
+        large mappings do that were given up."""
 
     def open(self, path: str, size: int, *, create: bool, buffered: bool = False) -> MappedFile:
         """Worker. Maps the file. With `create` a missing file is made (sparse, all zero). A shorter file is
@@ -142,8 +144,8 @@ class Disk(Protocol):
         fine. Mappings stay valid. Raises DiskError."""
 
     def remove_discarded(self, files_max: int, bytes_max: int) -> None:
-        """Worker. Frees the space of what was discarded, at most so many files that have so many bytes together, or one
-        that is larger. Raises DiskError; what is left can be tried again.
+        """Worker. Unmaps what was given up, and frees the space of what was discarded, at most so many files that have
+        so many bytes together, or one that is larger. Raises DiskError; what is left can be tried again.
         """
 
     def sync_directory(self, directory: str) -> None:

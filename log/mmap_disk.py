@@ -13,7 +13,8 @@ Buffered files: stores go to anonymous memory, `write_back` hands them to the ke
 then never waits for the page cache (a page under write-back, a page to be read first), and pays with memory.
 
 Closing: a mapping with exported slices cannot be unmapped, so `close` only forgets it, and the interpreter
-unmaps it when the last slice dies.
+unmaps it when the last slice dies. To unmap a file of the log whose pages are all there takes some 60 ms of CPU for a
+gigabyte, and to let the file's pages go as long again if it was removed: a worker does that (`Unmapping`).
 """
 
 import contextlib
@@ -49,6 +50,11 @@ _NO_RENAME = _NO_SPACE | {errno.EXDEV, errno.EBUSY}
 _TRASH = "trash"
 """The directory of what was discarded: files and trees, named by numbers."""
 
+_UNMAPPED_LATER_BYTES = 16 * 1024 * 1024
+"""Mappings of so many bytes and more are left to a worker."""
+_UNMAPPED_LATER_MAX = 16
+"""So many of them: where no worker comes, as in a start, whoever gives one up unmaps it himself."""
+
 LOCKED_BYTES_MAX = 2 * 1024 * 1024 * 1024
 """Two files of the log in its usual size: what is being written, what is ready for the writer, and what was written
 last, which consumers read."""
@@ -69,18 +75,28 @@ class MmapFile:
         "_descriptor",
         "_locker",
         "_map",
+        "_unmapping",
         "buffer",
         "path",
         "size",
     )
 
     def __init__(
-        self, path: str, descriptor: int, size: int, locker: "MemoryLocker", *, buffered: bool = False
+        self,
+        path: str,
+        descriptor: int,
+        size: int,
+        locker: "MemoryLocker",
+        unmapping: "Unmapping",
+        *,
+        buffered: bool = False,
     ) -> None:
         self._descriptor = -1
+        self._map = None
         self._buffered = buffered
         self._locker = locker
-        self._map: mmap.mmap | None = mmap.mmap(-1 if buffered else descriptor, size)
+        self._unmapping = unmapping
+        self._map = mmap.mmap(-1 if buffered else descriptor, size)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
         self._descriptor = descriptor
         self.buffer = memoryview(self._map)
@@ -170,6 +186,8 @@ class MmapFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+        if self._map is not None:
+            self._unmapping.take(self._map)
         self._map = None
         self.buffer = _NO_BYTES
 
@@ -187,6 +205,26 @@ class _FileLock:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+class Unmapping:
+    """Mappings that were given up, until a worker lets them go. Any thread."""
+
+    def __init__(self) -> None:
+        self._mappings: list[mmap.mmap] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._mappings)
+
+    def take(self, mapping: mmap.mmap) -> None:
+        """Keeps a mapping if it is a large one, and few are kept."""
+        if len(mapping) >= _UNMAPPED_LATER_BYTES and len(self._mappings) < _UNMAPPED_LATER_MAX:
+            self._mappings.append(mapping)
+
+    def let_go(self) -> None:
+        """Worker. Unmaps what was taken."""
+        while self._mappings:
+            self._mappings.pop()
 
 
 class MemoryLocker:
@@ -256,7 +294,8 @@ class MmapDisk:
         for created in missing:
             self._sync(created.parent, str(root))
         trash = self.list(_TRASH)
-        self.discarded = bool(trash)
+        self._unmapping = Unmapping()
+        self._has_trash = bool(trash)
         self._next_discarded = 1 + max((int(name) for name in trash if name.isdecimal()), default=0)
 
     def open(self, path: str, size: int, *, create: bool, buffered: bool = False) -> MmapFile:
@@ -278,7 +317,9 @@ class MmapDisk:
                     raise DiskError(path, "opening", f"it has {present} bytes, not {size}")
                 if present < size:
                     os.ftruncate(descriptor, size)
-                return self.file_class(path, descriptor, size, self.locker, buffered=buffered)
+                return self.file_class(
+                    path, descriptor, size, self.locker, self._unmapping, buffered=buffered
+                )
             except BaseException:
                 os.close(descriptor)
                 raise
@@ -367,6 +408,10 @@ class MmapDisk:
         except OSError as error:
             raise _failure(path, "renaming", error) from error
 
+    @property
+    def discarded(self) -> bool:
+        return self._has_trash or bool(self._unmapping)
+
     def discard(self, path: str) -> None:
         full, trash = self._root / path, self._root / _TRASH
         try:
@@ -376,7 +421,7 @@ class MmapDisk:
                 private_files.make_directories(trash)
                 full.rename(trash / str(self._next_discarded))
                 self._next_discarded += 1
-                self.discarded = True
+                self._has_trash = True
         except OSError as error:
             if error.errno not in _NO_RENAME:
                 raise _failure(path, "removal", error) from error
@@ -386,13 +431,14 @@ class MmapDisk:
                 raise _failure(path, "removal", second) from second
 
     def remove_discarded(self, files_max: int, bytes_max: int) -> None:
+        self._unmapping.let_go()
         # First, as the owner may discard more meanwhile.
-        self.discarded = False
+        self._has_trash = False
         try:
             if not _Removal(files_max, bytes_max).is_whole(self._root / _TRASH, keep=True):
-                self.discarded = True
+                self._has_trash = True
         except OSError as error:
-            self.discarded = True
+            self._has_trash = True
             raise _failure(_TRASH, "removal", error) from error
 
     def sync_directory(self, directory: str) -> None:

@@ -352,3 +352,26 @@ def test_a_file_takes_the_place_of_another(disk: MmapDisk) -> None:
     assert (disk.read("state"), disk.list("beside")) == (b"new", [])
     with pytest.raises(DiskError):
         disk.rename("beside/new", "state")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells what is mapped")
+def test_a_large_mapping_that_is_given_up_is_unmapped_by_a_worker(disk: MmapDisk) -> None:
+    def mapped() -> int:
+        return sum("-given-up" in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+    size = 16 << 20
+    large = disk.open("large-given-up", size, create=True)
+    small = disk.open("small-given-up", PAGE_BYTES, create=True)
+    held = large.buffer[:3]
+    assert (mapped(), disk.discarded) == (2, False)
+    del large, small
+    assert (mapped(), disk.discarded) == (1, True)
+    disk.remove_discarded(1, 1)
+    assert (mapped(), disk.discarded) == (1, False), "a slice is held"
+    del held
+    assert mapped() == 0
+    files = [disk.open(f"{number}-given-up", size, create=True) for number in range(20)]
+    del files
+    assert mapped() == 16, "where no worker comes they do not pile up"
+    disk.remove_discarded(1, 1)
+    assert mapped() == 0
