@@ -47,6 +47,9 @@ from log.snapshot import Snapshot, SnapshotFile
 from log.store_format import FIRST_FORMAT, check_format, write_format
 from log.timer_index import TimerIndex
 
+_ROOM_OF_START_BYTES = 64 << 20
+"""A start that finds less frees the space of what was removed before it writes anything; else a worker does."""
+
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
@@ -121,6 +124,8 @@ class Store:
         number = check_format(disk, newest_format)
         lock = disk.lock()
         try:
+            if disk.discarded and disk.usage().free_bytes < _ROOM_OF_START_BYTES:
+                disk.remove_discarded(1 << 62, 1 << 62)
             store, report = cls._open(disk, options, wall_ms, lock)
         except BaseException:
             lock.release()
@@ -376,10 +381,13 @@ class Store:
 
         No entry goes behind the snapshot or the durable index, nor from the dispatched one or `needed_from_index` on.
         From the position on that `find_waiting` returns, no entry goes because of its age; it is asked only when
-        something would go. Returns the number of data files deleted. Raises DiskError.
+        something would go. As long as removed files take up space none goes because of the disk's usage. Returns the
+        number of data files deleted. Raises DiskError.
         """
         usage = self._disk.usage()
         used_ratio = 1 - usage.free_bytes / max(usage.total_bytes, 1)
+        if self._disk.discarded:
+            used_ratio = 0.0  # how full it is shows when the space of what went before is free
         if not may_delete(policy, used_ratio, is_delete_hour):
             return 0
         # The entry that the log will begin with must be committed, too. Until then it may be replaced by a shorter one,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from log.expired_files import RetentionPolicy
 from log.snapshot import Snapshot
 from log.store import Store
 from tests.log.memory_disk import MemoryDisk
 from tests.log.messages import NOW, TINY, Writer, queue_ends
-from tests.log.stores import checkpoint, open_store, send_many
+from tests.log.stores import checkpoint, flush, open_store, send_many
 
 LEADERS = Snapshot(199, b"leader's")
 ENDS = {("topic-0", 0): 55, ("quiet", 1): 9}
@@ -153,3 +154,30 @@ def test_what_is_removed_takes_up_space_until_a_worker_has_been_there() -> None:
         {path.partition("/")[0] for path in disk.files if not path.startswith("incoming")}
     )
     assert TINY.dledger_directory in disk.list(".")
+
+
+def test_a_start_without_room_frees_the_space_of_what_was_removed_first() -> None:
+    disk, store = filled()
+    replace(store)
+    after = disk.kill()
+    store, _ = open_store(after)
+    assert store.has_discarded, "a worker does it"
+    after = after.kill()
+    after.free_bytes = 1 << 20
+    store, _ = open_store(after)
+    assert not store.has_discarded
+
+
+def test_a_disk_that_is_full_of_what_was_removed_takes_no_more_of_the_log() -> None:
+    disk, store = filled()
+    store.snapshot.write(45, b"own")
+    flush(store)
+    disk.free_bytes = 0
+    policy = RetentionPolicy(reserved_ms=10**12, files_per_pass=1)
+
+    def delete() -> int:
+        return store.delete_head(policy, wall_ms=NOW, is_delete_hour=False)
+
+    assert [delete(), delete()] == [1, 0]
+    store.removal_job(100, 1 << 30).run()
+    assert delete() == 1
