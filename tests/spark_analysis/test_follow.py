@@ -19,6 +19,7 @@ from spark_analysis.follow import Follower, Pace, follow
 from spark_analysis.importing.history import load_trace
 from spark_analysis.importing.history_rows import trace_rows
 from spark_analysis.light import judge_log
+from tests.examples import examples
 from tests.spark_analysis import log_mutations
 
 SECOND = 10**9
@@ -117,7 +118,7 @@ def grow(
 
 @pytest.mark.parametrize("mutation", [None, "stale_read", "lost_write", "phantom_value", "append_order"])
 def test_files_that_grow_are_judged_as_they_come(tmp_path: Path, mutation: str | None) -> None:
-    for seed in range(8):
+    for seed in range(examples(8)):
         rng = random.Random(seed)
         history = log_mutations.good_history(rng, 150)
         if mutation is not None:
