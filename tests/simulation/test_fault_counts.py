@@ -70,6 +70,7 @@ def test_what_is_over_in_the_instant_in_which_it_begins_does_not_count() -> None
     assert not counts(faults).keys() & _LASTING.keys()
 
 
+@pytest.mark.slow
 def test_each_segment_that_is_lost_counts() -> None:
     assert counts([Fault(6 * SECOND, "loss", _LEADER, _LONG_NS, 0.9)])["loss"] > 2
     assert "loss" not in counts([Fault(6 * SECOND, "loss", _LEADER, _LONG_NS, 0.0)])

@@ -335,6 +335,7 @@ def test_a_replay_shrinks_when_asked_and_keeps_to_the_budget(
     assert file.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_shrinking_keeps_the_smallest_so_far(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,6 +31,7 @@ def test_two_groups_come_together_again(seed: int) -> None:
     assert result.work_counts["key sent to its queue"]
 
 
+@pytest.mark.slow
 def test_a_plan_with_two_groups_survives_its_file_and_runs_the_same_again() -> None:
     plan = replace(two_groups(2), calm_ns=8_000_000_000, end_ns=16_000_000_000)
     plan = replace(plan, faults=tuple(fault for fault in plan.faults if fault.time_ns < plan.calm_ns))

@@ -60,6 +60,7 @@ def test_a_seed_gives_the_same_traces_in_every_process() -> None:
     assert digests[0] == digests[1] != ""
 
 
+@pytest.mark.slow
 def test_a_run_leaves_nothing_in_memory() -> None:
     """Not even one that ends while brokers have yet to answer sends: a batch of a thousand seeds took two gigabytes."""
     before = _schedulers()
@@ -72,6 +73,7 @@ def _schedulers() -> int:
     return sum(isinstance(one, Scheduler) for one in gc.get_objects())
 
 
+@pytest.mark.slow
 def test_another_seed_gives_other_traces() -> None:
     plan = replace(draw_swarm_plan(92, seconds=30), faults=(), end_ns=8 * SECOND)
     one, other = (run_plan(replace(plan, seed=seed)) for seed in (92, 58))

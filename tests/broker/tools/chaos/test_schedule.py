@@ -26,6 +26,7 @@ def test_faults_are_of_known_kinds_in_order_and_over_in_time(seed: int, seconds:
         assert 0 <= delay_of(fault.amount) <= 0.4
 
 
+@pytest.mark.slow
 def test_a_seed_is_a_schedule_in_any_process() -> None:
     program = "from broker.tools.chaos.schedule import draw_schedule; print(draw_schedule(7, 60))"
     texts = []
