@@ -56,7 +56,6 @@ _BACK = struct.Struct(">iqi")
 FIXED_V4 = struct.Struct(">iIIiiqqiq8sq8siqi")
 """The whole fixed part when both hosts are IPv4, in one call."""
 _SHORT = struct.Struct(">h")
-_SYS_FLAG = struct.Struct(">i")
 SYS_FLAG_AT = struct.calcsize(">iIIiiqq")
 QUEUE_OFFSET_AT = struct.calcsize(">iIIii")
 PHYSICAL_OFFSET_AT = struct.calcsize(">iIIiiq")
@@ -306,13 +305,6 @@ def is_message_at(buffer: Buffer, topic: str, queue_id: int, queue_offset: int) 
     head = peek(buffer)
     name = buffer[head.topic_begin : head.topic_end]
     return (head.queue_id, head.queue_offset) == (queue_id, queue_offset) and name == topic.encode()
-
-
-def stored_at(buffer: Buffer, offset: int = 0) -> int:
-    """Returns the store time (ms since 1970) of a record that is whole, as one in an entry whose checksum is right."""
-    (sys_flag,) = _SYS_FLAG.unpack_from(buffer, offset + SYS_FLAG_AT)
-    at = offset + _FRONT_BYTES + (HOST_V6_BYTES if sys_flag & SYS_FLAG_BORN_HOST_V6 else HOST_V4_BYTES)
-    return int(_TIMESTAMP.unpack_from(buffer, at)[0])
 
 
 def check_record(buffer: Buffer, offset: int = 0) -> RecordHead:

@@ -47,7 +47,8 @@ class RaftHeader(Header):
 
     message: Message
     position: Number
-    applied_index: Index
+    applied_index_or_time: Index
+    """A snapshot's applied index, or an append's time: releases that send no time send -1, and look at no append's."""
 
 
 class ForwardHeader(Header, tag=10):
@@ -153,6 +154,6 @@ PIECE_HEADER: Final = encode_header((15,))
 """The header of every piece of a long body, which has no fields; it is compared, not decoded."""
 
 
-def encode_raft_header(message: Message, position: int, applied_index: int) -> bytes:
+def encode_raft_header(message: Message, position: int, applied_index_or_time: int) -> bytes:
     """Returns the bytes of a `RaftHeader`, without making one: there are some in every turn."""
-    return encode_header((_KINDS[type(message)], message, position, applied_index))
+    return encode_header((_KINDS[type(message)], message, position, applied_index_or_time))

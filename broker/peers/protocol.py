@@ -134,12 +134,15 @@ class RaftFrame(NamedTuple):
     """A Raft message. `position` and `body` belong to appends: where the entries stand in the log, and their bytes.
 
     For a snapshot `position` is where the log is to begin, `applied_index` what the metadata in `body` reflects.
+    `time_ms` is the group's time (ms since 1970) at which an append, or a heartbeat, was sent
+    (broker/replica/group_clock.py); -1 in all other messages, and in those of release 0.1.0.
     """
 
     message: Message
     position: int = 0
     applied_index: int = -1
     body: Buffer = b""
+    time_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,9 +252,8 @@ def encode_frame(frame: Frame | HandshakeFrame) -> tuple[Buffer, ...]:
     """
     body: Buffer = b""
     match frame:
-        case RaftFrame():
-            header = encode_raft_header(frame.message, frame.position, frame.applied_index)
-            body = frame.body
+        case RaftFrame(message, position, applied_index, body, time_ms):
+            header = encode_raft_header(message, position, applied_index if time_ms < 0 else time_ms)
         case Forward(connection, host, term, body):
             header = encode_header(ForwardHeader(connection, host, term))
         case NotDone(connection, opaque, term):
@@ -387,11 +389,14 @@ def _frame(header_bytes: bytes, body: memoryview) -> Frame:
         if isinstance(message, AppendRequest):
             if bool(message.spans) != bool(body):
                 raise PeerProtocolError("an append's entries and its bytes do not go together")
-        elif body and not isinstance(message, SnapshotRequest):
+            if header.applied_index_or_time > _TIME_MS_MAX:
+                raise PeerProtocolError(f"an append at the time {header.applied_index_or_time}")
+            return RaftFrame(message, header.position, body=body, time_ms=header.applied_index_or_time)
+        if body and not isinstance(message, SnapshotRequest):
             raise _unwanted_body(header, body)
-        elif isinstance(message, RecoveryResponse) and message.has_history != (message.term > 0):
+        if isinstance(message, RecoveryResponse) and message.has_history != (message.term > 0):
             raise PeerProtocolError(f"has_history is {message.has_history} in term {message.term}")
-        return RaftFrame(message, header.position, header.applied_index, body)
+        return RaftFrame(message, header.position, header.applied_index_or_time, body)
     match header:
         case ForwardHeader(connection, host, term):
             if len(host) not in _HOST_BYTES:

@@ -33,8 +33,6 @@ from log.entry_range import EntryRange
 from log.entry_room import make_room_for_range
 from log.errors import DamagedRangeError, DiskFullError
 from log.incoming import Incoming
-from log.layout import HEADER_BYTES
-from log.record import SMALLEST_RECORD_BYTES, stored_at
 from log.snapshot import Snapshot
 from log.store import Store
 from raft.core import Raft
@@ -161,6 +159,8 @@ class FromPeers:
         else:
             wants_turn = raft.wants_replicate or not isinstance(message, AppendResponse)
         self._entries = self._snapshot = None
+        if frame.time_ms >= 0 and message.term == raft.term and message.source == raft.leader:
+            self._clock.heard(frame.time_ms, now_ns)
         return wants_turn
 
     def _begin_to_read(self, frame: RaftFrame, message: SnapshotRequest) -> bool:
@@ -235,11 +235,6 @@ class FromPeers:
         began_ns = self._timings.stopwatch()
         self._log.append_range(entries, effect.skip)
         self._timings.append.observe(self._timings.stopwatch() - began_ns)
-        if entries.term_spans[-1][1] == self._raft.term:
-            # An entry of an earlier term may be of a time in which the group's clock was another.
-            at = entries.position_of(entries.last_index) - entries.position + HEADER_BYTES
-            if len(entries.data) - at >= SMALLEST_RECORD_BYTES:
-                self._clock.heard(stored_at(entries.data, at), self._time.now_ns)
 
     @property
     def snapshot(self) -> ReadSnapshot:

@@ -6,15 +6,21 @@ own. It goes on with monotonic clocks, from leader to leader, and only approache
 
 - The leader's goes as its monotonic clock does, and nearer to its wall clock by `SLEW`, a hundredth of the time that
   passes. However far off that is: nothing that waits for an hour is early by more than 36 s.
-- It is carried in the log: every entry has it as its store time. A follower takes it from each entry that comes, and
-  goes on from there; so a new leader continues where the old one was, less what the last entry took on its way. It is
-  never ahead of what waits: the message was an entry, too.
+- The leader says it with every append and heartbeat. A follower takes it from there, and goes on as its own monotonic
+  clock does; so a new leader continues where the old one was, less what the last message took on its way. It is never
+  ahead of what waits: an entry comes with the time, and is not stored later than that.
+- Store times are this time, and are not taken for it: an entry that is sent to catch up is as old as it may be.
+- What a leader says may be late, since a node or the network stood still, and is never early. So nothing that it says
+  sets a follower back by more than clocks differ in their rates (`DRIFT`). Only its first word does: a node that was
+  out of reach may come back with another time than the one that the group has by now, and the group's is the leader's.
 - A node that starts does not know it. Whoever dials it says what time it is (`Hello`): the group's, if that node knows.
 - If no node knows, since all of them were down, the first leader asks the wall clocks: the middle one of those that it
   has heard of and its own, of two the earlier one. Each voter has said its own before it could vote. So of three
   machines one with a clock ahead does not set it. What stood while all were down is made up for at once.
+- Leaders of release 0.1.0 go by their wall clocks, and say nothing: who follows one does not learn the time from it.
 
-A wall clock that jumps by more than `JUMP_MS` against the monotonic one is told and counted, on whatever node.
+A wall clock that jumps by more than `JUMP_MS` against the monotonic one is told and counted, on whatever node. So is a
+new leader's time that differs by as much from what a follower knew.
 """
 
 from typing import Final
@@ -29,6 +35,12 @@ itself slews twenty times slower; by this a clock that was an hour off is right 
 JUMP_MS: Final = 1000
 """NTP steps a clock from 128 ms on, and corrects what is less so slowly that nobody need know."""
 
+DRIFT: Final = 8
+"""A follower's time is ahead of its leader's by no more than one part in so many of what has passed since it heard it.
+
+Elections are laid out for monotonic clocks that are each five percent wrong, and so is this; `SLEW` comes on top.
+"""
+
 _MS: Final = 1_000_000
 
 
@@ -37,6 +49,8 @@ class GroupClock:
 
     __slots__ = (
         "_events",
+        "_has_heard_leader",
+        "_heard_ns",
         "_now_ns",
         "_time_ns",
         "_told",
@@ -54,6 +68,10 @@ class GroupClock:
         self.is_agreed = False
         """This node has heard or made the group's time since it started. Never false again."""
         self.leads = False
+        self._has_heard_leader = False
+        """The leader that this node follows has said the time since this node follows it."""
+        self._heard_ns = now_ns
+        """When this node last led, or learnt the time; else when it began."""
         self.was_made_here = False
         """This node was the first leader of a group in which no node that it had heard of knew the time."""
         self._told: dict[str, int] = {}
@@ -96,21 +114,35 @@ class GroupClock:
         """Returns how far the group's time is ahead of this node's wall clock."""
         return self._time_ns // _MS - wall_ms
 
-    def heard(self, stored_ms: int, now_ns: int) -> None:
-        """An entry of the leader's has come, which the leader stored at that time.
+    def heard(self, time_ms: int, now_ns: int) -> None:
+        """The leader, which this node follows, has said that it is this time.
 
-        This node's time is that, even if it was ahead: else what the leader has stored could be early here.
+        A node that is ahead of that goes back: else what the leader has stored could be early here.
         """
-        self._now_ns = now_ns
-        self._time_ns = stored_ms * _MS
-        self.is_agreed = True
+        assert not self.leads, "a leader hears the time from nobody"
+        self._advance(now_ns)
+        time_ns, silent_ns = time_ms * _MS, now_ns - self._heard_ns
+        if self._has_heard_leader:
+            time_ns = max(time_ns, self._time_ns - silent_ns // DRIFT)
+        elif self.is_agreed:
+            moves_ns = time_ns - self._time_ns
+            if abs(moves_ns) > JUMP_MS * _MS + silent_ns // SLEW:
+                self._events.warn(
+                    Event.CLOCK_JUMP,
+                    "a new leader's time is ahead" if moves_ns > 0 else "a new leader's time is back",
+                    now_ns,
+                    by_ms=abs(moves_ns) // _MS,
+                )
+        self._time_ns = time_ns
+        self._heard_ns = now_ns
+        self.is_agreed = self._has_heard_leader = True
 
     def told(self, node: str, time_ms: int, now_ns: int, *, is_agreed: bool) -> None:
         """`node` has dialled this one and said what time it is."""
         if not is_agreed:
             self._told[node] = time_ms * _MS - now_ns
         elif not self.is_agreed:
-            self._now_ns = now_ns
+            self._now_ns = self._heard_ns = now_ns
             self._time_ns = time_ms * _MS
             self.is_agreed = True
 
@@ -129,10 +161,12 @@ class GroupClock:
         return self._time_ns // _MS
 
     def follow(self, now_ns: int) -> None:
-        """This node does not lead."""
+        """This node does not lead, or follows another leader or term from now on."""
+        self._has_heard_leader = False
         if self.leads:
             self._advance(now_ns)
             self.leads = False
+            self._heard_ns = now_ns
 
     def _advance(self, now_ns: int) -> None:
         self._time_ns += now_ns - self._now_ns

@@ -67,23 +67,25 @@ class ToPeers:
 
     def send(self, effect: Send) -> None:
         """Queues a message of raft's, with the entries that it carries."""
-        link = self._links.get(effect.message.target)
+        message, run = effect.message, effect.run
+        link = self._links.get(message.target)
         if link is None:
             return
-        run = effect.run
-        if run is None:
-            frame = RaftFrame(effect.message)
+        if not isinstance(message, AppendRequest):
+            assert run is None, "only appends carry entries"
+            frame = RaftFrame(message)
+        elif run is None:
+            frame = RaftFrame(message, time_ms=self._time.wall_ms)
         else:
             assert isinstance(run, Run), "clipped by this replica's own log"
-            assert isinstance(effect.message, AppendRequest), "only appends carry entries"
             # Damage is as if lost on the way: raft sends it again, and `repairs` has it put back.
             if not run.body:
                 return
             try:
-                check_run(self._log, effect.message.prev_index + 1, run)
+                check_run(self._log, message.prev_index + 1, run)
             except DamagedEntryError:
                 return
-            frame = RaftFrame(effect.message, run.position, body=run.body)
+            frame = RaftFrame(message, run.position, body=run.body, time_ms=self._time.wall_ms)
         link.send(*peer_protocol.encode_frame(frame))
 
     def begin_snapshot(self, effect: SnapshotNeeded) -> None:

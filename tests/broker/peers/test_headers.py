@@ -55,6 +55,10 @@ def test_the_version_is_the_one_that_these_bytes_belong_to() -> None:
             "00000014 00129401 99a26e30 a26e3103 ff0090ff 079000ff",
         ),
         (
+            RaftFrame(AppendRequest("n0", "n1", 3, -1, 0, (), -1, 7), time_ms=1_700_000_000_000),
+            "0000001c 001a9401 99a26e30 a26e3103 ff0090ff 079000cf 0000018b cfe56800",
+        ),
+        (
             RaftFrame(AppendResponse("n1", "n0", 3, True, 10, 12, 7)),
             "00000015 00139402 9aa26e31 a26e3003 c30a0c07 ff00c200 ff",
         ),

@@ -35,6 +35,7 @@ from raft.messages import (
 node = st.sampled_from(["n0", "n1", "n2"])
 number = st.integers(0, 1 << 40)
 index = st.integers(-1, 1 << 40)
+time_ms = st.integers(-1, 1 << 48)
 body = st.binary(min_size=1, max_size=200)
 configuration = st.sampled_from([Configuration(("n0", "n1")), Configuration(("n0",), ("n1", "n2"))])
 
@@ -56,9 +57,15 @@ frames = st.one_of(
         position=number,
         applied_index=st.just(-1),
         body=body,
+        time_ms=time_ms,
     ),
-    st.builds(AppendRequest, node, node, number, index, index, st.just(()), index, number, st.just(())).map(
-        RaftFrame
+    st.builds(
+        RaftFrame,
+        st.builds(AppendRequest, node, node, number, index, index, st.just(()), index, number, st.just(())),
+        position=number,
+        applied_index=st.just(-1),
+        body=st.just(b""),
+        time_ms=time_ms,
     ),
     st.builds(
         AppendResponse,
@@ -103,6 +110,7 @@ frames = st.one_of(
         position=number,
         applied_index=index,
         body=body,
+        time_ms=st.just(-1),
     ),
     st.builds(SnapshotResponse, node, node, number, index).map(RaftFrame),
     st.builds(TimeoutNow, node, node, number).map(RaftFrame),
@@ -180,6 +188,7 @@ def _frame_with_header(header: object, body_bytes: bytes = b"") -> bytes:
         (_frame_with_header([3, ["n0", "n1", 1, 0, 0, True, False, 9], 0, -1]), "got 8"),
         (_frame_with_header([1, ["n0", "n1", 1, 0, 0, [[1, 1]], 0, 1, []], 0, -1]), "do not go together"),
         (_frame_with_header([1, ["n0", "n1", 1, 0, 0, [], 0, 1, []], 0, -1], b"x"), "do not go together"),
+        (_frame_with_header([1, ["n0", "n1", 1, 0, 0, [], 0, 1, []], 0, (1 << 48) + 1]), "at the time 2814"),
         (_frame_with_header([1, ["n0", "n1", 1, 0, 0, [[1, 0]], 0, 1, []], 0, -1], b"x"), "`int` >= 1"),
         (_frame_with_header([1, ["n0", "n1", 1, 0, 0, [[0, 1]], 0, 1, []], 0, -1], b"x"), "`int` >= 1"),
         (_frame_with_header([1, ["n0", "n1", 1, 0, 0, [[1, 1]], 0, 1, []], -1, -1], b"x"), "`int` >= 0"),

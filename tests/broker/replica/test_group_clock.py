@@ -2,9 +2,11 @@
 
 from itertools import pairwise
 
+import pytest
 from structlog.testing import capture_logs
 
-from broker.replica.group_clock import SLEW, GroupClock
+from broker.peers.protocol import RaftFrame
+from broker.replica.group_clock import DRIFT, SLEW, GroupClock
 from broker.statistics.events import Event, Events
 from tests.broker.harness import Group
 
@@ -40,15 +42,58 @@ def test_small_steps_are_no_jump_and_are_made_up_for() -> None:
     assert events.counts == {}
 
 
-def test_a_follower_goes_on_from_the_entries_and_not_from_its_wall_clock() -> None:
-    clock, _ = clock_of(DAWN_MS + 2 * HOUR_MS)
+def test_a_follower_goes_on_from_its_leader_s_words_and_not_from_its_wall_clock() -> None:
+    clock, events = clock_of(DAWN_MS + 2 * HOUR_MS)
     clock.heard(DAWN_MS, S)
     assert clock.read(2 * S, DAWN_MS + 2 * HOUR_MS + 2000) == DAWN_MS + 1000
     clock.heard(DAWN_MS + 900, 2 * S)
-    assert clock.read(3 * S, DAWN_MS) == DAWN_MS + 1900, "what that entry waits for must not be early here"
+    assert clock.read(3 * S, DAWN_MS + 2 * HOUR_MS + 3000) == DAWN_MS + 1900, "what waits must not be early"
     clock.heard(DAWN_MS + 5000, 3 * S)
-    assert clock.read(3 * S, DAWN_MS) == DAWN_MS + 5000
+    assert clock.read(3 * S, DAWN_MS + 2 * HOUR_MS + 3000) == DAWN_MS + 5000
     assert clock.lead(4 * S) == DAWN_MS + 6000
+    assert events.counts == {}
+
+
+def test_what_a_leader_says_may_be_late_and_sets_back_by_what_clocks_may_differ() -> None:
+    """A node that stood still for a minute finds there what was sent meanwhile."""
+    clock, events = clock_of()
+    clock.heard(DAWN_MS, S)
+    clock.heard(DAWN_MS + 200, 61 * S)
+    assert clock.read(61 * S, DAWN_MS + 61_000) == DAWN_MS + 60_000 * (DRIFT - 1) // DRIFT
+    clock.heard(DAWN_MS + 400, 61 * S)
+    assert clock.read(61 * S, DAWN_MS + 61_000) == DAWN_MS + 60_000 * (DRIFT - 1) // DRIFT
+    clock.heard(DAWN_MS + 60_000, 61 * S)
+    assert clock.read(61 * S, DAWN_MS + 61_000) == DAWN_MS + 60_000
+    assert events.counts == {}
+
+
+def test_a_new_leader_s_time_is_the_group_s_and_is_told_where_it_differs() -> None:
+    clock, events = clock_of()
+    clock.heard(DAWN_MS, S)
+    clock.follow(2 * S)
+    clock.heard(DAWN_MS + 2000, 2 * S)
+    assert events.counts == {}, "a second is no jump"
+    for moves_ms, word in ((-HOUR_MS, "back"), (HOUR_MS, "ahead")):
+        clock.follow(3 * S)
+        with capture_logs() as lines:
+            clock.heard(clock.read(3 * S, DAWN_MS + 3000) + moves_ms, 3 * S)
+        assert [(line["reason"], line["by_ms"]) for line in lines] == [
+            (f"a new leader's time is {word}", HOUR_MS)
+        ]
+    assert clock.read(3 * S, DAWN_MS + 3000) == DAWN_MS + 3000
+    clock.follow(1000 * S)
+    clock.heard(DAWN_MS + 1_000_000 + 9_000, 1000 * S)
+    assert events.count(Event.CLOCK_JUMP) == 2, (
+        "a leader's clock comes so near to its wall clock in that time"
+    )
+
+
+def test_a_leader_that_is_deposed_takes_the_time_of_the_next_one() -> None:
+    clock, _ = clock_of(DAWN_MS + HOUR_MS)
+    clock.lead(0)
+    clock.follow(S)
+    clock.heard(DAWN_MS, 2 * S)
+    assert clock.read(3 * S, DAWN_MS + HOUR_MS + 3000) == DAWN_MS + 1000
 
 
 def test_a_node_that_starts_takes_the_time_of_a_peer_that_knows_it() -> None:
@@ -71,6 +116,56 @@ def test_the_first_leader_takes_the_middle_of_the_wall_clocks_and_says_that_they
             clock.told(f"n{number}", DAWN_MS + other, 0, is_agreed=False)
         assert clock.lead(0) == DAWN_MS + expected
         assert events.count(Event.CLOCK_JUMP) == bool(others)
+
+
+def test_a_follower_that_is_back_in_an_idle_group_goes_on_with_its_time() -> None:
+    """It took the store time of what it had missed: the group's time fell by a minute when it was made the leader."""
+    group = Group(3)
+    old = group.elect()
+    client = group.connect()
+    client.create_topic("T")
+    group.advance(2)
+    back = next(node for node in ("n0", "n1", "n2") if node != old)
+    group.kill(back)
+    client.send("T", b"x", 0, {"DELAY": "9"})  # five minutes
+    group.advance(60)
+    group.restart(back)
+    group.advance(1)
+    group.transfer_leadership(back)
+    replica = group.node(back).replica
+    assert abs(replica.clock.ahead_ms(group.wall_ms)) <= 10
+    assert group.node(back).events.count(Event.CLOCK_JUMP) == 0
+    client = group.connect()
+    group.advance(236)
+    assert client.pull("T", "g", 0).bodies == []
+    group.advance(5)
+    assert client.pull("T", "g", 0).bodies == [b"x"]
+
+
+def test_a_follower_hears_the_time_while_nothing_is_stored() -> None:
+    """Its own monotonic clock was all that it had between entries, however long."""
+    group = Group(3)
+    leader = group.elect()
+    group.converge()
+    slow, fast = (group.node(name).replica.clock for name in ("n0", "n1", "n2") if name != leader)
+    slow._time_ns -= 50_000_000
+    fast._time_ns += 50_000_000
+    group.advance(2)
+    assert abs(slow.ahead_ms(group.wall_ms)) <= 10
+    assert abs(fast.ahead_ms(group.wall_ms)) <= 10
+
+
+def test_a_leader_of_the_first_release_says_nothing_and_entries_are_not_taken_for_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(RaftFrame, "time_ms", -1)
+    group = Group(3)
+    leader = group.elect()
+    client = group.connect()
+    client.create_topic("T")
+    group.converge()
+    agreed = {name for name in ("n0", "n1", "n2") if group.node(name).replica.clock.is_agreed}
+    assert agreed == {leader}
 
 
 def test_a_leader_whose_clock_jumps_two_hours_ahead_delivers_an_hour_delay_after_an_hour(
