@@ -62,9 +62,8 @@ class NameServerSessions:
         self._time = time
         self._begin = surroundings.begin
         self._wake = surroundings.wake
-        self._queued_bytes = 0
-        """Counts the outbox of the connection whose bytes are being handled. It is empty before them, since `wake`
-        writes it behind them."""
+        self._queued_bytes: dict[Connection, int] = {}
+        """Counts the outboxes that are not empty; those of others, which `wake` has written, are left as they were."""
         self.clients = ClientSessions(
             surroundings,
             time,
@@ -92,10 +91,9 @@ class NameServerSessions:
         self._wake()
 
     def _handle(self, connection: Connection, command: RemotingCommand) -> None:
-        if not connection.outbox:
-            self._queued_bytes = 0
+        queued = self._queued_bytes.get(connection, 0) if connection.outbox else 0
         answer: bytes | None
-        if connection.unsent_bytes + self._queued_bytes > UNREAD_BYTES_MAX:
+        if connection.unsent_bytes + queued > UNREAD_BYTES_MAX:
             answer = _refusal(command, ResponseCode.SYSTEM_BUSY, "[OVERLOAD]earlier answers are unread")
         else:
             answer = self._answer_if_allowed(connection, command)
@@ -103,25 +101,35 @@ class NameServerSessions:
 
     def _send(self, connection: Connection, answer: bytes | None) -> None:
         if answer is not None:
-            self._queued_bytes += len(answer)
+            queued = self._queued_bytes.get(connection, 0) if connection.outbox else 0
+            self._queued_bytes[connection] = queued + len(answer)
             connection.send(answer)
 
     def _closed(self, connection: Connection) -> None:
         if self._long is not None and self._long[0] is connection:
             self._long[1].close()
             self._long = None
+        self._queued_bytes.pop(connection, None)
         self._core.routes.connection_closed(connection)
         if self.has_more:
             self._wake()
 
     @property
     def has_more(self) -> bool:
-        """A request is carried out in steps, or waits for that, or topics are to be forgotten."""
-        return self._long is not None or bool(self._behind) or self._core.routes.is_forgetting
+        """Requests wait for their turn; or one is carried out in steps, or waits for that; or topics are to be
+        forgotten."""
+        return (
+            bool(self.clients.unhandled)
+            or self._long is not None
+            or bool(self._behind)
+            or self._core.routes.is_forgetting
+        )
 
     def step(self) -> None:
         """Goes on with what takes long, for some milliseconds."""
         self._begin()
+        if self.clients.unhandled:
+            self.clients.go_on()
         if self._core.routes.is_forgetting:
             self._core.routes.forget()
             self._wake()

@@ -88,6 +88,7 @@ class RunningNode:
             nonce,
             node.events,
             has_strangers=lambda: node.access is not None,
+            work_at_once=node.replica.limits.work_at_once,
         )
         self.registrars = [
             Registrar(
@@ -126,6 +127,9 @@ class RunningNode:
     def turn(self, now_ns: int, wall_ms: int) -> None:
         """Does all that has become possible; `end_turn` follows."""
         node = self.node
+        if self.clients.unhandled:
+            node.begin(now_ns, wall_ms)
+            self.clients.go_on()
         goes_on = node.turn(now_ns, wall_ms, self._send)
         if node.replica.members.peers is not self.links.peers:
             self.links.follow_membership()
@@ -135,7 +139,7 @@ class RunningNode:
                 registrar.changed()
         if self._stop is not None:
             self._stop.turned()
-        if goes_on:
+        if goes_on or self.clients.unhandled:
             self._surroundings.wake()
 
     def end_turn(self) -> int:
@@ -197,7 +201,7 @@ class RunningNode:
         left = [connection for connection in self.clients.open if not connection.close_requested]
         owed = self.node.owed_answers(left)
         for connection in left:
-            if connection in owed or unread(connection):
+            if connection in owed or connection.has_unhandled or unread(connection):
                 owed.add(connection)
             else:
                 connection.close()

@@ -6,6 +6,7 @@ them in several appends. They suit real disks and networks; a simulated group, w
 
 from dataclasses import dataclass
 
+from broker.requests.client_sessions import WORK_AT_ONCE
 from broker.state.writing import ROWS_AT_ONCE
 
 
@@ -31,6 +32,8 @@ class InnerLimits:
     first (broker/delayed/deliveries.py)."""
     scanned_units: int = 800
     """The units of a queue that are looked at for one response to a pull, or as many as it wants messages."""
+    work_at_once: int = WORK_AT_ONCE
+    """What is handled at once of one read from a client, in short requests (broker/requests/client_sessions.py)."""
     relayed_work_a_turn: int = 128
     """Requests of other nodes' clients that are handled until the end of a turn, some milliseconds' work; long ones
     count as several (broker/node/unhandled_forwards.py)."""
@@ -44,6 +47,7 @@ class InnerLimits:
             "deliveries_max",
             "delivery_bytes_max",
             "scanned_units",
+            "work_at_once",
             "relayed_work_a_turn",
         ):
             assert getattr(self, name) > 0, f"{name} is positive"

@@ -3,11 +3,18 @@
 A client that neither reads nor writes for `idle_ns` is closed, as RocketMQ's remoting server does it
 (IdleStateHandler), and so is one that sends what is no frame, or one beyond a bound, after the good requests before it
 have been handled. Of a bound its sender is told.
+
+One read may bring thousands of short requests. Some are handled at once (`WORK_AT_ONCE`); the rest waits in its order,
+and some of it is handled in each turn that follows. Addresses take turns at that, and on each the connections do. A
+connection with requests that wait is not read from (`Connection.has_unhandled`), so that what waits is no more than one
+read of each.
+
 All together hold no more of frames that are not whole than `broker.requests.incoming` allows, and strangers leave no
 more unread than `broker.requests.unread` does.
 """
 
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -34,11 +41,40 @@ _GREETING: Final = int(RequestCode.TRIVET_GREETING)
 SWEEP_NS: Final = 5_000_000_000
 """The time between two sweeps for idle clients."""
 
+WORK_AT_ONCE: Final = 256
+"""What is handled of one read, and then in each turn, in short requests: some milliseconds' work."""
+
+_FEW: Final = 32
+"""So many requests are handled at once without a look at what they cost."""
+
+_WORK: Final[Mapping[int, int]] = {
+    RequestCode.SEND_MESSAGE: 1,
+    RequestCode.SEND_MESSAGE_V2: 1,
+    RequestCode.SEND_BATCH_MESSAGE: 1,
+    RequestCode.END_TRANSACTION: 1,
+    RequestCode.UPDATE_CONSUMER_OFFSET: 1,
+    RequestCode.QUERY_CONSUMER_OFFSET: 1,
+    RequestCode.PULL_MESSAGE: 2,
+    RequestCode.LITE_PULL_MESSAGE: 2,
+}
+"""What the requests cost that clients make for each message or pull, but for their bodies: a short one takes some tens
+of microseconds."""
+
+_WORK_OF_OTHERS: Final = 8
+_BYTES_OF_ONE: Final = 4 * 1024
+"""A request costs as much as a short one more for each so many bytes of its body."""
+
+
+def work_of(command: RemotingCommand) -> int:
+    """What it costs to handle a request, in short ones."""
+    own = 1 if command.is_response else _WORK.get(command.code, _WORK_OF_OTHERS)
+    return own + len(command.body) // _BYTES_OF_ONE
+
 
 class ClientSession:
     """One connection of a client."""
 
-    __slots__ = ("_decoder", "_place", "_sessions", "active_ns", "connection")
+    __slots__ = ("_decoder", "_ends_with", "_place", "_sessions", "_unhandled", "active_ns", "connection")
 
     def __init__(self, sessions: "ClientSessions", connection: Connection, place: Place | None) -> None:
         self.connection = connection
@@ -50,6 +86,10 @@ class ClientSession:
         if place is not None:
             place.held_by(self._give_place_up)
         self._decoder = FrameDecoder(header_bytes_max=CLIENT_HEADER_BYTES_MAX, fields_max=CLIENT_FIELDS_MAX)
+        self._unhandled: deque[RemotingCommand] = deque()
+        """Requests that wait for their turn; `connection.has_unhandled` says that there are some."""
+        self._ends_with: BrokenStreamError | None = None
+        """What came behind the last request and is no frame: the connection ends with it."""
 
     def received(self, data: bytes) -> None:
         """Takes bytes that have come. They are ignored on a connection that is to be closed."""
@@ -58,39 +98,88 @@ class ClientSession:
             return
         sessions.begin()
         self.active_ns = sessions.time.now_ns
-        handle = sessions.handle
         held = decoder.pending_size
-        whole = False
         try:
-            for command in decoder.feed(data):
-                whole = True
-                if command.code == _GREETING:
-                    self._greet(command)
-                else:
-                    handle(connection, command)
+            commands = decoder.feed(data)
         except BrokenStreamError as error:
-            for command in error.commands:
-                handle(connection, command)
-            sessions.events.warn(
-                Event.CONNECTION_CLOSED,
-                error.reason.value,  # by which bounds are told apart from what is no frame at all
-                sessions.time.now_ns,
-                source=connection.address,
-                client=connection.name,
-                detail=str(error),
-            )
-            if error.request is not None:
-                reply(connection, error.request, ResponseCode.SYSTEM_ERROR, str(error))
-            connection.close()
-        if whole and self._place is not None:
-            self._place.asked(proven=connection.is_proven)
-            if self._place.is_safe:
-                self._place = None
+            commands = error.commands
+            if self._ends_with is None:
+                self._ends_with = error
+        if self._unhandled:
+            self._unhandled += commands
+        else:
+            self._handle_some(commands)
+            if not self._unhandled:
+                self._handled_all()
+        if commands:
+            self._has_asked()
         if held or decoder.pending_size:
-            sessions.incomplete.holds(connection, decoder.pending_size, anew=whole)
+            sessions.incomplete.holds(connection, decoder.pending_size, anew=bool(commands))
         if not connection.is_proven and not connection.aborted and sessions.has_strangers():
             sessions.unread.close_if_too_much(connection)
         sessions.wake()
+
+    def _handle_some(self, commands: Sequence[RemotingCommand]) -> None:
+        """Handles requests that have just come, or as many as may be handled at once; the rest has to wait."""
+        sessions, connection = self._sessions, self.connection
+        handle, left = sessions.handle, sessions.work_at_once
+        is_counted = len(commands) > _FEW or left < _FEW
+        for number, command in enumerate(commands):
+            if is_counted:
+                if left <= 0:
+                    self._unhandled.extend(commands[number:])
+                    connection.has_unhandled = True
+                    sessions.unhandled.add(self)
+                    return
+                left -= work_of(command)
+            if command.code == _GREETING:
+                self._greet(command)
+            else:
+                handle(connection, command)
+
+    def go_on(self) -> int:
+        """Handles one request that has waited, unless the connection is to be closed; returns what that has cost.
+
+        `connection.has_unhandled` says whether more of them wait.
+        """
+        connection = self.connection
+        if connection.close_requested:
+            self._unhandled.clear()
+            connection.has_unhandled = False
+            return 0
+        command = self._unhandled.popleft()
+        if command.code == _GREETING:
+            self._greet(command)
+        else:
+            self._sessions.handle(connection, command)
+        if not self._unhandled:
+            connection.go_on_reading()
+            self._handled_all()
+            self._has_asked()
+        return work_of(command)
+
+    def _handled_all(self) -> None:
+        """Ends a connection whose last requests have been handled, and behind them came what is no frame."""
+        error, sessions, connection = self._ends_with, self._sessions, self.connection
+        if error is None or connection.close_requested:
+            return
+        sessions.events.warn(
+            Event.CONNECTION_CLOSED,
+            error.reason.value,  # by which bounds are told apart from what is no frame at all
+            sessions.time.now_ns,
+            source=connection.address,
+            client=connection.name,
+            detail=str(error),
+        )
+        if error.request is not None:
+            reply(connection, error.request, ResponseCode.SYSTEM_ERROR, str(error))
+        connection.close()
+
+    def _has_asked(self) -> None:
+        if self._place is not None:
+            self._place.asked(proven=self.connection.is_proven)
+            if self._place.is_safe:
+                self._place = None
 
     def _greet(self, command: RemotingCommand) -> None:
         """Answers a greeting, whoever sends it: it comes before anybody can prove who he is."""
@@ -126,6 +215,8 @@ class ClientSession:
         """Hears that the connection is closed. To be called once."""
         sessions = self._sessions
         self._decoder.forget()
+        self._unhandled.clear()
+        self.connection.has_unhandled = False
         sessions.incomplete.holds(self.connection, 0)
         sessions.unread.lost(self.connection)
         del sessions.open[self.connection]
@@ -134,10 +225,43 @@ class ClientSession:
         sessions.wake()
 
 
+class Unhandled:
+    """The sessions whose requests wait, by what their addresses count as (`Connection.share`)."""
+
+    __slots__ = ("_by_share",)
+
+    def __init__(self) -> None:
+        self._by_share: OrderedDict[str, deque[ClientSession]] = OrderedDict()
+        """None is empty. The first of the first is next."""
+
+    def __bool__(self) -> bool:
+        return bool(self._by_share)
+
+    def add(self, session: ClientSession) -> None:
+        """Adds a session with requests that wait, behind the others of its share."""
+        self._by_share.setdefault(session.connection.share, deque()).append(session)
+
+    def go_on(self, work: int) -> None:
+        """Handles as much as that of what waits: one request of each share and so on, the connections in turn."""
+        by_share = self._by_share
+        while work > 0 and by_share:
+            share, sessions = by_share.popitem(last=False)
+            session = sessions.popleft()
+            if session.connection.has_unhandled:  # else it was lost meanwhile
+                work -= session.go_on()
+                if session.connection.has_unhandled:
+                    sessions.append(session)
+            if sessions:
+                by_share[share] = sessions
+
+
 class ClientSessions:
     """The sessions of one server. `handle` is given each request but greetings, `closed` each connection
     that has ended, `nonce` returns the given number of random bytes. `events` is told of what clients do wrong.
-    `has_strangers` is true where clients that have shown no account are limited, also in what they leave unread."""
+    `has_strangers` is true where clients that have shown no account are limited, also in what they leave unread.
+    `work_at_once` is what is handled of one read, see `WORK_AT_ONCE`.
+
+    While `unhandled` is true, somebody's requests wait: the owner wants its next turn at once, and calls `go_on`."""
 
     def __init__(
         self,
@@ -149,6 +273,7 @@ class ClientSessions:
         nonce: Callable[[int], bytes],
         events: Events,
         has_strangers: Callable[[], bool],
+        work_at_once: int = WORK_AT_ONCE,
     ) -> None:
         self.time = time
         self.events = events
@@ -159,6 +284,8 @@ class ClientSessions:
         self.closed = closed
         self.open: dict[Connection, ClientSession] = {}
         self.has_strangers = has_strangers
+        self.work_at_once = work_at_once
+        self.unhandled = Unhandled()
         self.incomplete = IncompleteFrames(time, lambda *who: self.must_go("holds memory", *who))
         self.unread = UnreadAnswers(time, lambda *who: self.must_go("leaves answers unread", *who))
         self._idle_ns = idle_ns
@@ -168,6 +295,10 @@ class ClientSessions:
         self.begin()
         session = self.open[connection] = ClientSession(self, connection, place)
         return session
+
+    def go_on(self) -> None:
+        """Handles some of the requests that wait. The owner has set the time."""
+        self.unhandled.go_on(self.work_at_once)
 
     def must_go(self, reason: str, connection: Connection, detail: str) -> None:
         """Tells and counts why a connection is closed, and closes it."""

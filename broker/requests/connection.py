@@ -66,6 +66,7 @@ class Connection:
     `is_encrypted` tells whether it is TLS's; `greeting` is what it was greeted with (broker/requests/greeting.py).
     `is_certified` says that it has shown a certificate of the brokers' authority, at a name server that asks for one.
     `share` is what its address counts as where something is shared out by addresses (`share_of`).
+    `has_unhandled` says that requests which came on it wait for a turn: until then nothing more is read from it.
     `is_proven` tells that a request has come on it which showed an account, or came from an address that is trusted.
     """
 
@@ -74,6 +75,7 @@ class Connection:
         "aborted",
         "close_requested",
         "greeting",
+        "has_unhandled",
         "host",
         "is_certified",
         "is_encrypted",
@@ -100,6 +102,7 @@ class Connection:
         self.is_encrypted = is_encrypted
         self.is_certified = False
         self.is_proven = False
+        self.has_unhandled = False
         self.greeting: Greeting | None = None
 
     @property
@@ -112,6 +115,12 @@ class Connection:
         if not self.outbox and not self.close_requested:
             self._outgoing.connections.append(self)
         self.outbox += buffers
+
+    def go_on_reading(self) -> None:
+        """Tells the shell that all requests which waited are handled."""
+        self.has_unhandled = False
+        if not self.outbox and not self.close_requested:
+            self._outgoing.connections.append(self)
 
     def take(self) -> list[Buffer]:
         """Removes and returns what is queued."""

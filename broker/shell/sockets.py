@@ -95,7 +95,7 @@ class SocketConnection:
         self._receive_bytes = self._receive_bytes_now = RECEIVE_BYTES
         """The most bytes that are received at once: by default, and now."""
         self._paused = False
-        """`_reading` leaves it out because too much is unsent."""
+        """It is not read from, because too much is unsent, or requests that came on it wait."""
         self._read_to_end = trio.Event()
         self._refused: RefusedError | None = None
         """Why it was closed here for what came on it; `read` raises it."""
@@ -155,7 +155,8 @@ class SocketConnection:
             if not data:
                 return
             received(data)
-            while self.connection.unsent_bytes > self._unsent_bytes_high:
+            while not self._may_be_read() and not self.closed:
+                self._paused = True
                 self._sent = trio.Event()
                 await self._sent.wait()
 
@@ -192,14 +193,14 @@ class SocketConnection:
         if not data:
             self._stop_reading()
             self._read_to_end.set()
-        elif self.connection.unsent_bytes > self._unsent_bytes_high and not self.closed:
+        elif not self._may_be_read() and not self.closed:
             self._paused = True
             self._stop_reading()
 
     def _receive_rest(self, size: int) -> None:
         """Receives up to so many bytes more, of something long: they cost less than short frames would."""
         assert self._reading is not None
-        if self.closed:
+        if self.closed or self.connection.has_unhandled:
             return
         try:
             rest = self.socket.recv(size)
@@ -208,6 +209,10 @@ class SocketConnection:
         if rest:
             self._reading.bytes_read += len(rest)
             self._received(rest)
+
+    def _may_be_read(self) -> bool:
+        connection = self.connection
+        return connection.unsent_bytes <= self._unsent_bytes_high and not connection.has_unhandled
 
     def _is_stranger(self) -> bool:
         return self._has_to_prove and not self.connection.is_proven
@@ -222,12 +227,13 @@ class SocketConnection:
         if self._reading is not None:
             self._reading.remove(self.socket.fileno())
 
-    def _has_sent(self) -> None:
-        """Goes on reading: few enough bytes are unsent."""
-        self._sent.set()
-        if self._paused:
+    def _look_whether_to_read(self) -> None:
+        """Goes on reading, if that has only waited for what has happened now: bytes were sent, requests handled."""
+        if self._paused and self._may_be_read():
             self._paused = False
-            self._go_on_reading()
+            self._sent.set()
+            if self._reading is not None:
+                self._go_on_reading()
 
     async def read_and_write(self, received: Received) -> None:
         """Runs `read`, and `write` beside it for as long. What `received` raises is raised alone, not in a group."""
@@ -292,6 +298,8 @@ class SocketConnection:
             return
         if self.connection.close_requested and not self._unsent:
             self.close()
+        elif self._paused:
+            self._look_whether_to_read()
 
     def _send(self, buffers: list[Buffer]) -> None:
         if self._unsent:
@@ -354,7 +362,7 @@ class SocketConnection:
                 if self._tls is not None and not unsent:
                     self._encrypt_and_send(self._tls)
                 if not unsent:
-                    self._has_sent()
+                    self._look_whether_to_read()
                     if self.connection.close_requested:
                         return
                     self._has_unsent = trio.Event()
@@ -368,8 +376,7 @@ class SocketConnection:
                     sent -= len(unsent.popleft())
                 if sent:
                     unsent[0] = unsent[0][sent:]
-                if self.connection.unsent_bytes <= self._unsent_bytes_high:
-                    self._has_sent()
+                self._look_whether_to_read()
         except (OSError, trio.ClosedResourceError):
             return
         finally:

@@ -16,7 +16,8 @@ Guard = Callable[[Callable[..., object]], Callable[..., None]]
 class Wires:
     """`guarded` makes of a callback one that the network may call, whatever has become of the process.
 
-    A connection with more than `unsent_bytes_max` unsent bytes is not read from until they have gone.
+    A connection with more than `unsent_bytes_max` unsent bytes is not read from until they have gone, nor one on which
+    requests came that wait to be handled.
     """
 
     def __init__(
@@ -40,7 +41,13 @@ class Wires:
         """`endpoint` carries `connection` from now on."""
         self.endpoints[connection] = endpoint
         self._lost[connection] = lost
-        endpoint.on_data = self._guarded(received)
+
+        def came(data: bytes) -> None:
+            received(data)
+            if connection.has_unhandled:
+                endpoint.readable = False
+
+        endpoint.on_data = self._guarded(came)
         endpoint.on_closed = self._guarded(lambda reason: self._closed(connection, reason))
 
     def hand_out(self) -> None:
@@ -56,10 +63,12 @@ class Wires:
                 endpoint.send(buffers)
                 if endpoint.has_unsent:
                     self._keep(connection, endpoint, sum(map(len, buffers)))
-                else:
+                elif buffers:
                     connection.was_written = True
                 if connection.close_requested:
                     endpoint.close_when_sent()
+                elif not endpoint.readable:
+                    self._look_whether_to_read(connection, endpoint)
             if endpoint.closed:
                 self._scheduler.after(0, self._guarded(self._closed), connection, _CLOSED_HERE)
 
@@ -82,7 +91,11 @@ class Wires:
         connection.was_written = True
         if endpoint.closed:
             self._closed(connection, _CLOSED_HERE)
-        elif not endpoint.readable and connection.unsent_bytes <= self._unsent_bytes_max:
+        elif not endpoint.readable:
+            self._look_whether_to_read(connection, endpoint)
+
+    def _look_whether_to_read(self, connection: Connection, endpoint: Endpoint) -> None:
+        if connection.unsent_bytes <= self._unsent_bytes_max and not connection.has_unhandled:
             endpoint.readable = True
             endpoint.peer.kick()
 

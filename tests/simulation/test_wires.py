@@ -129,6 +129,19 @@ def test_who_leaves_too_much_unsent_is_not_read_from_until_it_is_less(rig: Rig) 
     assert b"".join(rig.received) == 2 * b"question"
 
 
+def test_nothing_is_read_from_a_connection_whose_requests_wait(rig: Rig) -> None:
+    rig.connection.has_unhandled = True
+    assert rig.asks(), "what is there when it begins to wait"
+    assert not rig.asks()
+    rig.wires.hand_out()
+    rig.run()
+    assert rig.received == [b"question"]
+    rig.connection.go_on_reading()
+    rig.wires.hand_out()
+    rig.run()
+    assert rig.received == 2 * [b"question"]
+
+
 def test_a_connection_that_is_to_be_closed_is_when_all_is_written(rig: Rig) -> None:
     rig.connection.send(bytes(2 * WINDOW_BYTES))
     rig.connection.close()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import structlog.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand, encode, request
 from broker.remoting.frame import FrameDecoder
 from broker.requests import incoming
-from broker.requests.client_sessions import ClientSession, ClientSessions
+from broker.requests.client_sessions import WORK_AT_ONCE, ClientSession, ClientSessions, work_of
 from broker.requests.connection import Connection
 from broker.statistics.events import Event, Events
 from tests.broker.lines import Desk
@@ -215,3 +219,111 @@ def test_a_flood_of_garbage_fills_no_log(rig: Rig) -> None:
         rig.sweep()
     assert (len(logs), logs[-1]["source"], logs[-1]["not_told"]) == (2, "10.0.0.9", 999)
     assert rig.sessions.events.counts == {(Event.CONNECTION_CLOSED, "oversized"): 1_000}
+
+
+# ---------------------------------------------------------------------- more than is handled at once
+
+
+def many(first: int, count: int) -> bytes:
+    """Requests of a code that nobody knows, told apart by their numbers."""
+    return b"".join(encode(request(10_000 + number)) for number in range(first, first + count))
+
+
+def numbers(rig: Rig, name: str) -> list[int]:
+    return [code - 10_000 for who, code in rig.handled if who == name]
+
+
+def test_of_one_read_only_some_is_handled_at_once(rig: Rig) -> None:
+    """All of it was: 4,000 questions for the settings of a node took seconds, in which its leader was silent."""
+    session = rig.connect("10.0.0.1:1")
+    session.received(many(0, 400))
+    at_once = WORK_AT_ONCE // work_of(request(10_000))
+    assert numbers(rig, "10.0.0.1:1") == list(range(at_once))
+    turns = 0
+    while rig.sessions.unhandled:
+        assert session.connection.has_unhandled, "nothing more is read meanwhile"
+        before = len(rig.handled)
+        rig.sessions.go_on()
+        turns += 1
+        assert 0 < len(rig.handled) - before <= at_once
+    assert turns == -(-400 // at_once) - 1
+    assert numbers(rig, "10.0.0.1:1") == list(range(400))
+    assert not session.connection.has_unhandled
+    assert rig.desk.outgoing.take() == [session.connection], "the shell hears that it may be read again"
+
+
+def test_a_long_body_counts_as_several(rig: Rig) -> None:
+    session = rig.connect("10.0.0.1:1")
+    session.received(b"".join(encode(request(310, None, bytes(40_000))) for _ in range(40)))
+    assert len(rig.handled) == -(-WORK_AT_ONCE // 10)
+
+
+def test_addresses_take_turns_and_on_each_the_connections_do(rig: Rig) -> None:
+    crowd = [rig.connect(f"10.0.0.1:{port}") for port in range(8)]
+    other = rig.connect("10.0.0.2:1")
+    for session in (*crowd, other):
+        session.received(many(0, 100))
+    rig.handled.clear()
+    rig.sessions.go_on()
+    counts = Counter(name for name, _ in rig.handled)
+    assert counts["10.0.0.2:1"] == sum(counts.values()) // 2
+    assert {counts[f"10.0.0.1:{port}"] for port in range(8)} == {2}
+
+
+def test_what_is_no_frame_ends_the_connection_behind_all_that_came_before_it(rig: Rig) -> None:
+    session = rig.connect("10.0.0.1:1")
+    with structlog.testing.capture_logs() as logs:
+        session.received(many(0, 50) + b"\xff" * 8)
+        assert not session.connection.close_requested
+        while rig.sessions.unhandled:
+            rig.sessions.go_on()
+    assert numbers(rig, "10.0.0.1:1") == list(range(50))
+    assert session.connection.close_requested
+    assert [entry["reason"] for entry in logs] == ["oversized"]
+
+
+@pytest.mark.parametrize("end", ["lost", "aborted", "closed"])
+def test_what_waits_on_a_connection_that_ends_is_not_handled(rig: Rig, end: str) -> None:
+    session = rig.connect("10.0.0.1:1")
+    session.received(many(0, 100))
+    handled = len(rig.handled)
+    if end == "lost":
+        session.lost()
+    elif end == "aborted":
+        session.connection.abort()
+    else:
+        session.connection.close()
+    for _ in range(3):
+        rig.sessions.go_on()
+    assert len(rig.handled) == handled
+    assert not rig.sessions.unhandled
+
+
+def test_what_comes_while_others_wait_is_handled_behind_them(rig: Rig) -> None:
+    """What a TLS record brings beyond a read, or the rest of a long frame."""
+    session = rig.connect("10.0.0.1:1")
+    session.received(many(0, 100))
+    session.received(many(100, 3))
+    while rig.sessions.unhandled:
+        rig.sessions.go_on()
+    assert numbers(rig, "10.0.0.1:1") == list(range(103))
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_however_it_is_cut_each_connection_is_handled_in_order_and_whole(data: st.DataObject) -> None:
+    rig = Rig()
+    rig.sessions.work_at_once = data.draw(st.integers(1, 300))
+    names = [f"10.0.0.{data.draw(st.integers(1, 2))}:{port}" for port in range(3)]
+    left = {name: many(0, data.draw(st.integers(0, 80))) for name in names}
+    sent = {name: left[name].count(b'"code"') for name in names}
+    open_sessions = {name: rig.connect(name) for name in names}
+    while any(left.values()) or rig.sessions.unhandled:
+        name = data.draw(st.sampled_from(names))
+        if left[name] and not open_sessions[name].connection.has_unhandled:
+            size = data.draw(st.integers(1, 10_000))
+            open_sessions[name].received(left[name][:size])
+            left[name] = left[name][size:]
+        rig.sessions.go_on()
+    for name in names:
+        assert numbers(rig, name) == list(range(sent[name]))

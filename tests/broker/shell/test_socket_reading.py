@@ -835,3 +835,28 @@ async def test_connections_outlive_the_reading_by_as_long_as_they_must(remotes: 
             served.close()
         await trio.testing.wait_all_tasks_blocked()
         assert server.failures == {"before": None, "after": None}
+
+
+async def test_a_socket_is_not_read_while_requests_that_came_on_it_wait(remotes: list[socket.socket]) -> None:
+    async with serving() as server:
+        got: list[bytes] = []
+
+        def received(data: bytes) -> None:
+            got.append(data)
+            server.connections["a"].connection.has_unhandled = True
+            server.wake()
+
+        remote = server.connect("a", received)
+        remotes.append(remote)
+        remote.send(b"1")
+        await trio.testing.wait_all_tasks_blocked()
+        remote.send(b"2")
+        await trio.testing.wait_all_tasks_blocked()
+        server.wake()
+        await trio.testing.wait_all_tasks_blocked()
+        assert got == [b"1"]
+        server.connections["a"].connection.go_on_reading()
+        server.wake()
+        await trio.testing.wait_all_tasks_blocked()
+        await trio.testing.wait_all_tasks_blocked()
+        assert got == [b"1", b"2"]

@@ -281,3 +281,28 @@ async def _outlives_a_silent_one(address: str) -> bool:
             last_use = asked
             await trio.sleep(0.1)
     return True
+
+
+async def test_nothing_is_read_while_requests_that_have_come_wait() -> None:
+    connection, remote = _pair()
+    got: list[bytes] = []
+
+    def received(data: bytes) -> None:
+        got.append(data)
+        connection.connection.has_unhandled = True
+
+    with trio.fail_after(LIMIT_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.write)
+            nursery.start_soon(connection.read, received, 1)
+            remote.send(b"ab")
+            await trio.testing.wait_all_tasks_blocked()
+            connection.flush()
+            await trio.testing.wait_all_tasks_blocked()
+            assert got == [b"a"]
+            connection.connection.go_on_reading()
+            connection.flush()
+            await trio.testing.wait_all_tasks_blocked()
+            assert got == [b"a", b"b"]
+            nursery.cancel_scope.cancel()
+    remote.close()
