@@ -274,7 +274,7 @@ def test_what_is_no_frame_ends_the_connection_behind_all_that_came_before_it(rig
     session = rig.connect("10.0.0.1:1")
     with structlog.testing.capture_logs() as logs:
         session.received(many(0, 50) + b"\xff" * 8)
-        assert not session.connection.close_requested
+        assert rig.sessions.unhandled, "it is not closed before they are handled"
         while rig.sessions.unhandled:
             rig.sessions.go_on()
     assert numbers(rig, "10.0.0.1:1") == list(range(50))
