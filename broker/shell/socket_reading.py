@@ -8,11 +8,11 @@ socket that is ready, and the turn follows in the same step.
 Nobody keeps others waiting. Every pass begins with those that are to be first, however many others are ready, or left
 from the pass before: the links of peers, since on what they bring depends who leads, and flushes that have ended.
 Whatever a socket holds beyond one read waits until all others have been read. After `PASS_S` the turn comes, and the
-sockets that are left are read before any that have been read already; of those that are first and of the others one
-each is read in any pass. While passes end like that, all are given fewer
-bytes at once (`shares`), until a pass has time for all or little is read of each: a crowd that sends without end then
-keeps the others waiting for a handful of requests of each of it, and not for a thousand. A connection whose last read
-took so long to handle is given fewer bytes at once, too, and so is one that has to prove an account and has not yet
+sockets that are left are read before any that have been read already, those that are first among themselves: of these
+and of the others one each is read in any pass. While passes end like that, all are given fewer bytes at once
+(`shares`), until a pass has time for all or little is read of each: a crowd that sends without end then keeps the
+others waiting for a handful of requests of each of it, and not for a thousand. A connection whose last read took so
+long to handle is given fewer bytes at once, too, and so is one that has to prove an account and has not yet
 (broker/shell/sockets.py). All of these strangers together have a tenth of the time: they stand in a set of their own,
 which is one descriptor among those of all others. So they keep others from little, and all clients of a node that is
 lost, thousands that have to prove themselves anew, are let in within their patience.
