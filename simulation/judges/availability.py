@@ -176,6 +176,9 @@ class Availability:
         self._seen_index = self._model.last_index
 
     def _look_at_machines(self, voters: Sequence[BrokerHost], now_ns: int) -> None:
+        # Nobody looks at who is no voter: what befell it meanwhile is not known when it is one again.
+        names = {host.name for host in voters}
+        self._whole = {name: known for name, known in self._whole.items() if name in names}
         for host in voters:
             if not _is_whole(host, now_ns):
                 self._whole.pop(host.name, None)
@@ -192,7 +195,7 @@ class Availability:
         ):
             pair.whole_ns = pair.linked_ns = None
             return
-        if pair.whole_ns is None:
+        if pair.whole_ns is None or pair.whole_ns < max(self._whole[one.name][0], self._whole[other.name][0]):
             pair.whole_ns = pair.unlinked_ns = now_ns
         connections = _connections(one, other)
         if None in connections:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from broker.settings.tables import RaftSettings, Settings
 from simulation.faults.cores import KINDS
-from simulation.judges.availability import Availability, bounds_of
+from simulation.journal import Violation
+from simulation.judges.availability import LINKED, Availability, bounds_of
 from simulation.judges.steps import Steps
 from simulation.plans.plan import Fault
 from simulation.plans.seeds import plan_of_seed
@@ -63,6 +66,41 @@ def test_a_seed_with_a_core_is_judged_for_most_of_its_time() -> None:
     assert result.violation is None, str(result.violation)
     assert result.fault_counts["core"] == 1
     assert sum(group.availability.stood_ns for group in world.groups) > 15 * SECOND
+
+
+def _machine(name: str, incarnation: int = 1) -> Any:
+    """A whole machine without links."""
+    replica = SimpleNamespace(links={}, raft=SimpleNamespace(recovering=None))
+    return SimpleNamespace(
+        name=name,
+        incarnation=incarnation,
+        process=SimpleNamespace(is_stopping=False, node=SimpleNamespace(replica=replica)),
+        disk=SimpleNamespace(full=False, failing_flushes=0, failing_reads=0),
+        disk_slowed=None,
+        paused=False,
+        frame_faults=None,
+        held_up_until_ns=0,
+    )
+
+
+@pytest.mark.parametrize("is_other_process", [False, True])
+def test_links_are_owed_anew_by_who_is_a_voter_again_or_another_process(is_other_process: bool) -> None:
+    """Seed 9101003: a learner had been a voter once, and its peer had just started when it was promoted."""
+    whole = SimpleNamespace(cut=False, clogged=False, loss=0, slowed_by=None)
+    nothing: Any = SimpleNamespace(link=lambda *_: whole)
+    availability = Availability(nothing, nothing, nothing, nothing, nothing)
+    availability._bounds = bounds = bounds_of(Settings())
+    one, other, third = (_machine(f"n{number}") for number in range(3))
+    late_ns = bounds.links_ns + SECOND
+    availability._look_at_machines([one, other], 0)
+    if is_other_process:
+        other = _machine("n1", 2)
+    else:
+        availability._look_at_machines([one, third], SECOND)
+    availability._look_at_machines([one, other], late_ns)
+    availability._look_at_machines([one, other], late_ns + bounds.links_ns)
+    with pytest.raises(Violation, match=LINKED):
+        availability._look_at_machines([one, other], 2 * late_ns)
 
 
 def test_the_bounds_follow_from_the_settings() -> None:
