@@ -77,10 +77,10 @@ class ReplicatedState:
         if tables == self._tables.get(name):
             return
         self._tables[name] = tables
-        for what, kept in (("position", offsets), ("order", parked)):
+        for what, kept in (("a position", offsets), ("an order", parked)):
             for group, topic in kept:
                 if topic not in topics:
-                    raise Violation(OF_TOPICS, name, f"there is no {topic}; group {group} has a {what} in it")
+                    raise Violation(OF_TOPICS, name, f"there is no {topic}; group {group} has {what} in it")
         for topic, writer in writers:
             if topic not in topics:
                 raise Violation(OF_TOPICS, name, f"there is no {topic}; writer {writer} has a portion in it")
