@@ -31,11 +31,15 @@ from broker.requests.errors import RequestError
 from broker.requests.long_bodies import Body
 from broker.requests.processing import Pace, Place, Route
 from broker.requests.responses import refuse, reply, reply_unknown
+from broker.state.stored_offsets import StoredOffsets
 from broker.state.topic_rules import InvalidNameError, check_group_name
 from log.consume_queue import Boundary, ConsumeQueue
 
 OFFSETS_AT_ONCE: Final = 5_000
 """A step of the response that tells all offsets has so many."""
+
+_OFFSETS_A_TOPIC: Final = 6
+"""To find and name the topic takes the time of so many of its offsets."""
 
 YOUNG_QUEUE_BYTES: Final = 1 << 30
 """A queue whose first message is within so much of the log's end is young: a new group starts at its beginning.
@@ -160,9 +164,9 @@ class OffsetsProcessor:
 
         def body() -> Body:
             told, separator, pace = Pieces(b'{"offsetTable":{'), b"", Pace(OFFSETS_AT_ONCE)
-            for group, topic in list(offsets):
+            for group, topic in _places(offsets):
                 queues = offsets.get((group, topic))
-                if pace.spent(1):
+                if pace.spent(_OFFSETS_A_TOPIC):
                     yield
                 if queues is None or not (sight.group(group) and sight.topic(topic)):
                     continue
@@ -291,3 +295,11 @@ def _check_group(group: str) -> None:
         check_group_name(group)
     except InvalidNameError as error:
         raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+
+
+def _places(offsets: StoredOffsets) -> Iterator[tuple[str, str]]:
+    """Yields (consumer group, topic) of all offsets; they may change meanwhile. A list of these pairs, with a hundred
+    thousand of them, would be made in one step."""
+    for group in list(offsets.by_group):
+        for topic in list(offsets.by_group.get(group, ())):
+            yield group, topic

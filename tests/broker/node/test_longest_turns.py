@@ -26,7 +26,6 @@ LINES_MAX = 45_000
 LINES_MAX_OF_READING: Final = 80_000
 """They are short: some 5 ms."""
 MORE_LINES: Final = {
-    "offsets": 160_000,
     "groups of a topic": 60_000,
     "members": 75_000,
     "consumers' connections": 80_000,
