@@ -48,9 +48,8 @@ from benchmarks.standalone_cluster import MASTER
 RESULTS: Final = Path(__file__).parent / "results" / "checker-scaling.json"
 CLUSTER_RESULTS: Final = RESULTS.with_name("checker-cluster.json")
 CORES: Final = 2
-DRIVER_MEMORY: Final = (
-    "4g"  # of the 8 GB: the Java heap; the rest is for what Java keeps beside it, and for Python
-)
+# Of the 8 GB: the Java heap; the rest is for what Java keeps beside it, and for Python.
+DRIVER_MEMORY: Final = "4g"
 EXECUTOR_MEMORY: Final = "2g"  # on a cluster; the driver keeps Spark's default there, 1g
 TRIVET_BOUNDS: Final = Bounds(7200.0, 8_000_000_000)
 PORCUPINE_BOUNDS: Final = Bounds(1800.0, 6_000_000_000, cpu_seconds=120.0)

@@ -161,9 +161,8 @@ class BareGroup:
         """Ends the processes."""
         self.connection.close()
         for pid in self.pids:
-            os.kill(
-                pid, signal.SIGKILL
-            )  # a group that was forked later holds ends of this one's sockets, too
+            # A group that was forked later holds ends of this one's sockets, too.
+            os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
 
 

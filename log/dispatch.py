@@ -188,7 +188,7 @@ class Dispatcher:
         opened = pool.opened
         self._files_until = _NO_END if allowance is None else opened + allowance.files
         self._keys_left = _NO_END if allowance is None else allowance.keys
-        while index <= to_index and not (stop_at_internal and internal) and not self._is_long_enough():
+        while index <= to_index and not (stop_at_internal and internal) and not self._has_used_allowance():
             index = self._pass(
                 index, min(to_index, index + self._entries_per_pass - 1), wall_ms, internal, stop_at_internal
             )
@@ -203,7 +203,8 @@ class Dispatcher:
             allowance.keys = self._keys_left
         return Dispatch(index - 1, arrivals, internal)
 
-    def _is_long_enough(self) -> bool:
+    def _has_used_allowance(self) -> bool:
+        """True if this dispatch has opened as many files, or put as many keys into index files, as it may."""
         return self._queues.pool.opened >= self._files_until or self._keys_left <= 0
 
     def _pass(
@@ -238,7 +239,7 @@ class Dispatcher:
                 while run is not None and len(run.sizes) >= RUN_FROM and (count := self._run(run, wall_ms)):
                     index += count
                     run = run.behind(count)
-                stopped = self._is_long_enough()
+                stopped = self._has_used_allowance()
                 if index <= last and not stopped:
                     index, stopped = self._walk(index, last, wall_ms, internal, stop_at_internal)
                 if stopped:

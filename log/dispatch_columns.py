@@ -87,9 +87,10 @@ class Kind(NamedTuple):
 
 
 def runs_of(log: EntryLog, first: int, last: int) -> list[tuple[int, Run | None]]:
-    """Returns what entries from `first` on are, up to `last` or the file's end: (last index, a run or None).
+    """Divides the entries from `first` to `last`, or to their file's end, into runs of plain messages and the rest.
 
-    Those of None are to be walked. There is at least one element.
+    Each element is (the index of its last entry, the run); where it is no run but None, its entries must be walked one
+    by one. There is at least one element.
     """
     buffer, start, places, sizes = log.places(first, last)
     places = places[: leading(places <= len(buffer) - _HEADS_BYTES)]

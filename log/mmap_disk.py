@@ -66,7 +66,7 @@ def _failure(path: str, operation: str, error: OSError) -> DiskError:
 
 
 class MmapFile:
-    """`log.disk.MappedFile` over a file descriptor and a shared mapping."""
+    """`log.disk.MappedFile` over a file descriptor and a shared mapping. Methods without a text are described there."""
 
     __slots__ = (
         "__weakref__",
@@ -196,6 +196,8 @@ class MmapFile:
 
 
 class _FileLock:
+    """`log.disk.StoreLock`: a lock of the system on the file `lock`, held as long as its descriptor is open."""
+
     __slots__ = ("_descriptor",)
 
     def __init__(self, descriptor: int) -> None:

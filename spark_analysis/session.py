@@ -206,9 +206,8 @@ def package_archive() -> Path:
     directory = tempfile.mkdtemp(prefix="trivet-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     target = Path(directory, "trivet_analysis.zip")
-    trivet = root.joinpath(
-        *__name__.split(".")[:-2]
-    )  # the same folder in a checkout, where rooms are no part of a package
+    # The same folder in a checkout, where rooms are no part of a package.
+    trivet = root.joinpath(*__name__.split(".")[:-2])
     folders = (trivet / "broker" / "trace", trivet / "spark_analysis")
     files = [*trivet.glob("__init__.py"), *(file for folder in folders for file in folder.rglob("*.*"))]
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -76,7 +76,10 @@ class Identification:
         return None if self._is_trusted(host) else self.known(host, command.fields.get(ACCESS_KEY))
 
     def known(self, host: bytes, access_key: str | None) -> Account | None:
-        """Does as `named` for somebody who was let in under that key."""
+        """Returns the account under that key, of somebody who was let in; None where the address is trusted.
+
+        Raises `RefusedError` without a key, and for one that no account has.
+        """
         if self._is_trusted(host):
             return None
         if not access_key:

@@ -265,9 +265,8 @@ class StatusProcessor:
         What was announced last counts as delivered. Deliveries are the leader's.
         """
         index, progress = self._replica.store.timers, self._replica.metadata.timers
-        index.catch_up(
-            progress.floor, progress.steps
-        )  # who does not deliver lets some thousands come together first
+        # Who does not deliver lets some thousands come together first.
+        index.catch_up(progress.floor, progress.steps)
         steps = progress.steps
         if progress.batch is not None:
             steps = add_step(steps, Step(*progress.batch.step))

@@ -52,7 +52,7 @@ class SignIn(Parameters, frozen=True):
 
 
 class Console:
-    """What all requests share."""
+    """The console's handlers of HTTP requests, with what all of them share: options, seats, sessions, open streams."""
 
     def __init__(
         self,

@@ -158,7 +158,7 @@ class Live:
             self._tell(begun_ms, now.name, "leader", now.leader, term=now.term, without_ms=without_ms)
 
     def _tell_of_leaders_before(self, now: GroupView) -> None:
-        """What was before this console looked the nodes remember: who led since when."""
+        """Tell pages of the leaders of earlier terms, from before this console looked, which the nodes remember."""
         for leader in self._observer.leaders.get(now.name, ()):
             if now.term is None or leader.term < now.term:
                 self._tell(leader.at_ms, now.name, "leader", leader.node, term=leader.term)

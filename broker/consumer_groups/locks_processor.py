@@ -78,7 +78,10 @@ class LocksProcessor:
         )
 
     def lock(self, connection: Connection, command: RemotingCommand) -> None:
-        """Grants or renews what is free, the client's own, or expired; the response lists what it now holds."""
+        """Grants or renews what is free, the client's own, or expired; the response lists what it now holds.
+
+        Raises `RequestError` for a consumer group that is not there and may not be made.
+        """
         body = self._body(command)
         queues = self._known_queues(body)
         if not queues:

@@ -207,9 +207,8 @@ def _with_checksums(piece: Piece, survey: Survey, file_bytes: int) -> EntryRange
             topic = bytes(body[found.topic_begin : found.topic_end]).decode()
             if survey.is_dead(head.entry, topic, found.queue_id):
                 body[SYS_FLAG_AT + _LOWEST_FLAG_BYTE] |= SYS_FLAG_ROLLBACK
-                body[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8] = bytes(
-                    8
-                )  # records without a queue have no offset
+                # Records without a queue have no offset.
+                body[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8] = bytes(8)
         _TERM.pack_into(data, head.at + _TERM_AT, head.term + _FIRST_TERM)
         _CHECKSUM.pack_into(data, head.at + _CHECKSUM_AT, 0, 0, crc32(body))
     try:

@@ -174,11 +174,11 @@ class NameServer:
     def answer(
         self, connection_id: ConnectionId, command: RemotingCommand, now_ns: int, sight: Sight = SEES_ALL
     ) -> bytes | None:
-        """Carry out a request and return its answer's frame; None for what wants none. Never raises.
+        """Carry out a request and return its response's frame; None for what wants none. Never raises.
 
         ``sight`` is what its client may see.
 
-        What is too long for a frame (parts of it are others' words) becomes an answer that says so.
+        What is too long for a frame (parts of it are others' words) becomes a response that says so.
         """
         return _last(self.answer_in_steps(connection_id, command, now_ns, sight))
 
@@ -201,7 +201,7 @@ class NameServer:
     def handle(
         self, connection_id: ConnectionId, command: RemotingCommand, now_ns: int, sight: Sight = SEES_ALL
     ) -> RemotingCommand | None:
-        """Carry out a request and return its answer; None for what wants none (one-way requests, responses).
+        """Carry out a request and return its response; None for what wants none (one-way requests, responses).
 
         Never raises for what a peer sent: that gets code 1 with the reason, an unknown request code 3.
         """

@@ -1,6 +1,6 @@
 """The room for consumer groups (`limits.max_groups`), however they come into being.
 
-A group has settings, which a pull, a heartbeat or an administrator makes, or only a name under which positions are
+A group has settings, which a pull, a heartbeat or an administrator makes, or only a name under which offsets are
 stored. Each is memory on every node, so whoever is about to propose what makes a group known claims it here first; what
 is under way counts, as several clients may begin much at once.
 """

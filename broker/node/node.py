@@ -184,7 +184,7 @@ class Node:
         return len(self._held)
 
     def owed_answers(self, connections: Iterable[Connection]) -> "set[Connection]":
-        """Returns those who wait for the leader's answer to what is done once, such as a send."""
+        """Returns those who wait for the leader's response to what is done once, such as a send."""
         owed = {connection for connection in connections if self._forwarding.owes_answer(connection)}
         for request in self._held.waiting:
             if request.command.code in ONCE and not request.command.is_one_way:

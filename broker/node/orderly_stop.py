@@ -10,12 +10,12 @@
     AWAITS_JOBS     no new work for threads; what is out comes back    nothing is out
     STOPPED         its owner closes connections and the replica
 
-A client whose connection ends behind a request waits for the answer until its time is over, and then fails or begins
+A client whose connection ends behind a request waits for the response until its time is over, and then fails or begins
 anew (RocketMQ's Java client of 4.x, its C++ client); one that has no request under way goes elsewhere at once. What was
 sent while leadership went over waits for the heir, so that just in this moment it is likely that there is one. So each
-connection ends by itself, right behind its last answer, when nothing has come on it that was not read. Answers to what
-changes something count: pulls may be held for long. And who lost its connection cannot connect again, and send into it
-what nobody would read.
+connection ends by itself, right behind its last response, when nothing has come on it that was not read. Responses to
+what changes something count: pulls may be held for long. And who lost its connection cannot connect again, and send
+into it what nobody would read.
 
 A node that does not lead begins with LINGERS, one that has nobody to lead in its place with SAYS_GOODBYE. Until the end
 everything else goes on as before. A node whose disk fails on the way stops at once, whatever state it is in.

@@ -194,7 +194,7 @@ class RunningNode:
             )
 
     def _part_with_clients(self) -> bool:
-        """Closes the connections on which nothing is under way, behind their last answers; tells whether it was all."""
+        """Closes connections on which nothing is under way, behind their last responses; tells whether it was all."""
         if self.node.replica.leadership.owes_answers:
             return False  # of a node that nobody has taken over from
         unread = self._surroundings.has_unread

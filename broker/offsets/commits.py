@@ -442,5 +442,5 @@ class OffsetCommits:
 def _too_many(most: int) -> RequestError:
     return RequestError(
         ResponseCode.SYSTEM_ERROR,
-        f"at most {most} positions of groups in queues are stored (limits.max_stored_offsets)",
+        f"at most {most} offsets of consumer groups in queues are stored (limits.max_stored_offsets)",
     )

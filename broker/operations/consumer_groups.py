@@ -86,7 +86,7 @@ class QueueProgress:
     """A consumer group in one queue, whose messages end before ``end``.
 
     ``position`` is the next offset that the group reads, 0 where it has none yet; ``lag`` how many messages it has yet
-    to read of those that the queue keeps, without a position from where its first pull would begin
+    to read of those that the queue keeps, without a consumer offset from where its first pull would begin
     (`broker.operations.progress`), ``lag_s`` how long the first of them has waited; ``owner`` is the client that
     has the queue, None if nobody says so.
     """
@@ -106,7 +106,7 @@ class QueueProgress:
 class GroupDetail:
     """All that is known of one consumer group. ``subscriptions`` are those that the brokers go by.
 
-    A group that is broadcast to has no ``queues`` here: each of its members keeps positions of its own.
+    A group that is broadcast to has no ``queues`` here: each of its members keeps offsets of its own.
     """
 
     name: str
@@ -163,7 +163,7 @@ async def list_groups(groups: Groups, *, system: bool = False) -> list[GroupSumm
         group: [connection for name in groups.names if (connection := connections[group, name])]
         for group in names
     }
-    # Whoever reads a topic in one broker group reads it in all: where no position is noted, nothing was read yet.
+    # Whoever reads a topic in one broker group reads it in all: where no offset is noted, nothing was read yet.
     read = {
         group: {
             *(topic for connection in here[group] for topic in connection.subscription_table),
@@ -194,7 +194,7 @@ async def _lags_in_all(
 ) -> dict[str, int]:
     """Return the lag of each consumer group in the topics that it has `read`, by its `progress` at broker groups.
 
-    A group that is broadcast to has none here: each of its members keeps positions of its own.
+    A group that is broadcast to has none here: each of its members keeps offsets of its own.
     """
     counted = [group for group, found in connections.items() if _kind(found) != "broadcasting"]
     topics = sorted({topic for group in counted for topic in read[group]})
@@ -207,7 +207,7 @@ async def _lags_in_all(
             for topic, queues in zip(topics, kept, strict=True)
             for queue, at in queues.items()
         }
-        positions = {
+        consumer_offsets = {
             Place(group, topic, queue): 0
             for group in counted
             for topic, queue in ranges
@@ -217,9 +217,9 @@ async def _lags_in_all(
             for one in progress[broker].groups.get(group, ()):
                 for queue, at in one.offsets.items():
                     place = Place(group, queue.topic, queue.queue_id)
-                    if place in positions:  # topics with more queues than are read tell of these, too
-                        positions[place] = at.consumer_offset
-        return await lags(groups, broker, positions, ranges, first)
+                    if place in consumer_offsets:  # topics with more queues than are read tell of these, too
+                        consumer_offsets[place] = at.consumer_offset
+        return await lags(groups, broker, consumer_offsets, ranges, first)
 
     total = dict.fromkeys(connections, 0)
     for behind in (await groups.ask(count)).values():
@@ -250,10 +250,10 @@ async def describe_group(groups: Groups, name: str) -> GroupDetail:
     kind = _kind(here)
     subscribed = {topic for one in here for topic in one.subscription_table}
     consumed = await groups.ask(lambda broker: consumed_topics(groups, name, broker))
-    # Whoever reads a topic in one broker group reads it in all: where no position is noted, nothing was read yet.
+    # Whoever reads a topic in one broker group reads it in all: where no offset is noted, nothing was read yet.
     read = subscribed.union(*consumed.values())
     progress = (
-        {}  # each member keeps its own positions
+        {}  # each member keeps its own offsets
         if kind == "broadcasting"
         else await groups.ask(lambda broker: _progress(groups, broker, name, read, owners, here))
     )
@@ -284,7 +284,7 @@ async def describe_group(groups: Groups, name: str) -> GroupDetail:
 async def delete_group(
     groups: Groups, name: str, *, while_in_use: bool = False, dead_letters: bool = False
 ) -> list[str]:
-    """Delete a consumer group with its positions and its retry topic, with ``dead_letters`` these, too.
+    """Delete a consumer group with its offsets and its retry topic, with ``dead_letters`` these, too.
 
     Returns the broker groups that have; those that are missing keep all of it until the same is ordered again. Raises
     InUse for a group with members unless ``while_in_use``, as each of them would make it anew, NotThere, ClientError.
@@ -316,7 +316,7 @@ async def _progress(
 ) -> tuple[list[QueueProgress], float]:
     """Return the consumer group's progress in the queues of a broker group, and the rate at which it consumes.
 
-    The topics are those that its members subscribe to, those in which it has positions at any broker group (`read`),
+    The topics are those that its members subscribe to, those in which it has offsets at any broker group (`read`),
     and that of its retries.
     """
     wanted = ";".join(sorted({*read, RETRY_PREFIX + group}))
@@ -341,10 +341,10 @@ async def _progress(
         )
         for queue, at in stats.offsets.items()
     }
-    positions = {
+    consumer_offsets = {
         Place(group, queue.topic, queue.queue_id): at.consumer_offset for queue, at in stats.offsets.items()
     }
-    behind = await lags(groups, broker, positions, ranges, {group: next(iter(connections), None)})
+    behind = await lags(groups, broker, consumer_offsets, ranges, {group: next(iter(connections), None)})
     queues = []
     for place, lag in behind.items():
         begin, end = ranges[place.topic, place.queue]
@@ -354,7 +354,7 @@ async def _progress(
                 broker=broker,
                 topic=place.topic,
                 queue=place.queue,
-                position=positions[place],
+                position=consumer_offsets[place],
                 begin=begin,
                 end=end,
                 lag=lag,

@@ -3,7 +3,7 @@
 A dead letter that is sent again goes to the group's retry topic, not to the topic that it came from: other groups have
 consumed it already. It begins with no retries behind it.
 
-How far a queue of dead letters was sent again is kept at the brokers, as the position of a group of its own
+How far a queue of dead letters was sent again is kept at the brokers, as the consumer offset of a group of its own
 (`redriver_of`) in it. So who goes on after an interruption goes on behind the last message that is known to be stored;
 only the one that was under way may come twice.
 """
@@ -66,7 +66,7 @@ class Redriven:
 
 
 def redriver_of(group: str) -> str:
-    """Return the group whose position in a queue of dead letters tells which were sent again. Raises UsageError."""
+    """Return the group whose offset in a queue of dead letters tells which were sent again. Raises UsageError."""
     name = REDRIVER_PREFIX + group
     if len(name) > GROUP_LENGTH_MAX:
         raise UsageError(

@@ -117,9 +117,8 @@ async def _name_server(admin: AdminClient, address: str) -> ExaminedNameServer:
 async def _node(admin: AdminClient, broker: str, address: str) -> ExaminedNode:
     runtime = admin.core.runtime
     try:
-        await admin.call(
-            address, RequestCode.TRIVET_NODE_STATUS
-        )  # opens the connection, which takes its time
+        # Opens the connection, which takes its time.
+        await admin.call(address, RequestCode.TRIVET_NODE_STATUS)
         begun_ns, begun_ms = runtime.now_ns(), runtime.wall_ms()
         response = await admin.call(address, RequestCode.TRIVET_NODE_STATUS)
         round_trip_ms = (runtime.now_ns() - begun_ns) / 1e6

@@ -1,6 +1,6 @@
 """Following a topic: its messages as they are stored, from now or from a time on, through whatever leaders it has.
 
-A follower is no member of a consumer group: it reads all queues, stores no positions, and disturbs nobody. Broker
+A follower is no member of a consumer group: it reads all queues, stores no offsets, and disturbs nobody. Broker
 groups that do not answer keep it from nothing: they are `missing`, and are followed when they answer again.
 """
 

@@ -64,6 +64,6 @@ async def running_infos(
 
 
 async def consumed_topics(groups: Groups, group: str, broker: str) -> list[str]:
-    """Return the topics in which a consumer group has positions at a broker group."""
+    """Return the topics in which a consumer group has offsets at a broker group."""
     response = await groups.read(broker, RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": group})
     return read_body(response, broker, lambda body: decode_body(body, TopicList)).topics

@@ -2,7 +2,7 @@
 
 The way is read from what the brokers keep: the copies of a message in the topics where messages wait, are retried and
 end as dead letters all bear the id that its sender gave, and the index knows them by it. Who has consumed it follows
-from the positions of the consumer groups, as with mqadmin's queryMsgTrackById.
+from the consumer offsets, as with mqadmin's queryMsgTrackById.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumption:
-    """What became of a message in one consumer group, as its position and its members' subscriptions say."""
+    """What became of a message in one consumer group, as its offset and its members' subscriptions say."""
 
     group: str
     state: State
@@ -311,14 +311,14 @@ def due_ms_of(message: StoredMessage) -> int | None:
 
 
 async def _consumptions(groups: Groups, consumers: list[str], message: StoredMessage) -> list[Consumption]:
-    """Return what each consumer group has made of a message, by its position and what its brokers know of it."""
+    """Return what each consumer group has made of a message, by its offset and what its brokers know of it."""
     queue = RemotingQueue(message.broker, message.queue, message.topic)
 
     async def ask(group: str) -> Consumption:
         fields = {"consumerGroup": group, "topic": message.topic}
         response = await groups.read(message.broker, RequestCode.GET_CONSUME_STATS, fields)
         at = read_body(response, message.broker, ConsumeStats.decode).offsets.get(queue)
-        position = 0 if at is None else at.consumer_offset
+        consumer_offset = 0 if at is None else at.consumer_offset
         connection = await connection_of(groups, group, message.broker)
         members = 0 if connection is None else len(connection.connection_set)
         wanted = {} if connection is None else connection.subscription_table
@@ -327,13 +327,13 @@ async def _consumptions(groups: Groups, consumers: list[str], message: StoredMes
             state = "broadcast"
         elif connection is not None and message.topic not in wanted:
             state = "not subscribed"
-        elif position <= message.offset:
+        elif consumer_offset <= message.offset:
             state = "not consumed"
         elif message.topic in wanted and _leaves_out(wanted[message.topic], message):
             state = "filtered"
         else:
             state = "consumed"
-        return Consumption(group=group, state=state, position=position, members=members)
+        return Consumption(group=group, state=state, position=consumer_offset, members=members)
 
     return await each(groups.admin, consumers, ask)
 

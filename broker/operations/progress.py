@@ -1,7 +1,7 @@
 """How far a consumer group is in the queues that it reads.
 
-A queue in which a group has no position yet counts from where its first pull would begin, as brokers and clients have
-it: at the queue's first message as long as that is kept, whatever the members want; later where they want to begin
+A queue in which a group has no offset yet counts from where its first pull would begin, as brokers and clients have it:
+at the queue's first message as long as that is kept, whatever the members want; later where they want to begin
 (CONSUME_FROM_LAST_OFFSET: at the end, so that there is no lag), and at the first message that is kept where nobody says
 so. Brokers send members that want it to the end of a queue, too, whose first message is kept and more than a GiB of log
 behind: this they tell only to members, and here it counts as lag.
@@ -38,7 +38,7 @@ class Range(NamedTuple):
 
 
 class _Positions(msgspec.Struct, rename="camel"):
-    """Response to GET_ALL_CONSUMER_OFFSET 43: by topic@group, the position by queue."""
+    """Response to GET_ALL_CONSUMER_OFFSET 43: by topic@group, the consumer offset by queue."""
 
     offset_table: dict[str, dict[int, int]]
 
@@ -61,39 +61,39 @@ async def ranges_of(groups: Groups, broker: str, topic: str) -> dict[int, Range]
 async def lags(
     groups: Groups,
     broker: str,
-    positions: Mapping[Place, int],
+    offsets: Mapping[Place, int],
     ranges: Mapping[tuple[str, int], Range],
     connections: Mapping[str, ConsumerConnection | None],
 ) -> dict[Place, int]:
     """Return how many messages of each queue a consumer group has yet to read at a broker group.
 
-    ``positions`` are 0 where there is none, as brokers tell them; ``ranges`` are by topic and queue; ``connections``,
+    ``offsets`` are 0 where there is none, as brokers tell them; ``ranges`` are by topic and queue; ``connections``,
     by consumer group, say where its members want to begin. Raises ClientError.
     """
     found = {
-        place: max(0, at.end - max(position, at.begin))
-        for place, position in positions.items()
+        place: max(0, at.end - max(consumer_offset, at.begin))
+        for place, consumer_offset in offsets.items()
         for at in [ranges.get((place.topic, place.queue), Range(0, 0))]
     }
     in_doubt = [
         place
         for place, lag in found.items()
-        if lag and not positions[place] and ranges[place.topic, place.queue].begin > 0
+        if lag and not offsets[place] and ranges[place.topic, place.queue].begin > 0
         if not place.topic.startswith(RETRY_PREFIX) and _begins_at_the_end(connections.get(place.group))
     ]
-    for place in await _without_position(groups, broker, in_doubt):
+    for place in await _without_offset(groups, broker, in_doubt):
         found[place] = 0
     return found
 
 
 def _begins_at_the_end(connection: ConsumerConnection | None) -> bool:
-    """Tell where members begin that find no position; RocketMQ's clients take all other words for the last offset."""
+    """Tell where members begin that find no offset; RocketMQ's clients take all other words for the last offset."""
     elsewhere = (ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, ConsumeFromWhere.CONSUME_FROM_TIMESTAMP)
     return connection is not None and connection.consume_from_where not in elsewhere
 
 
-async def _without_position(groups: Groups, broker: str, places: Collection[Place]) -> list[Place]:
-    """Return those of these places where the consumer group has no position, rather than the position 0."""
+async def _without_offset(groups: Groups, broker: str, places: Collection[Place]) -> list[Place]:
+    """Return those of these places where the consumer group has no offset, rather than the offset 0."""
     if not places:
         return []
     response = await groups.read(broker, RequestCode.GET_ALL_CONSUMER_OFFSET, {})

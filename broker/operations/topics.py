@@ -237,7 +237,7 @@ async def alter_topic(
 
 
 async def delete_topic(groups: Groups, topic: str, *, while_in_use: bool = False) -> list[str]:
-    """Delete a topic everywhere, with its messages and the positions in it; returns the broker groups that have.
+    """Delete a topic everywhere, with its messages and the consumer offsets in it; returns the broker groups that have.
 
     Name servers forget it when no group is missing. Raises InUse if consumers subscribe to it now, unless
     ``while_in_use``: a broker that creates topics by itself would make it anew for them. Raises NotThere, ClientError.
@@ -260,7 +260,7 @@ async def delete_topic(groups: Groups, topic: str, *, while_in_use: bool = False
 
 
 async def consumers_of(groups: Groups, topic: str) -> list[str]:
-    """Return the consumer groups that subscribe to a topic now or have a position in it. Raises ClientError."""
+    """Return the consumer groups that subscribe to a topic now or have an offset in it. Raises ClientError."""
     accepted = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
 
     async def ask(name: str) -> list[str]:

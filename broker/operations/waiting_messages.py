@@ -29,7 +29,7 @@ LIMIT = 100
 OPERATIONS_READ_MAX = 10_000
 """Operation messages that are looked at to find out which half messages are decided."""
 PROGRESS_GROUP = "CID_RMQ_SYS_TRANS"
-"""Its positions in both topics of transactions tell what is over (broker/transactions)."""
+"""Its consumer offsets in both topics of transactions tell what is over (broker/transactions)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

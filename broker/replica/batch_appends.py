@@ -123,9 +123,8 @@ class BatchAppends:
         topic_bytes = common.topic.encode()
         assert topic_bytes != INTERNAL_TOPIC_BYTES, "every replica would apply it as a command"
         beside = RECORD_BYTES_WITHOUT_VARIABLE_PARTS + len(common.born_host) + len(self._store_host)
-        beside += len(topic_bytes) + (
-            len(topic_bytes) > SHORT_TOPIC_BYTES_MAX
-        )  # as in `Leadership.append_message`
+        # As in `Leadership.append_message`: the length of a long topic takes a byte more.
+        beside += len(topic_bytes) + (len(topic_bytes) > SHORT_TOPIC_BYTES_MAX)
         sizes = np.fromiter(map(len, items.bodies), np.int64, count) + beside
         sizes += np.fromiter(map(len, items.properties), np.int64, count)
         self._leading.check_proposal(count)

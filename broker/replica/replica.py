@@ -14,8 +14,8 @@ each peer, one dispatch and one flush.
 
 Everything that happens to a replica is a method call with the time as an argument, and everything it wants done is
 left in the outboxes of its links or is a job for a worker thread. What is not on a message's path has modules of its
-own, too: `members` (links, changes, who is outside), `upkeep` (checkpoints, snapshots), `room` (a full disk), `loads`
-(cold reads), `scrubbing` and `repairs` (damage on the disk).
+own, too: `members` (links, changes, who is outside), `upkeep` (checkpoints, snapshots), `disk_space` (a full
+disk), `loads` (cold reads), `scrubbing` and `repairs` (damage on the disk).
 
 The order that safety asks for holds by construction:
 
@@ -325,9 +325,8 @@ class Replica:
                 send()
                 committed.apply_and_answer(upto)
                 if applied.index < upto:
-                    slice_end = (
-                        applied.index
-                    )  # it stopped short (a full disk, damage): no more of it in this turn
+                    # It stopped short (a full disk, damage): no more of it in this turn.
+                    slice_end = applied.index
             elif not reads.wanted:
                 # Over, unless a read may pass its barrier now: the first that is confirmed needs no entry that is not
                 # applied, and this turn has not yet let through as many as it may.

@@ -96,9 +96,8 @@ class Scrubbing:
         """Sets the settings in force; with a rate of 0 only hurried passes are made."""
         self._rate = bytes_per_second
         self._interval_ns = interval_s * 1_000_000_000
-        self._spread_ns = (
-            interval_s // 2 * 1_000_000_000
-        )  # with one second passes follow each other as the rate allows
+        # With one second passes follow each other as the rate allows.
+        self._spread_ns = interval_s // 2 * 1_000_000_000
         if self._next is None:
             rest_ns = self._interval_ns if self.passes else min(self._interval_ns, FIRST_REST_NS)
             self.due_ns = self._pass_began_ns + rest_ns
@@ -117,7 +116,7 @@ class Scrubbing:
 
     @property
     def wakes_ns(self) -> int:
-        """When `job` is to be asked at the latest; a job that is out says by coming back."""
+        """The time (ns) at which `job` must be asked at the latest; NEVER while one is out: `done` sets it anew."""
         return NEVER if self._job is not None or self._store.log.damaged else self.due_ns
 
     # ------------------------------------------------------------------ jobs

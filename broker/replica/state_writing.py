@@ -18,7 +18,7 @@ _OVER: Final = object()
 
 
 class StateWriting:
-    """What is being written."""
+    """The tables of state that are being written, or summed up, one step of one of them in each turn."""
 
     __slots__ = ("_timings", "_under_way")
 

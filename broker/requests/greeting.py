@@ -25,7 +25,7 @@ FIRST: Final = "first"
 
 
 class GreetingError(Exception):
-    """What answers a greeting is none, and does not say either that there are none here."""
+    """The response to a greeting is neither a greeting nor the refusal of a server that knows none."""
 
 
 def greet(connection: Connection, nonce: Callable[[int], bytes]) -> dict[str, str]:

@@ -44,8 +44,7 @@ def done_late(command: RemotingCommand, waited_ns: int) -> RemotingCommand:
     header.sys_flag, header.suspend_timeout_ms = flags, rest_ms
     try:
         fields = {**command.fields, "sysFlag": str(flags), "suspendTimeoutMillis": str(rest_ms)}
-    except (
-        HeaderFieldError
-    ):  # of a field that nobody has read so far: what the request needs is in the header
+    except HeaderFieldError:
+        # It is of a field that nobody has read so far: what the request needs is in the header.
         return msgspec.structs.replace(command, header=header)
     return msgspec.structs.replace(command, header=fields)

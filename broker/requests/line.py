@@ -151,7 +151,7 @@ class Line:
     # ------------------------------------------------------------------ for the user
 
     def awaits(self) -> None:
-        """Waits for an answer: the connection is given up if `up` is not called in time."""
+        """Waits for a response: the connection is given up if `up` is not called in time."""
         self._become(LineState.AWAITS, self._time.now_ns + self._patience.answer_ns)
 
     def up(self, due_ns: int = NEVER) -> None:

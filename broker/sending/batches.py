@@ -111,7 +111,7 @@ class Batches:
         Of the keys each element has those of a part, joined by commas.
 
         Raises `RequestError` for records that would be too long together or have too many keys, as
-        `_check_properties`, and `RecordError` for a body that is no batch.
+        `check_properties`, and `RecordError` for a body that is no batch.
 
         Every message is stored with the envelope's properties, so that a short request could ask for gigabytes.
         """

@@ -174,9 +174,8 @@ class RepeatedSends:
         """Answers an attempt, or appends it: everything that was in the log when it came is applied now."""
         connection, command = decision.connection, decision.command
         if not decision.appended and self._leadership.batches.under_way is not None:
-            self._leadership.when_applied(
-                decision
-            )  # it could not be appended now, and the batch may have the message
+            # It could not be appended now, and the batch may have the message.
+            self._leadership.when_applied(decision)
             return
         if decision.appended:
             # It is applied itself: the attempts that waited find it now.

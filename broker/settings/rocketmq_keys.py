@@ -26,10 +26,12 @@ class Meaning:
 
 
 def text(value: str) -> str:
+    """Return the text as it is."""
     return value
 
 
 def integer(value: str) -> int:
+    """Read a whole number. Raises ValueError, whose text is what was expected; so do all below that raise it."""
     try:
         return int(value)
     except ValueError:
@@ -37,6 +39,7 @@ def integer(value: str) -> int:
 
 
 def boolean(value: str) -> bool:
+    """Read ``true`` or ``false``, in whatever case. Raises ValueError."""
     match value.lower():
         case "true":
             return True
@@ -46,14 +49,17 @@ def boolean(value: str) -> bool:
 
 
 def addresses(value: str) -> list[str]:
+    """Read addresses that are joined by ";"; empty ones are left out."""
     return [address.strip() for address in value.split(";") if address.strip()]
 
 
 def node_ids(value: str) -> list[str]:
+    """Read ids of nodes, likewise."""
     return [node_id.strip() for node_id in value.split(";") if node_id.strip()]
 
 
 def hours(value: str) -> list[int]:
+    """Read hours of the day that are joined by ";". Raises ValueError."""
     try:
         return [int(hour) for hour in value.split(";") if hour.strip()]
     except ValueError:
@@ -61,6 +67,7 @@ def hours(value: str) -> list[int]:
 
 
 def flush(value: str) -> str:
+    """Read a flushDiskType. Raises ValueError."""
     try:
         return {"SYNC_FLUSH": "sync", "ASYNC_FLUSH": "async"}[value]
     except KeyError:
@@ -68,6 +75,7 @@ def flush(value: str) -> str:
 
 
 def client_auth(value: str) -> str:
+    """Read whether clients are asked for a certificate (tls.server.need.client.auth). Raises ValueError."""
     try:
         return {"none": "none", "optional": "optional", "require": "required"}[value]
     except KeyError:
@@ -75,6 +83,7 @@ def client_auth(value: str) -> str:
 
 
 def permission(value: str) -> str:
+    """Read the bits of a permission: 4 is to read, 2 to write. Raises ValueError."""
     try:
         return {"0": "none", "2": "write", "4": "read", "6": "read-write"}[value]
     except KeyError:
@@ -82,7 +91,10 @@ def permission(value: str) -> str:
 
 
 def peers(value: str) -> dict[str, str]:
-    """Read ``n0-host:port;n1-host:port``. A repeated id is refused here, where it would otherwise vanish."""
+    """Read ``n0-host:port;n1-host:port``. A repeated id is refused here, where it would otherwise vanish.
+
+    Raises ValueError.
+    """
     found: dict[str, str] = {}
     for peer in addresses(value):
         node_id, dash, address = peer.partition("-")

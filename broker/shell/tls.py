@@ -323,7 +323,7 @@ class _FirstBytes:
 
 
 class Handshakes:
-    """Those of one port, of which one computes at a time, for one step of a handshake.
+    """The handshakes of one port, of which one computes at a time, for one step of its handshake.
 
     A step takes OpenSSL a millisecond or so. Who has done his hands on to the next, who runs in the next pass of Trio's
     scheduler: so there is one step in each pass, and between two of them the node reads, has its turn and hears its
@@ -392,9 +392,8 @@ class _Steps(AbstractAsyncContextManager[None]):
 async def dial_tls(sock: socket.socket, context: ssl.SSLContext, host: str) -> TlsSession:
     """Does the client's side of a handshake with `host`. Raises RefusedError."""
     session = TlsSession(context, server_side=False, server_hostname=host)
-    await _shake_hands(
-        sock, session, trio.Lock()
-    )  # its own: a node dials few, and nobody can make it dial more
+    # A lock of its own: a node dials few, and nobody can make it dial more.
+    await _shake_hands(sock, session, trio.Lock())
     return session
 
 

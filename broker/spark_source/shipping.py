@@ -34,9 +34,8 @@ def package_archive() -> Path:
     directory = tempfile.mkdtemp(prefix="trivet-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     target = Path(directory, "trivet_spark_source.zip")
-    trivet = root.joinpath(
-        *__name__.split(".")[:-3]
-    )  # the same folder in a checkout, where rooms are no part of a package
+    # The same folder in a checkout, where rooms are no part of a package.
+    trivet = root.joinpath(*__name__.split(".")[:-3])
     files = [*trivet.glob("__init__.py"), *(file for room in ROOMS for file in (trivet / room).rglob("*.py"))]
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(files):

@@ -174,7 +174,7 @@ class MessagePackReader:
                 yield
 
     def end(self) -> None:
-        """Sees to it that nothing follows."""
+        """Checks that nothing follows. Raises msgspec.DecodeError."""
         if self._at != len(self._data):
             raise msgspec.DecodeError(f"{len(self._data) - self._at} bytes behind the end")
 

@@ -71,7 +71,7 @@ class StoredBytes:
             windows.add(now_s, record_bytes, messages)
 
     def role_changed(self, leads: bool, queues: ConsumeQueues, now_s: int) -> None:
-        """What comes from now on counts as taken by this node, or does not; what came before, as until now."""
+        """Notes whether this node leads from now on; what was stored until now is counted first, under the old role."""
         if leads != self._leads:
             self.count(queues, now_s)
             self._leads = leads

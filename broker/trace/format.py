@@ -9,9 +9,8 @@ import cbor2
 
 FORMAT_NAME: Final = "trivet-trace"
 FORMAT_VERSION: Final = 1
-SELF_DESCRIBED_CBOR: Final = (
-    55799  # RFC 8949 section 3.4.6: a file(1) magic number, and a rare start for the search
-)
+SELF_DESCRIBED_CBOR: Final = 55799
+"""The tag of RFC 8949, section 3.4.6: a file(1) magic number, and a rare start for the search."""
 TRACE_SUFFIX: Final = ".trace"
 
 # Record kinds (the first element of each record). 64 and above are free for others and skipped by readers.

@@ -54,6 +54,10 @@ def read_items(
 
 
 def first_header(prefix: bytes, name: str) -> tuple[TraceHeader, bytes]:
+    """Return the header at the beginning of a file, and its bytes, with which each run of the file begins.
+
+    ``prefix`` is the file's beginning, ``name`` what errors call the file. Raises TraceFormatError.
+    """
     if not prefix:
         raise TraceFormatError(f"{name}: the file is empty")
     buffer = io.BytesIO(prefix)

@@ -57,7 +57,7 @@ _Field = tuple[int, str, str]
 
 
 class FormerLeader:
-    """One process."""
+    """Compares the parts of one process that serve leaders only, once it leads no more, with how they had started."""
 
     def __init__(self, name: str, node: Node) -> None:
         """It has just started."""

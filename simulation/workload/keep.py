@@ -69,7 +69,7 @@ class Keys(Invariant):
             self._partial_ns = self.context.scheduler.now_ns
 
     def name_server_started(self, host: NameServerHost, core: NameServer) -> None:
-        """A process that knows nothing yet is seen by what it answers."""
+        """Does nothing: a name server that knows nothing yet is found by its responses."""
 
     def name_server_stopped(self, host: NameServerHost) -> None:
         """Nobody asks it any more."""
@@ -78,10 +78,10 @@ class Keys(Invariant):
         """It stops next."""
 
     def name_server_lost(self, host: NameServerHost, number: int) -> None:
-        """What it has forgotten is seen by what it answers."""
+        """Does nothing: a name server that has forgotten something is found by its later responses."""
 
     def name_server_expired(self, host: NameServerHost) -> None:
-        """As above."""
+        """Does nothing, for the same reason."""
 
 
 async def keep(context: Context, runtime: Runtime, writer: TraceWriter) -> None:

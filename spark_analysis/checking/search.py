@@ -172,9 +172,8 @@ class _Search:
         self.best: list[int] = []
         self.shared_with_best = 0
         self.stuck: tuple[int, ...] = ()
-        self.stalled = (
-            0  # configurations without an outlook or a way on, since the path was last at its longest
-        )
+        # Configurations without an outlook or a way on, since the path was last at its longest.
+        self.stalled = 0
         self.configurations: set[int] = set()
         self.state_numbers: dict[Any, int] = {}
         self.bytes = 0

@@ -114,9 +114,8 @@ HANGS_UP = (send_garbage, send_oversized)
 
 async def test_only_the_bad_connection_suffers(tmp_path: Path) -> None:
     """One group for all kinds, one kind after the other."""
-    raft = RaftSettings(
-        election_timeout_min_ms=4_000, election_timeout_max_ms=6_000
-    )  # no leader is lost to a busy CPU
+    # No leader is lost to a busy CPU.
+    raft = RaftSettings(election_timeout_min_ms=4_000, election_timeout_max_ms=6_000)
     async with ready_cluster(tmp_path, raft=raft) as cluster:
         load = Load(cluster)
         for behave in BEHAVIOURS:

@@ -204,9 +204,8 @@ def test_a_condition_costs_each_turn_its_bytes_at_most(rig: Rig, code: RequestCo
     send_ns, byte_ns = rig.send_ns()
     for condition in worst_conditions(8192):
         costs = []
-        for number in range(
-            3
-        ):  # each is new to the node; more than once, as the machine may have had to do with one
+        # Each is new to the node; more than once, as the machine may have had to do with one.
+        for number in range(3):
             changed = condition.replace("a", f"a{number}")[:8192] if number else condition
             frame = filtered_pull(code, changed)
             costs.append(rig.cpu_ns_in_turns(frame))

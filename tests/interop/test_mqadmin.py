@@ -106,9 +106,8 @@ def test_message_queries(mqadmin: Mqadmin, client: Client, topic: str) -> None:
     event = sent[2]
     body_key = "key-m-2"
 
-    also = (
-        [] if "java-4" in client.name else ["-t", topic]
-    )  # 5.x wants the topic, 4.9 does not know the option
+    # 5.x wants the topic, 4.9 does not know the option.
+    also = [] if "java-4" in client.name else ["-t", topic]
     by_id = mqadmin("queryMsgById", "-i", event["offset_msg_id"], *also)
     assert f"OffsetID:            {event['offset_msg_id']}" in by_id, by_id
     wait_until(

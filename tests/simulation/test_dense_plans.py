@@ -173,13 +173,21 @@ def test_operators_go_through_two_voters_and_have_two_learners() -> None:
     assert max(learners for _, learners in sizes) == 2
 
 
-@pytest.mark.parametrize("name", ["a deleted topic's queues go on", "bodies of any size are taken"])
-def test_a_topic_that_comes_and_goes_shows_what_is_wrong_with_it(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "invariant"),
+    [
+        ("a deleted topic's queues go on", "queue order"),
+        ("bodies of any size are taken", "bodies are as long as allowed"),
+    ],
+)
+def test_a_topic_that_comes_and_goes_shows_what_is_wrong_with_it(name: str, invariant: str) -> None:
     plan = _plan(actors=("administrator", "tenant"))
     _holds(run_plan(plan))
     with pytest.MonkeyPatch.context() as patch:
         UNAIDED[name].patch(patch)
-        assert run_plan(plan).violation is not None
+        found = run_plan(plan).violation
+    assert found is not None
+    assert found.invariant == invariant, found
 
 
 def _aging_plan(*actors: str) -> Plan:

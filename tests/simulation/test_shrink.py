@@ -370,9 +370,8 @@ def test_a_seed_with_a_finding_leaves_both_plans_where_it_was_told(
 def test_a_batch_reports_a_finding_and_shrinks_it_when_all_seeds_have_run(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(
-        "simulation.plans.seeds.plan_of_seed", lambda *_, **__: plan
-    )  # in the worker as well: it is a fork
+    # In the worker as well: it is a fork.
+    monkeypatch.setattr("simulation.plans.seeds.plan_of_seed", lambda *_, **__: plan)
     assert simulate(seeds="1-1", out=tmp_path, shrink_runs=1) == 1
     printed = capsys.readouterr().out
     reported, batch, shrunk = (

@@ -86,9 +86,8 @@ def test_a_stale_read_between_two_recorders_is_proved(
     assert '<li class="broken">reads agree' in page
     assert page.count("<svg") == 2  # the proof, the run
     assert "append @0" in page  # the operation that the read should have seen, on its bar
-    assert not re.findall(
-        r"(?:src|href)=", page.replace('xlink:href="#', "")
-    )  # nothing is loaded from anywhere
+    # Nothing is loaded from anywhere.
+    assert not re.findall(r"(?:src|href)=", page.replace('xlink:href="#', ""))
 
 
 @pytest.mark.spark

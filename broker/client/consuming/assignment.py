@@ -128,9 +128,8 @@ class Assignment:
         """Log once why a topic is not read: its reader waits for as long as that lasts, and raises nothing."""
         if any(queue.topic == topic for queue in self._intake.readers):
             logger.info("group %s: no rebalance of %s: %s", self._group, topic, error)
-        elif not (
-            isinstance(error, NoRoute) and topic.startswith(RETRY_PREFIX)
-        ):  # made by the first heartbeat
+        elif not (isinstance(error, NoRoute) and topic.startswith(RETRY_PREFIX)):
+            # A retry topic, which the first heartbeat makes, is not missed before that.
             complaint = type(error).__name__
             if self._complaints.get(topic) != complaint:
                 logger.warning("group %s does not read topic %s yet: %s", self._group, topic, error)

@@ -225,9 +225,8 @@ class QueueReader:
             self._intake.on_reset(self.queue, response.next_offset)
             anew = self._intake.readers.get(self.queue)
             if anew is not None and response.next_offset == self._next_offset:
-                anew._begins_after_s = (
-                    _PAUSE_FIRST_S  # a broker that tells it for ever is not asked in a circle
-                )
+                # A broker that tells it for ever is not asked in a circle.
+                anew._begins_after_s = _PAUSE_FIRST_S
             return False
         if response.next_offset == self._next_offset:
             return False

@@ -109,7 +109,10 @@ class QueueCalls:
         return _offset(response)
 
     async def earliest_store_time(self, queue: MessageQueue) -> int | None:
-        """Return the time at which the first kept message was stored, in ms since 1970; None if there is none."""
+        """Return the time at which the first kept message was stored, in ms since 1970; None if there is none.
+
+        Raises ClientError, also for a response that cannot be read.
+        """
         response = await self.patient.ask(queue, RequestCode.GET_EARLIEST_MSG_STORETIME, _queue_fields(queue))
         try:
             timestamp = response.decode_fields(EarliestStoreTimeResponseHeader).timestamp

@@ -61,9 +61,8 @@ def allocation_by_machine_room(rooms: Sequence[str]) -> Strategy:
             return []
         own_rooms = []
         for queue in queues:
-            parts = queue.broker_name.rstrip("@").split(
-                "@"
-            )  # as Java splits: empty parts at the end do not count
+            # As Java splits: empty parts at the end do not count.
+            parts = queue.broker_name.rstrip("@").split("@")
             if len(parts) == 2 and parts[0] in rooms:
                 own_rooms.append(queue)
         index = members.index(member)

@@ -35,7 +35,10 @@ class OwnThread(Generic[Held]):
         self._closing: trio.Event | None = None
 
     def open(self) -> Future[Held]:
-        """Enter the block; the future is that of what it gives, or of the exception of its entry."""
+        """Enter the block; the future is that of what it gives, or of the exception of its entry.
+
+        Raises ClientClosed if it was entered before.
+        """
         if self._used:
             raise ClientClosed("a block is entered once: make a new object for each `with`")
         self._used = True

@@ -160,9 +160,8 @@ async def _task_group(shielded: bool) -> AsyncIterator[TaskGroup]:
         async with trio.open_nursery() as nursery:
             if shielded:
                 # Shielding the nursery would shield the body too; so the tasks get a nursery of their own in a host.
-                with trio.CancelScope(
-                    shield=True
-                ):  # or a cancellation now would leave the host without an owner
+                # Or a cancellation now would leave the host without an owner.
+                with trio.CancelScope(shield=True):
                     hosted = await nursery.start(_host_shielded)
                 yield _TrioTaskGroup(hosted, shielded=True)
             else:

@@ -16,7 +16,7 @@ from broker.operations.consumer_groups import (
     describe_group,
     list_groups,
 )
-from broker.operations.positions import QueueReset, Target, preview_reset, reset
+from broker.operations.resets import QueueReset, Target, preview_reset, reset
 
 
 class GroupList(Parameters, frozen=True):
@@ -102,7 +102,7 @@ async def order_reset(seat: Seat, parameters: Ordered) -> InPart[list[QueueReset
 
 
 async def delete(seat: Seat, parameters: DeletedGroup) -> InPart[list[str]]:
-    """Delete a group with its positions; returns the broker groups that have."""
+    """Delete a consumer group with its offsets; returns the broker groups that have."""
     return await in_part(
         seat,
         lambda groups: delete_group(

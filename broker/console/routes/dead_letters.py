@@ -48,7 +48,7 @@ async def count(seat: Seat, parameters: OneGroup) -> InPart[DeadLetters]:
 
 
 async def send_again(seat: Seat, parameters: Again) -> InPart[Redriven]:
-    """Send dead letters again."""
+    """Send dead letters again. Raises ClientError; UsageError for more than can be sent within the time of an order."""
     if parameters.limit > parameters.rate_per_s * REDRIVE_S_MAX:
         raise UsageError(
             f"{parameters.limit} at {parameters.rate_per_s:g} a second take more than {REDRIVE_S_MAX:g} s"

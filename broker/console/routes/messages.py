@@ -105,7 +105,7 @@ async def find(seat: Seat, wanted: Wanted) -> InPart[list[MessageShown]]:
 
 
 async def look(seat: Seat, place: Place) -> MessageShown:
-    """One message."""
+    """Return one message. Raises NotThere, ClientError."""
     groups = await Groups.registered(seat.admin)
     found = await find_messages(
         groups, place.topic, broker=place.broker, queue=place.queue, offset=place.offset, limit=1

@@ -74,7 +74,7 @@ class DeletedTopic(OneTopic, frozen=True):
 
 
 async def list_topics(seat: Seat, parameters: Nothing) -> InPart[list[TopicLine]]:
-    """All topics that the account may see, the users' own first."""
+    """Return all topics that the account may see, the users' own first. Raises ClientError."""
     info = await seat.admin.cluster_info()
     groups = Groups(seat.admin, info)
     # Every cluster and every broker has topics of its own name.

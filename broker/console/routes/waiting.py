@@ -14,7 +14,7 @@ from broker.operations.waiting_messages import WaitingMessage, waiting_messages
 
 
 class Wanted(Parameters, frozen=True):
-    """How many of each kind."""
+    """The number of messages of each kind that are to be shown at most."""
 
     limit: Limit = 100
 
@@ -41,7 +41,7 @@ class WaitingList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_waiting(seat: Seat, wanted: Wanted) -> InPart[WaitingList]:
-    """What waits."""
+    """List the delayed, timed and half messages that wait. Raises ClientError."""
     part = await in_part(seat, lambda groups: waiting_messages(groups, limit=wanted.limit))
     found = part.content
     told = WaitingList(

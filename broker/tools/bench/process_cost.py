@@ -32,9 +32,8 @@ def resident_without_mappings_mib(pid: int, store: Path) -> float:
     prefix = f"{store}/"
     for line in Path(f"/proc/{pid}/smaps").read_text(encoding="utf-8", errors="replace").splitlines():
         first, _, rest = line.partition(" ")
-        if not first.endswith(
-            ":"
-        ):  # the head of a mapping: address, permissions, offset, device, inode, path
+        if not first.endswith(":"):
+            # It is the head of a mapping: address, permissions, offset, device, inode, path.
             of_store = prefix in rest
         elif first == "Rss:" and not of_store:
             resident_kib += int(rest.split()[0])

@@ -13,7 +13,7 @@ from broker.tools.cli.orders import Yes, confirm, naming
 
 if TYPE_CHECKING:
     from broker.operations.consumer_groups import GroupDetail
-    from broker.operations.positions import Target
+    from broker.operations.resets import Target
 
 app = App(
     name="consumer",
@@ -35,7 +35,7 @@ async def list_groups(
 ) -> int:
     """List the consumer groups with their members, topics and lag: the messages that each has yet to consume.
 
-    A queue in which a group has no position yet counts from where its first pull would begin. Broker groups that do not
+    A queue in which a group has no offset yet counts from where its first pull would begin. Broker groups that do not
     answer, for want of a leader, are named, and the exit code is 1.
     """
     from broker.operations.asking import Groups
@@ -73,7 +73,7 @@ async def describe(
     servers: Servers = DEFAULT_SERVERS,
     json: AsJson = False,
 ) -> int:
-    """Show members, what they subscribe to, and the group's position in every queue.
+    """Show members, what they subscribe to, and the group's offset in every queue.
 
     Members that disagree about a subscription are named, and the exit code is 1: some of them get messages that others
     were to have. A member that does not tell of itself within 3 s is shown without its subscriptions.
@@ -184,8 +184,8 @@ async def reset(
     goes on with them, but for --by, which is refused then.
     """
     from broker.operations.asking import Groups
-    from broker.operations.positions import preview_reset
-    from broker.operations.positions import reset as order
+    from broker.operations.resets import preview_reset
+    from broker.operations.resets import reset as order
     from broker.tools.cli.output import print_json, print_table, tell_missing
 
     target = _target(to, at, offset, by, broker, queue)
@@ -226,7 +226,7 @@ async def delete(
     servers: Servers = DEFAULT_SERVERS,
     json: AsJson = False,
 ) -> int:
-    """Delete a consumer group: its settings, its positions, its retry topic.
+    """Delete a consumer group: its settings, its offsets, its retry topic.
 
     A group with members is refused, as each of them would make it anew at its next heartbeat. Broker groups that do not
     answer, for want of a leader, keep it; they are named, and the exit code is 1: the same command goes on with them.
@@ -256,7 +256,7 @@ def _target(
     queue: int | None,
 ) -> Target:
     """The target that the options name. Raises CommandError for none and for several."""
-    from broker.operations.positions import Target
+    from broker.operations.resets import Target
 
     if sum(choice is not None for choice in (to, at, offset, by)) != 1:
         raise CommandError("give one of --to, --at, --offset and --by", USAGE)

@@ -16,7 +16,8 @@ Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative="", help="Do it w
 
 @contextlib.contextmanager
 def naming(option: str) -> Iterator[None]:
-    """Where the order in this block is refused, as clients use what it is about, say which option insists on it."""
+    """Turn `InUse`, raised in the block, into a CommandError that names the option which carries the order out all the
+    same."""
     from broker.operations.errors import InUse
 
     try:

@@ -133,7 +133,7 @@ async def trace(
 ) -> int:
     """Show the way of a message: delayed until when, stored where, retried, a dead letter; and who has consumed it.
 
-    TOPIC is the one that it was sent to. Who has consumed it follows from the positions of the consumer groups. What
+    TOPIC is the one that it was sent to. Who has consumed it follows from the consumer offsets. What
     clients have traced themselves is shown, too, where they do (Java's `enableMsgTrace`). Broker groups that do not
     answer are named, and the exit code is 1: a part of the way may lie there.
     """

@@ -38,7 +38,7 @@ async def tail(
 ) -> int:
     """Follow a topic until Ctrl-C, --count or --timeout: each message with its place, id, tag and keys.
 
-    All queues are read, no position is stored, and no consumer group is disturbed. Leaders that die are waited for, and
+    All queues are read, no offset is stored, and no consumer group is disturbed. Leaders that die are waited for, and
     so are groups that had none at the beginning: each is named, and followed when it has one. With --json a line is
     what `trivet message find` prints. The exit code is 1 if fewer than --count came in time, or a group is missing yet.
     """

@@ -265,7 +265,7 @@ async def delete(
     servers: Servers = DEFAULT_SERVERS,
     json: AsJson = False,
 ) -> int:
-    """Delete a topic everywhere, with its messages and the positions of consumer groups in it.
+    """Delete a topic everywhere, with its messages and the consumer offsets in it.
 
     A topic that consumers subscribe to now is refused: a broker that creates topics by itself would make it anew.
     Groups that cannot delete it now, for want of a leader, keep it; they are named, and the exit code is 1: the same

@@ -191,9 +191,8 @@ class Demonstration:
             cluster.name_server_address, group=GROUP, topics=TOPIC, start="first", trace=writer
         ) as consumer:
             task_status.started()
-            with (
-                trio.CancelScope() as scope
-            ):  # ends inside of the consumer's block, so that it stores its position and says goodbye
+            # It ends inside of the consumer's block, so that this stores its offsets and says goodbye.
+            with trio.CancelScope() as scope:
                 self._reading.append(scope)
                 async for messages in consumer.batches():
                     for message in messages:

@@ -241,8 +241,11 @@ class _Need(NamedTuple):
 
 
 def _need(places: int, own: Sequence[Attempt], deadline_ns: float) -> _Need:
-    """``own``: attempts that name the queue. At best all of them fit, at worst those that fit at every place of every
-    queue: none that is bound to what stands beside it."""
+    """Return how many more attempts a queue needs that shows a value in so many places.
+
+    ``own`` are the attempts that name the queue. The least is needed if all of them fit; the most, if only those do
+    that fit at every place of every queue: single appends that began until ``deadline_ns``.
+    """
     fit_everywhere = sum(one.invoke_ns <= deadline_ns and one.size == 1 for one in own)
     return _Need(max(0, places - len(own)), max(0, places - fit_everywhere))
 

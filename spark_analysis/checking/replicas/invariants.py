@@ -123,11 +123,12 @@ def _incomplete_leaders(events: DataFrame) -> DataFrame:
     )
     elected = leaders.groupBy("node", "term").agg(sf.min("last_index").alias("begin"))
     own = sf.when(sf.col("last_index") > sf.col("begin"), sf.col("last_index"))
+    # One row a term.
     past = (
         commits.join(sf.broadcast(elected), ["node", "term"], "left")
         .groupBy("term")
         .agg(sf.max("last_index").alias("committed"), sf.max(own).alias("own"))
-    )  # one row a term
+    )
     latest = sf.max(sf.when(sf.col("own").isNotNull(), sf.struct(sf.col("past.term").alias("term"), "own")))
     is_short = sf.col("last_index") < sf.col("committed")
     words = (sf.lit("leader of term "), sf.col("term").cast("string"))

@@ -38,7 +38,11 @@ def decide_fifo(calls: Sequence[Call]) -> SearchResult | None:
 
 
 def _two_before_each_other(values: Sequence[Stay]) -> SearchResult | None:
-    """Of all values put in after v's put had ended the first one taken: v's take must not begin after that."""
+    """Returns a violation if a value was enqueued after another's enqueue had ended, and its dequeue had ended before
+    the other's began; None if there is no such pair.
+
+    Of all values that were enqueued behind another one, the one whose dequeue ended first decides.
+    """
     by_put = sorted(values, key=lambda one: -one.put_from)
     first_taken = list(accumulate(by_put, _taken_first))
     place = -1
@@ -60,7 +64,10 @@ def _taken_first(one: Stay, other: Stay) -> Stay:
 
 
 def _with_others_left(wrong: SearchResult, left: Sequence[Stay]) -> SearchResult:
-    """Where a value had to go that nobody was seen to take, so had all that were left before it."""
+    """Adds to a violation the enqueues of all values of ``left`` before the last one that it names.
+
+    Nobody was seen to take these values: where one of them had to leave, those before it had to leave first.
+    """
     last = max((place for place, one in enumerate(left) if one.put_op in wrong.stuck), default=-1)
     return replace(
         wrong, stuck=tuple(dict.fromkeys([*wrong.stuck, *(one.put_op for one in left[: last + 1])]))

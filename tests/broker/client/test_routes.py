@@ -129,6 +129,7 @@ async def test_a_name_server_that_hangs_is_left_for_the_next_within_a_send(
     for _ in range(8):
         async with Producer("n1:1;n2:1;n3:1", group="p", runtime=runtime) as producer:
             await producer.send(Message("t", b"x"))
+    assert all(server.received(ROUTE) for server in servers[:2]), "both were asked, and left"
 
 
 async def test_name_servers_that_are_all_slow_are_asked_with_more_patience(

@@ -103,9 +103,8 @@ class RouteTableMachine(RuleBasedStateMachine):
             assert data.broker_addresses
             seen += data.broker_addresses.values()
         assert len(seen) == len(set(seen))  # an address stands for one broker and one id
-        assert bool(pickle.loads(pickle.dumps(self.table)).drop_silent(FAR_NS)) == bool(
-            seen
-        )  # who is listed can expire
+        # Who is listed can expire.
+        assert bool(pickle.loads(pickle.dumps(self.table)).drop_silent(FAR_NS)) == bool(seen)
         routes = 0
         for topic in ("T", "U"):
             route = self.table.route(topic)

@@ -118,9 +118,8 @@ def test_a_member_that_goes_back_while_the_raise_is_under_way_stops_and_loses_no
     group = group_of(THIS_RELEASE, THIS_RELEASE, EARLIER)
     replica = group.node(group.leader).replica
     group.node(group.leader).begin(group.now_ns, group.wall_ms)
-    replica.leadership.propose_command(
-        RaiseFormat(NEWEST)
-    )  # as if n2 had gone back behind the leader's last look
+    # As if n2 had gone back behind the leader's last look.
+    replica.leadership.propose_command(RaiseFormat(NEWEST))
     group.members[replica.node_id].due_ns = group.now_ns
     with pytest.raises(UnknownCommandError, match="this release reads formats up to 1"):
         group.advance(1)

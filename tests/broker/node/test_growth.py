@@ -184,7 +184,7 @@ def test_positions_of_groups() -> None:
     opaques = [client.start_call(RequestCode.UPDATE_CONSUMER_OFFSET, report(number)) for number in range(15)]
     answers = [client.wait(opaque) for opaque in opaques]
     assert [answer.code for answer in answers] == [CODES.SUCCESS] * 10 + [ERROR] * 5
-    assert "at most 10 positions of groups in queues are stored (limits.max_stored_offsets)" in str(
+    assert "at most 10 offsets of consumer groups in queues are stored (limits.max_stored_offsets)" in str(
         answers[-1].remark
     )
     client.tell(RequestCode.UPDATE_CONSUMER_OFFSET, report(20))

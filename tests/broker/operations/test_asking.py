@@ -15,7 +15,7 @@ from broker.operations.clients import connected_clients
 from broker.operations.consumer_groups import describe_group, list_groups
 from broker.operations.doctor import diagnose
 from broker.operations.messages import find_messages, way_of
-from broker.operations.positions import Target, preview_reset, reset
+from broker.operations.resets import Target, preview_reset, reset
 from broker.remoting.codes import RequestCode
 from tests.broker.client.cluster import NAME_SERVER, Broker
 from tests.broker.client.links import ClientRuntime, code

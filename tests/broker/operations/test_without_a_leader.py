@@ -19,7 +19,7 @@ from broker.operations.errors import InUse, NotThere
 from broker.operations.figures import between, sample
 from broker.operations.following import QUEUES_LOOKED_FOR_S, Follower
 from broker.operations.messages import find_messages, way_of
-from broker.operations.positions import Target, preview_reset, reset
+from broker.operations.resets import Target, preview_reset, reset
 from broker.operations.settings import settings_in_force
 from broker.operations.topics import (
     alter_topic,

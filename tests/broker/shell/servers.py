@@ -74,9 +74,8 @@ async def running(
     """Servers that are asked to stop in order at the end. ``change`` has the last word on a broker's configuration."""
     base = name_server or NameServerSettings(kv_config_path="")
     servers = Servers(base)
-    ports = PortReservations(
-        "127.0.0.1"
-    )  # until the end: a server that is stopped and begun anew finds its port free
+    # Until the end: a server that is stopped and begun anew finds its port free.
+    ports = PortReservations("127.0.0.1")
     with trio.fail_after(LIMIT_S), contextlib.ExitStack() as stack:
         stack.callback(ports.release)
         async with trio.open_nursery() as nursery:

@@ -106,9 +106,8 @@ async def test_no_turn_follows_a_job_that_has_failed() -> None:
                 nursery.start_soon(node.jobs.run)
                 await trio.testing.wait_all_tasks_blocked()
                 node.jobs.start(_job(fail))
-                select.select(
-                    [node.jobs._descriptor], [], [], 30
-                )  # it has ended, and nobody has read that yet
+                # It has ended, and nobody has read that yet.
+                select.select([node.jobs._descriptor], [], [], 30)
                 theirs.send(b"x")
     assert node.happened == []
 

@@ -381,9 +381,8 @@ def test_nobody_is_asked_through_a_node_that_was_removed(group: Group) -> None:
     stays, goes = (node for node in group.members if node != group.leader)
     elsewhere = group.connect(stays, name="producer")
     elsewhere.heartbeat(producer_group="P")
-    producer = group.connect(
-        goes, name="producer"
-    )  # the newer of its connections, on which it would be asked
+    # The newer of its connections, on which it would be asked.
+    producer = group.connect(goes, name="producer")
     producer.heartbeat(producer_group="P")
     group.converge()
     operator = group.connect()
@@ -425,9 +424,8 @@ def test_young_ones_are_not_asked_about(group: Group) -> None:
     producer = group.connect()
     producer.heartbeat(producer_group="P")
     group.run_until(lambda: bool(group.now_ns), "time")
-    while (
-        group.now_ns < 1000 * 10**9 + 30 * 10**9
-    ):  # a new one every second: some are younger than the timeout
+    # A new one every second: some are younger than the timeout.
+    while group.now_ns < 1000 * 10**9 + 30 * 10**9:
         send_half(producer, b"%d" % (group.now_ns // 10**9))
         group.advance(1)
         for header, _ in questions(producer):

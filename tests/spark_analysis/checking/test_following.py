@@ -84,9 +84,8 @@ def test_the_verdict_at_the_end_is_that_of_the_whole(options: dict[str, object])
         verdict, told, _ = followed(seed, queues)
         whole = judged(queues)
         if whole == UNDECIDED and verdict == VIOLATED:
-            assert not is_linearizable(queues["t/0"]), (
-                seed
-            )  # the time of a look has decided what counting did not
+            # The time of a look has decided what counting did not.
+            assert not is_linearizable(queues["t/0"]), seed
         else:
             assert verdict == whole, (seed, told)
         assert not told or verdict == VIOLATED, (seed, told)

@@ -177,10 +177,11 @@ def test_a_completion_behind_a_part_that_could_not_be_read_is_in_doubt(
     [
         (TraceHeader("client", "producer0", "another boot", 7), False),
         (TraceHeader("client", "producer1", "clock", 0), False),
+        # Begun anew: the wall clock was set meanwhile.
         (
             TraceHeader("client", "producer0", "clock", 9),
             True,
-        ),  # begun anew: the wall clock was set meanwhile
+        ),
     ],
 )
 def test_records_behind_the_header_of_somebody_else(

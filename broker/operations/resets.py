@@ -44,7 +44,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueReset:
-    """One queue of a reset: from the group's position to another. ``skipped`` messages will not be read, or
+    """One queue of a reset: from the group's offset to another. ``skipped`` messages will not be read, or
     ``repeated`` ones read again; at most one of both is not 0."""
 
     broker: str
@@ -74,21 +74,21 @@ async def preview_reset(groups: Groups, group: str, topic: str, target: Target) 
             " would shift the others again: name one broker group at a time, or a place to go to",
         )
     places = [
-        (name, queue, position, begin, end)
+        (name, queue, consumer_offset, begin, end)
         for name, queues in found.items()
-        for queue, position, begin, end in queues
+        for queue, consumer_offset, begin, end in queues
         if target.queue in (None, queue)
     ]
     if not places:
         wanted = f" with a queue {target.queue}" if target.queue is not None else ""
         raise NotThere(f"there is no topic {topic!r}{wanted}{groups.in_doubt()}")
-    if not any(position for _, _, position, _, _ in places) and not any(
+    if not any(consumer_offset for _, _, consumer_offset, _, _ in places) and not any(
         (await groups.ask(lambda name: config_of(groups, group, name))).values()
     ):
         raise NotThere(f"no broker knows the consumer group {group!r}{groups.in_doubt()}")
 
     async def planned(place: tuple[str, int, int, int, int]) -> QueueReset:
-        name, queue, position, begin, end = place
+        name, queue, consumer_offset, begin, end = place
         match target.kind:
             case "earliest":
                 to = begin
@@ -97,10 +97,10 @@ async def preview_reset(groups: Groups, group: str, topic: str, target: Target) 
             case "offset":
                 to = target.value
             case "by":
-                to = max(position, begin) + target.value
+                to = max(consumer_offset, begin) + target.value
             case "time":
                 to = await _at_time(groups, name, topic, queue, target.value)
-        return planned_reset(name, topic, queue, position, begin, end, to)
+        return planned_reset(name, topic, queue, consumer_offset, begin, end, to)
 
     by_broker = await groups.ask(
         lambda name: each(groups.admin, [place for place in places if place[0] == name], planned),
@@ -111,16 +111,16 @@ async def preview_reset(groups: Groups, group: str, topic: str, target: Target) 
 
 
 def planned_reset(
-    broker: str, topic: str, queue: int, position: int, begin: int, end: int, wanted: int
+    broker: str, topic: str, queue: int, consumer_offset: int, begin: int, end: int, wanted: int
 ) -> QueueReset:
     """Return the reset of a queue that keeps ``begin`` to ``end`` to the offset that is wanted, or the nearest kept."""
     to = min(max(wanted, begin), end)
-    here = min(max(position, begin), end)
+    here = min(max(consumer_offset, begin), end)
     return QueueReset(
         broker=broker,
         topic=topic,
         queue=queue,
-        from_offset=position,
+        from_offset=consumer_offset,
         to_offset=to,
         skipped=max(0, to - here),
         repeated=max(0, here - to),
@@ -147,7 +147,7 @@ async def reset(groups: Groups, group: str, resets: Sequence[QueueReset]) -> lis
         code, accepted = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, (ResponseCode.SUCCESS, _NOT_KNOWN)
         response = await groups.read(one.broker, code, fields, accepted=accepted)
         if response.code == _NOT_KNOWN:
-            # It has been at other broker groups only: there is nobody to be told, and a position is all that it takes.
+            # It has been at other broker groups only: there is nobody to be told, and an offset is all that it takes.
             fields = {
                 "topic": one.topic,
                 "consumerGroup": group,
@@ -164,7 +164,7 @@ async def reset(groups: Groups, group: str, resets: Sequence[QueueReset]) -> lis
 
 
 async def _ranges(groups: Groups, name: str, group: str, topic: str) -> list[tuple[int, int, int, int]]:
-    """Return (queue, position of the group, first offset, end) of a topic's queues at a broker group."""
+    """Return (queue, the consumer group's offset, first offset, end) of a topic's queues at a broker group."""
     accepted = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
     fields = {"topic": topic}
     response = await groups.read(name, RequestCode.GET_TOPIC_STATS_INFO, fields, accepted=accepted)

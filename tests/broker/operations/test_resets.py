@@ -11,7 +11,7 @@ from broker.client.admin import AdminClient
 from broker.client.errors import NoGroup
 from broker.operations.asking import Groups
 from broker.operations.errors import NotThere
-from broker.operations.positions import QueueReset, Target, planned_reset, preview_reset, reset
+from broker.operations.resets import QueueReset, Target, planned_reset, preview_reset, reset
 from tests.broker.client.cluster import Broker
 
 
