@@ -37,6 +37,7 @@ from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.errors import ClientError
 from broker.client.message import Message
 from broker.client.producing.producer import Producer
+from broker.replica.inner_limits import InnerLimits
 from broker.settings.tables import RetentionSettings, Settings, StorageSettings
 from broker.tools.cluster.layout import LocalClusterOptions, LocalNode
 from broker.tools.cluster.local import LocalCluster
@@ -47,8 +48,7 @@ BODY_BYTES: Final = 1024
 SETTLE_S: Final = 2.0
 """Before the first send that counts, and behind what a scenario does, as a part of the seconds asked for."""
 LIMIT_S: Final = 120.0
-SNAPSHOT_ENTRIES: Final = 200_000
-"""`broker.replica.replica.SNAPSHOT_INTERVAL_ENTRIES`."""
+SNAPSHOT_ENTRIES: Final = InnerLimits().snapshot_interval_entries
 BACKLOG_BYTES: Final = 512 << 20
 
 

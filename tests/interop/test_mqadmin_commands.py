@@ -1,7 +1,7 @@
 """Every command of mqadmin, of both versions: it works, or the broker says clearly that it is not supported.
 
-`SCENARIOS` hold steps, each a command and what an operator must read in its output (regular expressions). A test holds
-the tables to the commands that mqadmin itself lists. Part of ``make interop``; needs Java and Maven.
+A scenario of `BOTH` is steps, each a command and what an operator must read in its output (regular expressions). A test
+holds the tables to the commands that mqadmin itself lists. Part of ``make interop``; needs Java and Maven.
 """
 
 from __future__ import annotations
