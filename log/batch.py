@@ -131,7 +131,7 @@ def batch_items(body: Buffer, offset: int = 0, number: int = 0) -> Iterator[Batc
 
 
 def encode_batch(items: Iterable[BatchItem]) -> bytes:
-    """Returns the body of a batch send. Raises as `encode_columns`."""
+    """Returns the body of a batch send, as tests make it. Raises as `encode_columns`."""
     return encode_columns(BatchColumns.of(items))
 
 

@@ -42,7 +42,7 @@ class Digests:
         self._writing = writing
         self._rows_at_once = rows_at_once
         self.newest: dict[int, tuple[int, int]] = {}
-        """By step, the index of the entry and the sum of the state behind it."""
+        """The newest sum of each step: the index of an entry, and the sum of the state right behind it."""
         self._taken_ns: dict[int, int] = {}
 
     @staticmethod
@@ -69,20 +69,6 @@ class Digests:
         if step == STEPS[-1]:
             return True
         return items <= ITEMS_MAX and now_ns - self._taken_ns.get(step, -REST_NS) >= REST_NS
-
-
-def digest_of(metadata: Metadata) -> int:
-    """Sums up topics, groups, offsets and all else that is replicated.
-
-    Queues are left out: after a start they end where they ended before, while their log is gone through once more.
-    """
-    steps = _summed(metadata, ROWS_AT_ONCE)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            digest: int = end.value
-            return digest
 
 
 def _summed(metadata: Metadata, rows_at_once: int) -> Generator[None, None, int]:

@@ -36,11 +36,6 @@ class Family:
     text: str
     labels: tuple[str, ...] = ()
 
-    @property
-    def of_name_server(self) -> bool:
-        """Name servers tell it, brokers do not."""
-        return self.name.startswith("trivet_namesrv_")
-
 
 Samples = list[tuple[tuple[str, ...], "float | Histogram"]]
 """Values of a family's own labels, and the sample."""

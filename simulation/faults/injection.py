@@ -25,6 +25,8 @@ from simulation.plans.plan import Fault
 
 _LEADER: Final = 1
 """A bit of a fault's target; set: the leader is meant, while there is one."""
+_LEADER_BITS: Final = 1
+"""The bits above this one pick a host where the leader is not meant."""
 
 
 def inject(stage: Stage, fault: Fault) -> None:
@@ -36,7 +38,7 @@ def _target(stage: Stage, fault: Fault) -> BrokerHost:
     """The broker that is hit: half of all faults hit the leader, around which most of what can go wrong goes wrong."""
     leader = stage.members.leader() if fault.target & _LEADER else None
     hosts = stage.members.in_service()
-    return leader or hosts[(fault.target >> 1) % len(hosts)]
+    return leader or hosts[(fault.target >> _LEADER_BITS) % len(hosts)]
 
 
 _INJECTORS: Final[dict[str, Callable[[Stage, BrokerHost, Fault], None]]] = {

@@ -22,6 +22,11 @@ _PEERS_SHARE: Final = 0.6
 """The share of faults of one direction that hit one between two brokers."""
 _TOWARDS_HOST: Final = 1 << 8
 """A bit of a fault's target; set: the direction is towards the host, not from it."""
+_LATE_BITS_FROM: Final = 9
+"""The bits of a fault's target from this one on pick how late single messages come."""
+_FAR_CLIENT: Final = 1 << 1
+"""The bit of the first client in a fault's target, and one bit more for each further client; set: that client is on the
+side of the peers when a leader is deposed."""
 
 
 def _others(stage: Stage, name: str) -> list[str]:
@@ -143,7 +148,9 @@ def depose(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     if leader is None:
         return
     peers = [broker.name for broker in stage.members.machines if broker is not leader]
-    near = [client.name for number, client in enumerate(stage.clients) if not fault.target >> number & 2]
+    near = [
+        client.name for number, client in enumerate(stage.clients) if not fault.target >> number & _FAR_CLIENT
+    ]
     far = [client.name for client in stage.clients if client.name not in near]
     duration_ns = max(fault.duration_ns, _DEPOSED_NS)
     _sever(stage, [(one, other) for one in [leader.name, *near] for other in peers], duration_ns)
@@ -224,7 +231,7 @@ def messages(stage: Stage, host: BrokerHost, fault: Fault) -> None:
         duplication=share / 2,
         reordering=share / 2,
         corruption=share / 4,
-        late_ns_max=_LATE_NS_MAX[(fault.target >> 9) % len(_LATE_NS_MAX)],
+        late_ns_max=_LATE_NS_MAX[(fault.target >> _LATE_BITS_FROM) % len(_LATE_NS_MAX)],
         told=stage.counted_once(fault.kind),
     )
     stage.armed(fault, host.name, f"{share:.0%}")

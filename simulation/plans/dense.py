@@ -96,7 +96,7 @@ def _blocks(count: int) -> tuple[tuple[int, ...], ...]:
 
 
 def round_length() -> int:
-    """Returns the number of dense seeds in which each pair of kinds meets."""
+    """Returns the number of dense seeds in which each pair of kinds meets; no run asks, tests hold the plans to it."""
     return len(_blocks(len(KINDS)))
 
 

@@ -69,5 +69,5 @@ def damaged_plan(plan: Plan) -> Plan:
 
 
 def dense_seed(number: int) -> int:
-    """Returns the dense seed of that number, counted from 0."""
+    """Returns the dense seed of that number, counted from 0: where tests and hunts begin."""
     return number // len(_DENSE) * _OUT_OF + _DENSE[number % len(_DENSE)]

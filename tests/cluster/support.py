@@ -20,6 +20,7 @@ from broker.settings.tables import StorageSettings
 from broker.tools.cluster.compare import Comparison, compare_stores
 from broker.tools.cluster.layout import LocalClusterOptions
 from broker.tools.cluster.local import LocalCluster
+from broker.tools.cluster.query import cluster_info
 
 TOPIC = "Load"
 QUEUES = 4
@@ -54,6 +55,17 @@ async def ready_cluster(directory: Path, **changes: object) -> AsyncIterator[Loc
             async with AdminClient(cluster.name_server_address) as admin:
                 await repeated(partial(admin.create_topic, TOPIC, queues=QUEUES))
             yield cluster
+
+
+async def wait_unregistered(cluster: LocalCluster, node_id: str) -> None:
+    """Waits until the name server no longer has the node, which must be down."""
+    node = cluster.nodes[node_id]
+    assert not node.running, f"{node_id} runs, and stays registered"
+    while True:
+        group = (await cluster_info(cluster.name_server_address)).broker_table.get(node.group)
+        if group is None or node.registered_address not in group.broker_addresses.values():
+            return
+        await trio.sleep(0.05)
 
 
 async def repeated(call: Callable[[], Awaitable[None]]) -> None:

@@ -14,7 +14,7 @@ import pytest
 import trio
 from trio.abc import ReceiveStream
 
-from tests.cluster.support import LIMIT_S, ready_cluster
+from tests.cluster.support import LIMIT_S, ready_cluster, wait_unregistered
 
 pytestmark = pytest.mark.cluster
 
@@ -137,13 +137,13 @@ async def test_status_of_a_whole_and_of_a_wounded_group(tmp_path: Path) -> None:
         leader = await cluster.leader()
         victim = next(node for node in cluster.nodes.values() if node is not leader)
         await cluster.kill(victim.id)
-        await cluster.wait_unregistered(victim.id)
+        await wait_unregistered(cluster, victim.id)
         wounded = await status_once(trivet, lambda found: bool(found["healthy"]))  # two of three serve
         missing = [node for node in wounded["nodes"] if node["error"] is not None]
         assert [node["node"] for node in missing] == [victim.id]
 
         await cluster.kill(leader.id)
-        await cluster.wait_unregistered(leader.id)
+        await wait_unregistered(cluster, leader.id)
         lost = await trivet("status")
         assert lost.exit_code == 1
 
@@ -237,7 +237,7 @@ async def test_a_reader_hears_that_there_is_no_such_topic_and_waits_for_it(trive
 async def test_members_by_command(tmp_path: Path) -> None:
     async with ready_cluster(tmp_path) as cluster:
         trivet = CommandLine(cluster.name_server_address)
-        joined = cluster.layout.add_node()
+        (joined,) = cluster.layout.add_machine()
         cluster.start(joined.id)
         assert (
             await trivet("group", "add", joined.id, "--peer", joined.peer_address, "--yes")

@@ -11,7 +11,7 @@ from broker.client.admin import AdminClient
 from broker.client.errors import BrokerError
 from broker.remoting.codes import ResponseCode
 from broker.tools.cluster.local import LocalCluster
-from tests.cluster.support import Load, check_identical, check_nothing_lost, ready_cluster
+from tests.cluster.support import Load, check_identical, check_nothing_lost, ready_cluster, wait_unregistered
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -30,7 +30,7 @@ async def retire(cluster: LocalCluster, admin: AdminClient, node_id: str) -> Non
     await admin.remove_member(node_id)
     await wait_role(cluster, node_id, "outside")
     assert await cluster.stop(node_id)
-    await cluster.wait_unregistered(node_id)
+    await wait_unregistered(cluster, node_id)
     cluster.layout.discard(node_id)
 
 
@@ -40,7 +40,7 @@ async def test_all_members_are_replaced_under_load(tmp_path: Path) -> None:
         async with load.running():
             await load.wait_for(300)
             for number, old in enumerate(list(cluster.nodes)):
-                joined = cluster.layout.add_node()
+                (joined,) = cluster.layout.add_machine()
                 cluster.start(joined.id)
                 await wait_role(cluster, joined.id, "outside")
                 await admin.add_member(joined.id, joined.peer_address)
@@ -81,7 +81,7 @@ async def test_a_dead_node_is_replaced_by_a_new_one(tmp_path: Path) -> None:
             assert refused.value.code == ResponseCode.ILLEGAL_OPERATION
             await admin.remove_member(dead)
             cluster.layout.discard(dead)
-            joined = cluster.layout.add_node()
+            (joined,) = cluster.layout.add_machine()
             await admin.add_member(joined.id, joined.peer_address)
             cluster.start(joined.id)
             await admin.promote_member(joined.id)

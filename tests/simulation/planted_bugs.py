@@ -1,14 +1,11 @@
 """Mistakes known from the history of Raft, DLedger and brokers, each put into the real code by a patch.
 
 The patches stand by subject in the modules beside this one. `PLANTED` maps a name to the patch. `hunt` looks for the
-first seed that finds it; run this file to fill the table of docs/planted-mistakes.md:
-
-    python -m tests.simulation.planted_bugs [NAME ...]
+first seed that finds it; `planted_table` fills the table of docs/planted-mistakes.md with what it says.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -31,7 +28,6 @@ blind
 for _subject in _SUBJECTS.split():
     import_module(f"tests.simulation.planted_{_subject}")
 
-_SEEDS_MAX = 60
 _MISFITS = ("TypeError:", "AttributeError:", "NameError:", "ImportError:")
 """Errors of a patch whose function, or what it uses, has changed."""
 
@@ -75,29 +71,3 @@ def hunt(bug: Planted, seeds: Sequence[int]) -> Result | None:
         if result.violation is not None:
             return result
     return None
-
-
-def main() -> None:
-    """Hunts the named mistakes, or all, and prints the table's rows."""
-    from tests.simulation.aimed_plans import AIMED, AIMED_SEEDS, hunt_aimed
-
-    for name in sys.argv[1:] or list(PLANTED):
-        drawn = hunt(PLANTED[name], range(_SEEDS_MAX))
-        aimed = hunt_aimed(name) if name in AIMED else None
-        result = drawn or aimed
-        cells = (
-            name,
-            PLANTED[name].history,
-            _seeds(drawn, _SEEDS_MAX),
-            _seeds(aimed, AIMED_SEEDS) if name in AIMED else "",
-            result.violation.invariant if result is not None and result.violation is not None else "",
-        )
-        print(f"| {' | '.join(cells)} |", flush=True)
-
-
-def _seeds(result: Result | None, seeds_max: int) -> str:
-    return f"not in {seeds_max}" if result is None else str(result.plan.seed + 1)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """The simulator finds known mistakes: docs/planted-mistakes.md has the table of all, and the tests hunt where it says.
 
-`python -m tests.simulation.planted_bugs` makes the table's rows.
+`python -m tests.simulation.planted_table` makes the table's rows.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -206,25 +206,16 @@ class Layout:
         """Give the ports back."""
         self._ports.release()
 
-    def add_node(self, group: str = "") -> LocalNode:
-        """Make files for one more node, on a machine of its own; returns it. Start it, and have the group add it.
+    def add_machine(self) -> list[LocalNode]:
+        """Make files for one more node of each group, all on one new machine; returns them, in the groups' order.
 
-        Without ``group`` it is one of the first. Its peers are all nodes that its group has in this cluster: `discard`
+        Start each, and have its group add it. Its peers are all nodes that its group has in this cluster: `discard`
         those that are no members any more before.
         """
-        (node,) = self._add_machine([group or self.options.group])
-        return node
-
-    def add_machine(self) -> list[LocalNode]:
-        """Make files for one more node of each group, all on one new machine; returns them. As `add_node`."""
-        return self._add_machine(self.options.group_names)
-
-    def _add_machine(self, groups: Sequence[str]) -> list[LocalNode]:
         machine = self._machines
         self._machines += 1
         added = []
-        for group in groups:
-            number = self.options.group_names.index(group)
+        for number, group in enumerate(self.options.group_names):
             node_id = _node_id(number, machine)
             listen, peer = self._reserve(number, machine)
             peers = {**self._peers(group), node_id: peer}

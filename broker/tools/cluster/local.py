@@ -25,7 +25,6 @@ import trio
 
 from broker.client.errors import ClientError
 from broker.remoting.node_status import NodeStatus
-from broker.tools.cluster.asking import ASK_TIMEOUT_S
 from broker.tools.cluster.child import Child, ChildDiedError
 from broker.tools.cluster.layout import Layout, LocalClusterOptions, LocalNode
 from broker.tools.cluster.query import cluster_info, node_status
@@ -245,17 +244,6 @@ class LocalCluster:
         return (
             f"{status.node} leads, and not {awaited[0]} yet" if awaited and status.node not in awaited else ""
         )
-
-    async def wait_unregistered(self, node_id: str, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Wait until the name server no longer has the node, which must be down. Raises as `leader`; ClientError."""
-        assert not self.nodes[node_id].running, f"{node_id} runs, and stays registered"
-        address = self.nodes[node_id].registered_address
-
-        async def is_gone() -> bool:
-            registered = await self._registered(timeout_s=ASK_TIMEOUT_S)
-            return address not in registered.get(self.nodes[node_id].group, {}).values()
-
-        await self._ask_until(is_gone, timeout_s)
 
     async def status(self, timeout_s: float = 1.0) -> dict[str, NodeStatus]:
         """The status of every running node that answers in time, by node id."""

@@ -55,7 +55,10 @@ class Swept:
 
 
 def check_queue(operations: Sequence[Operation], *, sparse: bool = False) -> tuple[str, list[Finding]]:
-    """Judge one queue; returns the verdict with the findings, or with the places that could not be decided."""
+    """Judge one queue; returns the verdict with the findings, or with the places that could not be decided.
+
+    It is the reference in its shortest form, which tests hold everything else to.
+    """
     judged = check_queues({"": operations}, sparse=sparse)[""]
     if judged.findings:
         return VIOLATED, judged.findings

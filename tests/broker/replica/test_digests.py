@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from broker.remoting.codes import RequestCode
 from broker.replica import digests
-from broker.replica.digests import STEPS, digest_of
+from broker.replica.digests import STEPS
 from broker.state.commands import CommitOffsets, DeleteTopic, PutTopic
 from broker.state.metadata import Metadata
 from broker.state.stored_offsets import StoredOffsets
 from broker.state.topic_rules import topic_config
+from broker.state.writing import ROWS_AT_ONCE
 from tests.broker.harness import Group
+
+
+def digest_of(metadata: Metadata) -> int:
+    """Sums up a state in one go, as it is now: queues are left out, which a start goes through once more."""
+    steps = digests._summed(metadata, ROWS_AT_ONCE)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            digest: int = end.value
+            return digest
 
 
 def newest(group: Group, node_id: str) -> tuple[int, int]:

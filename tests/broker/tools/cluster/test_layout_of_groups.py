@@ -40,7 +40,7 @@ def test_groups_know_their_own_nodes_and_prefer_leaders_on_different_machines(la
 
 
 def test_a_node_joins_its_own_group(layout: Layout) -> None:
-    joined = layout.add_node("broker-b")
+    joined = layout.add_machine()[1]
     assert (joined.id, joined.group, joined.machine) == ("n103", "broker-b", 3)
     assert sorted(joined.settings.raft.peers) == ["n100", "n101", "n102", "n103"]
 
