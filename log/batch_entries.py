@@ -51,7 +51,7 @@ _CHECKSUM_AT = 40
 
 
 class Shared(NamedTuple):
-    """What all messages of a batch have in common; fields as of `encode_record`."""
+    """The fields that all messages of a batch have in common, each as `encode_record` takes it."""
 
     topic: bytes
     queue_id: int
@@ -64,7 +64,7 @@ class Shared(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        """Its records can be made as columns."""
+        """True if the records can be made as columns: IPv4 hosts and a short topic."""
         return (
             len(self.born_host) == len(self.store_host) == HOST_V4_BYTES
             and len(self.topic) <= SHORT_TOPIC_BYTES_MAX

@@ -63,7 +63,7 @@ class EmptyQueues:
         self._pool = pool
         self.table: dict[tuple[str, int], ConsumeQueue] = {}
         self.notes: list[bytes] = []
-        """What a checkpoint notes of them (`encode_queue_notes`)."""
+        """The notes of all queues in a checkpoint, encoded (`encode_queue_notes`)."""
 
     def add(self, ends: Iterable[tuple[tuple[str, int], int]]) -> None:
         """Adds queues, by topic and queue id, each with the offset where it begins and ends."""

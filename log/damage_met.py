@@ -12,7 +12,7 @@ class DamageMet:
 
     def __init__(self) -> None:
         self.entries: dict[int, DamagedEntryError] = {}
-        """By position: entries that were found damaged."""
+        """The entries that were found damaged, by position."""
         self.units_doubted = False
         """A unit of a queue or of the index has led a reader astray, or nowhere: all of them are to be looked at."""
         self.tell: Callable[[], None] | None = None

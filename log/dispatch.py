@@ -80,8 +80,9 @@ class Dispatch(NamedTuple):
 
 @dataclass(slots=True)
 class Allowance:
-    """What dispatches may do together before the node does something else. Each ends behind the entry with which one of
-    both is used up: the files of queues that it maps, and the keys that it indexes.
+    """The work that is left for dispatches before the node does something else: files of queues to map, keys to index.
+
+    A dispatch ends behind the entry with which one of the two is used up.
     """
 
     files: int
@@ -115,7 +116,7 @@ class _Topic:
         self.waits = self.scheduled or raw == TIMER_TOPIC
         self.is_internal = raw == INTERNAL_TOPIC
         self.is_for_caller = self.is_internal or raw in DECIDING_TOPICS
-        """Its records are for the state machine; those that decide transactions are messages like others, too."""
+        """The caller applies its records to the state; those that decide transactions are messages like others, too."""
         self.storable = is_storable_topic(self.name) and self.name.encode() == raw
 
 

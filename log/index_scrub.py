@@ -48,11 +48,12 @@ class IndexScrubber:
         """The file under work, where its next slice begins, and the checksum so far."""
         self._rebuilt: _Rebuilt | None = None
         self.corrected: list[tuple[MappedFile, int, int]] = []
-        """What was written, to be flushed: the caller takes it out."""
+        """Ranges of files that were written and are to be flushed: the caller takes them out."""
         self.given_up: list[str] = []
         """The paths of files that cannot be made anew, as records of theirs are gone: the caller takes them out."""
         self._told: set[str] = set()
-        """Those of which that was said. Each pass tries them again: entries that were damaged may be whole by then."""
+        """The files of `given_up` so far, each named there once. Each pass tries them anew: entries that were damaged
+        may be whole by then."""
 
     # ------------------------------------------------------------------ checking
 

@@ -41,7 +41,7 @@ HEADER_TYPE = np.dtype(
 UNIT_TYPE = np.dtype(
     [("magic", ">i4"), ("position", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")]
 )
-"""The same for numpy."""
+"""`HEADER` and `UNIT`, field by field, for numpy."""
 
 assert HEADER.size == HEADER_BYTES
 assert UNIT.size == UNIT_BYTES

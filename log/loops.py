@@ -18,7 +18,7 @@ from log.entry_range import EntryRange
 from log.record import Buffer
 
 PlainMessages = tuple[int, tuple[tuple[bytes, int, int, bytes], ...], bytes]
-"""How many messages; by queue its topic, its id, the first queue offset and the units of them; their keys."""
+"""(number of messages; for each queue its topic, its id, its first queue offset and the units from there on; keys)."""
 
 KEY_TYPE = np.dtype({"names": ["offset", "time", "hash"], "formats": ["i8", "i8", "i4"], "itemsize": 24})
 """A key in `PlainMessages`: the physical offset and store time of its record, and its Java hash."""

@@ -142,10 +142,10 @@ class QueueScrub:
         self.queues = queues
         self.pool = _Pool()
         self.corrected: list[Range] = []
-        """Where units were written, to be flushed: the caller takes them out."""
+        """Ranges in which units were written and that are to be flushed: the caller takes them out."""
         self._compared: dict[tuple[str, int], _Compared] = {}
         self.missing: dict[_Compared, None] = {}
-        """Those of which a unit is damaged, and was not put right yet."""
+        """The queues of which a unit is damaged, and was not put right yet."""
         self._is_whole = True
         """This pass has left out no entry that the log still has."""
         self._next_index = -1

@@ -93,7 +93,7 @@ class ClientCalls:
         # All calls live equally long: the first one is the next to expire.
         self._waiting: _Table[_Call] = _Table()
         self._budget = Budget("answers of clients", WAITING_MAX, WAITING_BYTES_MAX)
-        """By the address of who is asked: whoever never answers keeps nobody else from being asked."""
+        """Shared by the addresses of the clients that are asked: who never answers keeps no other from being asked."""
         self._relayed: _Table[str] = _Table()
 
     def call(

@@ -44,9 +44,9 @@ class ConsumerGroup(Generic[ConnectionType]):
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
     """by topic"""
     _connections: dict[str, int] = field(default_factory=dict)
-    """By client id, through how many connections it is here."""
+    """The number of connections through which a client is here, by its id."""
     _wanted: dict[ConnectionType, int] = field(default_factory=dict)
-    """By connection, a hash of what its last heartbeat subscribes to: texts of thousands would be too much."""
+    """A hash of the subscriptions in the last heartbeat, by connection: the texts of thousands would be too much."""
 
     def has_member(self, client_id: str) -> bool:
         """Tells whether the client is here through any connection."""

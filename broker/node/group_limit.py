@@ -19,7 +19,7 @@ class GroupLimit:
         self._state = state
         self._settings = settings
         self._under_way: dict[str, int] = {}
-        """By group that is not known yet, the number of claims."""
+        """The number of claims by group; only groups that are not known yet are here."""
 
     def claim(self, groups: Iterable[str]) -> Callable[[], None]:
         """Takes room for those of the groups that are not known; to be given back by calling what is returned, once.

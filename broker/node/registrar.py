@@ -43,7 +43,7 @@ PATIENCE: Final = Patience(
 
 
 _Header = RegisterBrokerHeader | BrokerIdentityHeader
-"""Of a registration, or of the goodbye of a node that was removed from its group."""
+"""The header of a registration, or of the goodbye of a node that was removed from its group."""
 
 HEIR_ASKED_NS: Final = 20 * _MS
 """The time between two questions whether the group's new leader is registered."""
@@ -76,11 +76,11 @@ class Registrar:
         self._decoder = FrameDecoder()
         self._secret = secret
         self._nonce: bytes | None = None
-        """Of the name server's greeting on this connection; None signs nothing."""
+        """The nonce of the name server's greeting on this connection; None: requests are not signed."""
         self._greets = False
-        """What is awaited is a greeting."""
+        """The response that is awaited is a greeting."""
         self._asks_for_heir = False
-        """What is awaited is who the master is."""
+        """The response that is awaited says who the master is."""
         self._heir_until_ns: int | None = None
         """When this node stops to wait for another master; None while it need not."""
         self._says: _Header | None = None
@@ -93,7 +93,7 @@ class Registrar:
         self.is_registered = False
         """The name server has taken a registration, over a connection that lasts."""
         self.is_master = False
-        """It was that of a master, and no other one is known to have taken the place."""
+        """The last registration taken was a master's, and no other node is known to have taken that place."""
         self.line = Line(
             f"name server {address}",
             address,

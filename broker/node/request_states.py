@@ -85,7 +85,7 @@ class State(enum.Enum):
     REFUSED = "refused"
     """Answered with a refusal: nothing was done."""
     FORGOTTEN = "forgotten"
-    """Its client is gone."""
+    """Dropped, as its client is gone."""
 
 
 class Event(enum.Enum):

@@ -14,12 +14,12 @@ _NOBODY: Final = ""
 
 
 class UnsentForwards:
-    """What clients of this node have queued for one other node, by their shares (`Connection.share`)."""
+    """The bytes that clients of this node have queued for one other node, by their shares (`Connection.share`)."""
 
     __slots__ = ("_counted", "_frames", "_link", "_most", "_outbox", "_outbox_bytes", "_shares")
 
     def __init__(self, most: int) -> None:
-        """`most` bytes may wait."""
+        """`most` is the number of bytes that may wait at a time."""
         self._most = most
         self._link: Connection | None = None
         """The link by which the rest goes; another one whenever it is made anew."""
@@ -28,7 +28,7 @@ class UnsentForwards:
         self._shares = SharedPlaces(most)
         self._outbox: list[Buffer] = []
         self._counted = self._outbox_bytes = 0
-        """How many buffers of `_outbox` were looked at, and their bytes."""
+        """The number of buffers of `_outbox` that were counted, and their bytes."""
 
     def has_room(self, link: Connection, share: str, size: int) -> bool:
         """Tells whether a client of that share may queue so many bytes on the link, as it is now."""

@@ -27,7 +27,7 @@ UPKEEP_PAUSE_NS: Final = 10_000_000_000
 """The time after which a checkpoint or a snapshot that found no space is tried again; retention looks as often."""
 
 TRIED_WITHIN_NS: Final = 2 * LOOK_NS
-"""What found no room is tried again so soon after its time: entries, when the leader sends them again."""
+"""What found no room counts as lacking it for so long: a leader sends entries again within that time."""
 
 ROOM_BYTES: Final = 1 << 20
 """More than all that raft writes beside entries in a second: notes of some hundred bytes, a configuration, a no-op."""

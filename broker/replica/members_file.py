@@ -50,7 +50,7 @@ class MembersFile:
         self._changed: dict[str, str] = {}
         self._disk = disk
         self._written = b""
-        """What the file has, if this process wrote it."""
+        """The content of the file, if this process wrote it; else empty."""
         self._first = Configuration(tuple(sorted(node for node in addresses if node != newcomer)))
 
     def load(self, last_index: int) -> list[tuple[int, Configuration]]:

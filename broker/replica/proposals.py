@@ -92,7 +92,7 @@ class BatchUnderWay:
         self.waiter: Waiter | None = None
         """The one who waits for the batch, once a part of it is in the log that is not all."""
         self.waiting: list[Waiter] = []
-        """Those who wait until the batch, whatever comes of it, and all before it is applied."""
+        """Waiters for the time when all that is in the log is applied, the batch included, whatever comes of it."""
 
 
 class CallbackWaiter:

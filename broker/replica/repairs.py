@@ -90,11 +90,11 @@ class Repairs:
         self._events = events
         self._committed = committed
         self._places: dict[int, _Place] = {}
-        """By first index."""
+        """Runs of damaged entries, by the index of the first one."""
         self._asked: tuple[_Place, str, int] | None = None
         """The question that is out: the place, the peer, and until when its answer is awaited."""
         self._put_back: list[tuple[FlushJob, str, int]] = []
-        """What is to be flushed, with what it is for people and how many damaged things it mends."""
+        """Flushes to be done, each with what it makes durable, in words for people, and how many damages that mends."""
         self._flushing: RepairFlush | None = None
         self._in_flush: list[tuple[FlushJob, str, int]] = []
         self.found = 0

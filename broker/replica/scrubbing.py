@@ -67,9 +67,9 @@ class Scrubbing:
         self._rate = 0
         self._interval_ns = 0
         self._spread_ns = 0
-        """How long a pass takes, unless the rate makes it longer."""
+        """The time over which a pass is spread; the rate may make it longer."""
         self._pass_bytes = 1
-        """What the log held when the pass began."""
+        """The bytes that the log held when the pass began."""
         self._job: Scrub | None = None
         self._next: tuple[int, int] | None = None
         """The entry to go on with, and its position; None between passes."""

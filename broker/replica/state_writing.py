@@ -14,7 +14,7 @@ from broker.statistics.timings import Timings
 _Result = TypeVar("_Result")
 
 _OVER: Final = object()
-"""What an iterator of steps gives that has no more."""
+"""Returned for an iterator of steps that has come to its end."""
 
 
 class StateWriting:

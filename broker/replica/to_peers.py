@@ -63,7 +63,7 @@ class ToPeers:
         self._membership = membership
         self._time = time
         self._snapshots: dict[str, Callable[[], None]] = {}
-        """By peer, gives up the snapshot that is being written for it."""
+        """The calls that give up the snapshot being written for a peer, by peer."""
 
     def send(self, effect: Send) -> None:
         """Queues a message of raft's, with the entries that it carries."""

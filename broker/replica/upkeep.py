@@ -36,11 +36,11 @@ CHECKPOINT_INTERVAL_NS: Final = 3_000_000_000
 REMOVED_FILES: Final = 1_024
 """Files whose space one job frees: some ten milliseconds."""
 REMOVED_BYTES: Final = 256 << 20
-"""Or so many bytes, or the file that is larger: flushes may have to wait for the file system that long."""
+"""The bytes that one job frees at most, or one larger file: flushes may have to wait for the file system that long."""
 REMOVAL_PAUSE_NS: Final = 20_000_000
 """The time from one such job to the next, which begins in a turn that others have wanted."""
 REMOVAL_FAILED_NS: Final = 60_000_000_000
-"""The same behind one that has failed."""
+"""The time to the next such job behind one that has failed."""
 
 
 class Upkeep:

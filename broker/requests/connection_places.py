@@ -25,7 +25,7 @@ class Place:
         self._share = share_of(address)
         self._taken = True
         self._crowd: Crowd[Place] | None = None
-        """Those with whom it may have to go; None if it stays."""
+        """The crowd of which a member goes when somebody else needs a place; None if this place is kept in any case."""
         self._leave: Callable[[], None] | None = None
         self._join(places.silent)
 
@@ -78,9 +78,9 @@ class Places:
         self.can_be_proven = can_be_proven
         self.taken = 0
         self.silent: Crowd[Place] = Crowd()
-        """Those on whose connections no request has come."""
+        """Places of connections on which no request has come."""
         self.strangers: Crowd[Place] = Crowd()
-        """Those who have asked, and not shown whose they are; who has asked last stands last."""
+        """Places of those who have sent requests without showing whose they are; who has asked last stands last."""
         self._count = count
         self._now_ns = now_ns
         self._events = events

@@ -19,12 +19,12 @@ STRANGER_STANDS_NS: Final = 1_000_000_000
 ACCOUNT_STANDS_NS: Final = 30_000_000_000
 """A connection stands still when it has made no progress for so long."""
 _ROOM_SHARE: Final = 8
-"""Where those who stand still must go, an eighth of the bound is made free at a time: to look for them costs more than
-to receive what makes them too many."""
+"""The share of the bound that is made free at a time, an eighth, where those who stand still must go: to look for them
+costs more than to receive what makes them too many."""
 
 
 class Held:
-    """What is held for one connection."""
+    """The memory that is held for one connection, and its progress."""
 
     __slots__ = ("mark", "progress_ns", "size")
 
@@ -35,7 +35,7 @@ class Held:
         self.progress_ns = now_ns
 
     def progressed(self, now_ns: int) -> None:
-        """Notes that it has gone on, and is not standing still before some time is over."""
+        """Notes progress: the connection does not count as standing still before its time is over again."""
         self.mark = self.size
         self.progress_ns = now_ns
 
@@ -75,7 +75,7 @@ class HeldMemory:
 
     @property
     def is_too_much(self) -> bool:
-        """Whether `make_room` has something to do."""
+        """Tells whether more is held than the bound allows, so that `make_room` has something to do."""
         return self.total > self._bytes_max
 
     def make_room(self) -> None:
@@ -94,7 +94,7 @@ class HeldMemory:
             )
 
     def _in_order(self) -> Iterator[tuple[Connection, Held, bool]]:
-        """Yields all, those that go first first, and whether they stand still."""
+        """Yields all connections, each with whether it stands still, in the order in which they are to go."""
         now_ns = self._time.now_ns
         of_share: Counter[tuple[bool, bool, str]] = Counter()
         ranked: list[tuple[tuple[bool, bool, str], Connection, Held]] = []

@@ -12,12 +12,12 @@ from log.entry_log import EntryLog, Run
 from log.layout import ENTRY_MAGIC, HEADER, HEADER_BYTES, UNIT, UNIT_BYTES
 
 Pages = tuple[tuple[int, bytes], ...]
-"""Where each of them begins, and the bytes that were there."""
+"""Pages of a file: where each begins, and the bytes that it had before the damage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """What of a node's log faults have damaged: pages of its data files by position, of its index by byte."""
+    """The pages of a node's log that faults have damaged: of its data files by position, of its index by byte."""
 
     data: Pages = ()
     units: Pages = ()

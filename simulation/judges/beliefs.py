@@ -100,7 +100,7 @@ class Beliefs:
         self.rafts.pop(name, None)
 
     def wiped(self, name: str) -> None:
-        """Its disk is empty, or harmed."""
+        """A node's disk is empty now, or harmed: it is not known to hold all that it acknowledged."""
         self._whole.pop(name, None)
 
     # ---- what nodes hear -----------------------------------------------------------------------------

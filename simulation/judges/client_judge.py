@@ -66,7 +66,7 @@ class ClientJudge:
         self._requests: dict[tuple[str, str, int], list[OffsetRequest]] = {}
         """(consumer group, topic, queue id) -> requests to store an offset."""
         self._offsets_judged: dict[tuple[str, str, int], int] = {}
-        """How much of the model's history of offsets is accounted for."""
+        """The number of changes in the model's history of a queue's offsets that were judged."""
         self.outcomes: dict[tuple[str, str], list[str]] = {}
         """(topic, unique key) -> how each attempt to store it ended: "open" until known, then ok, fail or info."""
         self.at_most_once: dict[str, None] = {}
@@ -293,7 +293,7 @@ class OpenRequests:
         self._process = process
         self._at_most_once = at_most_once
         self._asked: dict[int, tuple[str, Question, ClientJudge]] = {}
-        """By operation: its function, its question, and who judges it."""
+        """The function of each operation that is under way, its question, and who judges the response."""
 
     def began(self, operation: int, function: str, key: str, argument: Any, group: str | None) -> None:
         """Notes an invocation, `argument` as the trace format has it."""

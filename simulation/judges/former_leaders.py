@@ -35,7 +35,7 @@ from simulation.journal import Violation
 NOTHING_LEFT: Final = "nothing is left of a leadership"
 
 _OF_ALL_ROLES: Final = (Node, StatusProcessor, HeartbeatsProcessor, GroupChangesProcessor)
-"""They hear of changes of the role, and what they keep is of clients, peers and operators, whoever leads."""
+"""Parts that hear of changes of the role, but whose state is of clients, peers and operators, whoever leads."""
 OUTLIVES: Final[Mapping[type, tuple[str, ...]]] = {
     # Numbers that only rise, and whose turn it is to be asked.
     HeldPulls: ("_sequence",),
@@ -60,7 +60,7 @@ class FormerLeader:
     """Compares the parts of one process that serve leaders only, once it leads no more, with how they had started."""
 
     def __init__(self, name: str, node: Node) -> None:
-        """It has just started."""
+        """To be made when the process has just started: what its parts hold now is what they are held to later."""
         self._name = name
         self._node = node
         leadership, listeners = node.replica.leadership, node.listeners.role_changes

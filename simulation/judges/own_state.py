@@ -48,7 +48,7 @@ class _LeadersLog:
 
 @dataclass(slots=True)
 class _Seen:
-    """What was looked at last, of a process."""
+    """The state in which a process was seen last."""
 
     state: tuple[object, ...] = ()
     agreed: tuple[int, int] = (0, -1)
@@ -69,7 +69,7 @@ class OwnState:
         self._rafts = rafts
         self._sync_flush = sync_flush
         self._leaders_logs: dict[int, _LeadersLog] = {}
-        """By term."""
+        """The logs of the leaders when they were elected, by term."""
         self._configurations: dict[tuple[int, int], Configuration] = {}
         """(index, term of the entry) -> the configuration that it holds, by index."""
         self._seen: dict[str, _Seen] = {}

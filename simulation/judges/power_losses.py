@@ -68,7 +68,7 @@ class DataLoss:
     first_index: int
     entries: int
     acknowledged: int
-    """How many of the messages among them were acknowledged to their senders."""
+    """The number of messages among them that were acknowledged to their senders."""
     nodes: tuple[LostBy, ...]
     without_votes: tuple[str, ...] = ()
     """For a loss of votes: the nodes with a new disk, without which the nodes above can elect nobody."""
@@ -109,7 +109,7 @@ class _Holder:
         self.appends: list[tuple[int, int]] = []
         """(first index, true time) of what this process has appended, in order of the log."""
         self.lost: LostBy | None = None
-        """What power failures took from the node and it has not got back."""
+        """The entries that power failures took from the node, and that it has not got back."""
 
 
 class PowerLosses:

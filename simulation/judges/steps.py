@@ -42,7 +42,7 @@ class Steps:
         """`rafts`: the Raft state of each process that runs, by its node."""
         self._rafts = rafts
         self._kept: tuple[str, tuple[object, ...]] | None = None
-        """What the message that is under way must leave as it is, and the rule that says so."""
+        """The rule of the message that is under way, and the state that it must leave as it is."""
         self._vote: tuple[str | None, int, tuple[int, int]] = (None, 0, (0, 0))
         """The vote of its target, its term, and the end of its log, before a request for a vote."""
         self._promises: dict[tuple[int, str], dict[str, bool]] = {}
