@@ -67,7 +67,7 @@ slower clock of a new leader, begins another; it is one again when that clock ge
 
 
 def add_step(steps: Steps, step: Step) -> Steps:
-    """Returns the steps and one more, without those that it makes superfluous; its limit is at least that of each."""
+    """Adds a delivery to the steps, without those that it covers; its limit is at least that of each of them."""
     assert not steps or step.limit >= steps[-1].limit, "a delivery knows all that earlier ones knew"
     return (*takewhile(lambda earlier: earlier[:2] > step[:2], steps), step)
 
@@ -213,7 +213,7 @@ class TimerIndex:
             self._runs[-RUNS_MERGED:] = merged
 
     def _level(self, run: _Run) -> int:
-        """Returns the class of its size; runs of one level are merged."""
+        """Returns the level of a run by its size, from 0; runs of one level are merged."""
         return sum(len(run) >= RUNS_MERGED**level * self.run_units for level in (1, _LARGEST))
 
     def _make_run(self, dues: _Integers, offsets: _Integers) -> _Run:
@@ -231,7 +231,7 @@ class TimerIndex:
         return _Run(name, mapped, dues[order], offsets[order])
 
     def _is_needed(self, run: _Run, steps: Steps) -> bool:
-        """Removes the file of a run all of which is done."""
+        """Returns False for a run of which all is done, and removes its file."""
         if not any(
             run.last_offset < step.limit and (run.last_due_ms, run.last_offset) <= step[:2] for step in steps
         ):

@@ -24,7 +24,7 @@ PIECES_AT_ONCE = 16
 
 
 class Held(Protocol):
-    """The log whose units they are: entries from `first_index` on, bytes [first_position, end_position)."""
+    """The log whose units are looked at: entries from `first_index` on, bytes [first_position, end_position)."""
 
     first_index: int
     first_position: int
