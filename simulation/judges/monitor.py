@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from broker.node.node import Node
+from broker.peers.protocol import RaftFrame
 from broker.trace import TraceHeader, TraceWriter
 from broker.trace.format import APPEND, COMMIT, RESET, ROLE, TRUNCATE
 from log.dispatch import Arrival
@@ -25,6 +26,7 @@ from simulation.judges.as_written import NO_DAMAGE, Damage, Pages
 from simulation.judges.beliefs import Beliefs
 from simulation.judges.former_leaders import FormerLeader
 from simulation.judges.group_model import GroupModel
+from simulation.judges.group_time import GroupTime
 from simulation.judges.marks import Marks
 from simulation.judges.own_state import OwnState
 from simulation.judges.power_losses import PowerLosses
@@ -136,6 +138,7 @@ class Monitor:
         self._steps = Steps(self._beliefs.rafts)
         self._own_state = OwnState(self._beliefs.rafts, sync_flush=sync_flush)
         self._reads = Reads()
+        self._group_time = GroupTime()
         self._replicated_state = ReplicatedState(now_ns)
         self._watched: dict[str, _Watched] = {}
         self.elections = 0
@@ -222,6 +225,7 @@ class Monitor:
         if watched is not None:
             watched.log = None
         self._beliefs.stopped(host.name)
+        self._group_time.stopped(host.name)
         self._replicated_state.stopped(host.name)
 
     def wiped(self, host: BrokerHost) -> None:
@@ -249,7 +253,9 @@ class Monitor:
             if is_up:
                 self._steps.stands(host.name, term)
         if host.process is not None:
-            self._marks.role(host.name, role, term, host.process.node.replica.raft, self._now_ns())
+            replica = host.process.node.replica
+            self._marks.role(host.name, role, term, replica.raft, self._now_ns())
+            self._group_time.role(host.name, replica, self._now_ns())
         if role == "leader" and watched is not None and watched.log is not None:
             self.elections += 1
             self.model.elected(host.name, term, watched.log, self._now_ns())
@@ -366,6 +372,7 @@ class Monitor:
             self.power_losses.is_whole(name)
         self._beliefs.turned(name, raft, host.limits.catch_up_lag_entries)
         self._reads.turned(name, raft, replica.leadership.reads.confirming)
+        self._group_time.turned(name, replica, self._now_ns())
         self._own_state.turned(host, raft, store.log)
         self._replicated_state.turned(name)
         if watched.former_leader is not None:
@@ -418,9 +425,12 @@ class Monitor:
         self._marks.heard(message, self._beliefs.rafts.get(message.target))
         self._steps.hears(message)
 
-    def taken(self, message: Message) -> None:
+    def taken(self, frame: RaftFrame) -> None:
         """Looks at what the node has made of it. Raises Violation."""
-        self._steps.heard(message)
+        self._steps.heard(frame.message)
+        process = self._watched[frame.message.target].host.process
+        if process is not None:
+            self._group_time.taken(frame, process.node.replica, self._now_ns())
 
     def _arrived(self, watched: _Watched, arrivals: Any) -> None:
         """Checks that messages are dispatched exactly once, in order, and not before their commit. Raises Violation."""

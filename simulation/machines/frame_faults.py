@@ -42,8 +42,8 @@ class FrameWatcher(Protocol):
     def heard(self, message: Message) -> None:
         """A Raft message is handed to its target now."""
 
-    def taken(self, message: Message) -> None:
-        """Its target has taken it, or refused it."""
+    def taken(self, frame: RaftFrame) -> None:
+        """The target of a Raft message has taken it, or refused it."""
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class PeerFrames:
         except BrokenPeerError as error:
             raise AssertionError(f"{source} is broken, says {self._name}: {error}") from error
         if isinstance(frame, RaftFrame):
-            self._watcher.taken(frame.message)
+            self._watcher.taken(frame)
         return wants_turn
 
     def call_to_arms(self, leader: str, term: int) -> bool:

@@ -22,6 +22,19 @@ def judged_by_the_leaders_wall_clock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupClock, "read", read)
 
 
+@planted("timer: a new leader's own wall clock", "store timestamps are the broker's own")
+def a_new_leader_s_own_wall_clock(patch: pytest.MonkeyPatch) -> None:
+    """Who begins to lead asks no more what the others say, but goes on from there as it should."""
+
+    def lead(self: GroupClock, now_ns: int) -> int:
+        self.leads = self.is_agreed = True
+        self._now_ns = now_ns
+        self._time_ns = now_ns + self._wall_offset_ms * 1_000_000
+        return self._time_ns // 1_000_000
+
+    patch.setattr(GroupClock, "lead", lead)
+
+
 @planted("timer: nothing counted at takeover", "timer progress saved now and then", actor="scheduler")
 def nothing_counted_at_takeover(patch: pytest.MonkeyPatch) -> None:
     """A new leader delivers again all that the last one had announced last."""
