@@ -1,8 +1,8 @@
 """Figures of topics, queues and groups for administrators.
 
-Of what a node did, only what groups were given and gave back is counted for them: how many messages a topic took in the
-last minute follows from its queues, whose messages are ordered by time, and their bytes from the units
-(broker/statistics/stored_bytes.py).
+What groups were given and gave back is counted where it happens, what topics took is summed up from their queues' new
+units (broker/statistics/stored_bytes.py): to search the queues when somebody asks would take as long as there are
+queues.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -263,12 +263,12 @@ class StatisticsProcessor:
         windows: Windows | None = None
         match name:
             case "TOPIC_PUT_NUMS" if key in self._state.metadata.topics:
-                return lambda span, seconds: self._put_since(key, seconds)
+                stored = self._stored(key)
+                return lambda span, seconds: _messages(stored.total(now_s, span), seconds)
             case "GROUP_GET_NUMS" if key in stats.got_by_group:
                 windows = stats.got_by_group[key].messages
             case "TOPIC_PUT_SIZE" if key in self._state.metadata.topics:
-                stats.stored.count(self._state.store.queues, self._time.now_ns // 1_000_000_000)
-                windows = stats.stored.by_topic.get(key) or Windows()
+                windows = self._stored(key)
             case "GROUP_GET_SIZE" if key in stats.got_by_group:
                 windows = stats.got_by_group[key].record_bytes
             case "GROUP_GET_LATENCY" if key in stats.got_by_group:
@@ -285,24 +285,22 @@ class StatisticsProcessor:
         counted = windows
         return lambda span, seconds: counted.total(now_s, span)
 
-    def _put_since(self, topic: str, seconds: int) -> Total:
-        """Counts the messages of a topic that were stored within the last so many seconds."""
-        store = self._state.store
-        since_ms = self._time.wall_ms - 1000 * seconds
-        config = self._state.metadata.topics[topic]
-        count = 0
-        for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
-            queue = store.queues.get(topic, queue_id)
-            if queue is not None and queue.max_offset > queue.min_offset:
-                newest_ms = self._figures.store_time(queue, queue.max_offset - 1)
-                if newest_ms >= since_ms:
-                    count += queue.max_offset - queue.offset_at_time(since_ms, store.store_time_of)
-        return Total(count, count / seconds, count, 1.0 if count else 0.0)
+    def _stored(self, topic: str) -> Windows:
+        """Returns what of a topic was stored here: its bytes, in so many messages."""
+        stored = self._stats.stored
+        stored.count(self._state.store.queues, self._time.now_ns // 1_000_000_000)
+        return stored.by_topic.get(topic) or Windows()
 
     # ------------------------------------------------------------------ inside
 
     def _reply(self, connection: Connection, command: RemotingCommand, body: bytes) -> None:
         reply(connection, command, ResponseCode.SUCCESS, body=body)
+
+
+def _messages(stored: Total, seconds: int) -> Total:
+    """The number of messages that something stored came in, each of which counts once."""
+    count = stored.times
+    return Total(count, count / seconds, count, 1.0 if count else 0.0)
 
 
 def _milliseconds(microseconds: Total) -> Total:

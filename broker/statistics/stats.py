@@ -146,7 +146,8 @@ class Stats:
             self.leader_changes += 1
 
     def forget_topic(self, topic: str) -> None:
-        """The topic was deleted: its totals give their places to others."""
+        """The topic was deleted: its totals give their places to others, and one of its name begins at none."""
+        self.stored.by_topic.pop(topic, None)
         self.stored.led.forget(lambda labels: labels[0] == topic)
         self.given_totals.forget(lambda labels: labels[0] == topic)
 

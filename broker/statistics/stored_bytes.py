@@ -1,7 +1,7 @@
-"""The bytes of messages that a node has stored, by topic (request 315).
+"""The messages that a node has stored, and their bytes, by topic (request 315).
 
-How many messages a topic took follows from its queues at any time; how long they are stands in each unit, and a day's
-units are too many to be read for a response. So what is new is summed up every ten seconds, and whenever somebody asks:
+A topic may have tens of thousands of queues, and a day's units are too many to be read for a response. So what is new
+is summed up every ten seconds, and whenever somebody asks:
 a turn only notes which queues have grown, and the sizes are one column of their units. It is counted on every node, of
 committed messages, from when the node started.
 """

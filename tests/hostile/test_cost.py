@@ -26,6 +26,8 @@ CONDITION_FACTOR = 100
 turn is bound by `FACTOR`, as if the whole of it were."""
 BODY_BYTES = 100 * 1024
 LONG = "x" * 1900
+SAID = {RequestCode.VIEW_BROKER_STATS_DATA: {"statsName": "TOPIC_PUT_NUMS", "statsKey": "W"}}
+"""Fields without which a request is refused before it costs anything."""
 CHANGES_MEMBERS = {RequestCode.TRIVET_CHANGE_GROUP, RequestCode.TRIVET_TRANSFER_LEADERSHIP}
 
 
@@ -42,6 +44,7 @@ def fields_of(code: int, count: int) -> dict[str, str]:
             fields[field.encode_name] = "KEYS\x01" + "k " * 900 + "\x02"
         else:
             fields[field.encode_name] = "G"
+    fields |= SAID.get(code, {})
     fields |= {f"f{number}": LONG for number in range(count - len(fields))}
     return fields
 
@@ -142,6 +145,10 @@ class Rig:
         self.client.heartbeat("g")
         for _ in range(100):
             self.client.send("S", b"x", 0, {"b": "xy" * 500})
+        self.client.create_topic("W", queues=1000)
+        for queue_id in range(1000):
+            self.client.start_send("W", b"x", queue_id)
+        self.group.settle()
 
     def cpu_ns(self, frame: bytes) -> int:
         """What the node takes for the frame."""

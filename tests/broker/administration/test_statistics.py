@@ -194,6 +194,23 @@ def test_bytes_of_a_topic_on_every_node(group: Group) -> None:
     assert put["statsDay"]["sum"] == record_bytes + put["statsMinute"]["sum"]
 
 
+def test_messages_of_a_topic_on_every_node(group: Group) -> None:
+    """Each counts once, wherever it is still kept; what a topic took ends with it."""
+    client = group.connect(group.leader)
+    client.create_topic("T", 4)
+    for number in range(20):
+        client.start_send("T", b"x", number % 3)
+    group.advance(1)
+    for node in group.members:
+        put = figure(group.connect(node), "TOPIC_PUT_NUMS", "T")
+        assert put["statsMinute"] == {"avgpt": 1.0, "sum": 20, "tps": 20 / 60}
+    client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    client.create_topic("T", 4)
+    assert figure(client, "TOPIC_PUT_NUMS", "T")["statsDay"] == {"avgpt": 0.0, "sum": 0, "tps": 0.0}
+    client.send("T", b"x")
+    assert figure(client, "TOPIC_PUT_NUMS", "T")["statsDay"]["sum"] == 1
+
+
 def test_a_node_counts_what_it_gave(group: Group) -> None:
     """A follower's answers are in its own figures; what it only passed on is in the leader's."""
     writer = group.connect(group.leader)
