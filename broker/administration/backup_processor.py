@@ -30,6 +30,7 @@ from broker.replica.replica import Replica
 from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import RequestError
+from broker.requests.long_bodies import while_wanted
 from broker.requests.processing import Place, Route
 from broker.requests.responses import reply
 from broker.settings.tables import NodeSettings
@@ -135,8 +136,8 @@ class BackupProcessor:
             end_position=log.end_of(last_index),
             snapshot_bytes=0,
         )
-        state = yield from written
-        if self._backup is not backup:
+        state = yield from while_wanted(written, lambda: self._backup is backup)
+        if state is None or self._backup is not backup:
             raise RequestError(ResponseCode.ILLEGAL_OPERATION, "the backup has ended meanwhile")
         backup.snapshot = state.all()
         lengths = list(map(len, backup.snapshot))

@@ -31,7 +31,7 @@ from broker.remoting.admin_headers import (
 )
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
-from broker.remoting.json_body import ObjectKeyed, encode_body
+from broker.remoting.json_body import ObjectKeyed, encode_body, encode_object_keyed
 from broker.remoting.pieces import Pieces
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
@@ -84,22 +84,16 @@ class ConnectionsProcessor:
     def topic_stats(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
         """Tells the range of each queue of a topic, and when its last message was stored, in steps."""
         config = self._figures.topic(command.decode_fields(TopicHeader).topic)
-        offsets = ObjectKeyed()
-        for queue_ids in queue_ranges(queues_of(config)):
-            offsets.add(
-                {
-                    self._figures.name(config.topic_name, queue_id): self._range_of(
-                        config.topic_name, queue_id
-                    )
-                    for queue_id in queue_ids
-                }
-            )
-            if len(queue_ids) == QUEUES_AT_ONCE:
-                yield
-        body = Pieces(b'{"offsetTable":')
-        body.take(offsets.ended())
-        body.write(b"}")
-        self._reply(connection, command, body)
+        topic = config.topic_name
+
+        def write(some: Sequence[int]) -> bytes:
+            ranges = {
+                self._figures.name(topic, queue_id): self._range_of(topic, queue_id) for queue_id in some
+            }
+            return bytes(encode_object_keyed(ranges))
+
+        body = listed(b'{"offsetTable":{', range(queues_of(config)), write, b"}}")
+        return self._long_answers.tell(connection, command, body)
 
     def _range_of(self, topic: str, queue_id: int) -> TopicOffset:
         queue = self._state.store.queues.get(topic, queue_id)
@@ -123,23 +117,27 @@ class ConnectionsProcessor:
             if named
             else list(metadata.offsets.by_group.get(group, ()))
         )
-        offsets, pace, queues, rate = ObjectKeyed(), Pace(QUEUES_AT_ONCE), 0, 0.0
-        for topic in dict.fromkeys(topics):
-            if pace.spent(1):
-                yield
-            config = metadata.topics.get(topic)
-            if not named and not sight.topic(topic):
-                continue
-            rate += self._stats.got_per_second(topic, group, self._time.now_ns)
-            if config is None:
-                continue
-            queues += config.read_queue_nums
-            check_number_told(queues, "name a topic")
-            for queue_ids in queue_ranges(config.read_queue_nums):
-                offsets.add(self._figures.progress(group, topic, queue_ids))
-                if pace.spent(len(queue_ids)):
+
+        def body() -> Body:
+            offsets, pace, queues, rate = ObjectKeyed(), Pace(QUEUES_AT_ONCE), 0, 0.0
+            for topic in dict.fromkeys(topics):
+                if pace.spent(1):
                     yield
-        self._reply(connection, command, consume_stats_body(offsets, rate))
+                config = metadata.topics.get(topic)
+                if not named and not sight.topic(topic):
+                    continue
+                rate += self._stats.got_per_second(topic, group, self._time.now_ns)
+                if config is None:
+                    continue
+                queues += config.read_queue_nums
+                check_number_told(queues, "name a topic")
+                for queue_ids in queue_ranges(config.read_queue_nums):
+                    offsets.add(self._figures.progress(group, topic, queue_ids))
+                    if pace.spent(len(queue_ids)):
+                        yield
+            return consume_stats_body(offsets, rate)
+
+        return self._long_answers.tell(connection, command, body())
 
     # ------------------------------------------------------------------ clients
 
@@ -251,7 +249,7 @@ class ConnectionsProcessor:
 
     # ------------------------------------------------------------------ inside
 
-    def _reply(self, connection: Connection, command: RemotingCommand, body: bytes | Pieces) -> None:
+    def _reply(self, connection: Connection, command: RemotingCommand, body: bytes) -> None:
         reply(connection, command, ResponseCode.SUCCESS, body=body)
 
 

@@ -30,7 +30,7 @@ from broker.remoting.pieces import Pieces
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from broker.requests.errors import RequestError
-from broker.requests.long_bodies import listed
+from broker.requests.long_bodies import Body, listed
 from broker.requests.processing import Pace, Place, Route
 from broker.requests.responses import reply
 from broker.statistics.stats import Stats
@@ -124,28 +124,32 @@ class StatisticsProcessor:
         """
         header = command.decode_fields(CorrectionOffsetHeader)
         left_out = set((header.filter_groups or "").split(","))
-        lowest: dict[int, int] = {}
-        pace, metadata = Pace(OFFSETS_AT_ONCE), self._state.metadata
-        groups = [
-            group
-            for group, topics in metadata.offsets.by_group.items()
-            if header.topic in topics and group not in left_out
-        ]
-        for group in groups:
-            stored = metadata.offsets.get((group, header.topic), {})
-            for queue_id, offset in stored.items():
-                lowest[queue_id] = min(offset, lowest.get(queue_id, _NO_LIMIT))
-            if pace.spent(len(stored)):
-                yield
-        for queue_id, offset in metadata.offsets.get((header.compare_group, header.topic), {}).items():
-            if lowest.get(queue_id, _NO_LIMIT) > offset:
-                lowest[queue_id] = _NO_LIMIT
+        offsets = self._state.metadata.offsets
 
-        def write(some: Sequence[int]) -> bytes:
-            return encode_body({str(queue_id): lowest[queue_id] for queue_id in some})
+        def body() -> Body:
+            lowest: dict[int, int] = {}
+            pace = Pace(OFFSETS_AT_ONCE)
+            groups = [
+                group
+                for group, topics in offsets.by_group.items()
+                if header.topic in topics and group not in left_out
+            ]
+            for group in groups:
+                stored = offsets.get((group, header.topic), {})
+                for queue_id, offset in stored.items():
+                    lowest[queue_id] = min(offset, lowest.get(queue_id, _NO_LIMIT))
+                if pace.spent(len(stored)):
+                    yield
+            for queue_id, offset in offsets.get((header.compare_group, header.topic), {}).items():
+                if lowest.get(queue_id, _NO_LIMIT) > offset:
+                    lowest[queue_id] = _NO_LIMIT
 
-        body = listed(b'{"correctionOffsets":{', sorted(lowest), write, b"}}")
-        yield from self._long_answers.tell(connection, command, body)
+            def write(some: Sequence[int]) -> bytes:
+                return encode_body({str(queue_id): lowest[queue_id] for queue_id in some})
+
+            return (yield from listed(b'{"correctionOffsets":{', sorted(lowest), write, b"}}"))
+
+        return self._long_answers.tell(connection, command, body())
 
     def broker_consume_stats(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
         """Tells the progress of every group in every topic that it consumes, as far as the client may see them;
@@ -155,38 +159,42 @@ class StatisticsProcessor:
         """
         only_ordered = command.decode_fields(BrokerConsumeStatsHeader).is_order
         metadata, sight = self._state.metadata, self._requests.sight(connection, command)
-        body = Pieces(b'{"brokerAddr":%s,"consumeStatsList":[' % encode_body(self._address))
-        told_before, behind, queues, pace = b"", 0, 0, Pace(QUEUES_AT_ONCE)
-        # By group, in the order of the groups' table; one without progress is left out.
-        for group in dict.fromkeys((*metadata.groups, *metadata.offsets.by_group)):
-            begin = b"%s{%s:[" % (told_before, encode_body(group))
-            for topic in list(metadata.offsets.by_group.get(group, ())):
-                if pace.spent(1):
-                    yield
-                config = metadata.topics.get(topic)
-                if (
-                    config is None
-                    or (only_ordered and not config.order)
-                    or not self._registry.may_consume(group, topic)
-                    or not (sight.group(group) and sight.topic(topic))
-                ):
-                    continue
-                queues += config.write_queue_nums
-                check_number_told(queues, "ask for one group at a time (consumerProgress)")
-                offsets = ObjectKeyed()
-                for queue_ids in queue_ranges(config.write_queue_nums):
-                    progress = self._figures.progress(group, topic, queue_ids)
-                    offsets.add(progress)
-                    behind += sum(one.broker_offset - one.consumer_offset for one in progress.values())
-                    if pace.spent(len(queue_ids)):
+
+        def body() -> Body:
+            told = Pieces(b'{"brokerAddr":%s,"consumeStatsList":[' % encode_body(self._address))
+            separator, behind, queues, pace = b"", 0, 0, Pace(QUEUES_AT_ONCE)
+            # By group, in the order of the groups' table; one without progress is left out.
+            for group in dict.fromkeys((*metadata.groups, *metadata.offsets.by_group)):
+                begin = b"%s{%s:[" % (separator, encode_body(group))
+                for topic in list(metadata.offsets.by_group.get(group, ())):
+                    if pace.spent(1):
                         yield
-                rate = self._stats.got_per_second(topic, group, self._time.now_ns)
-                body.write(begin, *consume_stats_body(offsets, rate).all())
-                begin, told_before = b",", b","
-            if begin == b",":
-                body.write(b"]}")
-        body.write(b'],"totalDiff":%d,"totalInflightDiff":0}' % behind)
-        reply(connection, command, ResponseCode.SUCCESS, body=body)
+                    config = metadata.topics.get(topic)
+                    if (
+                        config is None
+                        or (only_ordered and not config.order)
+                        or not self._registry.may_consume(group, topic)
+                        or not (sight.group(group) and sight.topic(topic))
+                    ):
+                        continue
+                    queues += config.write_queue_nums
+                    check_number_told(queues, "ask for one group at a time (consumerProgress)")
+                    offsets = ObjectKeyed()
+                    for queue_ids in queue_ranges(config.write_queue_nums):
+                        progress = self._figures.progress(group, topic, queue_ids)
+                        offsets.add(progress)
+                        behind += sum(one.broker_offset - one.consumer_offset for one in progress.values())
+                        if pace.spent(len(queue_ids)):
+                            yield
+                    rate = self._stats.got_per_second(topic, group, self._time.now_ns)
+                    told.write(begin, *consume_stats_body(offsets, rate).all())
+                    begin, separator = b",", b","
+                if begin == b",":
+                    told.write(b"]}")
+            told.write(b'],"totalDiff":%d,"totalInflightDiff":0}' % behind)
+            return told
+
+        return self._long_answers.tell(connection, command, body())
 
     def consume_queue(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
         """Tells units of a queue as they are stored (position, size, tags code), and whether a group's tags let them

@@ -251,7 +251,10 @@ class HeartbeatsProcessor:
         try:
             yield
             subscription = decode_request(command.body, CheckClientConfigBody).subscription_data
-            yield from parse_in_steps(subscription.expression_type, subscription.sub_string)
+            for _ in parse_in_steps(subscription.expression_type, subscription.sub_string):
+                yield
+                if not self._requests.is_connected(connection):
+                    return
         finally:
             self._checked.give_back(connection, command)
         parse_filter(

@@ -1,7 +1,8 @@
 """Requests that take longer than a turn: they are handled in steps, one a turn, and others wait behind a long batch.
 
 So between two steps heartbeats are answered, and whatever else is small. Addresses take turns at the steps: many long
-requests of one keep another waiting for one step at a time, not for one of each. Messages that come while a batch
+requests of one keep another waiting for one step at a time, not for one of each. Those of one address follow each
+other, so that of what they gather in their steps only one has much. Messages that come while a batch
 is being stored wait here in their order (`Leadership.check_may_append` raises for them), and go on when it is over,
 some in each turn.
 """
@@ -16,6 +17,9 @@ from broker.requests.budget import Budget
 from broker.requests.connection import Connection
 from broker.requests.errors import OverloadedError
 from broker.requests.responses import refuse
+
+_IN_STEPS_MAX: Final = 4_000
+"""Requests that are handled in steps. One that waits has gathered tens of KB at most: its first step's."""
 
 _RESUMED_IN_A_TURN: Final = 100
 """Requests that have waited for a batch and go on in one turn: some 3 ms of sends."""
@@ -40,6 +44,9 @@ class LongRequests:
             OrderedDict()
         )
         """The requests that are handled in steps, by share; none is empty. The first of the first is next."""
+        self._stepped: Iterator[None] | None = None
+        """The steps of which `step` does one."""
+        self._in_steps_budget = Budget("other long requests", _IN_STEPS_MAX)
         self.behind_batch: deque[tuple[Connection, RemotingCommand]] = deque()
         """The requests that came while a long batch was being stored, oldest first."""
         self._budget = Budget("a long batch")
@@ -50,8 +57,25 @@ class LongRequests:
         return bool(self.in_steps or self.behind_batch)
 
     def go_on_later(self, connection: Connection, command: RemotingCommand, steps: Iterator[None]) -> None:
-        """Keeps a request for its next step, behind the others of its address."""
-        self.in_steps.setdefault(connection.share, deque()).append((connection, command, steps))
+        """Keeps a request for its next step: a new one behind the others of its address, else before them."""
+        of_share = self.in_steps.setdefault(connection.share, deque())
+        if steps is self._stepped:
+            of_share.appendleft((connection, command, steps))
+        else:
+            of_share.append((connection, command, steps))
+
+    def counted(
+        self, connection: Connection, command: RemotingCommand, steps: Iterator[None]
+    ) -> Iterator[None]:
+        """The steps of a request that begins, which has a place until its end.
+
+        Raises `OverloadedError` before anything is done where there is none, and what `steps` raise.
+        """
+        self._in_steps_budget.take(connection, command)
+        try:
+            yield from steps
+        finally:
+            self._in_steps_budget.give_back(connection, command)
 
     def wait_behind_batch(self, connection: Connection, command: RemotingCommand) -> None:
         """Keeps a request of which nothing was done until the batch that is under way is over; or refuses it."""
@@ -69,7 +93,9 @@ class LongRequests:
             request = of_share.popleft()
             if of_share:
                 self.in_steps[share] = of_share
+            self._stepped = request[2]
             self._go_on(*request)
+            self._stepped = None
         leadership, waiting = self._leadership, self.behind_batch
         leadership.others_first = False
         for _ in range(min(len(waiting), _RESUMED_IN_A_TURN)):

@@ -41,6 +41,7 @@ from broker.peers.protocol import (
 from broker.remoting.codes import FLAG_RESPONSE, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import RemotingError
+from broker.replica.read_barriers import WEIGHT_A_TURN
 from broker.replica.replica import Replica
 from broker.replica.slowness import STALLED_NS
 from broker.requests.budget import Budget
@@ -78,8 +79,28 @@ _READ_WEIGHTS: Final[dict[int, int]] = {
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: 1,
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: 8,
     RequestCode.QUERY_MESSAGE: 128,
+    **dict.fromkeys(
+        (
+            RequestCode.GET_ALL_TOPIC_CONFIG,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+            RequestCode.GET_ALL_CONSUMER_OFFSET,
+            RequestCode.GET_TOPIC_STATS_INFO,
+            RequestCode.GET_CONSUME_STATS,
+            RequestCode.GET_BROKER_CONSUME_STATS,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST,
+            RequestCode.GET_ALL_PRODUCER_INFO,
+            RequestCode.QUERY_TOPICS_BY_CONSUMER,
+            RequestCode.QUERY_CONSUME_TIME_SPAN,
+            RequestCode.QUERY_CORRECTION_OFFSET,
+            RequestCode.QUERY_CONSUME_QUEUE,
+            RequestCode.CLONE_GROUP_OFFSET,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        ),
+        WEIGHT_A_TURN,
+    ),
 }
-"""That of all others, by code."""
+"""That of all others, by code. What is done in steps does the first of them behind the barrier: one in a turn."""
 
 _ABOUT_THE_NODE: Final = frozenset(
     {RequestCode.TRIVET_NODE_STATUS, RequestCode.GET_BROKER_CONFIG, RequestCode.GET_BROKER_RUNTIME_INFO}
@@ -291,12 +312,20 @@ class Node:
         self.time.now_ns = self.replica.time.now_ns = now_ns
         self.time.wall_ms = self.replica.time.wall_ms = self.replica.clock.read(now_ns, wall_ms)
 
-    def _handle(self, connection: Connection, command: RemotingCommand, handler: Handler) -> None:
+    def _handle(
+        self, connection: Connection, command: RemotingCommand, handler: Handler, *, is_let_in: bool = False
+    ) -> None:
+        """Has a request handled, and answers for what the handler raises. One that was let in has its place already,
+        and is not refused for want of one.
+        """
         try:
             # A handler that has more to do than one turn should take returns its steps; each yields None.
             steps = handler(connection, command)
-            if steps is not None and next(steps, _OVER) is not _OVER:
-                self.long_requests.go_on_later(connection, command, steps)
+            if steps is not None:
+                if not is_let_in:
+                    steps = self.long_requests.counted(connection, command, steps)
+                if next(steps, _OVER) is not _OVER:
+                    self.long_requests.go_on_later(connection, command, steps)
         except BatchUnderWayError:
             self.long_requests.wait_behind_batch(connection, command)
         except RequestError as error:
@@ -327,7 +356,7 @@ class Node:
         self, connection: Connection, command: RemotingCommand, steps: Iterator[None]
     ) -> None:
         """Does the first step of a request that was let in before, and one more in each turn."""
-        self._handle(connection, command, lambda _connection, _command: steps)
+        self._handle(connection, command, lambda _connection, _command: steps, is_let_in=True)
 
     def handle_after_barrier(
         self, connection: Connection, command: RemotingCommand, handler: Handler

@@ -107,10 +107,6 @@ class PullProcessor:
             )
         header = command.decode_fields(PullMessageHeader)
         if self._checks.is_filtered_by_sql(header):
-            if self._filtered_by[connection] >= _FILTERED_PULLS_EACH:
-                raise OverloadedError(f"{_FILTERED_PULLS_EACH} pulls with conditions of this connection wait")
-            self._filtered.take(connection, command)
-            self._filtered_by[connection] += 1
             return self._pull_in_own_turn(connection, command, header)
         self._pull(connection, command, header)
         return None
@@ -118,14 +114,17 @@ class PullProcessor:
     def _pull_in_own_turn(
         self, connection: Connection, command: RemotingCommand, header: PullMessageHeader
     ) -> Iterator[None]:
-        """Pulls with a condition, in a turn of its own; gives back the place that `pull` has taken.
-
-        The node takes the first step as soon as it has the steps, and each of them is taken or closed (`LongRequests`),
-        so that the place is always given back.
-        """
+        """Pulls with a condition, in a turn of its own. Raises as `pull`."""
+        if self._filtered_by[connection] >= _FILTERED_PULLS_EACH:
+            raise OverloadedError(f"{_FILTERED_PULLS_EACH} pulls with conditions of this connection wait")
+        self._filtered.take(connection, command)
+        self._filtered_by[connection] += 1
         try:
             yield
-            yield from self._checks.parse_in_steps(header)
+            for _ in self._checks.parse_in_steps(header):
+                yield
+                if not self._requests.is_connected(connection):
+                    return
         finally:
             self._filtered.give_back(connection, command)
             self._filtered_by[connection] -= 1

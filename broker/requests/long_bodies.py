@@ -53,6 +53,19 @@ def listed(
     return pieces
 
 
+def while_wanted(body: Body, is_wanted: Callable[[], bool]) -> Generator[None, None, Pieces | None]:
+    """Does the steps of a body as long as it is wanted; None where it no longer is."""
+    while True:
+        try:
+            next(body)
+        except StopIteration as end:
+            pieces: Pieces = end.value
+            return pieces
+        yield
+        if not is_wanted():
+            return None
+
+
 def finished(body: Body) -> Pieces:
     """Does all steps at once."""
     while True:

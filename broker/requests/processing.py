@@ -16,7 +16,8 @@ from broker.requests.connection import Connection
 Handler = Callable[[Connection, RemotingCommand], Iterator[None] | None]
 """Handles a request of a client. May raise `RequestError`, `RemotingError`, `ReplicaError` or `DiskFullError`: the node
 answers for it, or hands the request to the leader (`Node._handle`). If it takes long, it returns an iterator: the node
-asks that for one step at once and for one more in each turn, and each step may raise the same."""
+asks that for one step at once and for one more in each turn, and each step may raise the same. It may also close it
+unasked: what such a handler has to give back it takes in its steps."""
 
 
 class Pace:

@@ -26,7 +26,9 @@ CONDITION_FACTOR = 100
 turn is bound by `FACTOR`, as if the whole of it were."""
 BODY_BYTES = 100 * 1024
 LONG = "x" * 1900
-SAID = {RequestCode.VIEW_BROKER_STATS_DATA: {"statsName": "TOPIC_PUT_NUMS", "statsKey": "W"}}
+SAID: dict[int, dict[str, str]] = {
+    RequestCode.VIEW_BROKER_STATS_DATA: {"statsName": "TOPIC_PUT_NUMS", "statsKey": "W"}
+}
 """Fields without which a request is refused before it costs anything."""
 CHANGES_MEMBERS = {RequestCode.TRIVET_CHANGE_GROUP, RequestCode.TRIVET_TRANSFER_LEADERSHIP}
 

@@ -13,6 +13,7 @@ from types import ModuleType
 
 import pytest
 
+from broker.administration import connections_processor, queue_figures, statistics_processor
 from broker.consumer_groups import heartbeats_processor
 from broker.node import forwarding, held_requests, long_answers, long_requests, node
 from broker.reading import held_pulls, pull_processor
@@ -31,6 +32,8 @@ from tests.broker.harness import SMALL_STORE, Client, Group
 PLACES = 20
 CROWD = 3
 OF_EACH = 10
+LONG = 2 * CROWD * OF_EACH
+"""The number of steps that an answer takes at least."""
 CROWDED, ELSEWHERE = "2001:db8:0:1::%x", "2001:db8:0:2::1"
 
 
@@ -105,15 +108,46 @@ def test_messages_that_wait_behind_a_long_batch(monkeypatch: pytest.MonkeyPatch)
     assert crowd.answered() == ResponseCode.SUCCESS
 
 
-def test_long_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(long_bodies, "MEMBERS_AT_ONCE", 2)
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [
+        (RequestCode.GET_ALL_TOPIC_CONFIG, {}),
+        (RequestCode.GET_TOPIC_STATS_INFO, {"topic": "W"}),
+        (RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g", "topic": "W"}),
+        (RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": False}),
+        (RequestCode.QUERY_CORRECTION_OFFSET, {"topic": "W", "compareGroup": "g"}),
+    ],
+)
+def test_long_answers(monkeypatch: pytest.MonkeyPatch, code: int, fields: dict[str, object]) -> None:
+    monkeypatch.setattr(long_bodies, "MEMBERS_AT_ONCE", 1)
+    for module in (queue_figures, connections_processor, statistics_processor):
+        monkeypatch.setattr(module, "QUEUES_AT_ONCE", 1)
+    monkeypatch.setattr(statistics_processor, "OFFSETS_AT_ONCE", 1)
     group = made(monkeypatch, long_answers, size=1)
-    group.connect().start_call(RequestCode.GET_ALL_TOPIC_CONFIG)
+    first = group.connect()
+    first.create_topic("W", LONG)
+    for number in range(LONG):  # one answer is under way until all of the crowd have asked, a turn each
+        first.create_topic(f"T{number}")
+        committed = {"consumerGroup": "g", "topic": "W", "queueId": number, "commitOffset": 0}
+        first.ok(RequestCode.UPDATE_CONSUMER_OFFSET, committed)
+    first.start_call(code, fields)
     crowd = Crowd(group, group.leader)
     for _, client in crowd.askers():
-        client.start_call(RequestCode.GET_ALL_TOPIC_CONFIG)
+        client.start_call(code, fields)
     crowd.check()
     assert crowd.answered() == ResponseCode.SUCCESS
+
+
+def test_requests_that_are_handled_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = made(monkeypatch, long_requests, size=1)
+    group.connect().send("T", b"x", 0, {"n": "1"})
+    crowd = Crowd(group, group.leader)
+    for _ in range(2):  # places are given back
+        for _, client in crowd.askers():
+            start_pull(client, "n = 1")
+        crowd.check()
+        assert crowd.answered() == ResponseCode.SUCCESS
+        crowd.asked.clear()
 
 
 def test_questions_that_wait_for_a_confirmed_leader(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import pytest
 from benchmarks import full_state
 from benchmarks.longest_turns import ENTRANCES, FULL, begin_anew
 from broker.remoting.codes import RequestCode, ResponseCode
+from broker.state.commands import CommitOffsets
 from tests.broker.harness import SMALL_STORE, Client, Group
 
 pytestmark = pytest.mark.slow
@@ -23,6 +24,8 @@ pytestmark = pytest.mark.slow
 ROWS = 12_000
 LINES_MAX = 45_000
 """Some 5 ms."""
+LINES_MAX_OF_WIDE: Final = 100_000
+"""A step of one answer, and the first of another."""
 LINES_MAX_OF_READING: Final = 80_000
 """They are short: some 5 ms."""
 MORE_LINES: Final = {
@@ -145,3 +148,39 @@ def test_reads_that_come_at_once_are_not_answered_in_one_turn(what: str, lines: 
     opaques = [client.start_call(code, fields) for _ in range(600)]
     assert {client.wait(opaque).code for opaque in opaques} == {0}
     assert lines.most <= LINES_MAX
+
+
+WIDE_QUEUES: Final = 8_000
+OF_WIDE: Final[dict[str, tuple[RequestCode, dict[str, object]]]] = {
+    "messages": (RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "W"}),
+    "ranges": (RequestCode.GET_TOPIC_STATS_INFO, {"topic": "W"}),
+    "progress": (RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g", "topic": "W"}),
+    "progress of all": (RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": False}),
+    "corrections": (RequestCode.QUERY_CORRECTION_OFFSET, {"topic": "W", "compareGroup": "g"}),
+    "time spans": (RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "W", "group": "g"}),
+}
+
+
+@pytest.fixture(scope="module")
+def wide_topic() -> Client:
+    """A client of a group with a topic of thousands of queues, in which a consumer group has offsets."""
+    group = Group.elected(1, options=SMALL_STORE)
+    client = group.connect()
+    client.create_topic("W", WIDE_QUEUES)
+    replica = group.node(group.leader).replica
+    for queue_id in range(WIDE_QUEUES):
+        replica.store.queues.make("W", queue_id)
+    replica.metadata.apply(CommitOffsets(tuple(("g", "W", queue_id, 0) for queue_id in range(WIDE_QUEUES))))
+    return client
+
+
+@pytest.mark.parametrize("what", OF_WIDE)
+def test_questions_about_a_wide_topic_that_come_at_once_are_cut(
+    what: str, wide_topic: Client, lines: Lines
+) -> None:
+    """Of each a turn may have done the first step: thousands of queues' worth."""
+    code, fields = OF_WIDE[what]
+    lines.most = 0
+    opaques = [wide_topic.start_call(code, fields) for _ in range(6)]
+    assert {wide_topic.wait(opaque).code for opaque in opaques} == {0}
+    assert lines.most <= LINES_MAX_OF_WIDE

@@ -290,6 +290,40 @@ def test_addresses_take_turns_at_the_steps_of_long_conditions(group: Group, clie
     assert Pulled.of(newcomer.wait(opaque)).bodies == [b"1"]
 
 
+def test_long_conditions_of_one_address_follow_each_other(group: Group, client: Client) -> None:
+    """All of them were half read at the same time, and each was answered at the end of all."""
+    send(client, 1)
+    conditions = [f"n = 1 OR n = {number}" + " OR n = 1" * 800 for number in range(5)]
+    steps = sum(1 for _ in sql92.compile_in_steps("n = 1 OR n = 99" + " OR n = 1" * 800))
+    opaques = [start_pull(client, condition) for condition in conditions]
+    process = group.members[group.leader].process
+    for count in range(1, 6):
+        for _ in range(1 + steps):
+            process.turn(group.now_ns, group.wall_ms)
+            process.end_turn()
+        assert [opaque in client.answers for opaque in opaques] == [True] * count + [False] * (5 - count)
+
+
+def test_a_condition_is_not_read_on_for_a_client_that_is_gone(group: Group, client: Client) -> None:
+    send(client, 1)
+    other = group.connect()
+    condition = "n = 1" + " OR n = 1" * 800
+    start_pull(other, condition)
+    body = encode_body(
+        CheckClientConfigBody(
+            "c", "g", SubscriptionData(topic="T", sub_string=condition, expression_type="SQL92")
+        )
+    )
+    other.start_call(RequestCode.CHECK_CLIENT_CONFIG, None, body)
+    other.close()
+    node, turns = group.node(group.leader), 0
+    while node.long_requests.has_more:
+        group.members[group.leader].process.turn(group.now_ns, group.wall_ms)
+        group.members[group.leader].process.end_turn()
+        turns += 1
+    assert turns <= 4
+
+
 def test_a_held_pull_that_wakes_does_not_read_its_condition_again(
     group: Group, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -261,3 +261,24 @@ def test_a_backup_is_written_in_turns_and_ends_with_its_connection() -> None:
     first.close()
     group.advance(1)
     assert client.call(RequestCode.TRIVET_BACKUP_BEGIN).code == ResponseCode.SUCCESS
+
+
+def test_a_backup_that_another_takes_the_place_of_is_not_written_to_its_end() -> None:
+    group = Group.elected(1)
+    client = filled(group)
+    process = group.members[group.leader].process
+
+    def turns_of(count: int) -> int:
+        opaques = [client.start_call(RequestCode.TRIVET_BACKUP_BEGIN) for _ in range(count)]
+        turns = 0
+        while group.node(group.leader).long_requests.has_more:
+            process.turn(group.now_ns, group.wall_ms)
+            process.end_turn()
+            turns += 1
+        codes = [client.wait(opaque).code for opaque in opaques]
+        assert codes == [ResponseCode.ILLEGAL_OPERATION] * (count - 1) + [ResponseCode.SUCCESS]
+        return turns
+
+    one = turns_of(1)
+    assert one > 10
+    assert turns_of(5) == 4 + one
