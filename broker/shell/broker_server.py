@@ -205,9 +205,7 @@ class BrokerServer:
                 start(self._access.watch)
             start(self._accept_clients, self._accept_client(nursery))
             if self._peer_listener is not None:
-                start(
-                    accept_forever, self._peer_listener, self._accept_peer(nursery), self._accepting_delayed
-                )
+                start(accept_forever, self._peer_listener, self._accept_peer(nursery), self.node.events)
             if self.operators is not None:
                 start(self.operators.run)
             self._running.start()
@@ -246,7 +244,7 @@ class BrokerServer:
         listeners = [one for one in (self._client_listener, self._vip_listener) if one is not None]
         async with trio.open_nursery() as nursery:
             for listener in listeners:
-                nursery.start_soon(accept_forever, listener, accepted, self._accepting_delayed)
+                nursery.start_soon(accept_forever, listener, accepted, self.node.events)
 
             def refuse_others() -> None:
                 nursery.cancel_scope.cancel()
@@ -272,11 +270,6 @@ class BrokerServer:
             nursery.start_soon(self._wires.serve_accepted, self._running.links, sock, name)
 
         return accepted
-
-    def _accepting_delayed(self, error: OSError) -> None:
-        self.node.events.warn(
-            Event.CONNECTION_REFUSED, "out of descriptors", time.monotonic_ns(), detail=str(error)
-        )
 
     async def _serve_admitted(
         self, sock: socket.socket, address: tuple[str, int], place: Place, admission: Admission

@@ -172,7 +172,7 @@ class NameServerProcess:
                 else:
                     nursery.start_soon(self._entrance.serve, sock, address, place, self._serve_admitted)
 
-            nursery.start_soon(accept_forever, self._listener, accepted, self._accepting_delayed)
+            nursery.start_soon(accept_forever, self._listener, accepted, self._sessions.events)
             nursery.start_soon(self._sweep)
             nursery.start_soon(self._do_steps)
             nursery.start_soon(self._entrance.run)
@@ -207,11 +207,6 @@ class NameServerProcess:
             live=lambda: [Check("loop", "")],
             ready=lambda: [Check("loop", "")],
             closed=self._operator_sent_away,
-        )
-
-    def _accepting_delayed(self, error: OSError) -> None:
-        self._sessions.events.warn(
-            Event.CONNECTION_REFUSED, "out of descriptors", time.monotonic_ns(), detail=str(error)
         )
 
     def _operator_sent_away(self, reason: str, address: str) -> None:

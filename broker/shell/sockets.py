@@ -16,7 +16,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from time import perf_counter
+from time import monotonic_ns, perf_counter
 from typing import Final
 
 import trio
@@ -25,6 +25,7 @@ from broker.remoting.addresses import split_address
 from broker.requests.connection import Buffer, Connection
 from broker.shell.socket_reading import PASS_S, Reading
 from broker.shell.tls import IdleTlsError, RefusedError, TlsSession
+from broker.statistics.events import Event, Events
 from log.record import pack_host
 
 RECEIVE_BYTES: Final = 120 * 1024
@@ -474,11 +475,11 @@ def accept_rest(listener: socket.socket, accepted: Callable[[socket.socket, tupl
 async def accept_forever(
     listener: socket.socket,
     accepted: Callable[[socket.socket, tuple[str, int]], None],
-    delayed: Callable[[OSError], None],
+    events: Events,
 ) -> None:
     """Accepts connections until cancelled.
 
-    Running out of descriptors delays new connections and harms no open one; `delayed` is told each time.
+    Running out of descriptors delays new connections and harms no open one; `events` hear of it each time.
     """
     while True:
         await trio.lowlevel.wait_readable(listener)
@@ -490,7 +491,7 @@ async def accept_forever(
             continue
         except OSError as error:
             if error.errno in _OUT_OF_DESCRIPTORS:
-                delayed(error)
+                events.warn(Event.CONNECTION_REFUSED, "out of descriptors", monotonic_ns(), detail=str(error))
                 await trio.sleep(0.1)
                 continue
             raise

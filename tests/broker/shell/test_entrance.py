@@ -91,7 +91,7 @@ async def test_those_who_have_connected_are_accepted_by_the_handful() -> None:
     with trio.fail_after(LIMIT_S):
         trio.lowlevel.add_instrument(passes)
         with trio.CancelScope() as accepting:
-            await accept_forever(listener, accepted, lambda error: None)
+            await accept_forever(listener, accepted, Events())
         trio.lowlevel.remove_instrument(passes)
     for sock in (*near, *far, listener):
         sock.close()

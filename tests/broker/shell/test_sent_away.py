@@ -15,7 +15,7 @@ import trio
 from broker.settings.tables import NameServerSettings, Settings, TlsSettings
 from broker.shell.sockets import accept_forever, connect
 from broker.shell.tls import TlsSession, dial_tls
-from broker.statistics.events import Event
+from broker.statistics.events import Event, Events
 from tests.broker.shell.certificates import Certificates
 from tests.broker.shell.servers import LIMIT_S, Servers, running
 from tests.hostile.key_updates import KeyUpdates
@@ -113,18 +113,19 @@ async def test_a_server_that_has_no_descriptors_left_says_so() -> None:
 
     listener = Full(fileno=socket.create_server(("127.0.0.1", 0)).detach())
     listener.setblocking(False)
-    told: list[str] = []
+    events = Events()
     accepted = trio.Event()
-    with trio.fail_after(LIMIT_S):
+    with trio.fail_after(LIMIT_S), structlog.testing.capture_logs() as lines:
         async with trio.open_nursery() as nursery:
 
             def take(sock: socket.socket, _: tuple[str, int]) -> None:
                 sock.close()
                 accepted.set()
 
-            nursery.start_soon(accept_forever, listener, take, lambda error: told.append(str(error)))
+            nursery.start_soon(accept_forever, listener, take, events)
             (await connect(f"127.0.0.1:{listener.getsockname()[1]}")).close()
             await accepted.wait()
             nursery.cancel_scope.cancel()
     listener.close()
-    assert told == ["[Errno 24] Too many open files"]
+    assert events.counts == {(Event.CONNECTION_REFUSED, "out of descriptors"): 1}
+    assert [line["detail"] for line in lines] == ["[Errno 24] Too many open files"]
