@@ -1,8 +1,8 @@
 """The clients of this node, and those of their requests that only the leader may handle.
 
 Such a request is sent on to the leader as the frame that came, and waits here for the response, by client and opaque.
-While no leader is known or reachable it is held. `request_states.py` says what may happen to it then;
-`relayed_clients.py` is the leader's side.
+While no leader is known or reachable it is held, and goes on in a later turn. `request_states.py` says what may happen
+to it then; `relayed_clients.py` is the leader's side.
 """
 
 from collections.abc import Callable
@@ -24,6 +24,7 @@ from broker.replica.replica import Replica
 from broker.requests.connection import Connection, RelayedConnection
 from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import OverloadedError
+from broker.requests.late_requests import PULLS
 from broker.requests.processing import Handler
 from broker.requests.responses import reply, reply_unknown
 from broker.requests.shared_places import SharedPlaces
@@ -36,6 +37,11 @@ FORWARDED_MAX: Final = 20_000
 FORWARDED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Forwarded requests that wait for the leader's response, pulls that it holds for a minute among them, and how much may
 wait for the link to take it."""
+
+_WEIGHT_OF_PULL: Final = 8
+_BYTES_OF_WEIGHT: Final = 4 * 1024
+"""The weight of what goes on in a turn: 1 for a request, of some 30 us, or that for a pull, which may read at once; and
+1 for so many bytes of its body, which are copied and checked."""
 
 
 class _Client:
@@ -88,6 +94,13 @@ class Forwarding:
         self._doubted: dict[WaitingRequest, _Client] = {}
         """The requests that are DOUBTED; the first ends first, as all have equally long."""
         self._doubt_ends = time.add_deadline(self._end_doubts)
+        self._doubts_first = False
+        """A leader was lost to which held requests had begun to go on: those that are left wait until none is DOUBTED,
+        as it may give back what came before them."""
+        self._last_number = 0
+        """The number of the request that came last."""
+        self._may_go_on = True
+        """Something has changed since a request was held for want of a leader: what is held may find one now."""
 
     def __len__(self) -> int:
         return len(self._by_connection)
@@ -114,6 +127,8 @@ class Forwarding:
         del self._by_number[client.number]
         for request in list(client.waiting.values()):
             self._happens(client, request, Event.CLIENT_GONE)
+        for request in self._held.take_back(connection, lambda _: True):
+            request.happens(Event.CLIENT_GONE)
         if client.known_to is not None:
             self._send_gone(client.known_to, client)
 
@@ -127,27 +142,40 @@ class Forwarding:
 
     def forward(self, connection: Connection, command: RemotingCommand) -> None:
         """Hands a request to the leader, or holds it until there is one."""
+        self._ask(connection, command, self._new_number())
+
+    def _new_number(self) -> int:
+        self._last_number += 1
+        return self._last_number
+
+    def _ask(self, connection: Connection, command: RemotingCommand, number: int) -> None:
         if self.is_outside:
             self.refuse_outside(connection, command)
         elif isinstance(connection, RelayedConnection):
             if self._replica.leader == self._replica.node_id:
-                self._hold(connection, command)  # for this term, in which this node may yet serve
+                # For this term, in which this node may yet serve.
+                self._hold_for_leader(connection, command, number)
             else:
                 self._relayed.give_back(connection, command)
         elif (client := self._by_connection.get(connection)) is None:
             return  # it has disconnected meanwhile
         elif self.is_leader_reachable:
-            self._forward(client, command)
+            self._forward(client, command, number)
         else:
-            self._hold(connection, command)
+            self._hold_for_leader(connection, command, number)
 
-    def _hold(self, connection: Connection, command: RemotingCommand) -> None:
+    def _hold_for_leader(self, connection: Connection, command: RemotingCommand, number: int) -> None:
+        """Holds a request that nobody would do now, and so all that is held until something changes."""
+        self._may_go_on = False
+        self._hold(connection, command, number)
+
+    def _hold(self, connection: Connection, command: RemotingCommand, number: int) -> None:
         try:
-            self._held.hold(connection, command, self._time.now_ns)
+            self._held.hold(connection, command, self._time.now_ns, number)
         except OverloadedError as error:
             reply(connection, command, ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]no leader: {error}")
 
-    def _forward(self, client: _Client, command: RemotingCommand) -> None:
+    def _forward(self, client: _Client, command: RemotingCommand, number: int) -> None:
         replica, connection = self._replica, client.connection
         leader = replica.leader
         assert leader is not None, "it is reachable"
@@ -175,7 +203,7 @@ class Forwarding:
             return
         if not command.is_one_way:
             client.waiting[command.opaque] = WaitingRequest(
-                connection, command, self._time.now_ns, State.FORWARDED, leader, replica.term
+                connection, command, self._time.now_ns, State.FORWARDED, number, leader, replica.term
             )
             self._places.take(client.share)
         client.known_to = leader
@@ -290,6 +318,7 @@ class Forwarding:
     def leader_changed(self) -> None:
         """Goes through all waiting requests: a node that was asked as leader of another term will not do them."""
         today = (self._replica.leader, self._replica.term)
+        were_held, were_doubted = bool(self._held), len(self._doubted)
         for client, request in self._all_waiting():
             if (request.leader, request.term) == today:
                 self._happens(client, request, Event.LEADER_BACK)
@@ -298,6 +327,8 @@ class Forwarding:
             else:
                 # The replica hears of a lost link before this module does, and its role may change because of that.
                 self._happens(client, request, Event.LINK_LOST)
+        if were_held and len(self._doubted) > were_doubted:
+            self._doubts_first = True
         self._plan_end_of_doubts()
 
     def link_lost(self, node: str) -> None:
@@ -349,6 +380,7 @@ class Forwarding:
             return
         if before is State.DOUBTED:
             del self._doubted[request]
+            self._doubts_first &= bool(self._doubted)
         if state is State.FORWARDED:
             return
         # It has come to its end as a request that waits for this leader.
@@ -360,12 +392,14 @@ class Forwarding:
         elif state is State.REFUSED:
             self.refuse_outside(connection, request.command)
         elif state is State.RESUMED:
-            if event is not Event.NOT_DONE:
-                self.forward(connection, request.as_of(now_ns))
-            elif (self._replica.leader, self._replica.term) == (request.leader, request.term):
-                self._hold(connection, request.as_of(now_ns))  # asked now, it would be the same one again
+            asked = request.leader, request.term
+            if event is Event.NOT_DONE and (self._replica.leader, self._replica.term) == asked:
+                # Asked now, it would be the same one again.
+                self._hold_for_leader(connection, request.as_of(now_ns), request.number)
+            elif event is Event.NOT_DONE and self._held.has_any_of(connection):
+                self._hold(connection, request.as_of(now_ns), request.number)  # in its place among them
             else:
-                self._resume(connection, request.as_of(now_ns))
+                self._go_on(request)
         else:
             # The response is on its way to the client, is the caller's to give, or has nobody to go to.
             assert state in {State.ANSWERED, State.TAKEN_BACK, State.FORGOTTEN}, state
@@ -376,28 +410,72 @@ class Forwarding:
 
     # ------------------------------------------------------------------ what is held
 
-    def release_held(self) -> None:
-        """Tries held requests anew, now that something has changed; those that still find no leader stay held."""
-        if not self._held or not (self._replica.serving or self.is_leader_reachable):
-            return
-        now_ns = self._time.now_ns
-        for request in self._held.take_all():
-            if request.connection in self._by_connection or isinstance(request.connection, RelayedConnection):
-                request.happens(Event.LEADER_FOUND)
-                self._resume(request.connection, request.as_of(now_ns))
-            else:
-                request.happens(Event.CLIENT_GONE)
+    def leader_may_be_asked(self) -> None:
+        """Has held requests go on from the next turn on, now that something has changed, if they find a leader."""
+        self._may_go_on = True
 
-    def expire_held(self) -> None:
-        """Refuses the requests that have been held for as long as clients wait."""
-        for request in self._held.take_expired(self._time.now_ns):
-            request.happens(Event.TIME_OVER)
+    @property
+    def _finds_leader(self) -> bool:
+        """Somebody would do now what is held, as far as this node knows."""
+        if not self._may_go_on:
+            return False
+        replica = self._replica
+        return replica.raft.transferee is None if replica.serving else self.is_leader_reachable
+
+    @property
+    def is_releasing(self) -> bool:
+        """Held requests go on, and a turn is wanted at once."""
+        return bool(self._held) and self._finds_leader and not self._doubts_first
+
+    def goes_behind(self, connection: Connection, command: RemotingCommand) -> bool:
+        """Puts a request that has come behind those of its client that go on just now, if there are any; else returns
+        False.
+
+        The first of these goes on in its place: so a client that asks and asks does not wait here for ever.
+        """
+        if not (self._finds_leader and self._held.has_any_of(connection)):
+            return False
+        first = self._held.take_first_of(connection) if self.is_releasing else None
+        self._hold(connection, command, self._new_number())
+        if first is not None:
+            self._release(first)
+        return True
+
+    def turn_held(self) -> None:
+        """Goes on with some of the held requests, or refuses some that have been held for as long as clients wait.
+
+        Raises what handlers raise.
+        """
+        if self._replica.serving:
+            self._may_go_on = True  # a transfer may have come to nothing, and this node leads on
+        left = self._replica.limits.held_at_once
+        while left > 0 and self.is_releasing:
+            request = self._held.take_next()
+            left -= _weight(request.command)
+            self._release(request)
+        if self.is_releasing:
+            return  # it takes some turns, in which nobody's time is over
+        while left > 0 and (expired := self._held.take_expired(self._time.now_ns)) is not None:
+            left -= 1
+            expired.happens(Event.TIME_OVER)
             reply(
-                request.connection,
-                request.command,
+                expired.connection,
+                expired.command,
                 ResponseCode.SERVICE_NOT_AVAILABLE,
                 f"group {self._group} has no leader that serves; nothing was stored, try again",
             )
+
+    def _release(self, request: WaitingRequest) -> None:
+        request.happens(Event.LEADER_FOUND)
+        self._go_on(request)
+
+    def _go_on(self, request: WaitingRequest) -> None:
+        """Does what a RESUMED request asks for here, or asks the leader; holds it where there is none."""
+        connection, command = request.connection, request.as_of(self._time.now_ns)
+        if self._replica.serving:
+            self._resume(connection, command)
+        else:
+            self._ask(connection, command, request.number)
 
     # ------------------------------------------------------------------ a node outside of its group
 
@@ -432,3 +510,8 @@ class Forwarding:
                 self._send_gone(client.known_to, client)
         for client, request in self._all_waiting():
             self._happens(client, request, Event.OUTSIDE)
+
+
+def _weight(command: RemotingCommand) -> int:
+    weight = _WEIGHT_OF_PULL if command.code in PULLS else 1
+    return weight + len(command.body) // _BYTES_OF_WEIGHT

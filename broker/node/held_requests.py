@@ -1,6 +1,12 @@
-"""Requests that only a leader may handle, held while there is none: most elections are over in a moment."""
+"""Requests that only a leader may handle, held while there is none: most elections are over in a moment.
 
-from collections import deque
+When one is found they go on, some in each turn (`Forwarding.turn_held`), and meanwhile others come. The requests of a
+connection go on in the order in which its client sent them. Addresses take turns, and so do the connections of an
+address: who has thousands of requests here keeps another waiting for one of them at a time.
+"""
+
+from bisect import insort
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
@@ -14,68 +20,82 @@ HELD_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 class HeldRequests:
-    """The requests that one node holds, oldest first."""
+    """The requests that one node holds."""
 
-    __slots__ = ("_budget", "_counts", "waiting")
+    __slots__ = ("_budget", "_shares", "waiting")
 
     def __init__(self) -> None:
-        self.waiting: deque[WaitingRequest] = deque()
-        """To be looked at only: every turn asks twice whether any waits."""
+        self.waiting: OrderedDict[WaitingRequest, None] = OrderedDict()
+        """All of them, the one first whose time is over first. To be looked at only: every turn asks whether any waits.
+        """
         self._budget = Budget("a leader", HELD_REQUESTS_MAX, HELD_BYTES_MAX)
-        self._counts: dict[Connection, int] = {}
-        """The number of requests in `waiting` by connection; never 0."""
+        self._shares: OrderedDict[str, OrderedDict[Connection, list[WaitingRequest]]] = OrderedDict()
+        """The same requests by whom the clients count as (`Connection.share`) and by connection, in the order of their
+        numbers; none of these is empty. The first of the first is next."""
 
     def __len__(self) -> int:
         return len(self.waiting)
 
-    def hold(self, connection: Connection, command: RemotingCommand, now_ns: int) -> None:
-        """Holds a request. Raises `OverloadedError`."""
+    def hold(self, connection: Connection, command: RemotingCommand, now_ns: int, number: int) -> None:
+        """Holds a request, before those of its connection that have higher numbers. Raises `OverloadedError`."""
         self._budget.take(connection, command)
-        self._counts[connection] = self._counts.get(connection, 0) + 1
-        self.waiting.append(WaitingRequest(connection, command, now_ns, State.HELD))
+        request = WaitingRequest(connection, command, now_ns, State.HELD, number)
+        self.waiting[request] = None
+        connections = self._shares.setdefault(connection.share, OrderedDict())
+        insort(connections.setdefault(connection, []), request, key=_number)
 
     def has_any_of(self, connection: Connection) -> bool:
         """Tells whether a connection has a request here; does not look at those of others."""
-        return connection in self._counts
+        return connection in self._shares.get(connection.share, ())
+
+    def take_next(self) -> WaitingRequest:
+        """Removes and returns the request whose turn it is to go on; there is one."""
+        share, connections = next(iter(self._shares.items()))
+        connection, requests = next(iter(connections.items()))
+        self._shares.move_to_end(share)
+        connections.move_to_end(connection)
+        return self._take(requests[0])
+
+    def take_first_of(self, connection: Connection) -> WaitingRequest:
+        """Removes and returns the first request of a connection that has any."""
+        return self._take(self._shares[connection.share][connection][0])
+
+    def take_expired(self, now_ns: int) -> WaitingRequest | None:
+        """Removes and returns a request whose time is over, if there is one."""
+        first = next(iter(self.waiting), None)
+        return self._take(first) if first is not None and first.until_ns <= now_ns else None
 
     def take_all(self) -> list[WaitingRequest]:
-        """Removes and returns everything, in order."""
-        return self._take_if(lambda request: True)
+        """Removes and returns everything."""
+        return [self._take(request) for request in [*self.waiting]]
 
     def take_of(self, is_wanted: Callable[[Connection], bool]) -> list[WaitingRequest]:
         """Removes and returns the requests of some connections, in order."""
-        return self._take_if(lambda request: is_wanted(request.connection))
+        return [self._take(request) for request in [*self.waiting] if is_wanted(request.connection)]
 
     def take_back(
         self, connection: Connection, is_wanted: Callable[[RemotingCommand], bool]
     ) -> list[WaitingRequest]:
         """Removes and returns some of one connection's requests, in order."""
-        if connection not in self._counts:
+        if not self.has_any_of(connection):
             return []
-        return self._take_if(lambda request: request.connection is connection and is_wanted(request.command))
+        requests = self._shares[connection.share][connection]
+        return [self._take(request) for request in [*requests] if is_wanted(request.command)]
 
-    def take_expired(self, now_ns: int) -> list[WaitingRequest]:
-        """Removes and returns the requests whose time is over."""
-        expired: list[WaitingRequest] = []
-        while self.waiting and self.waiting[0].until_ns <= now_ns:
-            expired.append(self.waiting.popleft())
-            self._removed(expired[-1])
-        return expired
+    def _take(self, request: WaitingRequest) -> WaitingRequest:
+        connection = request.connection
+        del self.waiting[request]
+        self._budget.give_back(connection, request.command)
+        share = connection.share
+        connections = self._shares[share]
+        requests = connections[connection]
+        requests.remove(request)
+        if not requests:
+            del connections[connection]
+            if not connections:
+                del self._shares[share]
+        return request
 
-    def _take_if(self, is_wanted: Callable[[WaitingRequest], bool]) -> list[WaitingRequest]:
-        kept: deque[WaitingRequest] = deque()
-        taken: list[WaitingRequest] = []
-        for request in self.waiting:
-            if is_wanted(request):
-                self._removed(request)
-                taken.append(request)
-            else:
-                kept.append(request)
-        self.waiting = kept
-        return taken
 
-    def _removed(self, request: WaitingRequest) -> None:
-        self._budget.give_back(request.connection, request.command)
-        self._counts[request.connection] -= 1
-        if not self._counts[request.connection]:
-            del self._counts[request.connection]
+def _number(request: WaitingRequest) -> int:
+    return request.number

@@ -232,7 +232,9 @@ class Node:
             if asking is not None and connection in self._forwarding:
                 self._forwarding.pass_response_on(asking, connection, command)
             return
-        if self.access is None or self._is_allowed(self.access, connection, command):
+        if self.access is not None and not self._is_allowed(self.access, connection, command):
+            return
+        if not (self._held.waiting and self._forwarding.goes_behind(connection, command)):
             self.handle_admitted(connection, command)
 
     def handle_admitted(self, connection: Connection, command: RemotingCommand) -> None:
@@ -447,7 +449,7 @@ class Node:
         if not self._forwarding.is_outside and self._forwarding.is_leader_reachable:
             for listener in self.listeners.leaders_reachable:
                 listener()
-        self._forwarding.release_held()
+        self._forwarding.leader_may_be_asked()
 
     def _command_applied(self, command: Command) -> None:
         """Counts changes of topics, which are part of what name servers know."""
@@ -466,12 +468,10 @@ class Node:
         replica = self.replica
         time_ms = self.time.wall_ms
         replica.tick(now_ns, time_ms)
-        if self._held.waiting:
-            if replica.leadership.serving and replica.raft.transferee is None:
-                self._forwarding.release_held()  # a transfer has come to nothing, and this node leads on
-            self._forwarding.expire_held()
         if self.time.earliest_ns <= now_ns:
             self.time.run_due()
+        if self._held.waiting:
+            self._forwarding.turn_held()
         long = self.long_requests
         if long.in_steps or long.behind_batch:
             long.step()
@@ -483,7 +483,11 @@ class Node:
             replica.leadership.serving, replica.store.log.last_index, replica.applied.index, now_ns
         )
         relayed.turn_ended()
-        return is_behind or bool(long.in_steps or long.behind_batch or relayed.waiting)
+        return (
+            is_behind
+            or bool(long.in_steps or long.behind_batch or relayed.waiting)
+            or (bool(self._held.waiting) and self._forwarding.is_releasing)
+        )
 
     def expect_turn(self, jobs_due_ns: int) -> int:
         """Returns when the next turn is due at the latest, if nothing happens before; jobs want one at `jobs_due_ns`.
@@ -494,7 +498,8 @@ class Node:
         now_ns = self.time.now_ns
         due_ns = min(jobs_due_ns, self.replica.deadline_ns(), self.time.earliest_ns)
         if self._held.waiting:
-            due_ns = min(due_ns, self._held.waiting[0].until_ns)
+            first_due_ns = next(iter(self._held.waiting)).until_ns
+            due_ns = now_ns if self._forwarding.is_releasing else min(due_ns, first_due_ns)
         long = self.long_requests
         if due_ns < now_ns or long.in_steps or long.behind_batch or self._relayed.waiting:
             due_ns = now_ns

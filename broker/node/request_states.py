@@ -15,6 +15,10 @@ When the leader of that term is lost, it depends on what the request asks for:
 
 A forwarded request names a term, and only the leader of that term does it. Only the client's own node may ask another
 leader. So a client gets one response.
+
+When a leader is found, what is held goes on: some in each turn, for it may be thousands. The requests of a connection
+keep their order. What comes from a client meanwhile waits behind what is held of it; a request that a leader has given
+back waits before that, and while a leader that was lost meanwhile may give some back, nothing that is held goes on.
 """
 
 import enum
@@ -178,10 +182,21 @@ class WaitingRequest:
     """A request of a client, on a node where it waits.
 
     `leader` and `term` are whom it was forwarded to, "" and 0 while it is held. It came into HELD or FORWARDED at
-    `since_ns`, and HELD or DOUBTED end at `until_ns` (monotonic).
+    `since_ns`, and HELD or DOUBTED end at `until_ns` (monotonic). `number` is lower than those of requests that came
+    to this node later, and it keeps it while it waits again and again.
     """
 
-    __slots__ = ("_table", "command", "connection", "leader", "since_ns", "state", "term", "until_ns")
+    __slots__ = (
+        "_table",
+        "command",
+        "connection",
+        "leader",
+        "number",
+        "since_ns",
+        "state",
+        "term",
+        "until_ns",
+    )
 
     def __init__(
         self,
@@ -189,6 +204,7 @@ class WaitingRequest:
         command: RemotingCommand,
         since_ns: int,
         state: State,
+        number: int,
         leader: str = "",
         term: int = 0,
     ) -> None:
@@ -197,6 +213,7 @@ class WaitingRequest:
         self.since_ns = since_ns
         self.until_ns = since_ns + HELD_NS_MAX
         self.state = state
+        self.number = number
         self.leader = leader
         self.term = term
         self._table = OF_ONCE if command.code in ONCE else OF_REPEATABLE

@@ -37,6 +37,9 @@ class InnerLimits:
     relayed_work_a_turn: int = 128
     """Requests of other nodes' clients that are handled until the end of a turn, some milliseconds' work; long ones
     count as several (broker/node/unhandled_forwards.py)."""
+    held_at_once: int = 100
+    """The weight of the requests that have waited for a leader and go on in one turn: some 5 ms of sends
+    (broker/node/forwarding.py)."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -49,6 +52,7 @@ class InnerLimits:
             "scanned_units",
             "work_at_once",
             "relayed_work_a_turn",
+            "held_at_once",
         ):
             assert getattr(self, name) > 0, f"{name} is positive"
         assert 0 < self.state_rows_at_once < 1 << 16, "so many rows have a head of three bytes at most"

@@ -22,7 +22,7 @@ from broker.remoting.headers import PullMessageHeader
 SUSPEND_MS_MAX: Final = 60_000
 """The longest that a pull is held, whatever it asks for."""
 
-_PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
 
 def done_late(command: RemotingCommand, waited_ns: int) -> RemotingCommand:
@@ -32,7 +32,7 @@ def done_late(command: RemotingCommand, waited_ns: int) -> RemotingCommand:
     is. A signature does not hold for it any more: what the client may do was judged when the request came.
     The pull processor must have read the command before, so that its header is known to be readable.
     """
-    if command.code not in _PULLS:
+    if command.code not in PULLS:
         return command
     header = command.decode_fields(PullMessageHeader)
     flags = header.sys_flag & ~int(PullSysFlag.COMMIT_OFFSET)

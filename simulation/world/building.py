@@ -161,7 +161,11 @@ class World:
         group.model.voters = tuple(peers)
         options, limits = (
             self._store_options(),
-            _inner_limits(plan.limits, self.random("state rows at once").choice((1, 5, 1000))),
+            _inner_limits(
+                plan.limits,
+                state_rows_at_once=self.random("state rows at once").choice((1, 5, 1000)),
+                held_at_once=self.random("held at once").choice((1, 5, 100)),
+            ),
         )
 
         def replica_writer(host: BrokerHost) -> TraceWriter:
@@ -340,7 +344,7 @@ def _delete_hours(limits: Limits) -> tuple[int, ...]:
     return tuple(range(0, 24, 2 if limits.hour_ms == Limits().hour_ms else 1))
 
 
-def _inner_limits(limits: Limits, state_rows_at_once: int) -> InnerLimits:
+def _inner_limits(limits: Limits, *, state_rows_at_once: int, held_at_once: int) -> InnerLimits:
     return InnerLimits(
         append_bytes_max=limits.append_bytes,
         snapshot_interval_entries=limits.snapshot_entries,
@@ -351,6 +355,7 @@ def _inner_limits(limits: Limits, state_rows_at_once: int) -> InnerLimits:
         delivery_bytes_max=limits.delivery_bytes,
         scanned_units=limits.scanned_units,
         state_rows_at_once=state_rows_at_once,
+        held_at_once=held_at_once,
     )
 
 

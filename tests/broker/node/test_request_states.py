@@ -11,7 +11,7 @@ WAITING = {State.HELD, State.FORWARDED, State.DOUBTED}
 
 
 def waiting(code: int, state: State) -> WaitingRequest:
-    return WaitingRequest(Connection(Outgoing(), "client"), request(code), 0, state)
+    return WaitingRequest(Connection(Outgoing(), "client"), request(code), 0, state, 1)
 
 
 @pytest.mark.parametrize("table", [OF_ONCE, OF_REPEATABLE])

@@ -1,0 +1,333 @@
+"""What was held while there was no leader goes on in slices: in order, fairly, and once, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.node.request_states import HELD_NS_MAX, State
+from broker.peers.protocol import RaftFrame
+from broker.remoting.codes import ResponseCode
+from broker.replica.inner_limits import InnerLimits
+from broker.replica.operator_requests import transfer_leadership
+from raft.messages import VoteRequest
+from tests.broker.harness import Client, Group
+from tests.broker.node.test_longest_turns import LINES_MAX, Lines, lines
+
+__all__ = ["lines"]
+
+PLACES = ["the next leader", "a follower"]
+
+
+def leaderless(held_at_once: int = 1) -> tuple[Group, str, str]:
+    """A group in which nobody leads, the node that may lead if time passes, and one of the others."""
+    group = Group(3, start=False)
+    group.limits = InnerLimits(held_at_once=held_at_once)
+    for node in group.members:
+        group.start(node)
+    group.elect()
+    setup = group.connect()
+    setup.create_topic("T")
+    setup.heartbeat("g")
+    group.converge()
+    old = group.leader
+    only_elected(group, "")
+    group.kill(old)
+    group.run_until(lambda: all(member.alive.replica.leader is None for member in group.alive()))
+    group.restart(old)
+    group.settle()
+    heir, other = (node for node in group.members if node != old)
+    only_elected(group, heir)
+    return group, heir, other
+
+
+def only_elected(group: Group, heir: str) -> None:
+    """Nobody else is voted for."""
+    group.lose = lambda source, target, frame: (
+        isinstance(frame, RaftFrame) and isinstance(frame.message, VoteRequest) and source != heir
+    )
+
+
+def step_until(group: Group, chosen: random.Random, condition: Callable[[], bool]) -> None:
+    """Goes on step by step, and stops in the midst of what is under way."""
+    for _ in range(20_000):
+        if condition():
+            return
+        if not group._in_flight and group.next_due_ns() > group.now_ns:
+            group.now_ns = group.next_due_ns()
+        group.step_at_random(chosen)
+    raise AssertionError(group.describe())
+
+
+def begin_transfer(group: Group, heir: str) -> None:
+    """The leader is asked to hand over, which nobody else gets."""
+    only_elected(group, heir)
+    old = group.leader
+    leader = group.node(old)
+    leader.begin(group.now_ns, group.wall_ms)
+    transfer_leadership(leader.replica, heir)
+    group.members[old].due_ns = group.now_ns
+
+
+def bodies(group: Group) -> list[bytes]:
+    """The messages of the queue."""
+    group.elect()
+    group.converge()
+    client = group.connect()
+    client.heartbeat("g")
+    found: list[bytes] = []
+    while more := client.pull("T", "g", len(found)).bodies:
+        found += more
+    return found
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_comes_while_held_requests_go_on_is_done_behind_them(place: str) -> None:
+    (group, *nodes), chosen = leaderless(), random.Random(1)
+    node = nodes[PLACES.index(place)]
+    clients = [group.connect(node, host=f"10.0.0.{number % 2}") for number in range(4)]
+    sent: Counter[Client] = Counter()
+    asked: list[tuple[Client, int]] = []
+
+    def send(client: Client) -> None:
+        asked.append((client, client.start_send("T", b"%d %d" % (clients.index(client), sent[client]))))
+        sent[client] += 1
+
+    for _ in range(10):
+        for client in clients:
+            send(client)
+    held = group.node(node)._held
+    step_until(group, chosen, lambda: len(held) < 40)
+    behind = 0
+    while held.waiting:
+        client = chosen.choice(clients)
+        behind += held.has_any_of(client.connection)
+        send(client)
+        for _ in range(chosen.randrange(4)):
+            group.step_at_random(chosen)
+    assert behind > 10, "they went on while others came"
+    assert {client.wait(opaque).code for client, opaque in asked} == {ResponseCode.SUCCESS}
+    found = [tuple(map(int, body.split())) for body in bodies(group)]
+    for number, client in enumerate(clients):
+        assert [count for of, count in found if of == number] == list(range(sent[client]))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_addresses_take_turns_and_so_do_their_connections(place: str) -> None:
+    group, *nodes = leaderless(held_at_once=2)
+    node = nodes[PLACES.index(place)]
+    crowd = [group.connect(node, host="10.0.0.1") for _ in range(2)]
+    for number in range(50):
+        crowd[0].start_send("T", b"crowd %d" % number)
+    crowd[1].start_send("T", b"beside")
+    other = group.connect(node, host="10.0.0.2")
+    for number in range(2):
+        other.start_send("T", b"other %d" % number)
+    group.elect()
+    group.run_until(lambda: len(crowd[0].answers) == 50, "all answers")
+    found = bodies(group)
+    assert {b"other 0", b"other 1", b"beside"} <= {*found[:6]}
+    assert [body for body in found if body.startswith(b"crowd")] == [b"crowd %d" % n for n in range(50)]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_client_that_asks_and_asks_is_not_kept_behind_what_was_held_of_it(place: str) -> None:
+    """If no more were done than comes, some of its requests would be held for ever."""
+    (group, *nodes), chosen = leaderless(), random.Random(1)
+    node = nodes[PLACES.index(place)]
+    client = group.connect(node)
+    for _ in range(50):
+        client.start_send("T", b"x")
+    held = group.node(node)._held
+    step_until(group, chosen, lambda: len(held) < 50)
+    asked = 50
+    while held.waiting:
+        for _ in range(3):
+            client.start_send("T", b"x")
+        asked += 3
+        assert asked < 1000
+        group.step_at_random(chosen)
+    group.run_until(lambda: len(client.answers) == asked, "all answers")
+    assert {answer.code for answer in client.answers.values()} == {ResponseCode.SUCCESS}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_transfer_while_held_requests_go_on_keeps_their_order(seed: int) -> None:
+    """What the first leader gives back goes on before what it was not asked, and what comes meanwhile behind that."""
+    (group, old, node), chosen = leaderless(), random.Random(seed)
+    heir = next(other for other in group.members if other not in (old, node))
+    client = group.connect(node)
+    asked = [client.start_send("T", b"%d" % number) for number in range(60)]
+    held = group.node(node)._held
+    step_until(group, chosen, lambda: len(held) <= 40)
+    begin_transfer(group, heir)
+    step_until(group, chosen, lambda: group.node(node).replica.leader == heir)
+    assert len(held) > 10, "not all of them had gone on"
+    asked.append(client.start_send("T", b"60"))
+    assert {client.wait(opaque).code for opaque in asked} == {ResponseCode.SUCCESS}
+    assert bodies(group) == [b"%d" % number for number in range(61)]
+
+
+def test_what_is_left_when_a_leader_dies_goes_on_at_the_next() -> None:
+    (group, old, node), chosen = leaderless(), random.Random(1)
+    client = group.connect(node)
+    asked = [client.start_send("T", b"%d" % number) for number in range(40)]
+    held = group.node(node)._held
+    step_until(group, chosen, lambda: len(held) <= 20)
+    group.kill(old)
+    left = len(held)
+    assert left > 10
+    group.lose = lambda source, target, frame: False
+    asked.append(client.start_send("T", b"40"))
+    codes = [client.wait(opaque).code for opaque in asked]
+    assert set(codes[: 40 - left]) <= {ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR}
+    assert codes[40 - left :] == [ResponseCode.SUCCESS] * (left + 1)
+    found = [int(body) for body in bodies(group)]
+    assert found == sorted({*found})
+    assert found[-left - 1 :] == list(range(40 - left, 41))
+
+
+def test_who_disconnects_has_nothing_done_any_more() -> None:
+    group, _, node = leaderless()
+    client, other = group.connect(node), group.connect(node)
+    for _ in range(3):
+        client.start_send("T", b"gone")
+    opaque = other.start_send("T", b"here")
+    client.close()
+    assert group.node(node).held_count == 1, "their places are free"
+    assert other.wait(opaque).code == ResponseCode.SUCCESS
+    assert bodies(group) == [b"here"]
+
+
+def test_requests_whose_time_is_over_are_refused_in_slices_too() -> None:
+    group, _, node = leaderless(held_at_once=3)
+    group.lose = lambda source, target, frame: isinstance(frame, RaftFrame)
+    client = group.connect(node)
+    asked = [client.start_send("T", b"x") for _ in range(20)]
+    group.settle()
+    group.now_ns += HELD_NS_MAX
+    refused = []
+    while group.node(node).held_count:
+        before = len(client.answers)
+        group._turn(group.members[node])
+        assert group.members[node].due_ns <= group.now_ns or not group.node(node).held_count
+        refused.append(len(client.answers) - before)
+    assert refused == [3] * 6 + [2]
+    assert {client.answers[opaque].code for opaque in asked} == {ResponseCode.SERVICE_NOT_AVAILABLE}
+
+
+class Course:
+    """Clients of all nodes ask while leaders come and go; they ask at first, and while something is held of them."""
+
+    def __init__(self, chosen: random.Random) -> None:
+        self.chosen = chosen
+        self.group, self.heir, _ = leaderless(chosen.choice((1, 2, 5)))
+        self.clients = [
+            self.group.connect(chosen.choice(list(self.group.members)), host=f"10.0.0.{number % 3}")
+            for number in range(chosen.randrange(1, 7))
+        ]
+        self.asked: dict[Client, list[int]] = {client: [] for client in self.clients}
+        for _ in range(chosen.randrange(1, 60)):
+            self.send(chosen.choice(self.clients))
+
+    def send(self, client: Client) -> None:
+        body = b"%d %d" % (self.clients.index(client), len(self.asked[client]))
+        self.asked[client].append(client.start_send("T", body))
+
+    def is_behind(self, client: Client) -> bool:
+        """What it sends now waits here behind what it has sent: neither leader nor a former one may be asked before."""
+        node = self.group.node(client._member.id)
+        waiting = node._forwarding._by_connection[client.connection].waiting
+        in_doubt = any(request.state is State.DOUBTED for request in waiting.values())
+        return node._held.has_any_of(client.connection) and not in_doubt
+
+    def step(self) -> None:
+        group, chosen = self.group, self.chosen
+        dice = chosen.random()
+        serving = [member for member in group.alive() if member.alive.replica.serving]
+        if dice < 0.02 and serving:
+            leader = group.leader
+            if group.node(leader).replica.raft.transferee is None:
+                begin_transfer(group, chosen.choice([node for node in group.members if node != leader]))
+        elif dice < 0.025 and serving:
+            leader = group.leader
+            only_elected(group, chosen.choice([node for node in group.members if node != leader]))
+            group.kill(leader)
+            group.restart(leader)
+        elif dice < 0.03:
+            client = chosen.choice(self.clients)
+            client.close()
+        elif dice < 0.3:
+            client = chosen.choice(self.clients)
+            if not client.closed and self.is_behind(client):
+                self.send(client)
+        else:
+            if not group._in_flight and group.next_due_ns() > group.now_ns:
+                group.now_ns = group.next_due_ns()
+            group.step_at_random(chosen)
+
+    def check(self) -> None:
+        group = self.group
+        group.lose = lambda source, target, frame: False
+        group.elect()
+        group.advance(4)
+        stored = Counter(bodies(group))
+        assert set(stored.values()) <= {1}, "nothing is done twice"
+        order = {number: [] for number in range(len(self.clients))}  # type: dict[int, list[int]]
+        for body in stored:
+            of, count = map(int, body.split())
+            order[of].append(count)
+        for number, client in enumerate(self.clients):
+            assert order[number] == sorted(order[number])
+            if client.closed:
+                continue
+            for count, opaque in enumerate(self.asked[client]):
+                code = client.answers[opaque].code
+                is_stored = count in order[number]
+                if code != ResponseCode.SYSTEM_ERROR:
+                    assert is_stored == (code == ResponseCode.SUCCESS), client.answers[opaque]
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 1 << 32))
+def test_no_request_is_lost_or_done_twice_or_before_an_earlier_one(seed: int) -> None:
+    course = Course(random.Random(seed))
+    for _ in range(course.chosen.randrange(100, 600)):
+        course.step()
+    course.check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["the next leader", "a follower", "without a majority"])
+def test_requests_that_wait_for_a_leader_do_not_go_on_in_one_turn(place: str, lines: Lines) -> None:
+    group = Group.elected(3)
+    group.connect().create_topic("T")
+    group.converge()
+    old = group.leader
+    heir, node = (other for other in group.members if other != old)
+
+    def only_elected(elected: str) -> None:
+        group.lose = lambda source, target, frame: (
+            isinstance(frame, RaftFrame) and isinstance(frame.message, VoteRequest) and source != elected
+        )
+
+    only_elected("")
+    group.kill(old)
+    clients = [
+        group.connect(heir if place == "the next leader" else node, host=f"10.0.0.{number}")
+        for number in range(30)
+    ]
+    sent = [(client, client.start_send("T", b"x")) for _ in range(60) for client in clients]
+    group.settle()
+    lines.most = 0
+    expected = ResponseCode.SERVICE_NOT_AVAILABLE
+    if place != "without a majority":
+        only_elected(heir)
+        expected = ResponseCode.SUCCESS
+    assert {client.wait(opaque).code for client, opaque in sent} == {expected}
+    assert lines.most <= LINES_MAX
