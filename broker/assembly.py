@@ -217,7 +217,7 @@ def _processors(node: Node, address: str, store_host: bytes, random: RandomSourc
     offsets = OffsetCommits(leadership, settings, group_limit, time, listeners)
     resets = OffsetResets(leadership, offsets, listeners)
     creations = Creations(leadership, settings, group_limit)
-    long_answers = LongAnswers(requests)
+    long_answers = LongAnswers(requests, time)
     decisions = Decisions(leadership, requests, settings, time, listeners, store_host)
     return (
         SendProcessor(

@@ -25,6 +25,7 @@ from broker.state.topic_rules import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from broker.statistics.stats import Stats
 from broker.statistics.windows import MINUTE
 from log.disk import Disk
+from log.dispatch import Arrival
 from log.errors import LogFault
 from log.layout import HEADER_BYTES
 from log.timer_index import Step, add_step
@@ -71,7 +72,7 @@ class StatusProcessor:
         self._hour_of_day = hour_of_day
         self._leaders: deque[KnownLeader] = deque(maxlen=LEADERS_MAX)
         self._next_sample = time.add_deadline(self._sample, stats.next_sample_ns)
-        listeners.arrivals.append(stats.stored.arrived)
+        listeners.arrivals.append(self._arrived)
         listeners.role_changes.append(self._role_changed)
         listeners.commands.append(self._command_applied)
 
@@ -82,6 +83,10 @@ class StatusProcessor:
             self._leaders.append(KnownLeader(node=leader, term=term, at_ms=self._time.wall_ms))
         now_s = self._time.now_ns // 1_000_000_000
         self._stats.stored.role_changed(self._replica.serving, self._replica.store.queues, now_s)
+
+    def _arrived(self, arrivals: Iterable[Arrival]) -> None:
+        if self._stats.stored.arrived(arrivals):
+            self._stats.stored.count(self._replica.store.queues, self._time.now_ns // 1_000_000_000)
 
     def _command_applied(self, command: Command) -> None:
         """Forgets the totals of topics and groups that are gone."""

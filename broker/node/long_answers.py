@@ -1,11 +1,13 @@
 """Answers of megabytes, written one at a time (broker/requests/long_bodies.py says how).
 
 What is written is memory until its end, and whoever wants much of it need only ask on many connections. So a request
-that turns out to be long while another is answered waits for its end, and begins anew then.
+that turns out to be long while another is answered waits for its end, and begins anew then: some of them in each turn,
+until one turns out to be long again.
 """
 
 from collections import deque
 from collections.abc import Iterator
+from typing import Final
 
 from broker.node.ports import Requests
 from broker.remoting.codes import ResponseCode
@@ -13,15 +15,22 @@ from broker.remoting.command import RemotingCommand
 from broker.remoting.pieces import Pieces
 from broker.requests.budget import Budget
 from broker.requests.connection import Connection
+from broker.requests.deadline import NEVER, Time
 from broker.requests.long_bodies import Body
 from broker.requests.responses import reply
+
+_BEGUN_IN_A_TURN: Final = 50
+"""Requests that have waited and begin anew in one turn. Each of them may have to wait again."""
 
 
 class LongAnswers:
     """Tells bodies that may take steps."""
 
-    def __init__(self, requests: Requests) -> None:
+    def __init__(self, requests: Requests, time: Time) -> None:
         self._requests = requests
+        self._time = time
+        self._next = time.add_deadline(self._begin_next)
+        """Due while requests wait and none is written."""
         self._is_writing = False
         self._waiting: deque[tuple[Connection, RemotingCommand]] = deque()
         self._budget = Budget("another long answer")
@@ -56,11 +65,19 @@ class LongAnswers:
         self._ended(is_long)
 
     def _ended(self, was_long: bool) -> None:
-        if not was_long:
-            return
-        self._is_writing = False
-        while self._waiting and not self._is_writing:
+        if was_long:
+            self._is_writing = False
+            if self._waiting:
+                self._next.due_ns = self._time.now_ns
+
+    def _begin_next(self) -> None:
+        self._next.due_ns = NEVER
+        for _ in range(min(len(self._waiting), _BEGUN_IN_A_TURN)):
+            if self._is_writing:
+                return  # its end goes on
             connection, command = self._waiting.popleft()
             self._budget.give_back(connection, command)
             if self._requests.is_connected(connection):
                 self._requests.handle_admitted(connection, command)
+        if self._waiting and not self._is_writing:
+            self._next.due_ns = self._time.now_ns

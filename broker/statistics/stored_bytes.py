@@ -1,9 +1,9 @@
 """The messages that a node has stored, and their bytes, by topic (request 315).
 
 A topic may have tens of thousands of queues, and a day's units are too many to be read for a response. So what is new
-is summed up every ten seconds, and whenever somebody asks:
-a turn only notes which queues have grown, and the sizes are one column of their units. It is counted on every node, of
-committed messages, from when the node started.
+is summed up every ten seconds, whenever somebody asks, and before very many queues have grown: else a turn only notes
+which have, and the sizes are one column of their units. It is counted on every node, of committed messages, from when
+the node started.
 """
 
 from collections.abc import Iterable
@@ -13,12 +13,15 @@ import numpy as np
 
 from broker.statistics.totals import Totals
 from broker.statistics.windows import Windows
-from log.consume_queue import NO_RECORD_BYTES, UNIT_BYTES
+from log.consume_queue import NO_RECORD_BYTES, UNIT, UNIT_BYTES
 from log.consume_queues import ConsumeQueues
 from log.dispatch import Arrival
 
 TOPICS_COUNTED_MAX: Final = 10_000
 """Topics whose bytes are counted; of more, those that came first are forgotten."""
+
+_GROWN_MAX: Final = 256
+"""Queues that may have grown before they are counted; a millisecond's work, as their last files are mapped still."""
 
 _UNIT: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
 assert _UNIT.itemsize == UNIT_BYTES
@@ -39,10 +42,12 @@ class StoredBytes:
         self.messages = 0
         self.record_bytes = 0
 
-    def arrived(self, arrivals: Iterable[Arrival]) -> None:
-        """Queues have grown."""
+    def arrived(self, arrivals: Iterable[Arrival]) -> bool:
+        """Notes which queues have grown. Returns True when they are so many that they are to be counted."""
+        grown = self._grown
         for arrival in arrivals:
-            self._grown.setdefault((arrival.topic, arrival.queue_id), arrival.first_offset)
+            grown.setdefault((arrival.topic, arrival.queue_id), arrival.first_offset)
+        return len(grown) >= _GROWN_MAX
 
     def count(self, queues: ConsumeQueues, now_s: int) -> None:
         """Counts what has come since the last call."""
@@ -54,8 +59,15 @@ class StoredBytes:
             offset = max(first, queue.min_offset)
             messages = record_bytes = 0
             while offset < queue.max_offset:
-                sizes = np.frombuffer(queue.unit_bytes(offset, queue.max_offset - offset), _UNIT)["size"]
-                assert len(sizes), "there are units from a queue's beginning to its end"
+                units = queue.unit_bytes(offset, queue.max_offset - offset)
+                assert len(units), "there are units from a queue's beginning to its end"
+                if len(units) == UNIT_BYTES:  # where many queues grow, most by one message
+                    size = UNIT.unpack(units)[1]
+                    record_bytes += size if size != NO_RECORD_BYTES else 0
+                    messages += 1
+                    offset += 1
+                    continue
+                sizes = np.frombuffer(units, _UNIT)["size"]
                 record_bytes += int(sizes[sizes != NO_RECORD_BYTES].sum(dtype=np.int64))
                 messages += len(sizes)
                 offset += len(sizes)
