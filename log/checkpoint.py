@@ -81,9 +81,12 @@ def notes_path(epoch: int) -> str:
 
 
 def remove_other_notes(disk: Disk, epoch: int) -> None:
-    """Removes the notes of earlier epochs. Raises DiskError."""
+    """Removes the notes of earlier epochs. Raises DiskError.
+
+    A worker may be writing such notes: what it has under another name until they are whole is left to it.
+    """
     for name in disk.list("."):
-        if name.startswith(NOTES) and name != notes_path(epoch):
+        if name.startswith(NOTES) and name.removeprefix(NOTES).isdigit() and name != notes_path(epoch):
             disk.remove(name)
 
 

@@ -98,6 +98,10 @@ class Disk(Protocol):
         """True if something was discarded, by this process or an earlier one, and takes up space still; or memory, as
         large mappings do that were given up."""
 
+    @property
+    def frees_space(self) -> bool:
+        """True while files that were discarded take up space, and their removal has not failed."""
+
     def open(self, path: str, size: int, *, create: bool, buffered: bool = False) -> MappedFile:
         """Worker. Maps the file. With `create` a missing file is made (sparse, all zero). A shorter file is
         extended with zeros to `size`; a longer one is a DiskError.

@@ -3,10 +3,11 @@
     incoming/snapshot              -> snapshot
     incoming/recovery-notes        -> recovery-notes-<epoch>
     incoming/checkpoint            -> checkpoint
-    incoming/dledger-checkpoint    -> dledger-<id>/checkpoint
+    dledger-<id>/checkpoint.new    -> dledger-<id>/checkpoint
 
-They may be large, and so a worker writes and flushes them. What is left for `Store.swap` is to change names. Nobody
-reads anything here: what a crash leaves is discarded by the next start.
+They may be large, and so a worker writes and flushes them. What is left for `Store.swap` is to change names, which a
+system does within one file system only: the log's directory may be on another. Nobody reads anything here: what a crash
+leaves is discarded by the next start.
 """
 
 from log.checkpoint import CheckpointPaths, Notes, checkpoint_paths, write_checkpoint
@@ -18,9 +19,20 @@ from log.snapshot import PATH, Snapshot, write_snapshot
 
 DIRECTORY = "incoming"
 _SNAPSHOT = f"{DIRECTORY}/snapshot"
-_CHECKPOINT = CheckpointPaths(
-    f"{DIRECTORY}/checkpoint", f"{DIRECTORY}/dledger-checkpoint", f"{DIRECTORY}/recovery-notes"
-)
+
+
+def _checkpoint(options: StoreOptions) -> CheckpointPaths:
+    return CheckpointPaths(
+        f"{DIRECTORY}/checkpoint",
+        f"{options.dledger_directory}/checkpoint.new",
+        f"{DIRECTORY}/recovery-notes",
+    )
+
+
+def discard_incoming(disk: Disk, options: StoreOptions) -> None:
+    """Gives up what was written and not put in place. Raises DiskError."""
+    disk.discard(DIRECTORY)
+    disk.remove(_checkpoint(options).dledger)
 
 
 class Incoming:
@@ -48,7 +60,7 @@ class Incoming:
         try:
             write_snapshot(self._disk, self.snapshot.applied_index, self.snapshot.data, path=_SNAPSHOT)
             notes = Notes(end_index, end_index, end_index, [], [])
-            write_checkpoint(self._disk, _CHECKPOINT, notes, 0, self.queues.notes)
+            write_checkpoint(self._disk, _checkpoint(self._options), notes, 0, self.queues.notes)
         except DiskFullError as error:
             self.refused = error
 
@@ -57,7 +69,7 @@ class Incoming:
         assert self.refused is None, "all of them are there"
         directory = self._options.dledger_directory
         self._disk.rename(_SNAPSHOT, PATH)
-        for path, place in zip(_CHECKPOINT, checkpoint_paths(directory, epoch), strict=True):
+        for path, place in zip(_checkpoint(self._options), checkpoint_paths(directory, epoch), strict=True):
             self._disk.rename(path, place)
         for changed in (directory, "."):
             self._disk.sync_directory(changed)

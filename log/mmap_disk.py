@@ -300,6 +300,7 @@ class MmapDisk:
         trash = self.list(_TRASH)
         self._unmapping = Unmapping()
         self._has_trash = bool(trash)
+        self._removal_failed = False
         self._next_discarded = 1 + max((int(name) for name in trash if name.isdecimal()), default=0)
 
     def open(self, path: str, size: int, *, create: bool, buffered: bool = False) -> MmapFile:
@@ -416,6 +417,10 @@ class MmapDisk:
     def discarded(self) -> bool:
         return self._has_trash or bool(self._unmapping)
 
+    @property
+    def frees_space(self) -> bool:
+        return self._has_trash and not self._removal_failed
+
     def discard(self, path: str) -> None:
         full, trash = self._root / path, self._root / _TRASH
         try:
@@ -438,12 +443,25 @@ class MmapDisk:
         self._unmapping.let_go()
         # First, as the owner may discard more meanwhile.
         self._has_trash = False
+        removal = _Removal(files_max, bytes_max)
+        failures: list[OSError] = []
         try:
-            if not _Removal(files_max, bytes_max).is_whole(self._root / _TRASH, keep=True):
-                self._has_trash = True
+            with os.scandir(self._root / _TRASH) as entries:
+                for entry in entries:
+                    try:
+                        if not removal.is_removed(entry):
+                            self._has_trash = True
+                            break
+                    except OSError as error:
+                        failures.append(error)  # what cannot be removed keeps nothing else
+        except FileNotFoundError:
+            pass
         except OSError as error:
+            failures.append(error)
+        self._removal_failed = bool(failures)
+        if failures:
             self._has_trash = True
-            raise _failure(_TRASH, "removal", error) from error
+            raise _failure(_TRASH, "removal", failures[0]) from failures[0]
 
     def sync_directory(self, directory: str) -> None:
         path = self._root / directory
@@ -500,6 +518,8 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
         return
     for inner in path.iterdir():
+        if inner.name == "lost+found":
+            continue  # what is mounted has it, and it is the system's
         if inner.is_dir() and not inner.is_symlink():
             shutil.rmtree(inner)
         else:
@@ -513,23 +533,20 @@ class _Removal:
         self._files_left = files_max
         self._bytes_left = bytes_max
 
-    def is_whole(self, directory: Path | str, *, keep: bool = False) -> bool:
-        """Removes a directory, or only what is in it; returns False if it had to end before that. Raises OSError."""
-        try:
-            entries = os.scandir(directory)
-        except FileNotFoundError:
-            return True
-        with entries:
-            for entry in entries:
-                if self._files_left <= 0 or self._bytes_left <= 0:
+    def is_removed(self, entry: os.DirEntry[str]) -> bool:
+        """Removes a file, or a directory and all that is in it; returns False if it had to end before that.
+
+        Raises OSError.
+        """
+        if self._files_left <= 0 or self._bytes_left <= 0:
+            return False
+        if entry.is_dir(follow_symlinks=False):
+            with os.scandir(entry.path) as inner:
+                if not all(map(self.is_removed, inner)):
                     return False
-                if entry.is_dir(follow_symlinks=False):
-                    if not self.is_whole(entry.path):
-                        return False
-                else:
-                    self._bytes_left -= 512 * entry.stat(follow_symlinks=False).st_blocks
-                    os.unlink(entry.path)  # noqa: PTH108
-                self._files_left -= 1
-        if not keep:
-            os.rmdir(directory)  # noqa: PTH106
+            os.rmdir(entry.path)  # noqa: PTH106
+        else:
+            self._bytes_left -= 512 * entry.stat(follow_symlinks=False).st_blocks
+            os.unlink(entry.path)  # noqa: PTH108
+        self._files_left -= 1
         return True

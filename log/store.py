@@ -19,6 +19,7 @@ there, as far as the group says is committed. Nothing beyond the noted commit in
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
@@ -32,11 +33,10 @@ from log.dispatch import Allowance, Dispatch, Dispatcher, queue_ends_of_entries
 from log.entry_log import EntryLog
 from log.entry_reads import file_beginnings, index_at, record_at
 from log.entry_recovery import LogBegin, LogRecovery, RecoveryKind, read_begin
-from log.errors import DamagedLogError, DamagedStateError, OutOfRangeError, RecordError
+from log.errors import DamagedLogError, DamagedStateError, DiskError, OutOfRangeError, RecordError
 from log.expired_files import DataFile, RetentionPolicy, files_to_delete, may_delete
 from log.hard_state import HardStateFile
-from log.incoming import DIRECTORY as INCOMING_DIRECTORY
-from log.incoming import Incoming
+from log.incoming import Incoming, discard_incoming
 from log.index_files import DIRECTORY as INDEX_DIRECTORY
 from log.index_files import IndexFiles
 from log.layout import HEADER_BYTES
@@ -49,6 +49,13 @@ from log.timer_index import TimerIndex
 
 _ROOM_OF_START_BYTES = 64 << 20
 """A start that finds less frees the space of what was removed before it writes anything; else a worker does."""
+
+
+def _free_discarded(disk: Disk) -> None:
+    """Frees the space of what was removed, if a start has little; nothing else depends on it."""
+    if disk.discarded and disk.usage().free_bytes < _ROOM_OF_START_BYTES:
+        with suppress(DiskError):
+            disk.remove_discarded(1 << 62, 1 << 62)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +131,7 @@ class Store:
         number = check_format(disk, newest_format)
         lock = disk.lock()
         try:
-            if disk.discarded and disk.usage().free_bytes < _ROOM_OF_START_BYTES:
-                disk.remove_discarded(1 << 62, 1 << 62)
+            _free_discarded(disk)
             store, report = cls._open(disk, options, wall_ms, lock)
         except BaseException:
             lock.release()
@@ -323,7 +329,7 @@ class Store:
 
     def discard_incoming(self) -> None:
         """Gives up what was written for a swap, and was not taken. Raises DiskError."""
-        self._disk.discard(INCOMING_DIRECTORY)
+        discard_incoming(self._disk, self.options)
 
     def swap(self, incoming: Incoming, position: int, base_term: int) -> None:
         """Replaces all that is here as `reset` does, and raises as that does, by a few steps of the disk however much
@@ -381,12 +387,12 @@ class Store:
 
         No entry goes behind the snapshot or the durable index, nor from the dispatched one or `needed_from_index` on.
         From the position on that `find_waiting` returns, no entry goes because of its age; it is asked only when
-        something would go. As long as removed files take up space none goes because of the disk's usage. Returns the
-        number of data files deleted. Raises DiskError.
+        something would go. As long as the space of removed files is yet to be freed none goes because of the disk's
+        usage. Returns the number of data files deleted. Raises DiskError.
         """
         usage = self._disk.usage()
         used_ratio = 1 - usage.free_bytes / max(usage.total_bytes, 1)
-        if self._disk.discarded:
+        if self._disk.frees_space:
             used_ratio = 0.0  # how full it is shows when the space of what went before is free
         if not may_delete(policy, used_ratio, is_delete_hour):
             return 0
@@ -511,6 +517,7 @@ class Store:
             begin = log.first_index
             if not queues and index_from is not None and index_from > log.first_position:
                 begin = index_at(log, index_from - HEADER_BYTES)
+            _free_discarded(self._disk)  # among it may be what is now built again
             self._dispatcher.run(begin, dispatched, wall_ms)
             known = set() if notes is None else {(note.topic, note.queue_id) for note in notes.queues}
             for queue in [queue for queue in self.queues if (queue.topic, queue.queue_id) not in known]:

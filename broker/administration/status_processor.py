@@ -154,7 +154,7 @@ class StatusProcessor:
             },
             release=replica.release.name,
             format=replica.metadata.format,
-            wall_ms=self._time.wall_ms,
+            wall_ms=replica.clock.wall_ms(self._time.now_ns),
             disk_free_bytes=usage.free_bytes,
             disk_total_bytes=usage.total_bytes,
             process=self._process_facts(),

@@ -110,6 +110,10 @@ class GroupClock:
                 )
         return self._time_ns // _MS
 
+    def wall_ms(self, now_ns: int) -> int:
+        """Returns this node's own wall clock, which nothing but operators look at."""
+        return self._wall_offset_ms + now_ns // _MS
+
     def ahead_ms(self, wall_ms: int) -> int:
         """Returns how far the group's time is ahead of this node's wall clock."""
         return self._time_ns // _MS - wall_ms

@@ -570,6 +570,11 @@ class SimulatedDisk:
         """See `log.disk.Disk.discarded`."""
         return self._discarded_files > 0
 
+    @property
+    def frees_space(self) -> bool:
+        """See `log.disk.Disk.frees_space`."""
+        return self._discarded_files > 0
+
     def remove_discarded(self, files_max: int, bytes_max: int) -> None:
         """See `log.disk.Disk.remove_discarded`."""
         self._discarded_files = max(0, self._discarded_files - files_max)

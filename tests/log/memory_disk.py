@@ -203,6 +203,10 @@ class MemoryDisk:
     def discarded(self) -> bool:
         return self.discarded_files > 0
 
+    @property
+    def frees_space(self) -> bool:
+        return self.discarded_files > 0
+
     def remove_discarded(self, files_max: int, bytes_max: int) -> None:
         self.discarded_files = max(0, self.discarded_files - files_max)
 

@@ -345,6 +345,47 @@ def test_what_fails_to_be_removed_is_tried_again(disk: MmapDisk, monkeypatch: py
     assert disk.list("trash") == []
 
 
+def test_what_cannot_be_removed_keeps_nothing_else(disk: MmapDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first that failed kept all that was removed later, and retention from what a full disk asks for, for ever."""
+    for name in ("stuck", "b", "c"):
+        disk.write_durably(name, name.encode())
+        disk.discard(name)
+    unlink, scandir = os.unlink, os.scandir
+    with scandir(disk._root / "trash") as entries:
+        stuck = next(entry.path for entry in entries)  # what is met first each time
+
+    def fail(path: str) -> None:
+        if path == stuck:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        unlink(path)
+
+    assert disk.frees_space
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", fail)
+        with pytest.raises(DiskError):
+            disk.remove_discarded(100, 1 << 30)
+        assert len(disk.list("trash")) == 1
+        assert disk.discarded, "it is tried again"
+        assert not disk.frees_space, "and nobody waits for it"
+    disk.remove_discarded(100, 1 << 30)
+    assert (disk.discarded, disk.frees_space) == (False, False)
+
+
+def test_what_the_system_keeps_where_something_is_mounted_stays(
+    disk: MmapDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot be removed by others than root, and a log that was to be replaced failed at each start."""
+
+    def refuse(self: Path, target: Path) -> None:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    (tmp_path / "store/data/lost+found").mkdir(parents=True)
+    disk.open("data/0", PAGE_BYTES, create=True)
+    monkeypatch.setattr(Path, "rename", refuse)
+    disk.discard("data")
+    assert names(tmp_path / "store/data") == ["lost+found"]
+
+
 def test_a_file_takes_the_place_of_another(disk: MmapDisk) -> None:
     disk.write_durably("beside/new", b"new")
     disk.write_durably("state", b"old")

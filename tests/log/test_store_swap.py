@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from log.expired_files import RetentionPolicy
+from log.mmap_disk import MmapDisk
 from log.snapshot import Snapshot
 from log.store import Store
 from tests.log.memory_disk import MemoryDisk
@@ -181,3 +187,38 @@ def test_a_disk_that_is_full_of_what_was_removed_takes_no_more_of_the_log() -> N
     assert [delete(), delete()] == [1, 0]
     store.removal_job(100, 1 << 30).run()
     assert delete() == 1
+
+
+def test_a_checkpoint_that_is_being_written_is_left_to_its_worker(tmp_path: Path) -> None:
+    """The name that its notes have until they are whole was removed by the swap, and the node stopped for it."""
+    disk = MmapDisk(tmp_path / "store")
+    store, _ = open_store(disk)
+    send_many(store, 20)
+    flush(store)
+    store.dispatch(15, NOW)
+    checkpoint(store, 15)
+    (tmp_path / "store/recovery-notes-0.tmp").touch()
+    replace(store)
+    left = {path.name for path in (tmp_path / "store").glob("recovery-notes-*")}
+    assert left == {"recovery-notes-1", "recovery-notes-0.tmp"}
+
+
+def test_a_log_on_another_file_system_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The swap failed there behind its note that it had begun, and so did each start from then on."""
+    disk = MmapDisk(tmp_path / "store")
+    store, _ = open_store(disk)
+    send_many(store, 20)
+    replaced = Path.replace
+    elsewhere = tmp_path / "store" / TINY.dledger_directory
+
+    def replace_within(self: Path, target: Path) -> Path:
+        if (elsewhere in self.parents) != (elsewhere in target.parents):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        return replaced(self, target)
+
+    monkeypatch.setattr(Path, "replace", replace_within)
+    replace(store)
+    store.close(199)
+    store, report = open_store(MmapDisk(tmp_path / "store"))
+    assert (store.snapshot.applied_index, report.needs_snapshot) == (199, False)
+    assert not (elsewhere / "checkpoint.new").exists()
