@@ -50,7 +50,7 @@ class LongAnswers:
                 except StopIteration as finished:
                     written: Pieces = finished.value
                     reply(connection, command, ResponseCode.SUCCESS, remark, body=written)
-                    break
+                    return
                 if not is_long and self._is_writing:
                     self._budget.take(connection, command)
                     self._waiting.append((connection, command))
@@ -58,11 +58,9 @@ class LongAnswers:
                 self._is_writing = is_long = True
                 yield
                 if not self._requests.is_connected(connection):
-                    break
-        except Exception:
+                    return
+        finally:
             self._ended(is_long)
-            raise
-        self._ended(is_long)
 
     def _ended(self, was_long: bool) -> None:
         if was_long:

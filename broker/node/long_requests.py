@@ -46,6 +46,8 @@ class LongRequests:
         """The requests that are handled in steps, by share; none is empty. The first of the first is next."""
         self._stepped: Iterator[None] | None = None
         """The steps of which `step` does one."""
+        self._batch: object | None = None
+        """The batch that was under way when a request was kept last."""
         self._in_steps_budget = Budget("other long requests", _IN_STEPS_MAX)
         self.behind_batch: deque[tuple[Connection, RemotingCommand]] = deque()
         """The requests that came while a long batch was being stored, oldest first."""
@@ -57,10 +59,17 @@ class LongRequests:
         return bool(self.in_steps or self.behind_batch)
 
     def go_on_later(self, connection: Connection, command: RemotingCommand, steps: Iterator[None]) -> None:
-        """Keeps a request for its next step: a new one behind the others of its address, else before them."""
+        """Keeps a request for its next step: a new one behind the others of its address, else before them.
+
+        One that has just begun a batch is next of all: nobody else's messages are stored until that is over.
+        """
         of_share = self.in_steps.setdefault(connection.share, deque())
-        if steps is self._stepped:
+        before, self._batch = self._batch, self._leadership.batches.under_way
+        begins_batch = self._batch is not None and self._batch is not before
+        if steps is self._stepped or begins_batch:
             of_share.appendleft((connection, command, steps))
+            if begins_batch:
+                self.in_steps.move_to_end(connection.share, last=False)
         else:
             of_share.append((connection, command, steps))
 

@@ -234,8 +234,15 @@ class Node:
             return
         if self.access is not None and not self._is_allowed(self.access, connection, command):
             return
-        if not (self._held.waiting and self._forwarding.goes_behind(connection, command)):
+        if not self._held.waiting or not self._goes_behind_held(connection, command):
             self.handle_admitted(connection, command)
+
+    def _goes_behind_held(self, connection: Connection, command: RemotingCommand) -> bool:
+        """Keeps the order of a client's requests that wait for a leader; what any node does need not wait."""
+        route = self._routes.get(command.code)
+        if route is None or route[1] is Place.ANY:
+            return False
+        return self._forwarding.goes_behind(connection, command)
 
     def handle_admitted(self, connection: Connection, command: RemotingCommand) -> None:
         """Handles a request that its client may make: one that has just come, or that goes on after it has waited.

@@ -92,7 +92,7 @@ class RelayedClients:
                 self._broken[relayed.node] = error
 
     def _handle(self, relayed: RelayedConnection, frame: Forward) -> None:
-        self._work_left -= work_of(frame)
+        self._work_left -= work_of(frame) if frame.term == self._replica.term else 1  # else it is given back
         relayed.term = frame.term
         is_known = self._connections.get((relayed.node, relayed.number)) is relayed
         for command in _commands(frame):

@@ -115,9 +115,13 @@ class ClientSession:
             self._has_asked()
         if held or decoder.pending_size:
             sessions.incomplete.holds(connection, decoder.pending_size, anew=bool(commands))
+        self._look_at_unread()
+        sessions.wake()
+
+    def _look_at_unread(self) -> None:
+        sessions, connection = self._sessions, self.connection
         if not connection.is_proven and not connection.aborted and sessions.has_strangers():
             sessions.unread.close_if_too_much(connection)
-        sessions.wake()
 
     def _handle_some(self, commands: Sequence[RemotingCommand]) -> None:
         """Handles requests that have just come, or as many as may be handled at once; the rest has to wait."""
@@ -156,6 +160,7 @@ class ClientSession:
             connection.go_on_reading()
             self._handled_all()
             self._has_asked()
+            self._look_at_unread()
         return work_of(command)
 
     def _handled_all(self) -> None:

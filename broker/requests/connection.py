@@ -136,6 +136,9 @@ class Connection:
 
     def abort(self) -> None:
         """Asks the shell to close the connection at once; what is queued, or will be, is not written."""
+        if self.close_requested and not self.aborted and self not in self._outgoing.connections:
+            # The shell has heard of the close, and waits until all is written: that may be never.
+            self._outgoing.connections.append(self)
         self.close()
         self.aborted = True
         self.outbox.clear()

@@ -230,11 +230,18 @@ class SocketConnection:
 
     def _look_whether_to_read(self) -> None:
         """Goes on reading, if that has only waited for what has happened now: bytes were sent, requests handled."""
-        if self._paused and self._may_be_read():
-            self._paused = False
-            self._sent.set()
-            if self._reading is not None:
+        if not (self._paused and self._may_be_read()):
+            return
+        if self._tls is not None and self._tls.ended:
+            self.close()  # its end came with requests that had to wait
+            return
+        self._paused = False
+        self._sent.set()
+        if self._reading is not None:
+            try:
                 self._go_on_reading()
+            except OSError:  # the system watches no more sockets
+                self.close()
 
     async def read_and_write(self, received: Received) -> None:
         """Runs `read`, and `write` beside it for as long. What `received` raises is raised alone, not in a group."""
@@ -266,7 +273,7 @@ class SocketConnection:
                     self.close()
                     return None
             lacks = received(plain) if plain else None
-            if tls.ended:
+            if tls.ended and not self.connection.has_unhandled:
                 self.close()
             return lacks
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from broker.node.request_states import HELD_NS_MAX, State
 from broker.peers.protocol import RaftFrame
-from broker.remoting.codes import ResponseCode
+from broker.remoting.codes import RequestCode, ResponseCode
 from broker.replica.inner_limits import InnerLimits
 from broker.replica.operator_requests import transfer_leadership
 from raft.messages import VoteRequest
@@ -331,3 +331,30 @@ def test_requests_that_wait_for_a_leader_do_not_go_on_in_one_turn(place: str, li
         expected = ResponseCode.SUCCESS
     assert {client.wait(opaque).code for client, opaque in sent} == {expected}
     assert lines.most <= LINES_MAX
+
+
+def test_what_any_node_does_is_done_at_once_behind_what_is_held() -> None:
+    """It went to the leader, and a client's own node did not know it for 30 s."""
+    (group, _, node), chosen = leaderless(), random.Random(1)
+    client = group.connect(node)
+    for _ in range(20):
+        client.start_send("T", b"x")
+    held = group.node(node)._held
+    step_until(group, chosen, lambda: len(held) < 20)
+    status = client.start_call(RequestCode.TRIVET_NODE_STATUS)
+    step_until(group, chosen, lambda: status in client.answers)
+    assert client.answers[status].code == ResponseCode.SUCCESS
+    assert len(held) > 10, "they are held still"
+
+
+def test_a_pull_that_cannot_be_read_hurts_nobody_else() -> None:
+    """It was held behind another request, unread, and ended the node when its turn came."""
+    (group, _, node), chosen = leaderless(), random.Random(1)
+    client = group.connect(node)
+    for _ in range(10):
+        client.start_send("T", b"x")
+    held = group.node(node)._held
+    step_until(group, chosen, lambda: len(held) < 10)
+    opaque = client.start_call(RequestCode.PULL_MESSAGE, {"topic": "T", "queueId": "x"})
+    group.run_until(lambda: len(client.answers) == 11, "all answers")
+    assert client.answers[opaque].code == ResponseCode.SYSTEM_ERROR

@@ -15,6 +15,7 @@ from broker.remoting.frame import FrameDecoder
 from broker.requests import incoming
 from broker.requests.client_sessions import WORK_AT_ONCE, ClientSession, ClientSessions, work_of
 from broker.requests.connection import Connection
+from broker.requests.unread import UnreadAnswers
 from broker.statistics.events import Event, Events
 from tests.broker.lines import Desk
 
@@ -327,3 +328,20 @@ def test_however_it_is_cut_each_connection_is_handled_in_order_and_whole(data: s
         rig.sessions.go_on()
     for name in names:
         assert numbers(rig, name) == list(range(sent[name]))
+
+
+def test_what_a_stranger_leaves_unread_is_counted_behind_requests_that_waited(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their responses were not: one read of short questions, and then of long lists, was past the bound."""
+    looked: list[tuple[str, int]] = []
+
+    def look(_: UnreadAnswers, connection: Connection) -> None:
+        looked.append((connection.name, len(rig.handled)))
+
+    monkeypatch.setattr(UnreadAnswers, "close_if_too_much", look)
+    session = rig.connect("10.0.0.1:1")
+    session.received(many(0, 100))
+    while rig.sessions.unhandled:
+        rig.sessions.go_on()
+    assert looked[-1] == ("10.0.0.1:1", 100)

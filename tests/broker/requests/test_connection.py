@@ -98,3 +98,15 @@ def test_a_connection_that_is_to_be_closed_is_not_listed_again() -> None:
     connection.close()
     connection.abort()
     assert outgoing.take() == []
+
+
+def test_a_connection_that_is_to_be_closed_in_order_can_be_closed_at_once() -> None:
+    """The shell waited for a reader that reads nothing, and heard nothing of it."""
+    outgoing = Outgoing()
+    connection = Connection(outgoing, "a")
+    connection.close()
+    assert outgoing.take() == [connection]
+    connection.abort()
+    assert outgoing.take() == [connection]
+    connection.abort()
+    assert outgoing.take() == [], "once"

@@ -306,3 +306,41 @@ async def test_nothing_is_read_while_requests_that_have_come_wait() -> None:
             assert got == [b"a", b"b"]
             nursery.cancel_scope.cancel()
     remote.close()
+
+
+class _EndingSession(TlsSession):
+    """No secret, and an end behind what has come."""
+
+    def __init__(self) -> None:
+        self.ended = False
+
+    def decrypt(self, data: bytes) -> bytes:
+        self.ended = bool(data)
+        return data
+
+    def pending(self) -> bytes:
+        return b""
+
+    def farewell(self) -> bytes:
+        return b""
+
+
+async def test_a_session_that_has_ended_is_closed_behind_the_requests_that_wait() -> None:
+    """They were lost where the end came in the same read."""
+    ours, theirs = socket.socketpair()
+    connection = SocketConnection(ours, Connection(Outgoing(), "test"), tls=_EndingSession())
+
+    def received(data: bytes) -> None:
+        connection.connection.has_unhandled = bool(data)
+
+    with trio.fail_after(LIMIT_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.write)
+            nursery.start_soon(connection.read, received)
+            theirs.send(b"requests")
+            await trio.testing.wait_all_tasks_blocked()
+            assert not connection.closed
+            connection.connection.go_on_reading()
+            connection.flush()
+            assert connection.closed
+    theirs.close()
