@@ -21,7 +21,7 @@ GOES_ON: Final = "the group's time goes on from leader to leader"
 _RATE: Final = 0.12
 """Two monotonic clocks are each wrong by five percent at most, and the leader's time slews by one."""
 _RATE_BEHIND: Final = _RATE + 1.05 / 8
-"""Of a node that hears words from before: it goes back by an eighth of the time that its clock has counted (`DRIFT`)."""
+"""Of a node that hears words from before: it goes back by an eighth of the time that it has counted (`DRIFT`)."""
 _SLACK_NS: Final = 50 * MILLISECOND
 """Times are whole milliseconds, and a leader's is the one at the beginning of its turn."""
 
