@@ -339,8 +339,9 @@ async def test_a_session_that_has_ended_is_closed_behind_the_requests_that_wait(
             nursery.start_soon(connection.read, received)
             theirs.send(b"requests")
             await trio.testing.wait_all_tasks_blocked()
-            assert not connection.closed
+            closed = [connection.closed]
             connection.connection.go_on_reading()
             connection.flush()
-            assert connection.closed
+            closed.append(connection.closed)
+    assert closed == [False, True]
     theirs.close()
