@@ -21,7 +21,7 @@ from simulation.scheduler import SECOND
 from simulation.world.running import Result
 from tests.simulation.planted_bugs import PLANTED, plan_of, run_planted
 
-AIMED_SEEDS = 20
+AIMED_SEEDS = 40
 """Each is found within so many."""
 
 Schedule = Callable[[Random], list[Fault]]
