@@ -24,10 +24,10 @@ from broker.replica.replica import Replica
 from broker.requests.connection import Connection, RelayedConnection
 from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import OverloadedError
-from broker.requests.late_requests import PULLS
 from broker.requests.processing import Handler
 from broker.requests.responses import reply, reply_unknown
 from broker.requests.shared_places import SharedPlaces
+from broker.requests.work import work_of
 from broker.statistics.events import Event as Trouble
 from broker.statistics.events import Events
 
@@ -37,11 +37,6 @@ FORWARDED_MAX: Final = 20_000
 FORWARDED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Forwarded requests that wait for the leader's response, pulls that it holds for a minute among them, and how much may
 wait for the link to take it."""
-
-_WEIGHT_OF_PULL: Final = 8
-_BYTES_OF_WEIGHT: Final = 4 * 1024
-"""The weight of what goes on in a turn: 1 for a request, of some 30 us, or that for a pull, which may read at once; and
-1 for so many bytes of its body, which are copied and checked."""
 
 
 class _Client:
@@ -451,7 +446,7 @@ class Forwarding:
         left = self._replica.limits.held_at_once
         while left > 0 and self.is_releasing:
             request = self._held.take_next()
-            left -= _weight(request.command)
+            left -= work_of(request.command)
             self._release(request)
         if self.is_releasing:
             return  # it takes some turns, in which nobody's time is over
@@ -510,8 +505,3 @@ class Forwarding:
                 self._send_gone(client.known_to, client)
         for client, request in self._all_waiting():
             self._happens(client, request, Event.OUTSIDE)
-
-
-def _weight(command: RemotingCommand) -> int:
-    weight = _WEIGHT_OF_PULL if command.code in PULLS else 1
-    return weight + len(command.body) // _BYTES_OF_WEIGHT

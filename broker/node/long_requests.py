@@ -7,7 +7,7 @@ is being stored wait here in their order (`Leadership.check_may_append` raises f
 some in each turn.
 """
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -16,6 +16,7 @@ from broker.replica.leadership import Leadership
 from broker.requests.budget import Budget
 from broker.requests.connection import Connection
 from broker.requests.errors import OverloadedError
+from broker.requests.in_turn import InTurn
 from broker.requests.responses import refuse
 
 _IN_STEPS_MAX: Final = 4_000
@@ -40,10 +41,9 @@ class LongRequests:
         self._go_on = go_on
         self._resumed = resumed
         self._is_connected = is_connected
-        self.in_steps: OrderedDict[str, deque[tuple[Connection, RemotingCommand, Iterator[None]]]] = (
-            OrderedDict()
-        )
-        """The requests that are handled in steps, by share; none is empty. The first of the first is next."""
+        self._in_turn: InTurn[tuple[Connection, RemotingCommand, Iterator[None]]] = InTurn()
+        self.in_steps = self._in_turn.by_share
+        """The requests that are handled in steps, by share."""
         self._stepped: Iterator[None] | None = None
         """The steps of which `step` does one."""
         self._batch: object | None = None
@@ -63,15 +63,13 @@ class LongRequests:
 
         One that has just begun a batch is next of all: nobody else's messages are stored until that is over.
         """
-        of_share = self.in_steps.setdefault(connection.share, deque())
+        request = connection, command, steps
         before, self._batch = self._batch, self._leadership.batches.under_way
         begins_batch = self._batch is not None and self._batch is not before
         if steps is self._stepped or begins_batch:
-            of_share.appendleft((connection, command, steps))
-            if begins_batch:
-                self.in_steps.move_to_end(connection.share, last=False)
+            self._in_turn.add_before(connection.share, request, is_next=begins_batch)
         else:
-            of_share.append((connection, command, steps))
+            self._in_turn.add(connection.share, request)
 
     def counted(
         self, connection: Connection, command: RemotingCommand, steps: Iterator[None]
@@ -98,10 +96,7 @@ class LongRequests:
     def step(self) -> None:
         """Does a step for the next address, and goes on with some that have waited for a batch, in their order."""
         if self.in_steps:
-            share, of_share = self.in_steps.popitem(last=False)
-            request = of_share.popleft()
-            if of_share:
-                self.in_steps[share] = of_share
+            request = self._in_turn.take()
             self._stepped = request[2]
             self._go_on(*request)
             self._stepped = None

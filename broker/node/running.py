@@ -127,7 +127,7 @@ class RunningNode:
     def turn(self, now_ns: int, wall_ms: int) -> None:
         """Does all that has become possible; `end_turn` follows."""
         node = self.node
-        if self.clients.unhandled:
+        if self.clients.unhandled.by_share:
             node.begin(now_ns, wall_ms)
             self.clients.go_on()
         goes_on = node.turn(now_ns, wall_ms, self._send)
@@ -139,7 +139,7 @@ class RunningNode:
                 registrar.changed()
         if self._stop is not None:
             self._stop.turned()
-        if goes_on or self.clients.unhandled:
+        if goes_on or self.clients.unhandled.by_share:
             self._surroundings.wake()
 
     def end_turn(self) -> int:

@@ -6,11 +6,11 @@ a follower, no turn gets longer, and the follower's acknowledgements do not wait
 comes from one address stays in its order.
 """
 
-from collections import OrderedDict, deque
 from typing import Final
 
 from broker.peers.protocol import ClientGone, Forward
 from broker.requests.connection import RelayedConnection
+from broker.requests.in_turn import InTurn
 from broker.requests.shared_places import SharedPlaces
 
 UNHANDLED_MAX: Final = 20_000
@@ -32,17 +32,18 @@ def work_of(frame: Forward | ClientGone) -> int:
 class UnhandledForwards:
     """Those of one node."""
 
-    __slots__ = ("_bytes", "_places", "by_share")
+    __slots__ = ("_bytes", "_in_turn", "_places", "by_share")
 
     def __init__(self) -> None:
-        self.by_share: OrderedDict[str, deque[Item]] = OrderedDict()
-        """By whom the clients count as (`RelayedConnection.share`); none is empty. The first of the first is next."""
+        self._in_turn: InTurn[Item] = InTurn()
+        self.by_share = self._in_turn.by_share
+        """By whom the clients count as (`RelayedConnection.share`)."""
         self._places = SharedPlaces(UNHANDLED_MAX)
         self._bytes = SharedPlaces(UNHANDLED_BYTES_MAX)
         """Of the requests; a client that has gone takes nothing."""
 
     def __len__(self) -> int:
-        return sum(map(len, self.by_share.values()))
+        return len(self._in_turn)
 
     def has_room(self, relayed: RelayedConnection, frame: Forward) -> bool:
         """Tells whether one more request may wait."""
@@ -56,30 +57,18 @@ class UnhandledForwards:
             frame = Forward(frame.connection, frame.host, frame.term, bytes(frame.body))
             self._places.take(share)
             self._bytes.take(share, len(frame.body))
-        self.by_share.setdefault(share, deque()).append((relayed, frame))
+        self._in_turn.add(share, (relayed, frame))
 
     def take(self) -> Item:
         """Removes what is next, and returns it; there must be something."""
-        share, waiting = self.by_share.popitem(last=False)
-        item = waiting.popleft()
-        if waiting:
-            self.by_share[share] = waiting  # behind all others
+        item = self._in_turn.take()
         self._taken(item)
         return item
 
     def drop(self, node: str) -> None:
         """Forgets what clients of a node have sent."""
-        for share, waiting in list(self.by_share.items()):
-            left: deque[Item] = deque()
-            for item in waiting:
-                if item[0].node == node:
-                    self._taken(item)
-                else:
-                    left.append(item)
-            if left:
-                self.by_share[share] = left
-            else:
-                del self.by_share[share]
+        for item in self._in_turn.take_if(lambda item: item[0].node == node):
+            self._taken(item)
 
     def _taken(self, item: Item) -> None:
         relayed, frame = item

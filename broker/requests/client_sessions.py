@@ -13,8 +13,8 @@ All together hold no more of frames that are not whole than `broker.requests.inc
 more unread than `broker.requests.unread` does.
 """
 
-from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -30,10 +30,12 @@ from broker.requests.connection_places import Place
 from broker.requests.deadline import Time
 from broker.requests.errors import RequestError
 from broker.requests.greeting import greet
+from broker.requests.in_turn import InTurn
 from broker.requests.incoming import IncompleteFrames
 from broker.requests.line import Surroundings
 from broker.requests.responses import reply
 from broker.requests.unread import UnreadAnswers
+from broker.requests.work import work_of
 from broker.statistics.events import Event, Events
 
 _GREETING: Final = int(RequestCode.TRIVET_GREETING)
@@ -46,29 +48,6 @@ WORK_AT_ONCE: Final = 256
 
 _FEW: Final = 32
 """So many requests are handled at once without a look at what they cost."""
-
-_WORK: Final[Mapping[int, int]] = {
-    RequestCode.SEND_MESSAGE: 1,
-    RequestCode.SEND_MESSAGE_V2: 1,
-    RequestCode.SEND_BATCH_MESSAGE: 1,
-    RequestCode.END_TRANSACTION: 1,
-    RequestCode.UPDATE_CONSUMER_OFFSET: 1,
-    RequestCode.QUERY_CONSUMER_OFFSET: 1,
-    RequestCode.PULL_MESSAGE: 2,
-    RequestCode.LITE_PULL_MESSAGE: 2,
-}
-"""What the requests cost that clients make for each message or pull, but for their bodies: a short one takes some tens
-of microseconds."""
-
-_WORK_OF_OTHERS: Final = 8
-_BYTES_OF_ONE: Final = 4 * 1024
-"""A request costs as much as a short one more for each so many bytes of its body."""
-
-
-def work_of(command: RemotingCommand) -> int:
-    """What it costs to handle a request, in short ones."""
-    own = 1 if command.is_response else _WORK.get(command.code, _WORK_OF_OTHERS)
-    return own + len(command.body) // _BYTES_OF_ONE
 
 
 class ClientSession:
@@ -109,18 +88,19 @@ class ClientSession:
             self._unhandled += commands
         else:
             self._handle_some(commands)
-            if not self._unhandled:
-                self._handled_all()
-        if commands:
-            self._has_asked()
+            if self._ends_with is not None and not self._unhandled:
+                self._end(self._ends_with)
+        if commands and self._place is not None:
+            self._has_asked(self._place)
         if held or decoder.pending_size:
             sessions.incomplete.holds(connection, decoder.pending_size, anew=bool(commands))
-        self._look_at_unread()
+        if not connection.is_proven:
+            self._look_at_unread()
         sessions.wake()
 
     def _look_at_unread(self) -> None:
         sessions, connection = self._sessions, self.connection
-        if not connection.is_proven and not connection.aborted and sessions.has_strangers():
+        if not connection.aborted and sessions.has_strangers():
             sessions.unread.close_if_too_much(connection)
 
     def _handle_some(self, commands: Sequence[RemotingCommand]) -> None:
@@ -133,7 +113,7 @@ class ClientSession:
                 if left <= 0:
                     self._unhandled.extend(commands[number:])
                     connection.has_unhandled = True
-                    sessions.unhandled.add(self)
+                    sessions.unhandled.add(connection.share, self)
                     return
                 left -= work_of(command)
             if command.code == _GREETING:
@@ -158,15 +138,18 @@ class ClientSession:
             self._sessions.handle(connection, command)
         if not self._unhandled:
             connection.go_on_reading()
-            self._handled_all()
-            self._has_asked()
-            self._look_at_unread()
+            if self._ends_with is not None:
+                self._end(self._ends_with)
+            if self._place is not None:
+                self._has_asked(self._place)
+            if not connection.is_proven:
+                self._look_at_unread()
         return work_of(command)
 
-    def _handled_all(self) -> None:
+    def _end(self, error: BrokenStreamError) -> None:
         """Ends a connection whose last requests have been handled, and behind them came what is no frame."""
-        error, sessions, connection = self._ends_with, self._sessions, self.connection
-        if error is None or connection.close_requested:
+        sessions, connection = self._sessions, self.connection
+        if connection.close_requested:
             return
         sessions.events.warn(
             Event.CONNECTION_CLOSED,
@@ -180,11 +163,10 @@ class ClientSession:
             reply(connection, error.request, ResponseCode.SYSTEM_ERROR, str(error))
         connection.close()
 
-    def _has_asked(self) -> None:
-        if self._place is not None:
-            self._place.asked(proven=self.connection.is_proven)
-            if self._place.is_safe:
-                self._place = None
+    def _has_asked(self, place: Place) -> None:
+        place.asked(proven=self.connection.is_proven)
+        if place.is_safe:
+            self._place = None
 
     def _greet(self, command: RemotingCommand) -> None:
         """Answers a greeting, whoever sends it: it comes before anybody can prove who he is."""
@@ -230,36 +212,6 @@ class ClientSession:
         sessions.wake()
 
 
-class Unhandled:
-    """The sessions whose requests wait, by what their addresses count as (`Connection.share`)."""
-
-    __slots__ = ("_by_share",)
-
-    def __init__(self) -> None:
-        self._by_share: OrderedDict[str, deque[ClientSession]] = OrderedDict()
-        """None is empty. The first of the first is next."""
-
-    def __bool__(self) -> bool:
-        return bool(self._by_share)
-
-    def add(self, session: ClientSession) -> None:
-        """Adds a session with requests that wait, behind the others of its share."""
-        self._by_share.setdefault(session.connection.share, deque()).append(session)
-
-    def go_on(self, work: int) -> None:
-        """Handles as much as that of what waits: one request of each share and so on, the connections in turn."""
-        by_share = self._by_share
-        while work > 0 and by_share:
-            share, sessions = by_share.popitem(last=False)
-            session = sessions.popleft()
-            if session.connection.has_unhandled:  # else it was lost meanwhile
-                work -= session.go_on()
-                if session.connection.has_unhandled:
-                    sessions.append(session)
-            if sessions:
-                by_share[share] = sessions
-
-
 class ClientSessions:
     """The sessions of one server. `handle` is given each request but greetings, `closed` each connection
     that has ended, `nonce` returns the given number of random bytes. `events` is told of what clients do wrong.
@@ -290,7 +242,7 @@ class ClientSessions:
         self.open: dict[Connection, ClientSession] = {}
         self.has_strangers = has_strangers
         self.work_at_once = work_at_once
-        self.unhandled = Unhandled()
+        self.unhandled: InTurn[ClientSession] = InTurn()
         self.incomplete = IncompleteFrames(time, lambda *who: self.must_go("holds memory", *who))
         self.unread = UnreadAnswers(time, lambda *who: self.must_go("leaves answers unread", *who))
         self._idle_ns = idle_ns
@@ -302,8 +254,14 @@ class ClientSessions:
         return session
 
     def go_on(self) -> None:
-        """Handles some of the requests that wait. The owner has set the time."""
-        self.unhandled.go_on(self.work_at_once)
+        """Handles some of the requests that wait, one of each address and so on. The owner has set the time."""
+        left, unhandled = self.work_at_once, self.unhandled
+        while left > 0 and unhandled.by_share:
+            session = unhandled.take()
+            if session.connection.has_unhandled:  # else it was lost meanwhile
+                left -= session.go_on()
+                if session.connection.has_unhandled:
+                    unhandled.add(session.connection.share, session)
 
     def must_go(self, reason: str, connection: Connection, detail: str) -> None:
         """Tells and counts why a connection is closed, and closes it."""

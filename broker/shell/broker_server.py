@@ -108,7 +108,8 @@ class BrokerServer:
         self.address = settings.advertised_address(bound_port)
         self._turns = Turns(self._turn, time.monotonic_ns)
         self._reading = Reading.begin(self._turns, self._set_time)
-        self._complaint = ""
+        self._complaints: dict[str, str] = {}
+        """By the job that failed when it ran last, why."""
         """The reason, as it was logged last, why files could not be made ready."""
         self._told_of_lock = False
         self._wires = Wires(
@@ -309,14 +310,13 @@ class BrokerServer:
             # A node that stops waits for the jobs that are out: their files must not change behind its back.
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(job.run)
-            if not job.failure_stops_node:
-                self._complaint = ""
+            self._complaints.pop(job.what, None)
         except DiskError as error:
             if job.failure_stops_node:
                 raise
-            if str(error) != self._complaint:  # wanted again in every turn, told once
-                self._complaint = str(error)
-                log.warning("cannot prepare files ahead", error=str(error))
+            if str(error) != self._complaints.get(job.what):  # wanted again, some in every turn, told once
+                self._complaints[job.what] = str(error)
+                log.warning("a job has failed, and is tried again", job=job.what, error=str(error))
         self._running.job_done(job)
         if self._disk.locker.failure and not self._told_of_lock:
             self._told_of_lock = True

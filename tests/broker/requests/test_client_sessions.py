@@ -13,9 +13,10 @@ from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand, encode, request
 from broker.remoting.frame import FrameDecoder
 from broker.requests import incoming
-from broker.requests.client_sessions import WORK_AT_ONCE, ClientSession, ClientSessions, work_of
+from broker.requests.client_sessions import WORK_AT_ONCE, ClientSession, ClientSessions
 from broker.requests.connection import Connection
 from broker.requests.unread import UnreadAnswers
+from broker.requests.work import work_of
 from broker.statistics.events import Event, Events
 from tests.broker.lines import Desk
 
