@@ -40,7 +40,7 @@ def documented(table: str) -> set[str]:
 
 CASES = (
     Case("commit by one disk", ("inconsistent-offset", "premature-read", "leader-incomplete"), first_seed=52),
-    Case("commit by one disk", ("stale-tail", "leader-incomplete"), first_seed=61),
+    Case("commit by one disk", ("stale-tail", "leader-incomplete"), first_seed=75),
     Case("term and vote not saved", ("duplicate-offset", "append-order", "log-mismatch"), first_seed=1),
     Case("double vote", ("two-leaders",), rivals=True),
     Case("commit beyond what is agreed", ("committed-truncated",), first_seed=1),
