@@ -34,10 +34,10 @@ from broker.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable
 from broker.remoting.codes import RequestCode, Version
 from broker.remoting.command import encode, request
 from broker.remoting.register_body import RegisterBrokerBody, body_crc
+from broker.remoting.steps import finished
 from broker.replica.replica import Replica
 from broker.requests.client_sessions import ClientSession
 from broker.requests.connection import Connection
-from broker.requests.long_bodies import finished
 from broker.settings.tables import NameServerSettings
 from log.batch import BatchItem, encode_batch
 from log.options import StoreOptions

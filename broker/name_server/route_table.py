@@ -28,6 +28,7 @@ from broker.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable
 from broker.remoting.codes import Permission
 from broker.remoting.name_server_headers import RegisterBrokerHeader
 from broker.remoting.route import MASTER_ID, BrokerData, ClusterInfo, QueueData, TopicRouteData
+from broker.remoting.steps import finished
 
 ConnectionId = Hashable
 
@@ -91,13 +92,7 @@ class RouteTable:
         """Enter a broker, in the order of RocketMQ; returns the master's addresses for one that is
         not it.
         """
-        steps = self.register_in_steps(header, topics, connection_id, expiry_ns, now_ns)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                master: Master | None = end.value
-                return master
+        return finished(self.register_in_steps(header, topics, connection_id, expiry_ns, now_ns))
 
     def register_in_steps(
         self,

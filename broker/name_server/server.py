@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 import structlog
@@ -51,6 +51,7 @@ from broker.remoting.name_server_headers import (
 )
 from broker.remoting.register_body import RegisterBrokerBody, body_crc
 from broker.remoting.route import BrokerMemberGroup, TopicRouteData
+from broker.remoting.steps import finished
 from broker.settings.properties_file import PropertiesSyntaxError, parse_body
 from broker.settings.tables import NameServerSettings
 
@@ -87,17 +88,6 @@ class _Request:
 
 
 _Steps = Generator[None, None, RemotingCommand]
-_Outcome = TypeVar("_Outcome")
-
-
-def _last(steps: Generator[None, None, _Outcome]) -> _Outcome:
-    """Does all steps at once."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            outcome: _Outcome = end.value
-            return outcome
 
 
 class NameServer:
@@ -180,7 +170,7 @@ class NameServer:
 
         What is too long for a frame (parts of it are others' words) becomes a response that says so.
         """
-        return _last(self.answer_in_steps(connection_id, command, now_ns, sight))
+        return finished(self.answer_in_steps(connection_id, command, now_ns, sight))
 
     def answer_in_steps(
         self, connection_id: ConnectionId, command: RemotingCommand, now_ns: int, sight: Sight = SEES_ALL
@@ -205,7 +195,7 @@ class NameServer:
 
         Never raises for what a peer sent: that gets code 1 with the reason, an unknown request code 3.
         """
-        return _last(self._handle(_Request(command, connection_id, now_ns, sight)))
+        return finished(self._handle(_Request(command, connection_id, now_ns, sight)))
 
     def _handle(self, request: _Request) -> Generator[None, None, RemotingCommand | None]:
         command = request.command

@@ -42,6 +42,7 @@ from typing import Any, Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from broker.reading.sql92_table import KEYWORD, PASSED, RULES, STATES, WORD
+from broker.remoting.steps import finished
 from log.properties import get_property, properties_by_name
 
 EXPRESSION_LENGTH_MAX: Final = 8192
@@ -517,13 +518,7 @@ def _reading(expression: str, outcomes: list[Predicate | SqlError]) -> Iterator[
 
 
 def _compiled(expression: str) -> Predicate:
-    steps = _compiling(expression)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            predicate: Predicate = end.value
-            return predicate
+    return finished(_compiling(expression))
 
 
 def _compiling(expression: str) -> Generator[None, None, Predicate]:

@@ -16,6 +16,7 @@ from broker.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable
 from broker.remoting.codes import Version
 from broker.remoting.errors import BodyError
 from broker.remoting.json_body import decode_request, encode_body
+from broker.remoting.steps import finished
 
 DECOMPRESSED_SIZE_MAX = 16 * 1024 * 1024
 """The largest body a compressed registration may unfold to: as much as a frame holds uncompressed."""
@@ -70,13 +71,7 @@ class RegisterBrokerBody(msgspec.Struct, rename="camel", kw_only=True):
 
         Senders older than V3_0_11 send the topic table alone.
         """
-        steps = cls.decode_in_steps(body, compressed=compressed, version=version)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                read: RegisterBrokerBody = end.value
-                return read
+        return finished(cls.decode_in_steps(body, compressed=compressed, version=version))
 
     @classmethod
     def decode_in_steps(

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from broker.remoting.pieces import Pieces
+from broker.remoting.steps import finished
 from broker.replica.digests import Digests
 from broker.replica.disk_space import DiskSpace
 from broker.replica.internal_records import COMMAND, read_internal
 from broker.replica.state_writing import StateWriting
 from broker.replica.upkeep import Upkeep
-from broker.requests.long_bodies import finished
 from broker.state.commands import Command, decode_command, deleted_topics
 from broker.state.metadata import Metadata
 from broker.state.release import Release

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from broker.remoting.json_body import encode_body
 from broker.remoting.pieces import Pieces
+from broker.remoting.steps import finished
 
 MEMBERS_AT_ONCE: Final = 1_000
 """Members of a list that one step writes: some 1 ms, and 8 where each has the longest settings."""
@@ -64,16 +65,6 @@ def while_wanted(body: Body, is_wanted: Callable[[], bool]) -> Generator[None, N
         yield
         if not is_wanted():
             return None
-
-
-def finished(body: Body) -> Pieces:
-    """Does all steps at once."""
-    while True:
-        try:
-            next(body)
-        except StopIteration as end:
-            pieces: Pieces = end.value
-            return pieces
 
 
 def whole(body: Body) -> bytes:

@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from broker.remoting.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
+from broker.remoting.steps import finished
 from broker.requests.long_bodies import whole
 from broker.requests.processing import Pace
 from broker.state.commands import (
@@ -49,7 +50,7 @@ from broker.state.open_transactions import Transactions
 from broker.state.order_locks import LockFields, LockTable
 from broker.state.parked_offsets import ParkedOffsets
 from broker.state.release import FIRST_FORMAT
-from broker.state.snapshot_reading import MessagePackReader, Read, read_cbor_map, read_whole
+from broker.state.snapshot_reading import MessagePackReader, Read, read_cbor_map
 from broker.state.stored_offsets import OffsetFields, StoredOffsets
 from broker.state.timer_progress import TimerProgress
 from broker.state.topic_rules import queues_of
@@ -298,7 +299,7 @@ class Metadata:
     @classmethod
     def restore(cls, data: bytes) -> "Metadata":
         """The state that `snapshot` wrote. Raises as `read`."""
-        return read_whole(cls.read(data, ROWS_AT_ONCE))
+        return finished(cls.read(data, ROWS_AT_ONCE))
 
     @classmethod
     def read(cls, data: bytes | memoryview, rows_at_once: int) -> Read["Metadata"]:

@@ -17,10 +17,11 @@ from typing import Any, Final, NamedTuple
 import cbor2
 import msgspec
 
+from broker.remoting.steps import finished
 from broker.requests.long_bodies import whole
 from broker.requests.processing import Pace
 from broker.state.metadata import Metadata
-from broker.state.snapshot_reading import MessagePackReader, Read, read_cbor_map, read_whole
+from broker.state.snapshot_reading import MessagePackReader, Read, read_cbor_map
 from broker.state.writing import ROWS_AT_ONCE, MessagePackWriter, Rows, Written, cbor_map, slices
 from log.consume_queue import ConsumeQueue
 from log.consume_queues import ConsumeQueues
@@ -94,7 +95,7 @@ def state_read(snapshot: bytes | memoryview, rows_at_once: int = ROWS_AT_ONCE) -
 
 def decode_state(snapshot: bytes | memoryview) -> StateSnapshot:
     """The state that `encode_state` wrote. Raises as `Metadata.read`."""
-    return read_whole(state_read(snapshot))
+    return finished(state_read(snapshot))
 
 
 def with_addresses(snapshot: bytes | memoryview, addresses: dict[str, str]) -> bytes:

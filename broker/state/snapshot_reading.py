@@ -51,16 +51,6 @@ _LENGTHS, _MEMBERS = _lengths()
 as its members."""
 
 
-def read_whole(reading: Read[_Result]) -> _Result:
-    """Does all steps at once."""
-    while True:
-        try:
-            next(reading)
-        except StopIteration as end:
-            result: _Result = end.value
-            return result
-
-
 def read_cbor_map(data: bytes | memoryview) -> dict[str, Any]:
     """Returns the members of a map of CBOR. A text of bytes, which may be long, is a view of `data`.
 

@@ -11,6 +11,7 @@ from broker.name_server import RouteTable, route_table
 from broker.name_server.route_table import TOPICS_AT_ONCE
 from broker.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable
 from broker.remoting.name_server_headers import RegisterBrokerHeader
+from broker.remoting.steps import finished
 
 FAR_NS = 1 << 62
 addresses = st.sampled_from(["h0", "h1", "h2"])
@@ -119,13 +120,7 @@ class RouteTableMachine(RuleBasedStateMachine):
             assert self.table.topics() == [topic for topic in self.table.topics() if self._names_of(topic)]
 
     def _routes_with(self, topic: str) -> int:
-        steps = self.table.counts_with("h3", "y", {topic: TopicConfig(topic_name=topic)})
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                routes: int = end.value[1]
-                return routes
+        return finished(self.table.counts_with("h3", "y", {topic: TopicConfig(topic_name=topic)}))[1]
 
     def _names_of(self, topic: str) -> list[str]:
         route = self.table.route(topic)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.remoting.codes import RequestCode
+from broker.remoting.steps import finished
 from broker.replica import digests
 from broker.replica.digests import STEPS
 from broker.state.commands import CommitOffsets, DeleteTopic, PutTopic
@@ -15,13 +16,7 @@ from tests.broker.harness import Group
 
 def digest_of(metadata: Metadata) -> int:
     """Sums up a state in one go, as it is now: queues are left out, which a start goes through once more."""
-    steps = digests._summed(metadata, ROWS_AT_ONCE)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            digest: int = end.value
-            return digest
+    return finished(digests._summed(metadata, ROWS_AT_ONCE))
 
 
 def newest(group: Group, node_id: str) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.remoting.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
+from broker.remoting.steps import finished
 from broker.requests.long_bodies import whole
 from broker.state.commands import (
     BeginPortion,
@@ -39,7 +40,6 @@ from broker.state.commands import (
 )
 from broker.state.metadata import DelayProgress, Metadata, _Tables
 from broker.state.order_locks import LockTable, OrderLock
-from broker.state.snapshot_reading import read_whole
 from broker.state.stored_offsets import StoredOffsets
 from broker.state.topic_rules import topic_config
 from broker.state.writing import Written
@@ -167,7 +167,7 @@ def test_what_is_written_in_steps_is_what_msgspec_writes(count: int) -> None:
     reading = Metadata.read(data, 1)
     for _ in range(3 * count):
         next(reading)  # not whole yet
-    assert read_whole(reading) == metadata, "however many steps it takes"
+    assert finished(reading) == metadata, "however many steps it takes"
 
 
 def test_bytes_that_are_no_tables_are_refused() -> None:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.remoting.steps import finished
 from broker.requests.processing import Pace
 from broker.state.metadata import Metadata
 from broker.state.open_transactions import Transactions
-from broker.state.snapshot_reading import read_whole
 from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC
 from broker.state.transaction_records import (
     OPERATION_BYTES_MAX,
@@ -128,7 +128,7 @@ def test_immunity(given_text: bytes | None, milliseconds: int | None) -> None:
 
 def test_snapshots_of_earlier_versions_are_restored() -> None:
     def read(fields: list[Any] | None) -> Transactions:
-        return read_whole(Transactions.read(fields, 1, Pace(1)))
+        return finished(Transactions.read(fields, 1, Pace(1)))
 
     assert read(None) == Transactions()
     state = Transactions(7, {2: 0, 5: 3}, {1: None, 0: None})
