@@ -34,6 +34,17 @@ PRODUCER_GROUP = b"PGROUP"
 RETRY_TOPIC = b"RETRY_TOPIC"
 ORIGIN_MESSAGE_ID = b"ORIGIN_MESSAGE_ID"
 """On a message that was sent back: the topic that it was sent to first, and its id there."""
+DLQ_ORIGIN_TOPIC = b"DLQ_ORIGIN_TOPIC"
+DLQ_ORIGIN_MESSAGE_ID = b"DLQ_ORIGIN_MESSAGE_ID"
+"""The same on a dead letter, whose retries may have lost the others."""
+
+CLUSTER = b"CLUSTER"
+MESSAGE_REGION = b"MSG_REGION"
+TRACE_ON = b"TRACE_ON"
+WAIT = b"WAIT"
+"""The producer waits until the message is stored."""
+REPLY_TO_CLIENT = b"REPLY_TO_CLIENT"
+"""The id of the client that waits for a reply."""
 
 _END = 2
 """The byte \\x02 that ends each property."""

@@ -23,7 +23,7 @@ from broker.state.topic_rules import (
     HALF_TOPIC,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
-    SYSTEM_TOPICS,
+    is_system_topic,
 )
 from broker.statistics.events import Event
 from broker.statistics.families import Told, counter, gauge, histogram, many, one
@@ -470,7 +470,7 @@ class NodeMetrics:
 
 
 def _is_system(topic: str) -> str:
-    return "true" if topic in SYSTEM_TOPICS else "false"
+    return "true" if is_system_topic(topic) else "false"
 
 
 def _kind(topic: str) -> tuple[str, str]:

@@ -17,10 +17,11 @@ import msgspec
 import zstandard
 
 from broker.client.errors import DamagedMessage
+from broker.remoting import property_names
 from broker.state.topic_rules import RETRY_PREFIX
 from log.errors import RecordError
 from log.message_id import offset_message_id
-from log.properties import get_property, parse_properties
+from log.properties import KEYS, TAGS, UNIQ_KEY, get_property, parse_properties
 from log.record import SMALLEST_RECORD_BYTES, SYS_FLAG_COMPRESSED, Host, RecordHead, peek, unpack_host
 
 COMPRESSION_TYPE_MASK = 0x700
@@ -139,7 +140,7 @@ class MessageView(msgspec.Struct, eq=False, gc=False):
         """The topic that the message was first sent to."""
         topic = self.queue.topic
         if topic.startswith(RETRY_PREFIX):
-            return self.properties.get("RETRY_TOPIC", topic)
+            return self.properties.get(property_names.RETRY_TOPIC, topic)
         return topic
 
     @property
@@ -174,17 +175,17 @@ class MessageView(msgspec.Struct, eq=False, gc=False):
     @property
     def tags(self) -> str | None:
         """The tag, None if there is none."""
-        return self._property(b"TAGS")
+        return self._property(TAGS)
 
     @property
     def keys(self) -> list[str]:
         """The keys by which the message can be found."""
-        return (self._property(b"KEYS") or "").split()
+        return (self._property(KEYS) or "").split()
 
     @property
     def message_id(self) -> str:
         """The unique key that the sender gave; `offset_message_id` for a message without one."""
-        return self._property(b"UNIQ_KEY") or self.offset_message_id
+        return self._property(UNIQ_KEY) or self.offset_message_id
 
     @property
     def offset_message_id(self) -> str:

@@ -24,7 +24,7 @@ from log.errors import RecordError
 from log.java_hash import java_hash_utf8
 from log.layout import HEADER_BYTES
 from log.own_topics import INTERNAL_TOPIC
-from log.properties import TAGS, TIMER_OUT_MS, get_property
+from log.properties import TAGS, TIMER_CANCELS, TIMER_OUT_MS, get_property
 from log.record import (
     SYS_FLAG_INNER_BATCH,
     SYS_FLAG_PREPARED,
@@ -36,7 +36,6 @@ from log.record import (
 
 _TAGS_REMEMBERED: Final = 4096
 _ROLLED: Final = b"TIMER_ROLL_TIMES"
-_DELETES: Final = b"TIMER_DEL_UNIQKEY"
 
 _AGAIN: Final = 1
 _CANCELS: Final = 2
@@ -253,7 +252,7 @@ class Survey:
             due = get_property(properties, TIMER_OUT_MS)
             due_ms = int(due) if due is not None and due.isdigit() and len(due) <= 18 else 0
             again = get_property(properties, _ROLLED) not in (None, b"0")
-            cancels = get_property(properties, _DELETES) is not None
+            cancels = get_property(properties, TIMER_CANCELS) is not None
             self._timed.extend((found.queue_offset, due_ms, again * _AGAIN + cancels * _CANCELS))
 
     # ------------------------------------------------------------------ afterwards

@@ -17,7 +17,7 @@ import structlog
 
 from broker.access.frame_signature import sign_frame
 from broker.access.name_server_control import BROKERS
-from broker.remoting.codes import RequestCode
+from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode, request
 from broker.remoting.errors import RemotingError
 from broker.remoting.frame import BrokenStreamError, FrameDecoder
@@ -25,13 +25,13 @@ from broker.remoting.name_server_headers import BrokerIdentityHeader, RegisterBr
 from broker.remoting.route import MASTER_ID, ClusterInfo
 from broker.requests.connection import Outgoing
 from broker.requests.deadline import Time
-from broker.requests.greeting import GreetingError, read_greeting
+from broker.requests.greeting import PROBE_CODE, PROBE_FIELDS, GreetingError, read_greeting
 from broker.requests.line import Line, LineState, Patience, Surroundings
 
 log = structlog.get_logger("trivet.registrar")
 
 _PROBE: Final = 0
-"""The opaque of a question that every name server answers; those of all other requests are higher."""
+"""The opaque of the probe behind a greeting; those of all other requests are higher."""
 _MS: Final = 1_000_000
 
 PATIENCE: Final = Patience(
@@ -130,9 +130,7 @@ class Registrar:
         if self._greets:
             self.line.awaits()
             self._send(request(RequestCode.TRIVET_GREETING))
-            # RocketMQ's name servers leave a greeting without a response, but answer this. Trivet's answer in order.
-            probe = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"}, opaque=_PROBE)
-            self.line.connection.send(encode(probe))
+            self.line.connection.send(encode(request(PROBE_CODE, PROBE_FIELDS, opaque=_PROBE)))
         else:
             self._register()
 
@@ -227,7 +225,7 @@ class Registrar:
         header = self._says
         assert header is not None, "it was asked for this node's own name"
         master: str | None = None
-        if command.code == 0:
+        if command.code == ResponseCode.SUCCESS:
             try:
                 broker = ClusterInfo.decode(command.body).broker_table.get(header.broker_name)
             except RemotingError as error:
@@ -240,11 +238,11 @@ class Registrar:
             self._register()
 
     def _answered(self, command: RemotingCommand) -> None:
-        self.is_registered = command.code == 0
+        self.is_registered = command.code == ResponseCode.SUCCESS
         said = self._says
         self.is_master = self.is_registered and said is not None and said.broker_id == MASTER_ID
         self._heir_until_ns = None
-        if command.code != 0:
+        if not self.is_registered:
             log.warning(
                 "registration refused", address=self.line.address, code=command.code, remark=command.remark
             )

@@ -31,7 +31,12 @@ from broker.remoting.bodies import (
 )
 from broker.remoting.codes import RequestCode
 from broker.remoting.json_body import decode_body
-from broker.state.topic_rules import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_group
+from broker.state.topic_rules import (
+    CONSUMER_GROUP_PREFIXES,
+    DEAD_LETTER_PREFIX,
+    RETRY_PREFIX,
+    is_system_group,
+)
 
 Kind = Literal["clustering", "broadcasting"]
 
@@ -375,7 +380,7 @@ def _kind(connections: Iterable[ConsumerConnection]) -> Kind | None:
 
 
 def _is_its_own(topic: str) -> bool:
-    return topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+    return topic.startswith(CONSUMER_GROUP_PREFIXES)
 
 
 def _members(

@@ -24,6 +24,7 @@ from broker.operations.errors import NotThere
 from broker.operations.own_groups import REDRIVER_PREFIX
 from broker.operations.queue_browsing import queue_calls, read_queue
 from broker.operations.topics import delete_topic, topic_queues
+from broker.remoting import property_names
 from broker.state.topic_rules import DEAD_LETTER_PREFIX, GROUP_LENGTH_MAX, RETRY_PREFIX
 
 RATE_PER_S = 100.0
@@ -33,11 +34,15 @@ MARK_EVERY_S = 1.0
 
 _LEFT_OUT = frozenset(
     {
-        *("TAGS", "KEYS", "UNIQ_KEY", "DELAY", "WAIT", "MSG_REGION", "TRACE_ON", "CLUSTER"),
-        *("REAL_TOPIC", "REAL_QID", "MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME"),
-        *("RECONSUME_TIME", "MAX_RECONSUME_TIMES", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID"),
-        *("DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "TRAN_MSG", "PGROUP", "INSTANCE_ID"),
-        *("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TIMER_OUT_MS", "__STARTDELIVERTIME"),
+        *(property_names.TAGS, property_names.KEYS, property_names.UNIQ_KEY, property_names.WAIT),
+        *(property_names.MESSAGE_REGION, property_names.TRACE_ON, property_names.CLUSTER, "INSTANCE_ID"),
+        *(property_names.REAL_TOPIC, property_names.REAL_QUEUE_ID, "MIN_OFFSET", "MAX_OFFSET"),
+        *("CONSUME_START_TIME", "RECONSUME_TIME", "MAX_RECONSUME_TIMES"),
+        *(property_names.RETRY_TOPIC, property_names.ORIGIN_MESSAGE_ID),
+        *(property_names.DLQ_ORIGIN_TOPIC, property_names.DLQ_ORIGIN_MESSAGE_ID),
+        *(property_names.HALF_MESSAGE, property_names.PRODUCER_GROUP),
+        *(property_names.DELAY, property_names.TIMER_DELAY_SEC, property_names.TIMER_DELAY_MS),
+        *(property_names.TIMER_DELIVER_MS, property_names.TIMER_OUT_MS, "__STARTDELIVERTIME"),
     }
 )
 """Properties that brokers and clients made on a dead letter's way; what the application wrote stays."""
@@ -216,12 +221,13 @@ async def _dead_letters(groups: Groups, group: str) -> DeadLetters:
 def _again(view: MessageView, group: str) -> Message:
     """Return the message that a dead letter is sent again as: to its group alone, its first topic in a property."""
     properties = {name: value for name, value in view.properties.items() if name not in _LEFT_OUT}
-    origin = view.properties.get("DLQ_ORIGIN_TOPIC") or view.properties.get("RETRY_TOPIC")
+    kept = view.properties
+    origin = kept.get(property_names.DLQ_ORIGIN_TOPIC) or kept.get(property_names.RETRY_TOPIC)
     if origin:
-        properties["RETRY_TOPIC"] = origin
-    properties["ORIGIN_MESSAGE_ID"] = (
-        view.properties.get("DLQ_ORIGIN_MESSAGE_ID")
-        or view.properties.get("ORIGIN_MESSAGE_ID")
+        properties[property_names.RETRY_TOPIC] = origin
+    properties[property_names.ORIGIN_MESSAGE_ID] = (
+        kept.get(property_names.DLQ_ORIGIN_MESSAGE_ID)
+        or kept.get(property_names.ORIGIN_MESSAGE_ID)
         or view.message_id
     )
     return Message(

@@ -27,6 +27,7 @@ from broker.operations.queue_browsing import (
     with_key,
 )
 from broker.operations.topics import consumers_of
+from broker.remoting import property_names
 from broker.remoting.admin_bodies import ConsumeStats
 from broker.remoting.bodies import MessageModel, SubscriptionData
 from broker.remoting.bodies import MessageQueue as RemotingQueue
@@ -153,14 +154,12 @@ async def way_of(groups: Groups, topic: str, message_id: str) -> MessageWay:
         return await copies_of(groups, place, unique) if place in there else []
 
     found = await each(groups.admin, places, copies)
-    steps = [_own_step(message) for message in own]
-    waits = [view for views in found for view in views if _belongs_to(view, topic)]
-    steps += [_step(stored_message(view)) for view in waits]
-    if not steps:
+    elsewhere = [view for views in found for view in views if _belongs_to(view, topic)]
+    steps = [_step(stored_message(view)) for view in elsewhere]
+    if not own and not steps:
         raise NotThere(f"topic {topic!r}: no message with the id {message_id!r} is kept, nor a copy of it")
     was_delayed = any(step.what == "waits" for step in steps)
-    if was_delayed:
-        steps = [_delivered(step) if step.what == "stored" else step for step in steps]
+    steps = [_own_step(message, "delivered" if was_delayed else "stored") for message in own] + steps
     message = own[-1] if own else None
     consumed = [] if message is None else await _consumptions(groups, consumers, message)
     return MessageWay(
@@ -248,30 +247,18 @@ def _by_time(message: StoredMessage) -> tuple[int, str, int, int]:
 
 def _belongs_to(view: MessageView, topic: str) -> bool:
     """Tell whether a copy that waits, or is retried, is of a message to this topic."""
-    properties = view.properties
-    homes = {properties.get("REAL_TOPIC"), properties.get("RETRY_TOPIC"), properties.get("DLQ_ORIGIN_TOPIC")}
-    return topic in homes
+    homes = (property_names.REAL_TOPIC, property_names.RETRY_TOPIC, property_names.DLQ_ORIGIN_TOPIC)
+    return topic in map(view.properties.get, homes)
 
 
-def _own_step(message: StoredMessage) -> Step:
+def _own_step(message: StoredMessage, what: What) -> Step:
     return Step(
-        what="stored",
+        what=what,
         at_ms=message.stored_ms,
         topic=message.topic,
         broker=message.broker,
         queue=message.queue,
         offset=message.offset,
-    )
-
-
-def _delivered(step: Step) -> Step:
-    return Step(
-        what="delivered",
-        at_ms=step.at_ms,
-        topic=step.topic,
-        broker=step.broker,
-        queue=step.queue,
-        offset=step.offset,
     )
 
 
@@ -289,7 +276,7 @@ def _step(message: StoredMessage) -> Step:
         what = "given up"
     else:
         what, until_ms = "waits", due_ms_of(message)
-        home = message.properties.get("REAL_TOPIC", "")
+        home = message.properties.get(property_names.REAL_TOPIC, "")
         group = home.removeprefix(RETRY_PREFIX) if home.startswith(RETRY_PREFIX) else None
     return Step(
         what=what,
@@ -306,7 +293,7 @@ def _step(message: StoredMessage) -> Step:
 
 def due_ms_of(message: StoredMessage) -> int | None:
     """Return when a message for a time of its own is due, in ms since 1970; None where its level says it."""
-    due = message.properties.get("TIMER_OUT_MS", "")
+    due = message.properties.get(property_names.TIMER_OUT_MS, "")
     return int(due) if due.isdigit() else None
 
 

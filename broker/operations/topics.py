@@ -22,7 +22,7 @@ from broker.remoting.bodies import TopicConfig, TopicConfigTable
 from broker.remoting.codes import Permission, RequestCode, ResponseCode
 from broker.remoting.json_body import decode_body
 from broker.remoting.route import MASTER_ID
-from broker.state.topic_rules import DEAD_LETTER_PREFIX, DEFAULT_TOPIC, RETRY_PREFIX
+from broker.state.topic_rules import CONSUMER_GROUP_PREFIXES, DEFAULT_TOPIC
 
 
 class _Figure(msgspec.Struct):
@@ -245,7 +245,7 @@ async def delete_topic(groups: Groups, topic: str, *, while_in_use: bool = False
     admin = groups.admin
     if topic not in await admin.topics():
         raise NotThere(f"there is no topic {topic!r}")
-    if not while_in_use and not topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
+    if not while_in_use and not topic.startswith(CONSUMER_GROUP_PREFIXES):
 
         async def check(name: str) -> list[str]:
             return [group for group in consumers if await _has_members(groups, name, group, topic)]

@@ -17,6 +17,7 @@ from broker.client.transport.patient_calls import PatientCalls
 from broker.operations.asking import Groups, read_body
 from broker.operations.messages import due_ms_of
 from broker.operations.queue_browsing import StoredMessage, read_queue, stored_message
+from broker.remoting import property_names
 from broker.remoting.bodies import KeyValueTable
 from broker.remoting.codes import RequestCode
 from broker.remoting.json_body import decode_body
@@ -133,7 +134,7 @@ def _of_level(view: MessageView, level: int, delays_ms: Sequence[int]) -> Waitin
     known = level <= len(delays_ms)
     return WaitingMessage(
         kind="level",
-        home=view.properties.get("REAL_TOPIC", ""),
+        home=view.properties.get(property_names.REAL_TOPIC, ""),
         due_ms=view.store_timestamp_ms + delays_ms[level - 1] if known else None,
         level=level,
         producer_group=None,
@@ -158,7 +159,7 @@ async def _timed(admin: AdminClient, name: str, limit: int) -> list[WaitingMessa
                 found.append(
                     WaitingMessage(
                         kind="time",
-                        home=message.properties.get("REAL_TOPIC", ""),
+                        home=message.properties.get(property_names.REAL_TOPIC, ""),
                         due_ms=due_ms,
                         level=None,
                         producer_group=None,
@@ -194,10 +195,10 @@ async def _half(admin: AdminClient, name: str, limit: int) -> tuple[int, list[Wa
             found += [
                 WaitingMessage(
                     kind="half",
-                    home=view.properties.get("REAL_TOPIC", ""),
+                    home=view.properties.get(property_names.REAL_TOPIC, ""),
                     due_ms=None,
                     level=None,
-                    producer_group=view.properties.get("PGROUP"),
+                    producer_group=view.properties.get(property_names.PRODUCER_GROUP),
                     message=stored_message(view),
                 )
                 for view in views

@@ -15,7 +15,15 @@ Beyond that everything is told that can be done without (`_OPTIONAL`): it is lef
 
 from typing import Final
 
-from log.properties import without_properties
+from log.properties import (
+    CLUSTER,
+    DLQ_ORIGIN_MESSAGE_ID,
+    DLQ_ORIGIN_TOPIC,
+    MESSAGE_REGION,
+    ORIGIN_MESSAGE_ID,
+    TRACE_ON,
+    without_properties,
+)
 from log.record import MAX_PROPERTIES_BYTES
 
 SENT_BYTES_MAX: Final = 31 * 1024
@@ -25,12 +33,12 @@ RETRY_BYTES: Final = 268 + 9 + 287
 """The bytes that a retry adds at most and cannot do without, with names of 255 bytes."""
 
 _OPTIONAL: Final = (
-    b"CLUSTER",
-    b"TRACE_ON",
-    b"MSG_REGION",
-    b"DLQ_ORIGIN_MESSAGE_ID",
-    b"DLQ_ORIGIN_TOPIC",
-    b"ORIGIN_MESSAGE_ID",
+    CLUSTER,
+    TRACE_ON,
+    MESSAGE_REGION,
+    DLQ_ORIGIN_MESSAGE_ID,
+    DLQ_ORIGIN_TOPIC,
+    ORIGIN_MESSAGE_ID,
 )
 """Properties by which brokers only inform; the first is missed least."""
 

@@ -14,7 +14,7 @@ from typing import Final
 from broker.state.topic_rules import INTERNAL_TOPIC
 from log.entry_log import EntryLog
 from log.layout import HEADER_BYTES
-from log.properties import get_property
+from log.properties import TAGS, get_property
 from log.record import RECORD_BYTES_WITHOUT_VARIABLE_PARTS, encode_record, peek
 
 INTERNAL_TOPIC_BYTES: Final = INTERNAL_TOPIC.encode()
@@ -64,5 +64,5 @@ def read_internal(record: memoryview) -> tuple[bytes, memoryview] | None:
     head = peek(record)
     if record[head.topic_begin : head.topic_end] != INTERNAL_TOPIC_BYTES:
         return None
-    tag = get_property(bytes(record[head.properties_begin : head.properties_end]), b"TAGS")
+    tag = get_property(bytes(record[head.properties_begin : head.properties_end]), TAGS)
     return tag or b"", record[head.body_begin : head.body_end]

@@ -11,7 +11,7 @@ behind it need only name the same account.
 from collections.abc import Callable
 from typing import Final
 
-from broker.remoting.codes import ResponseCode
+from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.requests.connection import NONCE_BYTES, Connection, Greeting
 from broker.requests.errors import RequestError
@@ -22,6 +22,17 @@ SIGN: Final = "sign"
 """Field of the response: which requests are to be signed, `EACH` or `FIRST`."""
 EACH: Final = "each"
 FIRST: Final = "first"
+
+
+PROBE_CODE: Final = RequestCode.GET_ROUTEINFO_BY_TOPIC
+PROBE_FIELDS: Final = {"topic": "TBW102"}
+"""A question behind the greeting that every server answers, with a route or with a refusal. RocketMQ's name servers
+leave a greeting without any response; Trivet's servers answer in order. So whichever response comes first tells which
+of them this is.
+"""
+
+PATIENCE_S: Final = 0.5
+"""Clients that wait for a server's greeting ask `PROBE_CODE` only when it has not come for so long."""
 
 
 class GreetingError(Exception):

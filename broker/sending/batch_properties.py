@@ -24,11 +24,10 @@ from broker.sending.properties import (
 from broker.settings.live import LiveSettings
 from broker.transactions.incoming_halves import check_no_half
 from log.columns import RUN_FROM, pieces
-from log.properties import UNIQ_KEY, without_properties
+from log.properties import UNIQ_KEY, WAIT, without_properties
 from log.property_columns import property_columns
 from log.record import MAX_PROPERTIES_BYTES
 
-_WAIT: Final = b"WAIT"
 _POP_RECEIPT: Final = b"POP_CK"
 _NOT_ASCII: Final = 0x80
 
@@ -72,12 +71,12 @@ class BatchProperties:
         if len(first) + len(self._shared) >= SHORT_CHARACTERS or (keys >= _NOT_ASCII).any():
             return None
         own = read_properties(str(first, "utf-8", "surrogateescape"))
-        if not own.is_plain or columns.differ_in(_WAIT) or columns.differ_in(_POP_RECEIPT):
+        if not own.is_plain or columns.differ_in(WAIT) or columns.differ_in(_POP_RECEIPT):
             return None
         # Those for the broker alone are not stored, as `read_properties` says.
         stays = np.ones(len(first), np.bool_)
         for name, value in values.items():
-            if name == _POP_RECEIPT or (name == _WAIT and first[value] == b"true"):
+            if name == _POP_RECEIPT or (name == WAIT and first[value] == b"true"):
                 stays[value.start - len(name) - 1 : value.stop + 1] = False
         (stored,), unique_key = self._make_each(properties[:1])
         kept = rows[:, stays]

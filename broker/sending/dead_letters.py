@@ -8,9 +8,16 @@ from typing import Final
 
 from broker.remoting.bodies import SubscriptionGroupConfig
 from broker.remoting.codes import Version
-from log.properties import ORIGIN_MESSAGE_ID, RETRY_TOPIC, get_property, with_property
+from log.properties import (
+    DLQ_ORIGIN_MESSAGE_ID,
+    DLQ_ORIGIN_TOPIC,
+    ORIGIN_MESSAGE_ID,
+    RETRY_TOPIC,
+    get_property,
+    with_property,
+)
 
-_ORIGINS: Final = ((b"DLQ_ORIGIN_TOPIC", RETRY_TOPIC), (b"DLQ_ORIGIN_MESSAGE_ID", ORIGIN_MESSAGE_ID))
+_ORIGINS: Final = ((DLQ_ORIGIN_TOPIC, RETRY_TOPIC), (DLQ_ORIGIN_MESSAGE_ID, ORIGIN_MESSAGE_ID))
 
 
 def becomes_dead_letter(

@@ -13,7 +13,7 @@ import msgspec
 from broker.remoting.codes import ResponseCode
 from broker.remoting.property_room import SENT_BYTES_MAX
 from broker.requests.errors import RequestError
-from broker.state.topic_rules import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from broker.state.topic_rules import CONSUMER_GROUP_PREFIXES
 from log.properties import (
     DELAY,
     HALF_MESSAGE,
@@ -33,7 +33,7 @@ SHORT_CHARACTERS: Final = 2 * KEYS_MAX
 """Shorter properties need no `check_properties`: a key takes two characters, a character four bytes at most."""
 assert 4 * SHORT_CHARACTERS <= SENT_BYTES_MAX
 
-_SENT_ON: Final = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
+_SENT_ON: Final = CONSUMER_GROUP_PREFIXES
 """To these topics consumers send messages that they could not send back, with what brokers and they have added."""
 
 _MARKS: Final = ("DEL", "TRAN_MSG")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from broker.client.message import MessageView
+from broker.remoting import property_names
 from broker.spark_source.common_options import OptionError
 
 if TYPE_CHECKING:
@@ -48,11 +49,13 @@ _FROM_FIELDS: Final[dict[str, _Filler]] = {
 }
 # Where all properties are decoded anyway, a look into their dict is cheaper than a search in the bytes.
 _FROM_PROPERTIES: Final[dict[str, _Filler]] = {
-    "tags": lambda messages: [message.properties.get("TAGS") for message in messages],
-    "keys": lambda messages: [message.properties.get("KEYS", "").split() for message in messages],
+    "tags": lambda messages: [message.properties.get(property_names.TAGS) for message in messages],
+    "keys": lambda messages: [
+        message.properties.get(property_names.KEYS, "").split() for message in messages
+    ],
     "properties": lambda messages: [list(message.properties.items()) for message in messages],
     "message_id": lambda messages: [
-        message.properties.get("UNIQ_KEY") or message.offset_message_id for message in messages
+        message.properties.get(property_names.UNIQ_KEY) or message.offset_message_id for message in messages
     ],
 }
 

@@ -33,7 +33,7 @@ from broker.remoting.codes import ResponseCode
 from broker.remoting.route import MASTER_ID
 from broker.spark_source.offsets import Loss, Offsets, QueueRange, queue_name
 from broker.spark_source.options import Point, SourceOptions
-from broker.state.topic_rules import SYSTEM_TOPICS
+from broker.state.topic_rules import CONSUMER_GROUP_PREFIXES, is_system_topic
 
 SLICE_BYTES: Final = 8 << 20
 SLICE_MESSAGES: Final = 16_384
@@ -41,7 +41,6 @@ PULL_MESSAGES: Final = 1024
 SAMPLE_MESSAGES: Final = 32
 _PAUSE_FIRST_S: Final = 0.02
 _PAUSE_MAX_S: Final = 0.5
-_SYSTEM_PREFIXES: Final = ("%", "TRIVET_SYS_", "RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_")
 
 Result = TypeVar("Result")
 
@@ -109,11 +108,13 @@ class TopicReader:
         ) as admin:
             names = await self._patiently(admin.topics)
             info = await self._patiently(admin.cluster_info)
-        hidden = SYSTEM_TOPICS | info.broker_table.keys() | info.cluster_table.keys()
+        own = info.broker_table.keys() | info.cluster_table.keys()
         return [
             name
             for name in names
-            if re.fullmatch(pattern, name) and name not in hidden and not name.startswith(_SYSTEM_PREFIXES)
+            if re.fullmatch(pattern, name)
+            and not name.startswith(CONSUMER_GROUP_PREFIXES)
+            and not is_system_topic(name, own)
         ]
 
     async def ends(self, queues: Sequence[MessageQueue]) -> Ends:

@@ -1,7 +1,7 @@
 """Topics and consumer groups of every broker, and the rules for names (`TopicConfigManager`, `TopicValidator`)."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Final
 
 from broker.remoting.bodies import SubscriptionGroupConfig, TopicConfig
@@ -13,6 +13,8 @@ DEFAULT_TOPIC: Final = "TBW102"
 
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
+CONSUMER_GROUP_PREFIXES: Final = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
+"""Topics that belong to a consumer group, whose name follows."""
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
@@ -47,9 +49,13 @@ a command.
 """
 
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+BENCHMARK_TOPIC: Final = "BenchmarkTest"
 
-SYSTEM_TOPICS: Final = FORBIDDEN_TO_SEND | {DEFAULT_TOPIC, "BenchmarkTest", TRACE_TOPIC}
+SYSTEM_TOPICS: Final = FORBIDDEN_TO_SEND | {DEFAULT_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
 """Topics that cannot be created or deleted by administration, with the cluster's and the broker's own."""
+
+_SYSTEM_PREFIXES: Final = ("TRIVET_SYS_", "RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_")
+"""With these begin names of Trivet's own and of RocketMQ's, whichever its release."""
 
 _SYSTEM_GROUPS: Final = (
     "TOOLS_CONSUMER",
@@ -83,11 +89,7 @@ class InvalidNameError(ValueError):
 
 def check_topic_name(topic: str) -> None:
     """Raises `InvalidNameError` unless clients may use the name: 1 to 127 of `%|a-zA-Z0-9_-` (255 for retry topics)."""
-    longest = (
-        INTERNAL_TOPIC_LENGTH_MAX
-        if topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
-        else TOPIC_LENGTH_MAX
-    )
+    longest = INTERNAL_TOPIC_LENGTH_MAX if topic.startswith(CONSUMER_GROUP_PREFIXES) else TOPIC_LENGTH_MAX
     _check("topic", topic, longest)
 
 
@@ -150,7 +152,7 @@ def system_topics(
     if trace:
         yield topic_config(TRACE_TOPIC, 1)
     yield topic_config(SELF_TEST_TOPIC, 1)
-    yield topic_config("BenchmarkTest", 1024)
+    yield topic_config(BENCHMARK_TOPIC, 1024)
     yield topic_config(cluster, 16, _ALL)
     yield topic_config(broker, 1, _ALL)
     yield topic_config(OFFSET_MOVED_TOPIC, 1)
@@ -159,6 +161,19 @@ def system_topics(
     yield topic_config(HALF_TOPIC, 1)
     yield topic_config(HALF_OPERATIONS_TOPIC, 1)
     yield topic_config(cluster + REPLY_SUFFIX, 1)
+
+
+def is_system_topic(topic: str, names: Container[str] = ()) -> bool:
+    """Tells whether a topic is the brokers' own (`TopicValidator.isSystemTopic`).
+
+    `names` are those of clusters and broker groups: each has a topic of its name, and a cluster one for replies. Retry
+    topics and dead letters are consumer groups', and no system topics.
+    """
+    return (
+        topic in SYSTEM_TOPICS
+        or topic.startswith(_SYSTEM_PREFIXES)
+        or topic.removesuffix(REPLY_SUFFIX) in names
+    )
 
 
 def is_system_group(group: str) -> bool:

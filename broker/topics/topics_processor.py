@@ -36,7 +36,13 @@ from broker.requests.processing import Place, Route
 from broker.requests.responses import reply, reply_unknown
 from broker.settings.live import LiveSettings
 from broker.state.commands import DeleteGroup, DeleteTopic, PutGroup, PutTopic, Several
-from broker.state.topic_rules import SYSTEM_TOPICS, InvalidNameError, check_group_name, check_topic_name
+from broker.state.topic_rules import (
+    REPLY_SUFFIX,
+    SYSTEM_TOPICS,
+    InvalidNameError,
+    check_group_name,
+    check_topic_name,
+)
 from broker.topics.creation import Creations, missing_of_the_broker
 from log.errors import DiskFullError
 
@@ -87,7 +93,7 @@ class TopicsProcessor:
         self._reserved = SYSTEM_TOPICS | {
             names.cluster,
             names.group,
-            f"{names.cluster}_REPLY_TOPIC",
+            names.cluster + REPLY_SUFFIX,
         }
         listeners.role_changes.append(self._role_changed)
 

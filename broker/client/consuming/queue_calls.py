@@ -31,7 +31,7 @@ from broker.remoting.headers import (
     PullMessageResponseHeader,
 )
 from broker.remoting.route import MASTER_ID
-from broker.state.topic_rules import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from broker.state.topic_rules import CONSUMER_GROUP_PREFIXES
 from broker.trace import TraceWriter
 from log.errors import RecordError
 
@@ -318,7 +318,7 @@ class QueueCalls:
         return response
 
 
-_FILLED_BY_BROKERS = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
+_FILLED_BY_BROKERS = CONSUMER_GROUP_PREFIXES
 _PULL_FLAGS = str(int(PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION))
 
 

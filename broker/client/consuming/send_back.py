@@ -11,6 +11,7 @@ from __future__ import annotations
 from broker.client.consuming.queue_calls import QueueCalls
 from broker.client.errors import BrokerError
 from broker.client.message import MessageView, SendStatus
+from broker.remoting import property_names
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.headers import SendMessageHeaderV2
 from broker.state.topic_rules import DEFAULT_TOPIC, RETRY_PREFIX
@@ -62,9 +63,9 @@ async def _send_again(
 ) -> None:
     record = decode_record(message.record_bytes())
     properties = dict(message.properties)
-    properties.setdefault("RETRY_TOPIC", message.topic)
-    properties.setdefault("ORIGIN_MESSAGE_ID", message.offset_message_id)
-    properties["DELAY"] = str(delay_level or FIRST_RETRY_LEVEL + record.reconsume_times)
+    properties.setdefault(property_names.RETRY_TOPIC, message.topic)
+    properties.setdefault(property_names.ORIGIN_MESSAGE_ID, message.offset_message_id)
+    properties[property_names.DELAY] = str(delay_level or FIRST_RETRY_LEVEL + record.reconsume_times)
     topic = RETRY_PREFIX + group
     header = SendMessageHeaderV2(
         producer_group=group,

@@ -177,7 +177,8 @@ async def send_many(
         window = Window(sender.core.runtime, tasks, in_flight, in_flight, over)
         ended = window.ended
 
-        def put(message: Message) -> None:
+        async def put(message: Message) -> bool:
+            """Returns, when there is room for another message, whether one is wanted: none has failed."""
             results.append(None)
             try:
                 outgoing = preparer.message(message)
@@ -186,21 +187,18 @@ async def send_many(
             else:
                 place = len(results) - 1
                 window.put(OneSend(sender, outgoing, message, choice, timeout_s, ended, place))
+            if window.is_full:
+                await window.wait_room()
+            return not failures
 
         try:
             if isinstance(messages, AsyncIterable):
                 async for message in messages:
-                    put(message)
-                    if window.is_full:
-                        await window.wait_room()
-                    if failures:
+                    if not await put(message):
                         break
             else:
                 for message in messages:
-                    put(message)
-                    if window.is_full:
-                        await window.wait_room()
-                    if failures:
+                    if not await put(message):
                         break
             await window.wait_idle()
         finally:

@@ -16,6 +16,7 @@ from broker.client.errors import MessageRejected, UsageError
 from broker.client.message import Message
 from broker.client.transport.identity import UniqueKeys
 from broker.client.transport.runtime import Buffer, Runtime
+from broker.remoting import property_names
 from broker.remoting.codes import RequestCode
 from broker.remoting.property_room import SENT_BYTES_MAX
 from broker.state.topic_rules import RETRY_PREFIX
@@ -30,8 +31,11 @@ _DESCRIBED_BYTES_MAX = PROPERTIES_BYTES_MAX - len("UNIQ_KEY\x01\x02") - 32
 """What is left of that beside the unique key, which has 32 characters."""
 _BODY_TYPES = (bytes, bytearray, memoryview)
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
-_OWN_PROPERTIES = ("TAGS", "KEYS", "DELAY", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "UNIQ_KEY")
-_TIMER_SECONDS = "TIMER_DELAY_SEC"
+_OWN_PROPERTIES = (
+    *(property_names.TAGS, property_names.KEYS, property_names.UNIQ_KEY),
+    *(property_names.DELAY, property_names.TIMER_DELAY_MS, property_names.TIMER_DELIVER_MS),
+)
+_TIMER_SECONDS = property_names.TIMER_DELAY_SEC
 """This property has no field in `Message`, but may be given among the properties."""
 SINGLE_CODE = int(RequestCode.SEND_MESSAGE_V2)
 BATCH_CODE = int(RequestCode.SEND_BATCH_MESSAGE)
@@ -231,9 +235,9 @@ def _delay(message: Message) -> str:
     given = [
         f"{name}\x01{value}\x02"
         for name, value, is_given in (
-            ("DELAY", message.delay_level, bool(message.delay_level)),
-            ("TIMER_DELAY_MS", message.delay_ms, message.delay_ms is not None),
-            ("TIMER_DELIVER_MS", message.deliver_at_ms, message.deliver_at_ms is not None),
+            (property_names.DELAY, message.delay_level, bool(message.delay_level)),
+            (property_names.TIMER_DELAY_MS, message.delay_ms, message.delay_ms is not None),
+            (property_names.TIMER_DELIVER_MS, message.deliver_at_ms, message.deliver_at_ms is not None),
         )
         if is_given
     ]

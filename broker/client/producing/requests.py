@@ -21,7 +21,15 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import RemotingError
 from broker.remoting.headers import PushReplyMessageHeader, SendMessageHeaderV2
-from broker.state.topic_rules import DEFAULT_TOPIC
+from broker.remoting.property_names import (
+    CLUSTER,
+    CORRELATION_ID,
+    MESSAGE_TYPE,
+    REPLY_TO_CLIENT,
+    TIME_TO_LIVE,
+    UNIQ_KEY,
+)
+from broker.state.topic_rules import DEFAULT_TOPIC, REPLY_SUFFIX
 from log.errors import RecordError
 from log.properties import encode_properties
 from log.record import encode_record, pack_host
@@ -29,10 +37,6 @@ from log.record import encode_record, pack_host
 REPLY_TIMEOUT_S = 3.0
 """Time limit in seconds of a request with its reply, and of passing on a reply."""
 
-_CORRELATION_ID = "CORRELATION_ID"
-_REPLY_TO = "REPLY_TO_CLIENT"
-_TTL = "TTL"
-_CLUSTER = "CLUSTER"
 _HOST = pack_host("0.0.0.0", 0)
 
 
@@ -59,15 +63,15 @@ class Requests:
 
         Raises UsageError for a message that has one of these properties already.
         """
-        for name in (_CORRELATION_ID, _REPLY_TO, _TTL):
+        for name in (CORRELATION_ID, REPLY_TO_CLIENT, TIME_TO_LIVE):
             if name in message.properties:
                 raise UsageError(f"property {name!r} of a request is the client's own")
         correlation_id = f"{self._core.runtime.random.getrandbits(128):032x}"
         properties = {
             **message.properties,
-            _CORRELATION_ID: correlation_id,
-            _REPLY_TO: self._core.client_id,
-            _TTL: str(int(timeout_s * 1000)),
+            CORRELATION_ID: correlation_id,
+            REPLY_TO_CLIENT: self._core.client_id,
+            TIME_TO_LIVE: str(int(timeout_s * 1000)),
         }
         return correlation_id, msgspec.structs.replace(message, properties=properties)
 
@@ -94,7 +98,7 @@ class Requests:
         except (RemotingError, RecordError) as error:
             connection.respond(command, ResponseCode.SYSTEM_ERROR, f"unreadable reply: {error}")
             return
-        waiting = self._waiting.get(reply.properties.get(_CORRELATION_ID, ""))
+        waiting = self._waiting.get(reply.properties.get(CORRELATION_ID, ""))
         if waiting is not None and waiting.reply is None:
             waiting.reply = reply
             waiting.arrived.set()
@@ -147,21 +151,21 @@ class Replies:
         """
         self._core.check_open()
         asked = request.properties
-        missing = [name for name in (_CORRELATION_ID, _REPLY_TO, _CLUSTER) if name not in asked]
+        missing = [name for name in (CORRELATION_ID, REPLY_TO_CLIENT, CLUSTER) if name not in asked]
         if missing:
             raise UsageError(f"message {request.message_id} is no request: it has no {', '.join(missing)}")
         runtime = self._core.runtime
         # The broker reads from these whom the reply is for; the requester finds its request by the correlation id.
         own = {
-            "UNIQ_KEY": f"{runtime.random.getrandbits(128):032X}",
-            "MSG_TYPE": "reply",
-            _CORRELATION_ID: asked[_CORRELATION_ID],
-            _REPLY_TO: asked[_REPLY_TO],
-            _TTL: asked.get(_TTL, ""),
+            UNIQ_KEY: f"{runtime.random.getrandbits(128):032X}",
+            MESSAGE_TYPE: "reply",
+            CORRELATION_ID: asked[CORRELATION_ID],
+            REPLY_TO_CLIENT: asked[REPLY_TO_CLIENT],
+            TIME_TO_LIVE: asked.get(TIME_TO_LIVE, ""),
         }
         header = SendMessageHeaderV2(
             producer_group=self._group,
-            topic=f"{asked[_CLUSTER]}_REPLY_TOPIC",
+            topic=asked[CLUSTER] + REPLY_SUFFIX,
             default_topic=DEFAULT_TOPIC,
             default_topic_queue_nums=1,
             queue_id=0,

@@ -30,12 +30,10 @@ from broker.remoting.codes import FLAG_RESPONSE, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode_head, request, response
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import BrokenStreamError, FrameDecoder
-from broker.requests.greeting import GreetingError
+from broker.requests.greeting import PATIENCE_S, PROBE_CODE, PROBE_FIELDS, GreetingError
 
 CALL_TIMEOUT_S = 3.0
 """Time limit of a call that names none, in seconds."""
-_GREETING_PATIENCE_S = 0.5
-"""A greeting that is not answered for so long may be none that the server knows."""
 _NEVER_NS = 1 << 62
 _OPAQUE_MASK = 0x7FFFFFFF
 
@@ -81,12 +79,11 @@ class Connection:
         """
         greeting = self.start_call(RequestCode.TRIVET_GREETING)
         try:
-            with self._runtime.move_on_after(_GREETING_PATIENCE_S):
+            with self._runtime.move_on_after(PATIENCE_S):
                 await greeting.arrived()
             if greeting.response is None and greeting.error is None:
-                # RocketMQ's name servers leave what they do not know without an answer. Trivet's servers answer in
-                # order: once this question is answered, and the greeting is not, there will be none.
-                await self.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
+                # Once this is answered, and the greeting is not, there will be none.
+                await self.call(PROBE_CODE, PROBE_FIELDS)
         finally:
             greeting.abandon()
         if greeting.error is not None:

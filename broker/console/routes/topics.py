@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Container
 from typing import Annotated, Final
 
 import msgspec
@@ -24,7 +24,7 @@ from broker.operations.topics import (
     what_it_changes,
 )
 from broker.remoting.codes import ResponseCode
-from broker.state.topic_rules import DEAD_LETTER_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS
+from broker.state.topic_rules import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic
 
 COUNTED_MAX: Final = 300
 """Topics whose queues are asked for in one list. The others are named."""
@@ -77,11 +77,7 @@ async def list_topics(seat: Seat, parameters: Nothing) -> InPart[list[TopicLine]
     """Return all topics that the account may see, the users' own first. Raises ClientError."""
     info = await seat.admin.cluster_info()
     groups = Groups(seat.admin, info)
-    # Every cluster and every broker has topics of its own name.
-    own = {
-        *info.broker_table,
-        *(name for cluster in info.cluster_table for name in (cluster, f"{cluster}_REPLY_TOPIC")),
-    }
+    own = info.broker_table.keys() | info.cluster_table.keys()
     kinds = {name: _kind(name, own) for name in await seat.admin.topics()}
     names = sorted(kinds, key=lambda name: (kinds[name] != "topic", kinds[name], name))
 
@@ -163,12 +159,12 @@ async def delete(seat: Seat, parameters: DeletedTopic) -> InPart[list[str]]:
     )
 
 
-def _kind(name: str, own: Set[str]) -> str:
+def _kind(name: str, own: Container[str]) -> str:
     if name.startswith(RETRY_PREFIX):
         return "retry"
     if name.startswith(DEAD_LETTER_PREFIX):
         return "dead letters"
-    return "system" if name in SYSTEM_TOPICS or name in own else "topic"
+    return "system" if is_system_topic(name, own) else "topic"
 
 
 ROUTES = (

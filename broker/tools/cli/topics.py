@@ -14,18 +14,6 @@ from broker.tools.cli.topic_moves import move
 app = App(name="topic", help="Create, list, describe, alter, move and delete topics.", backend="trio")
 app.command(move)
 
-_SYSTEM_PREFIXES = (
-    "%",
-    "TRIVET_SYS_",
-    "RMQ_SYS_",
-    "rmq_sys_",
-    "SCHEDULE_TOPIC_",
-    "TRANS_CHECK_MAX_TIME_TOPIC",
-)
-_SYSTEM_TOPICS = frozenset(
-    {"TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT", "DefaultCluster"}
-)
-
 
 @app.command
 async def create(
@@ -99,14 +87,19 @@ async def list_topics(
     Groups that have no leader are named, and the exit code is 1: topics that only they have may not be in the list.
     """
     from broker.operations.asking import leaderless
+    from broker.state.topic_rules import CONSUMER_GROUP_PREFIXES, is_system_topic
     from broker.tools.cli.output import print_json, tell_missing
 
     async with servers.admin() as admin:
         info = await admin.cluster_info()
         topics = await admin.topics()
     missing = leaderless(info)
-    hidden = _SYSTEM_TOPICS | info.broker_table.keys() | info.cluster_table.keys()
-    shown = [name for name in topics if everything or not (name in hidden or _is_system(name))]
+    names = info.broker_table.keys() | info.cluster_table.keys()
+    shown = [
+        name
+        for name in topics
+        if everything or not (name.startswith(CONSUMER_GROUP_PREFIXES) or is_system_topic(name, names))
+    ]
     if json:
         print_json({"topics": shown}, missing)
     else:
@@ -285,7 +278,3 @@ async def delete(
     else:
         print(f"topic {topic} is deleted" + (f" in {', '.join(deleted)}" if groups.missing else ""))
     return tell_missing(groups.missing)
-
-
-def _is_system(topic: str) -> bool:
-    return topic.startswith(_SYSTEM_PREFIXES) or topic.endswith("_REPLY_TOPIC")

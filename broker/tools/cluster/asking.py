@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from broker.client.transport.credentials import Credentials, Signer
 
 ASK_TIMEOUT_S = 3.0
-_GREETING_PATIENCE_S = 0.5
-"""As `broker.client.transport.connection` has it."""
 _RECEIVE_BYTES = 64 * 1024
 make_decoder(ClusterInfo)  # answers are read by threads
 
@@ -119,21 +117,16 @@ class _Line:
     def introduce(self, credentials: Credentials) -> None:
         """Ask for a greeting, and sign from now on. Raises as `call`."""
         from broker.client.transport.credentials import Signer
-        from broker.requests.greeting import GreetingError
+        from broker.requests.greeting import PATIENCE_S, PROBE_CODE, PROBE_FIELDS, GreetingError
 
         greeting = self._send(RequestCode.TRIVET_GREETING, None)
-        reply = self._receive(greeting, min(self._deadline_s, time.monotonic() + _GREETING_PATIENCE_S))
+        reply = self._receive(greeting, min(self._deadline_s, time.monotonic() + PATIENCE_S))
         if reply is None:
-            # RocketMQ's name servers leave what they do not know without an answer. Trivet's servers answer in
-            # order: whichever answer comes first now says which of them this is.
-            reply = self._receive(greeting, self._deadline_s, self._send_route_question())
+            reply = self._receive(greeting, self._deadline_s, self._send(PROBE_CODE, PROBE_FIELDS))
         try:
             self._signer = Signer(credentials, reply)
         except GreetingError as error:
             raise ConnectFailed(self._address, str(error)) from error
-
-    def _send_route_question(self) -> int:
-        return self._send(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
 
     def call(self, code: int, fields: Mapping[str, str] | None) -> RemotingCommand:
         """Send a request and return its response, whatever its code. Raises CallTimeout, ConnectionLost."""
