@@ -41,7 +41,7 @@ from benchmarks.checker_histories import (
     write_trace,
     write_words,
 )
-from benchmarks.measured_process import Bounds, Run, end_in_order, measure
+from benchmarks.measured_process import Bounds, MeasuredRun, end_in_order, measure
 from benchmarks.porcupine_module import build
 from benchmarks.standalone_cluster import MASTER
 
@@ -86,7 +86,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One run; ``verdict`` is "memory" or "time" where it was ended at that bound. The rest as in :class:`Run`."""
+    """One run; ``verdict`` is "memory" or "time" where it was ended at that bound. Else as :class:`MeasuredRun`."""
 
     checker: str
     history: History
@@ -226,7 +226,7 @@ def run_porcupine(program: Path, path: Path, history: History) -> Measurement:
     return _measurement("porcupine", history, run, verdict)
 
 
-def _measurement(checker: str, history: History, run: Run, verdict: str) -> Measurement:
+def _measurement(checker: str, history: History, run: MeasuredRun, verdict: str) -> Measurement:
     if run.ended != "by itself":
         verdict = run.ended
     elif verdict != history.verdict:

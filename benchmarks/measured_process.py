@@ -39,7 +39,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class MeasuredRun:
     """The cost of one command.
 
     ``peak_bytes``: the greatest sum of resident sets seen, ten samples a second; a page shared by several processes
@@ -63,7 +63,7 @@ def end_in_order() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
-def measure(command: list[str], bounds: Bounds, environment: dict[str, str] | None = None) -> Run:
+def measure(command: list[str], bounds: Bounds, environment: dict[str, str] | None = None) -> MeasuredRun:
     """Run ``command`` to its end or to a bound."""
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         machine = _machine_cpu_seconds()
@@ -97,7 +97,7 @@ def measure(command: list[str], bounds: Bounds, environment: dict[str, str] | No
         others = max(0.0, _machine_cpu_seconds() - machine - mine)
         output.seek(0)
         errors.seek(0)
-        return Run(
+        return MeasuredRun(
             ended,  # type: ignore[arg-type]
             process.returncode,
             output.read(),

@@ -32,7 +32,7 @@ from broker.remoting.addresses import split_address
 from broker.remoting.node_status import ProcessFacts
 from broker.replica.inner_limits import InnerLimits
 from broker.replica.members_file import MembersFile
-from broker.replica.recovering_file import RecoveringFile, Run
+from broker.replica.recovering_file import RecoveringFile, RunFacts
 from broker.replica.replica import Replica, ReplicaOptions
 from broker.requests.connection import Outgoing
 from broker.requests.deadline import Time
@@ -145,7 +145,7 @@ def build_node(
             newcomer=settings.node.id if settings.raft.join else None,
             lineage=settings.raft.lineage,
         ),
-        RecoveringFile(disk, Run(settings.storage.flush, boot, settings.storage.accept_data_loss)),
+        RecoveringFile(disk, RunFacts(settings.storage.flush, boot, settings.storage.accept_data_loss)),
         random=random,
         now_ns=now_ns,
         wall_ms=wall_ms,

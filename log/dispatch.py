@@ -19,7 +19,7 @@ import numpy as np
 
 from log.consume_queue import NO_RECORD_BYTES, UNIT, ConsumeQueue
 from log.consume_queues import ConsumeQueues, is_storable_topic
-from log.dispatch_columns import RUN_FROM, Run, hashes_of, kind_of, runs_of
+from log.dispatch_columns import RUN_FROM, PlainMessages, hashes_of, kind_of, runs_of
 from log.entry_log import EntryLog
 from log.errors import RecordError
 from log.index_files import IndexFiles
@@ -229,7 +229,7 @@ class Dispatcher:
                 last = to_index if count < 0 else min(to_index, index + _WALKED_BETWEEN - 1)
                 index, stopped = self._walk(index, last, wall_ms, internal, stop_at_internal)
         while index <= to_index and not stopped:
-            parts: list[tuple[int, Run | None]] = [(to_index, None)]
+            parts: list[tuple[int, PlainMessages | None]] = [(to_index, None)]
             if index in self._walked:
                 parts = [(min(to_index, self._walked[-1]), None)]
             elif to_index - index >= RUN_FROM - 1:
@@ -281,7 +281,7 @@ class Dispatcher:
             self._keys_left -= len(keys)
         return count
 
-    def _run(self, run: Run, wall_ms: int) -> int:
+    def _run(self, run: PlainMessages, wall_ms: int) -> int:
         """Dispatches the first messages of a run; returns how many, 0 if they are to be walked."""
         kind = kind_of(run)
         if kind is None or kind.messages < RUN_FROM:

@@ -49,7 +49,7 @@ _LARGEST_TAIL = 1024
 """Longer properties are walked: those of thousands of messages would be copied at once."""
 
 
-class Run(NamedTuple):
+class PlainMessages(NamedTuple):
     """Messages that may be one run, by what stands before their bodies; their topics and properties are not seen yet.
 
     The columns have one element for each message; `tails` are the places of topic and properties in `buffer`.
@@ -65,7 +65,7 @@ class Run(NamedTuple):
     tails: Places
     tail_bytes: int
 
-    def behind(self, count: int) -> "Run":
+    def behind(self, count: int) -> "PlainMessages":
         """Returns what is left behind the first `count` messages."""
         return self._replace(
             first_offset=self.first_offset + count,
@@ -86,7 +86,7 @@ class Kind(NamedTuple):
     """The values of UNIQ_KEY and KEYS, as far as they have them: ASCII, one key in each."""
 
 
-def runs_of(log: EntryLog, first: int, last: int) -> list[tuple[int, Run | None]]:
+def runs_of(log: EntryLog, first: int, last: int) -> list[tuple[int, PlainMessages | None]]:
     """Divides the entries from `first` to `last`, or to their file's end, into runs of plain messages and the rest.
 
     Each element is (the index of its last entry, the run); where it is no run but None, its entries must be walked one
@@ -124,11 +124,11 @@ def runs_of(log: EntryLog, first: int, last: int) -> list[tuple[int, Run | None]
     ends = np.append(np.flatnonzero(~goes_on) + 1, count)
     begins = np.append(0, ends[:-1])
     long = (ends - begins >= RUN_FROM) & plain[begins]
-    found: list[tuple[int, Run | None]] = []
+    found: list[tuple[int, PlainMessages | None]] = []
     walked_from = 0
     for begin, end in zip(begins[long].tolist(), ends[long].tolist(), strict=True):
         part = slice(begin, end)
-        run = Run(
+        run = PlainMessages(
             buffer,
             first + end - 1,
             int(queue_ids[begin]),
@@ -148,7 +148,7 @@ def runs_of(log: EntryLog, first: int, last: int) -> list[tuple[int, Run | None]
     return found
 
 
-def kind_of(run: Run) -> Kind | None:
+def kind_of(run: PlainMessages) -> Kind | None:
     """Returns what the first messages of a run have in common; None if the first is of no kind that is taken so."""
     tails = gather(run.buffer, run.tails, run.tail_bytes, _BYTES)
     first = tails[0].tobytes()

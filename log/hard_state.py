@@ -20,8 +20,8 @@ _ADVICE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class HardState:
-    """The term of a node and its vote: `vote` is the candidate voted for in `term`, empty for none.
+class StoredHardState:
+    """`raft.HardState` as it is kept: `vote` is the candidate voted for in `term`, empty for none.
 
     `founding` says that there is neither yet: the store was made from a backup, and `term` is that of its last entry.
     Such a node has promised nothing to anybody, as one with an empty disk. The first term that it enters ends that.
@@ -33,7 +33,7 @@ class HardState:
 
 
 class HardStateFile:
-    """The file that holds a node's HardState; read at start, written before every answer that relies on
+    """The file that holds a node's StoredHardState; read at start, written before every answer that relies on
     it."""
 
     __slots__ = ("_disk", "_path")
@@ -42,18 +42,18 @@ class HardStateFile:
         self._disk = disk
         self._path = path
 
-    def read(self) -> HardState | None:
+    def read(self) -> StoredHardState | None:
         """Returns term and vote, None if the file was never written. Raises DamagedStateError, DiskError."""
         try:
             values = read_values(self._disk, self._path, ("currTerm", "voteLeader"))
             if values is None:
                 return None
             founding = values.get(_FOUNDING) == "true"
-            return HardState(integer(values, "currTerm", self._path), values["voteLeader"], founding)
+            return StoredHardState(integer(values, "currTerm", self._path), values["voteLeader"], founding)
         except DamagedStateError as error:
             raise DamagedStateError(error.file, error.offset, f"{error.reason}; {_ADVICE}") from error
 
-    def write(self, state: HardState) -> None:
+    def write(self, state: StoredHardState) -> None:
         """Worker. Writes term and vote, durably. Raises DiskError, FlushError: stop the node."""
         values: dict[str, int | str] = {"currTerm": state.term, "voteLeader": state.vote}
         if state.founding:

@@ -31,7 +31,7 @@ from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import RequestError
 from broker.requests.long_bodies import while_wanted
-from broker.requests.processing import Place, Route
+from broker.requests.processing import HandledOn, Route
 from broker.requests.responses import reply
 from broker.settings.tables import NodeSettings
 from log.entry_reads import check_run
@@ -90,9 +90,9 @@ class BackupProcessor:
     def routes(self) -> Iterable[Route]:
         """Always this node."""
         return (
-            Route(RequestCode.TRIVET_BACKUP_BEGIN, self.begin, Place.ANY),
-            Route(RequestCode.TRIVET_BACKUP_LOG, self.read_log, Place.ANY),
-            Route(RequestCode.TRIVET_BACKUP_SNAPSHOT, self.read_snapshot, Place.ANY),
+            Route(RequestCode.TRIVET_BACKUP_BEGIN, self.begin, HandledOn.ANY),
+            Route(RequestCode.TRIVET_BACKUP_LOG, self.read_log, HandledOn.ANY),
+            Route(RequestCode.TRIVET_BACKUP_SNAPSHOT, self.read_snapshot, HandledOn.ANY),
         )
 
     @property

@@ -37,7 +37,7 @@ from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from broker.requests.errors import RequestError
 from broker.requests.long_bodies import Body, listed
-from broker.requests.processing import Pace, Place, Route
+from broker.requests.processing import HandledOn, Pace, Route
 from broker.requests.responses import reply
 from broker.state.topic_rules import queues_of
 from broker.statistics.stats import Stats
@@ -77,7 +77,7 @@ class ConnectionsProcessor:
             RequestCode.QUERY_TOPICS_BY_CONSUMER: self.topics_of_group,
             RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription,
         }
-        return [Route(code, handler, Place.LEADER_READ) for code, handler in handlers.items()]
+        return [Route(code, handler, HandledOn.LEADER_READ) for code, handler in handlers.items()]
 
     # ------------------------------------------------------------------ queues
 

@@ -25,7 +25,7 @@ from broker.replica.replica import Replica
 from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import RequestError
-from broker.requests.processing import Place, Route
+from broker.requests.processing import HandledOn, Route
 from broker.requests.responses import ReplyWhenCommitted, reply
 from broker.settings.live import LiveSettings
 from broker.settings.tables import NodeId
@@ -80,8 +80,8 @@ class GroupChangesProcessor:
     def routes(self) -> Iterable[Route]:
         """The leader's."""
         return (
-            Route(RequestCode.TRIVET_CHANGE_GROUP, self.change, Place.LEADER),
-            Route(RequestCode.TRIVET_TRANSFER_LEADERSHIP, self.transfer, Place.LEADER),
+            Route(RequestCode.TRIVET_CHANGE_GROUP, self.change, HandledOn.LEADER),
+            Route(RequestCode.TRIVET_TRANSFER_LEADERSHIP, self.transfer, HandledOn.LEADER),
         )
 
     # ------------------------------------------------------------------ members

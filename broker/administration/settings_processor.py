@@ -9,7 +9,7 @@ from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import encode_body
 from broker.requests.connection import Connection
 from broker.requests.errors import RequestError
-from broker.requests.processing import Place, Route
+from broker.requests.processing import HandledOn, Route
 from broker.requests.responses import reply
 from broker.settings.live import ChangeRefusedError, LiveSettings
 from broker.settings.properties_file import PropertiesSyntaxError, parse_body
@@ -25,8 +25,8 @@ class SettingsProcessor:
     def routes(self) -> Iterable[Route]:
         """Always this node: settings are a node's own."""
         return (
-            Route(RequestCode.UPDATE_BROKER_CONFIG, self.update, Place.ANY),
-            Route(RequestCode.GET_BROKER_CONFIG, self.get, Place.ANY),
+            Route(RequestCode.UPDATE_BROKER_CONFIG, self.update, HandledOn.ANY),
+            Route(RequestCode.GET_BROKER_CONFIG, self.get, HandledOn.ANY),
         )
 
     def update(self, connection: Connection, command: RemotingCommand) -> None:

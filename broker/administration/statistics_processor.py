@@ -31,7 +31,7 @@ from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from broker.requests.errors import RequestError
 from broker.requests.long_bodies import Body, listed
-from broker.requests.processing import Pace, Place, Route
+from broker.requests.processing import HandledOn, Pace, Route
 from broker.requests.responses import reply
 from broker.statistics.stats import Stats
 from broker.statistics.windows import DAY, HOUR, MINUTE, Total, Windows
@@ -85,8 +85,8 @@ class StatisticsProcessor:
             RequestCode.QUERY_CONSUME_QUEUE: self.consume_queue,
         }
         return [
-            Route(RequestCode.VIEW_BROKER_STATS_DATA, self.broker_stats, Place.ANY),
-            *(Route(code, handler, Place.LEADER_READ) for code, handler in handlers.items()),
+            Route(RequestCode.VIEW_BROKER_STATS_DATA, self.broker_stats, HandledOn.ANY),
+            *(Route(code, handler, HandledOn.LEADER_READ) for code, handler in handlers.items()),
         ]
 
     def consume_time_span(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:

@@ -16,7 +16,7 @@ from broker.remoting.node_status import KnownLeader, NodeStatus, PeerStatus, Pro
 from broker.replica.replica import Replica
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
-from broker.requests.processing import Place, Route
+from broker.requests.processing import HandledOn, Route
 from broker.requests.responses import reply
 from broker.settings.live import LiveSettings
 from broker.state.commands import Command, DeleteGroup, DeleteTopic, Several
@@ -104,8 +104,8 @@ class StatusProcessor:
     def routes(self) -> Iterable[Route]:
         """Always this node."""
         return (
-            Route(RequestCode.TRIVET_NODE_STATUS, self.node_status, Place.ANY),
-            Route(RequestCode.GET_BROKER_RUNTIME_INFO, self.runtime_info, Place.ANY),
+            Route(RequestCode.TRIVET_NODE_STATUS, self.node_status, HandledOn.ANY),
+            Route(RequestCode.GET_BROKER_RUNTIME_INFO, self.runtime_info, HandledOn.ANY),
         )
 
     def status(self) -> NodeStatus:

@@ -1,7 +1,7 @@
 """A store made of a backup, for one node of a group that begins anew with what is in it.
 
 The store is that of a node that has never been in a group, but for its log: it has no term of its own and no vote
-(`HardState.founding`), so that a majority of such nodes begins a group, and one of them among others follows
+(`StoredHardState.founding`), so that a majority of such nodes begins a group, and one of them among others follows
 (raft/recovery.py). Its members are those of the node's settings, whatever the log says, and its lineage is one that no
 node of the old group has. Term and vote are written last: a store that is not whole is refused at its start.
 """
@@ -18,7 +18,7 @@ from broker.state.commands import decode_command, deleted_topics
 from broker.state.release import Release
 from broker.state.snapshot import with_addresses
 from log.disk import Disk
-from log.hard_state import HardState, HardStateFile
+from log.hard_state import HardStateFile, StoredHardState
 from log.options import StoreOptions
 from log.snapshot import Snapshot
 from log.store import Store
@@ -92,7 +92,7 @@ def restore(
         store.abandon()
         raise
     store.close(manifest.last_index)
-    term = HardState(manifest.last_term, founding=True)
+    term = StoredHardState(manifest.last_term, founding=True)
     HardStateFile(disk, f"{options.dledger_directory}/currterm").write(term)
 
 

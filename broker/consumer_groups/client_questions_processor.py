@@ -26,7 +26,7 @@ from broker.remoting.errors import RemotingError
 from broker.remoting.json_body import decode_object_keyed, decode_request, encode_body, encode_object_keyed
 from broker.requests.connection import Connection
 from broker.requests.errors import RequestError
-from broker.requests.processing import Place, Route
+from broker.requests.processing import HandledOn, Route
 from broker.requests.responses import reply
 from log.errors import RecordError
 from log.message_id import parse_offset_message_id
@@ -64,9 +64,9 @@ class ClientQuestionsProcessor:
     def routes(self) -> Iterable[Route]:
         """The leader's, whose registry of clients is complete."""
         return (
-            Route(RequestCode.GET_CONSUMER_RUNNING_INFO, self.running_info, Place.LEADER),
-            Route(RequestCode.CONSUME_MESSAGE_DIRECTLY, self.consume_directly, Place.LEADER_READ),
-            Route(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, self.consumer_status, Place.LEADER),
+            Route(RequestCode.GET_CONSUMER_RUNNING_INFO, self.running_info, HandledOn.LEADER),
+            Route(RequestCode.CONSUME_MESSAGE_DIRECTLY, self.consume_directly, HandledOn.LEADER_READ),
+            Route(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, self.consumer_status, HandledOn.LEADER),
         )
 
     def running_info(self, connection: Connection, command: RemotingCommand) -> None:

@@ -40,7 +40,7 @@ from broker.requests.budget import Budget
 from broker.requests.connection import Connection, RelayedConnection
 from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import ReplicaError, RequestError, TooManyError
-from broker.requests.processing import Place, Route
+from broker.requests.processing import HandledOn, Route
 from broker.requests.responses import reply
 from broker.settings.live import LiveSettings
 from broker.state.commands import SingleCommand
@@ -113,10 +113,10 @@ class HeartbeatsProcessor:
     def routes(self) -> Iterable[Route]:
         """Heartbeats go to any node; only the leader's list of consumers is complete."""
         return (
-            Route(RequestCode.HEART_BEAT, self.heartbeat, Place.ANY),
-            Route(RequestCode.UNREGISTER_CLIENT, self.unregister, Place.ANY),
-            Route(RequestCode.CHECK_CLIENT_CONFIG, self.check_config, Place.ANY),
-            Route(RequestCode.GET_CONSUMER_LIST_BY_GROUP, self.consumer_list, Place.LEADER),
+            Route(RequestCode.HEART_BEAT, self.heartbeat, HandledOn.ANY),
+            Route(RequestCode.UNREGISTER_CLIENT, self.unregister, HandledOn.ANY),
+            Route(RequestCode.CHECK_CLIENT_CONFIG, self.check_config, HandledOn.ANY),
+            Route(RequestCode.GET_CONSUMER_LIST_BY_GROUP, self.consumer_list, HandledOn.LEADER),
         )
 
     # ------------------------------------------------------------------ requests

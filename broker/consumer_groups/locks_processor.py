@@ -27,7 +27,7 @@ from broker.remoting.json_body import decode_request, encode_body
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from broker.requests.errors import ReplicaError, RequestError
-from broker.requests.processing import Place, Route
+from broker.requests.processing import HandledOn, Route
 from broker.requests.responses import reply, reply_unknown
 from broker.settings.live import LiveSettings
 from broker.state.commands import LockQueues, UnlockQueues
@@ -73,8 +73,8 @@ class LocksProcessor:
     def routes(self) -> Iterable[Route]:
         """Locks are the leader's to grant."""
         return (
-            Route(RequestCode.LOCK_BATCH_MQ, self.lock, Place.LEADER),
-            Route(RequestCode.UNLOCK_BATCH_MQ, self.unlock, Place.LEADER),
+            Route(RequestCode.LOCK_BATCH_MQ, self.lock, HandledOn.LEADER),
+            Route(RequestCode.UNLOCK_BATCH_MQ, self.unlock, HandledOn.LEADER),
         )
 
     def lock(self, connection: Connection, command: RemotingCommand) -> None:

@@ -37,7 +37,7 @@ from broker.replica.proposals import NewMessage
 from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import OverloadedError, ReplicaError, RequestError
-from broker.requests.processing import Place, Route
+from broker.requests.processing import HandledOn, Route
 from broker.requests.responses import reply
 from broker.state.commands import DeliverDelayed, SettleDelayed
 from broker.state.metadata import DelayProgress
@@ -117,7 +117,7 @@ class DelayService:
 
     def routes(self) -> Iterable[Route]:
         """The progress is read from the leader, as the other tables of the group."""
-        return (Route(RequestCode.GET_ALL_DELAY_OFFSET, self.all_offsets, Place.LEADER_READ),)
+        return (Route(RequestCode.GET_ALL_DELAY_OFFSET, self.all_offsets, HandledOn.LEADER_READ),)
 
     def all_offsets(self, connection: Connection, command: RemotingCommand) -> None:
         """Answers with the progress of each level that is taken over, in the form of RocketMQ's delayOffset.json."""

@@ -48,7 +48,7 @@ from broker.requests.budget import Budget
 from broker.requests.connection import Connection, Outgoing, RelayedConnection
 from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import BatchUnderWayError, NotServingError, OverloadedError, RequestError
-from broker.requests.processing import Handler, Place, Processor
+from broker.requests.processing import HandledOn, Handler, Processor
 from broker.requests.responses import refuse, reply
 from broker.settings.live import LiveSettings
 from broker.settings.tables import Settings
@@ -146,7 +146,7 @@ class Node:
         settings.on_change(self._settings_changed)
         self.access: AccessControl | None = None
         """Decides what clients of this node may do; None lets them do everything."""
-        self._routes: dict[int, tuple[Handler, Place]] = {}
+        self._routes: dict[int, tuple[Handler, HandledOn]] = {}
         self.long_requests = LongRequests(
             replica.leadership, self.handle_in_steps, self.handle_admitted, self.is_connected
         )
@@ -177,7 +177,7 @@ class Node:
             for route in processor.routes():
                 assert route.code not in self._routes, f"two handlers for request {route.code}"
                 assert is_judged(route.code), f"nothing says who may make request {route.code}"
-                self._routes[route.code] = (route.handler, route.place)
+                self._routes[route.code] = (route.handler, route.handled_on)
         self.listeners.disconnects.append(self.calls.disconnected)
         self.listeners.role_changes.append(self._leader_may_be_asked)
         self._forwarding.look_at_membership()
@@ -240,7 +240,7 @@ class Node:
     def _goes_behind_held(self, connection: Connection, command: RemotingCommand) -> bool:
         """Keeps the order of a client's requests that wait for a leader; what any node does need not wait."""
         route = self._routes.get(command.code)
-        if route is None or route[1] is Place.ANY:
+        if route is None or route[1] is HandledOn.ANY:
             return False
         return self._forwarding.goes_behind(connection, command)
 
@@ -261,11 +261,11 @@ class Node:
         handler, place = route
         if self._forwarding.is_outside and command.code not in _ABOUT_THE_NODE:
             self._forwarding.refuse_outside(connection, command)
-        elif place is Place.ANY:
+        elif place is HandledOn.ANY:
             self.replica.committed.catch_up()
             self._handle(connection, command, handler)
         elif self.replica.leadership.serving:
-            if place is Place.LEADER_READ:
+            if place is HandledOn.LEADER_READ:
                 self.handle_after_barrier(connection, command, handler)
             else:
                 self._handle(connection, command, handler)

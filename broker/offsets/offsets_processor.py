@@ -29,7 +29,7 @@ from broker.remoting.pieces import Pieces
 from broker.requests.connection import Connection
 from broker.requests.errors import RequestError
 from broker.requests.long_bodies import Body
-from broker.requests.processing import Pace, Place, Route
+from broker.requests.processing import HandledOn, Pace, Route
 from broker.requests.responses import refuse, reply, reply_unknown
 from broker.state.stored_offsets import StoredOffsets
 from broker.state.topic_rules import InvalidNameError, check_group_name
@@ -70,14 +70,14 @@ class OffsetsProcessor:
     def routes(self) -> Iterable[Route]:
         """Reads take the barrier; a commit is itself an entry of the log."""
         return (
-            Route(RequestCode.QUERY_CONSUMER_OFFSET, self.query, Place.LEADER_READ),
-            Route(RequestCode.UPDATE_CONSUMER_OFFSET, self.update, Place.LEADER),
-            Route(RequestCode.GET_MAX_OFFSET, self.max_offset, Place.LEADER_READ),
-            Route(RequestCode.GET_MIN_OFFSET, self.min_offset, Place.LEADER_READ),
-            Route(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, self.search, Place.LEADER_READ),
-            Route(RequestCode.GET_EARLIEST_MSG_STORETIME, self.earliest_store_time, Place.LEADER_READ),
-            Route(RequestCode.GET_ALL_CONSUMER_OFFSET, self.all_offsets, Place.LEADER_READ),
-            Route(RequestCode.CLONE_GROUP_OFFSET, self.clone, Place.LEADER_READ),
+            Route(RequestCode.QUERY_CONSUMER_OFFSET, self.query, HandledOn.LEADER_READ),
+            Route(RequestCode.UPDATE_CONSUMER_OFFSET, self.update, HandledOn.LEADER),
+            Route(RequestCode.GET_MAX_OFFSET, self.max_offset, HandledOn.LEADER_READ),
+            Route(RequestCode.GET_MIN_OFFSET, self.min_offset, HandledOn.LEADER_READ),
+            Route(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, self.search, HandledOn.LEADER_READ),
+            Route(RequestCode.GET_EARLIEST_MSG_STORETIME, self.earliest_store_time, HandledOn.LEADER_READ),
+            Route(RequestCode.GET_ALL_CONSUMER_OFFSET, self.all_offsets, HandledOn.LEADER_READ),
+            Route(RequestCode.CLONE_GROUP_OFFSET, self.clone, HandledOn.LEADER_READ),
         )
 
     # ------------------------------------------------------------------ a group's offsets

@@ -22,7 +22,7 @@ from broker.remoting.command import RemotingCommand, encode_head, request
 from broker.remoting.json_body import ObjectKeyed, encode_body
 from broker.requests.connection import Connection
 from broker.requests.errors import RequestError
-from broker.requests.processing import Pace, Place, Route
+from broker.requests.processing import HandledOn, Pace, Route
 from broker.requests.responses import reply, reply_unknown
 
 _TOLD_AT_ONCE: Final = 4_000
@@ -53,7 +53,7 @@ class ResetsProcessor:
 
     def routes(self) -> Iterable[Route]:
         """The leader's: it knows where queues end, and all clients."""
-        return (Route(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, self.reset_offset, Place.LEADER_READ),)
+        return (Route(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, self.reset_offset, HandledOn.LEADER_READ),)
 
     def reset_offset(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
         """Has a group go to a time (negative: the end) in a topic; the response, once that is in the log, says where.

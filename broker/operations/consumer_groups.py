@@ -15,7 +15,7 @@ from broker.operations.asking import Groups, each, read_body
 from broker.operations.errors import InUse, NotThere
 from broker.operations.members import config_of, connection_of, consumed_topics, running_infos
 from broker.operations.own_groups import is_made_by_tools
-from broker.operations.progress import Place, Range, lags, ranges_of
+from broker.operations.progress import ConsumedQueue, Range, lags, ranges_of
 from broker.operations.topics import delete_topic
 from broker.remoting.admin_bodies import (
     BrokerConsumeStats,
@@ -205,7 +205,7 @@ async def _lags_in_all(
     topics = sorted({topic for group in counted for topic in read[group]})
     first = {group: next(iter(found), None) for group, found in connections.items()}
 
-    async def count(broker: str) -> dict[Place, int]:
+    async def count(broker: str) -> dict[ConsumedQueue, int]:
         kept = await each(groups.admin, topics, lambda topic: ranges_of(groups, broker, topic))
         ranges = {
             (topic, queue): at
@@ -213,7 +213,7 @@ async def _lags_in_all(
             for queue, at in queues.items()
         }
         consumer_offsets = {
-            Place(group, topic, queue): 0
+            ConsumedQueue(group, topic, queue): 0
             for group in counted
             for topic, queue in ranges
             if topic in read[group]
@@ -221,7 +221,7 @@ async def _lags_in_all(
         for group in counted:
             for one in progress[broker].groups.get(group, ()):
                 for queue, at in one.offsets.items():
-                    place = Place(group, queue.topic, queue.queue_id)
+                    place = ConsumedQueue(group, queue.topic, queue.queue_id)
                     if place in consumer_offsets:  # topics with more queues than are read tell of these, too
                         consumer_offsets[place] = at.consumer_offset
         return await lags(groups, broker, consumer_offsets, ranges, first)
@@ -347,7 +347,8 @@ async def _progress(
         for queue, at in stats.offsets.items()
     }
     consumer_offsets = {
-        Place(group, queue.topic, queue.queue_id): at.consumer_offset for queue, at in stats.offsets.items()
+        ConsumedQueue(group, queue.topic, queue.queue_id): at.consumer_offset
+        for queue, at in stats.offsets.items()
     }
     behind = await lags(groups, broker, consumer_offsets, ranges, {group: next(iter(connections), None)})
     queues = []

@@ -22,7 +22,7 @@ from broker.remoting.json_body import decode_body
 from broker.state.topic_rules import RETRY_PREFIX
 
 
-class Place(NamedTuple):
+class ConsumedQueue(NamedTuple):
     """A consumer group in a queue of a broker group."""
 
     group: str
@@ -61,10 +61,10 @@ async def ranges_of(groups: Groups, broker: str, topic: str) -> dict[int, Range]
 async def lags(
     groups: Groups,
     broker: str,
-    offsets: Mapping[Place, int],
+    offsets: Mapping[ConsumedQueue, int],
     ranges: Mapping[tuple[str, int], Range],
     connections: Mapping[str, ConsumerConnection | None],
-) -> dict[Place, int]:
+) -> dict[ConsumedQueue, int]:
     """Return how many messages of each queue a consumer group has yet to read at a broker group.
 
     ``offsets`` are 0 where there is none, as brokers tell them; ``ranges`` are by topic and queue; ``connections``,
@@ -92,7 +92,9 @@ def _begins_at_the_end(connection: ConsumerConnection | None) -> bool:
     return connection is not None and connection.consume_from_where not in elsewhere
 
 
-async def _without_offset(groups: Groups, broker: str, places: Collection[Place]) -> list[Place]:
+async def _without_offset(
+    groups: Groups, broker: str, places: Collection[ConsumedQueue]
+) -> list[ConsumedQueue]:
     """Return those of these places where the consumer group has no offset, rather than the offset 0."""
     if not places:
         return []

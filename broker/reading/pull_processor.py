@@ -35,7 +35,7 @@ from broker.requests.budget import Budget
 from broker.requests.connection import Connection, RelayedConnection
 from broker.requests.deadline import Time
 from broker.requests.errors import OverloadedError, RequestError
-from broker.requests.processing import Place, Route
+from broker.requests.processing import HandledOn, Route
 from broker.settings.live import LiveSettings
 from broker.statistics.stats import Stats
 from broker.topics.creation import Creations
@@ -92,8 +92,8 @@ class PullProcessor:
     def routes(self) -> Iterable[Route]:
         """Every node tries; see the head of this module."""
         return (
-            Route(RequestCode.PULL_MESSAGE, self.pull, Place.ANY),
-            Route(RequestCode.LITE_PULL_MESSAGE, self.pull, Place.ANY),
+            Route(RequestCode.PULL_MESSAGE, self.pull, HandledOn.ANY),
+            Route(RequestCode.LITE_PULL_MESSAGE, self.pull, HandledOn.ANY),
         )
 
     def pull(self, connection: Connection, command: RemotingCommand) -> Iterator[None] | None:

@@ -14,7 +14,7 @@ from broker.remoting.command import RemotingCommand, encode_response_head
 from broker.remoting.headers import QueryMessageHeader, ViewMessageHeader
 from broker.requests.connection import Connection
 from broker.requests.errors import RequestError
-from broker.requests.processing import Place, Route
+from broker.requests.processing import HandledOn, Route
 from broker.state.topic_rules import INTERNAL_TOPIC
 from log.entry_reads import index_at, record_at
 from log.errors import OutOfRangeError, RecordError
@@ -73,8 +73,8 @@ class QueriesProcessor:
     def routes(self) -> Iterable[Route]:
         """See the head of this module."""
         return (
-            Route(RequestCode.VIEW_MESSAGE_BY_ID, self.view, Place.ANY),
-            Route(RequestCode.QUERY_MESSAGE, self.query, Place.LEADER_READ),
+            Route(RequestCode.VIEW_MESSAGE_BY_ID, self.view, HandledOn.ANY),
+            Route(RequestCode.QUERY_MESSAGE, self.query, HandledOn.LEADER_READ),
         )
 
     def view(self, connection: Connection, command: RemotingCommand) -> None:

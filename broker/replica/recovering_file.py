@@ -47,7 +47,7 @@ _ADVICE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunFacts:
     """The facts of this run of the process: its flush mode, the machine's boot ("" if unknown), the operator's word.
 
     `accept_data_loss` says that what is damaged is given up, and the node takes part as if nothing had been lost.
@@ -61,7 +61,7 @@ class Run:
 class RecoveringFile:
     """The two files that keep what this node lacks, and what it may still lose in this run."""
 
-    def __init__(self, disk: Disk, run: Run) -> None:
+    def __init__(self, disk: Disk, run: RunFacts) -> None:
         self._disk = disk
         self._run = run
         self._acknowledged = -1

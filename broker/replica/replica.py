@@ -67,7 +67,7 @@ from log import cuts
 from log.cold_reads import ColdReads
 from log.errors import DiskFullError
 from log.flushes import FlushJob
-from log.hard_state import HardState as StoredHardState
+from log.hard_state import StoredHardState
 from log.store import RecoveryReport, Store
 from raft import effects as fx
 from raft.config import HardState, RaftConfig

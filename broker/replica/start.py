@@ -12,7 +12,7 @@ from broker.replica.members_file import MembersFile
 from broker.replica.recovering_file import RecoveringFile
 from broker.state.metadata import Metadata
 from broker.state.snapshot import decode_state, encode_state, restore_queue_ends
-from log.hard_state import HardState
+from log.hard_state import StoredHardState
 from log.snapshot import Snapshot
 from log.store import RecoveryReport, Store
 from raft.configuration import Configuration
@@ -24,7 +24,7 @@ log = structlog.get_logger("trivet.replica")
 class ReplicaStart(NamedTuple):
     """The state of a node that has just started."""
 
-    hard_state: HardState
+    hard_state: StoredHardState
     loss: Loss | None
     """The part of its promises that this node may lack; None if it has kept them all."""
     commit_index: int
@@ -72,7 +72,7 @@ def start_from_disk(
     # Raft may begin with any index that was committed: the greatest that is known, as far as the log still reaches.
     first_index, last_index = store.log.first_index, store.log.last_index
     return ReplicaStart(
-        hard_state or HardState(),
+        hard_state or StoredHardState(),
         loss,
         min(max(recovery.committed_index, store.dispatched_index, first_index - 1), last_index),
         membership.load(last_index),

@@ -47,7 +47,7 @@ OUTCOME_UNKNOWN: Final = "the leader was lost before it answered: the outcome is
 """The remark, with code 1, where a request may have taken effect, or may yet."""
 
 
-class Place(enum.Enum):
+class HandledOn(enum.Enum):
     """The nodes on which a request may be handled."""
 
     ANY = "any"
@@ -60,11 +60,11 @@ class Place(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A request code, who handles it and where."""
+    """A request code, who handles it and on which nodes."""
 
     code: int
     handler: Handler
-    place: Place
+    handled_on: HandledOn
 
 
 class Processor(Protocol):

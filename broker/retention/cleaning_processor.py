@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.requests.connection import Connection
-from broker.requests.processing import Place, Route
+from broker.requests.processing import HandledOn, Route
 from broker.requests.responses import reply
 from broker.retention.retention import Retention
 
@@ -23,9 +23,9 @@ class CleaningProcessor:
     def routes(self) -> Iterable[Route]:
         """Always this node: each deletes by itself."""
         return (
-            Route(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, self.nothing_left, Place.ANY),
-            Route(RequestCode.CLEAN_UNUSED_TOPIC, self.nothing_left, Place.ANY),
-            Route(RequestCode.DELETE_EXPIRED_COMMITLOG, self.look_now, Place.ANY),
+            Route(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, self.nothing_left, HandledOn.ANY),
+            Route(RequestCode.CLEAN_UNUSED_TOPIC, self.nothing_left, HandledOn.ANY),
+            Route(RequestCode.DELETE_EXPIRED_COMMITLOG, self.look_now, HandledOn.ANY),
         )
 
     def nothing_left(self, connection: Connection, command: RemotingCommand) -> None:

@@ -35,7 +35,7 @@ from broker.remoting.headers import PortionHeader
 from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import ReplicaError, RequestError
-from broker.requests.processing import Place, Route
+from broker.requests.processing import HandledOn, Route
 from broker.requests.responses import reply, reply_unknown
 from broker.settings.live import LiveSettings
 from broker.state.commands import FORMAT_OF_COMMANDS, BeginPortion, EndPortion, ForgetWriters
@@ -70,8 +70,8 @@ class PortionsProcessor:
     def routes(self) -> Iterable[Route]:
         """Both are commands, and the leader's. Done twice they do no harm: the second one hears the safe answer."""
         return (
-            Route(RequestCode.TRIVET_BEGIN_PORTION, self.begin, Place.LEADER),
-            Route(RequestCode.TRIVET_END_PORTION, self.end, Place.LEADER),
+            Route(RequestCode.TRIVET_BEGIN_PORTION, self.begin, HandledOn.LEADER),
+            Route(RequestCode.TRIVET_END_PORTION, self.end, HandledOn.LEADER),
         )
 
     def begin(self, connection: Connection, command: RemotingCommand) -> None:

@@ -26,7 +26,7 @@ from broker.remoting.property_room import SENT_BYTES_MAX
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from broker.requests.errors import ReplicaError, RequestError
-from broker.requests.processing import Place, Route
+from broker.requests.processing import HandledOn, Route
 from broker.requests.responses import reply, reply_unknown
 from broker.sending.properties import check_properties
 from broker.sending.responses import send_fields
@@ -100,8 +100,8 @@ class RepliesProcessor:
     def routes(self) -> Iterable[Route]:
         """Replies are for the leader, which knows the clients of all nodes."""
         return (
-            Route(RequestCode.SEND_REPLY_MESSAGE, self.send_reply, Place.LEADER),
-            Route(RequestCode.SEND_REPLY_MESSAGE_V2, self.send_reply, Place.LEADER),
+            Route(RequestCode.SEND_REPLY_MESSAGE, self.send_reply, HandledOn.LEADER),
+            Route(RequestCode.SEND_REPLY_MESSAGE_V2, self.send_reply, HandledOn.LEADER),
         )
 
     def send_reply(self, connection: Connection, command: RemotingCommand) -> None:

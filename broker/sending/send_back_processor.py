@@ -20,7 +20,7 @@ from broker.replica.proposals import NewMessage, stored_again
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from broker.requests.errors import RequestError, TooManyError
-from broker.requests.processing import Place, Route
+from broker.requests.processing import HandledOn, Route
 from broker.requests.responses import ReplyWhenCommitted, reply, reply_unknown
 from broker.sending.dead_letters import becomes_dead_letter, dead_letter_properties
 from broker.settings.live import LiveSettings
@@ -78,7 +78,7 @@ class SendBackProcessor:
 
     def routes(self) -> Iterable[Route]:
         """The leader takes messages back, as it takes sends."""
-        return (Route(RequestCode.CONSUMER_SEND_MSG_BACK, self.send_back, Place.LEADER),)
+        return (Route(RequestCode.CONSUMER_SEND_MSG_BACK, self.send_back, HandledOn.LEADER),)
 
     def send_back(self, connection: Connection, command: RemotingCommand) -> None:
         """Stores the message for a retry or as a dead letter; the response comes with its commit.

@@ -30,7 +30,7 @@ from broker.replica.proposals import NewMessage
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from broker.requests.errors import BatchUnderWayError, OverloadedError, RequestError
-from broker.requests.processing import Place, Route
+from broker.requests.processing import HandledOn, Route
 from broker.sending.batches import Batches
 from broker.sending.dead_letters import becomes_dead_letter, dead_letter_properties
 from broker.sending.properties import (
@@ -102,7 +102,7 @@ class SendProcessor:
 
     def routes(self) -> Iterable[Route]:
         """Sends are for the leader."""
-        return [Route(code, self.send, Place.LEADER) for code in _HEADERS]
+        return [Route(code, self.send, HandledOn.LEADER) for code in _HEADERS]
 
     def send(self, connection: Connection, command: RemotingCommand) -> Iterator[None] | None:
         """Appends what the request carries, a batch in steps; the response comes with its commit.

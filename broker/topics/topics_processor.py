@@ -32,7 +32,7 @@ from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from broker.requests.errors import ReplicaError, RequestError, TooManyError
 from broker.requests.long_bodies import table
-from broker.requests.processing import Place, Route
+from broker.requests.processing import HandledOn, Route
 from broker.requests.responses import reply, reply_unknown
 from broker.settings.live import LiveSettings
 from broker.state.commands import DeleteGroup, DeleteTopic, PutGroup, PutTopic, Several
@@ -100,17 +100,17 @@ class TopicsProcessor:
     def routes(self) -> Iterable[Route]:
         """Everything is the leader's: a list tells what the group has, and not what one node knows of it."""
         return (
-            Route(RequestCode.UPDATE_AND_CREATE_TOPIC, self.put_topic, Place.LEADER),
-            Route(RequestCode.DELETE_TOPIC_IN_BROKER, self.delete_topic, Place.LEADER),
-            Route(RequestCode.GET_ALL_TOPIC_CONFIG, self.all_topics, Place.LEADER_READ),
-            Route(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, self.put_topics, Place.LEADER),
-            Route(RequestCode.GET_TOPIC_CONFIG, self.topic, Place.LEADER_READ),
-            Route(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.system_topics, Place.ANY),
-            Route(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self.put_group, Place.LEADER),
-            Route(RequestCode.DELETE_SUBSCRIPTIONGROUP, self.delete_group, Place.LEADER),
-            Route(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.all_groups, Place.LEADER_READ),
-            Route(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, self.put_groups, Place.LEADER),
-            Route(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, self.group, Place.LEADER_READ),
+            Route(RequestCode.UPDATE_AND_CREATE_TOPIC, self.put_topic, HandledOn.LEADER),
+            Route(RequestCode.DELETE_TOPIC_IN_BROKER, self.delete_topic, HandledOn.LEADER),
+            Route(RequestCode.GET_ALL_TOPIC_CONFIG, self.all_topics, HandledOn.LEADER_READ),
+            Route(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, self.put_topics, HandledOn.LEADER),
+            Route(RequestCode.GET_TOPIC_CONFIG, self.topic, HandledOn.LEADER_READ),
+            Route(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.system_topics, HandledOn.ANY),
+            Route(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self.put_group, HandledOn.LEADER),
+            Route(RequestCode.DELETE_SUBSCRIPTIONGROUP, self.delete_group, HandledOn.LEADER),
+            Route(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.all_groups, HandledOn.LEADER_READ),
+            Route(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, self.put_groups, HandledOn.LEADER),
+            Route(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, self.group, HandledOn.LEADER_READ),
         )
 
     # ------------------------------------------------------------------ topics

@@ -34,7 +34,7 @@ from broker.replica.proposals import CallbackWaiter, stored_again
 from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import ReplicaError, RequestError
-from broker.requests.processing import Place, Route
+from broker.requests.processing import HandledOn, Route
 from broker.requests.responses import reply, reply_unknown
 from broker.settings.live import LiveSettings
 from broker.state.commands import CheckTransactions, CommitOffsets, PutTopic, ResumeTransaction
@@ -117,7 +117,7 @@ class TransactionChecks:
 
     def routes(self) -> Iterable[Route]:
         """Only an operator's order is a request; questions come by themselves."""
-        return (Route(RequestCode.RESUME_CHECK_HALF_MESSAGE, self.resume, Place.LEADER_READ),)
+        return (Route(RequestCode.RESUME_CHECK_HALF_MESSAGE, self.resume, HandledOn.LEADER_READ),)
 
     def _role_changed(self) -> None:
         if not self._leadership.serving:

@@ -23,7 +23,7 @@ from broker.replica.proposals import CallbackWaiter, NewMessage, Waiter, ignore,
 from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import ReplicaError, RequestError
-from broker.requests.processing import OUTCOME_UNKNOWN, Place, Route
+from broker.requests.processing import OUTCOME_UNKNOWN, HandledOn, Route
 from broker.requests.responses import reply
 from broker.settings.live import LiveSettings
 from broker.state.open_transactions import Transactions
@@ -110,7 +110,7 @@ class Decisions:
 
     def routes(self) -> Iterable[Route]:
         """Decisions are for the leader, who alone knows which transactions are open."""
-        return (Route(RequestCode.END_TRANSACTION, self.end, Place.LEADER),)
+        return (Route(RequestCode.END_TRANSACTION, self.end, HandledOn.LEADER),)
 
     @property
     def state(self) -> Transactions:

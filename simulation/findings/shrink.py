@@ -29,7 +29,7 @@ from simulation.world.building import World
 from simulation.world.end_checks import JudgeHistory
 from simulation.world.running import Result, run_world
 
-Run = Callable[[Plan, int], Result | None]
+RunPlan = Callable[[Plan, int], Result | None]
 """Runs a plan up to a virtual time in nanoseconds; None if nothing was found by then."""
 
 Item = TypeVar("Item")
@@ -86,7 +86,7 @@ def shrink(
     *,
     runs_max: int = 200,
     may_go_on: Callable[[], bool] = lambda: True,
-    run: Run = run_until,
+    run: RunPlan = run_until,
     progress: Callable[[Progress], object] = lambda progress: None,
 ) -> Shrunk:
     """The smallest plan that still fails, found with at most `runs_max` runs of `run`.
@@ -121,7 +121,7 @@ class _Search:
         failed: Result,
         runs_max: int,
         may_go_on: Callable[[], bool],
-        run: Run,
+        run: RunPlan,
         progress: Callable[[Progress], object],
     ) -> None:
         assert failed.violation is not None

@@ -15,7 +15,7 @@ from broker.trace import TraceHeader, TraceWriter
 from broker.trace.format import APPEND, COMMIT, RESET, ROLE, TRUNCATE
 from log.dispatch import Arrival
 from log.entry_log import EntryLog
-from log.hard_state import HardState, HardStateFile
+from log.hard_state import HardStateFile, StoredHardState
 from log.index_scrub import IndexScrubber
 from log.layout import HEADER
 from raft.core import Raft
@@ -411,7 +411,8 @@ class Monitor:
         host = self._watched[name].host
         with host.disk.reads_succeed():
             saved = (
-                HardStateFile(host.disk, f"{host.options.dledger_directory}/currterm").read() or HardState()
+                HardStateFile(host.disk, f"{host.options.dledger_directory}/currterm").read()
+                or StoredHardState()
             )
         if saved.term < term or (saved.term == term and saved.vote != candidate):
             raise Violation(

@@ -11,7 +11,7 @@ from typing import Final
 
 from broker.state.topic_rules import INTERNAL_TOPIC
 from log.entry_log import EntryLog
-from log.hard_state import HardState, HardStateFile
+from log.hard_state import HardStateFile, StoredHardState
 from log.layout import HEADER_BYTES
 from log.properties import TAGS, get_property
 from log.record import decode_record
@@ -135,7 +135,7 @@ class OwnState:
             raise Violation("one vote a term", host.name, detail)
         path = f"{host.options.dledger_directory}/currterm"
         with host.disk.reads_succeed():
-            saved = HardStateFile(host.disk, path).read() or HardState()
+            saved = HardStateFile(host.disk, path).read() or StoredHardState()
         durable = host.disk.durable_bytes(path) == host.disk.cached_bytes(path)
         if not durable or (saved.term, saved.vote) != (raft.term, raft.vote or ""):
             detail = f"is in term {raft.term} and has voted for {raft.vote}; on its disk is {saved}"

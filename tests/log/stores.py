@@ -3,7 +3,7 @@
 import random
 
 from log.consume_queue import ConsumeQueue
-from log.hard_state import HardState
+from log.hard_state import StoredHardState
 from log.mmap_disk import MmapDisk
 from log.own_topics import INTERNAL_TOPIC
 from log.store import RecoveryReport, Store
@@ -16,7 +16,7 @@ INTERNAL = INTERNAL_TOPIC.decode()
 def open_store(disk: MemoryDisk | MmapDisk) -> tuple[Store, RecoveryReport]:
     store, report = Store.open(disk, TINY, NOW)
     if store.hard_state.read() is None:
-        store.hard_state.write(HardState(1, "n0"))
+        store.hard_state.write(StoredHardState(1, "n0"))
     return store, report
 
 

@@ -18,7 +18,7 @@ from log import cuts
 from log.entry_reads import record_at
 from log.entry_recovery import RecoveryKind
 from log.expired_files import RetentionPolicy
-from log.hard_state import HardState
+from log.hard_state import StoredHardState
 from log.layout import HEADER_BYTES
 from log.options import StoreOptions
 from log.snapshot import Snapshot
@@ -80,7 +80,7 @@ def filled(options: StoreOptions, *, noted: bool = True) -> tuple[FailingDisk, S
     """A store with entries up to `FLUSHED`, and 3 more; `noted`: the first 36 are in a checkpoint and a snapshot."""
     disk = FailingDisk()
     store, _ = open_store(disk, options)
-    store.hard_state.write(HardState(1, "n0"))
+    store.hard_state.write(StoredHardState(1, "n0"))
     for number in range(FLUSHED + 1):
         send(store, number, b"flushed")
     flush(store)

@@ -17,7 +17,7 @@ from log.errors import (
     StoreLockedError,
 )
 from log.expired_files import RetentionPolicy
-from log.hard_state import HardState
+from log.hard_state import StoredHardState
 from log.mapping_pool import MappingPool
 from log.mmap_disk import MmapDisk
 from log.snapshot import Snapshot
@@ -86,7 +86,7 @@ def test_a_clean_stop_and_start(disk: MemoryDisk) -> None:
     assert store.snapshot.read() == Snapshot(80, b"state")
     dispatch = store.dispatch(95, NOW)
     assert [index for index, _ in dispatch.internal] == [83, 93]
-    assert store.hard_state.read() == HardState(1, "n0")
+    assert store.hard_state.read() == StoredHardState(1, "n0")
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -322,7 +322,7 @@ def test_failed_flushes_are_never_taken_for_success(disk: MemoryDisk, store: Sto
     notes = disk.read("recovery-notes-0")
     disk.flush_fails = True
     with pytest.raises(FlushError):
-        store.hard_state.write(HardState(2, "n1"))
+        store.hard_state.write(StoredHardState(2, "n1"))
     with pytest.raises(FlushError):
         store.snapshot.write(5, b"state")
     assert store.snapshot.applied_index == -1
@@ -332,7 +332,7 @@ def test_failed_flushes_are_never_taken_for_success(disk: MemoryDisk, store: Sto
     assert disk.read("recovery-notes-0") == notes
     store, report = open_store(disk)
     assert not report.clean_stop
-    assert store.hard_state.read() == HardState(1, "n0")
+    assert store.hard_state.read() == StoredHardState(1, "n0")
 
 
 def test_a_snapshot_replaces_a_store(disk: MemoryDisk, store: Store) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from broker.replica.members import Members
 from broker.replica.replica import Replica
-from log.hard_state import HardState, HardStateFile
+from log.hard_state import HardStateFile, StoredHardState
 from raft import effects as fx
 from raft.configuration import Change
 from raft.core import Raft
@@ -24,7 +24,7 @@ from tests.simulation.planting import planted
 def vote_not_persisted(patch: pytest.MonkeyPatch) -> None:
     original = HardStateFile.write
 
-    def write(self: HardStateFile, state: HardState) -> None:
+    def write(self: HardStateFile, state: StoredHardState) -> None:
         original(self, replace(state, vote=""))
 
     patch.setattr(HardStateFile, "write", write)

@@ -17,7 +17,7 @@ from broker.remoting.headers import PullMessageHeader
 from broker.replica.committed_entries import CommittedEntries
 from broker.requests.connection import Connection
 from broker.requests.errors import RequestError
-from broker.requests.processing import Place, Route
+from broker.requests.processing import HandledOn, Route
 from broker.requests.responses import reply
 from broker.state.commands import PutGroup, PutTopic
 from broker.state.metadata import Metadata
@@ -66,8 +66,8 @@ def asked_without_a_round(patch: pytest.MonkeyPatch) -> None:
 
     def routes(self: TopicsProcessor) -> Iterable[Route]:
         for route in original(self):
-            is_question = route.place is Place.LEADER_READ
-            yield Route(route.code, route.handler, Place.LEADER) if is_question else route
+            is_question = route.handled_on is HandledOn.LEADER_READ
+            yield Route(route.code, route.handler, HandledOn.LEADER) if is_question else route
 
     patch.setattr(TopicsProcessor, "routes", routes)
 

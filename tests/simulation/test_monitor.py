@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from log.entry_log import EntryLog
-from log.hard_state import HardState, HardStateFile
+from log.hard_state import HardStateFile, StoredHardState
 from log.layout import HEADER_BYTES
 from log.options import StoreOptions
 from raft.configuration import Configuration
@@ -40,7 +40,7 @@ class Voter:
         """It votes, and has saved that before or not."""
         if saved:
             path = f"{self.host.options.dledger_directory}/currterm"
-            HardStateFile(self.host.disk, path).write(HardState(term, candidate))
+            HardStateFile(self.host.disk, path).write(StoredHardState(term, candidate))
         self.monitor.voted("n0", term, candidate)
 
     def get_new_disk(self) -> None:

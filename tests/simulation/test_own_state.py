@@ -11,7 +11,7 @@ import pytest
 from broker.state.topic_rules import INTERNAL_TOPIC
 from log import cuts
 from log.entry_log import EntryLog
-from log.hard_state import HardState, HardStateFile
+from log.hard_state import HardStateFile, StoredHardState
 from log.layout import HEADER_BYTES
 from log.options import StoreOptions
 from raft.configuration import Configuration
@@ -53,7 +53,7 @@ class Node:
         self.term, self.vote = term, vote
         if saves:
             path = f"{self.host.options.dledger_directory}/currterm"
-            HardStateFile(self.disk, path).write(HardState(term, vote or ""))
+            HardStateFile(self.disk, path).write(StoredHardState(term, vote or ""))
 
     def appends(self, *terms: int, topic: str = "T", properties: bytes = b"") -> None:
         """Entries of these terms join its log."""

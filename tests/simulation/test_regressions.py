@@ -33,7 +33,7 @@ from log.entry_reads import index_at
 from log.entry_room import make_room
 from log.errors import DiskFullError, FlushError
 from log.flushes import FlushJob
-from log.hard_state import HardState
+from log.hard_state import StoredHardState
 from log.layout import HEADER_BYTES, file_name
 from log.options import StoreOptions
 from log.record import encode_record, pack_host
@@ -217,7 +217,7 @@ _SMALL_FILES = StoreOptions(data_file_bytes=32768, index_file_units=256)
 def _store_before_a_flush(disk: SimulatedDisk) -> tuple[Store, FlushJob]:
     """A store with 60 entries and the flush of them, which has not begun."""
     store, _ = Store.open(disk, _SMALL_FILES, wall_ms=0)
-    store.hard_state.write(HardState(1, "n0"))
+    store.hard_state.write(StoredHardState(1, "n0"))
     for _ in range(60):
         store.log.append(1, bytes(200))
     job = store.log.flushes.job()

@@ -18,7 +18,7 @@ from broker.state.metadata import Metadata
 from log import cuts
 from log.dispatch import Arrival
 from log.entry_log import EntryLog
-from log.hard_state import HardState, HardStateFile
+from log.hard_state import HardStateFile, StoredHardState
 from log.layout import HEADER_BYTES
 from log.options import StoreOptions
 from raft.configuration import Configuration
@@ -60,7 +60,7 @@ class Machine:
         options = StoreOptions(data_file_bytes=1 << 16, index_file_units=256)
         disk = SimulatedDisk(Random(1))
         self.log, _ = EntryLog.open(disk, options.dledger_directory, options)
-        HardStateFile(disk, f"{options.dledger_directory}/currterm").write(HardState(1))
+        HardStateFile(disk, f"{options.dledger_directory}/currterm").write(StoredHardState(1))
         fired = SimpleNamespace(fired=lambda kind: None)
         limits = InnerLimits()
         self.host: Any = SimpleNamespace(

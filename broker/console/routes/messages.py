@@ -44,7 +44,7 @@ class Wanted(Parameters, frozen=True):
     limit: Limit = 32
 
 
-class Place(Parameters, frozen=True):
+class Located(Parameters, frozen=True):
     """A message by where it lies."""
 
     topic: TopicName
@@ -104,7 +104,7 @@ async def find(seat: Seat, wanted: Wanted) -> InPart[list[MessageShown]]:
     return InPart([shown(message, PREVIEW_BYTES) for message in found.content], found.missing)
 
 
-async def look(seat: Seat, place: Place) -> MessageShown:
+async def look(seat: Seat, place: Located) -> MessageShown:
     """Return one message. Raises NotThere, ClientError."""
     groups = await Groups.registered(seat.admin)
     found = await find_messages(
@@ -158,7 +158,7 @@ def shown(message: StoredMessage, bytes_max: int) -> MessageShown:
 
 ROUTES = (
     Question("/api/messages", Wanted, find),
-    Question("/api/message", Place, look),
+    Question("/api/message", Located, look),
     Question("/api/way", Traced, way),
     Order("/api/messages/send", TestMessage, send, "send a test message", unsaid=frozenset({"body"})),
 )

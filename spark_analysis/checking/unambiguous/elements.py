@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spark_analysis.checking.search import SearchResult
-from spark_analysis.checking.unambiguous.stays import Moment, linearizable, violated
+from spark_analysis.checking.unambiguous.stays import LinearizationPoint, Moment, linearizable, violated
 from spark_analysis.importing.calls import Call
 
 
@@ -30,18 +30,18 @@ def _element_by_element(calls: Sequence[Call]) -> SearchResult | None:
     of: dict[Any, list[Call]] = defaultdict(list)
     for call in calls:
         of[call.argument].append(call)
-    events: list[tuple[Moment, int]] = []
+    points: list[LinearizationPoint] = []
     for element, listed in of.items():
         found = _one_element(element, listed)
         if not isinstance(found, list):
             return found
-        events += found
+        points += found
     # The moments of one element are in its order already, and a stable sort keeps that.
-    events.sort(key=lambda event: event[0])
-    return linearizable([op for _, op in events])
+    points.sort(key=lambda point: point[0])
+    return linearizable([op for _, op in points])
 
 
-def _one_element(element: Any, calls: Sequence[Call]) -> list[tuple[Moment, int]] | SearchResult | None:
+def _one_element(element: Any, calls: Sequence[Call]) -> list[LinearizationPoint] | SearchResult | None:
     """The operations in an order, with their moments.
 
     The element is inside between its addition and the first removal behind that. Both bounds are as close together as
@@ -88,19 +88,19 @@ def _one_element(element: Any, calls: Sequence[Call]) -> list[tuple[Moment, int]
                 f"{element!r:.60} was {what} at a time when it was inside before and after", *ops, one.op
             )
     inside = [one for one in seen if one.op != add.op]
-    events = [
+    points = [
         (float(one.invoke_ns), one.op) for one in sorted(before, key=_begin) if one.complete_ns is not None
     ]
-    events.append((added, add.op))
-    events += [(max(added, one.invoke_ns), one.op) for one in sorted(inside, key=_begin)]
+    points.append((added, add.op))
+    points += [(max(added, one.invoke_ns), one.op) for one in sorted(inside, key=_begin)]
     if remover is not None:
-        events.append((removed, remover.op))
-    events += [
+        points.append((removed, remover.op))
+    points += [
         (max(removed, one.invoke_ns), one.op)
         for one in sorted(behind, key=_begin)
         if one.complete_ns is not None
     ]
-    return events
+    return points
 
 
 def _first_removal(removes: Sequence[Call], wanted: Moment) -> tuple[Moment, Call | None]:
@@ -158,7 +158,7 @@ def _growing(calls: Sequence[Call]) -> SearchResult | None:
     return linearizable(order)
 
 
-def _in_turn(calls: Sequence[Call]) -> list[tuple[Moment, int]]:
+def _in_turn(calls: Sequence[Call]) -> list[LinearizationPoint]:
     return [(float(one.invoke_ns), one.op) for one in calls]
 
 

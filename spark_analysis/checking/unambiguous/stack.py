@@ -21,6 +21,7 @@ from spark_analysis.checking.unambiguous.cover import moments_of_empties
 from spark_analysis.checking.unambiguous.depths import Depths
 from spark_analysis.checking.unambiguous.stays import (
     Empty,
+    LinearizationPoint,
     Moment,
     Stay,
     Stays,
@@ -29,9 +30,6 @@ from spark_analysis.checking.unambiguous.stays import (
     violated,
 )
 from spark_analysis.importing.calls import Call
-
-Event = tuple[Moment, int]
-"""A moment and the operation that takes effect then."""
 
 
 def decide_stack(calls: Sequence[Call]) -> SearchResult | None:
@@ -78,7 +76,9 @@ def _decide(values: Sequence[Stay], empties: Sequence[Empty]) -> SearchResult:
     return linearizable([op for _, op in together])
 
 
-def _with_empties(nested: Sequence[tuple[Moment, int, int]], empties: Sequence[Event]) -> Iterator[Event]:
+def _with_empties(
+    nested: Sequence[tuple[Moment, int, int]], empties: Sequence[LinearizationPoint]
+) -> Iterator[LinearizationPoint]:
     """Put the takes that found nothing between the parts: as early as they can be where nothing is inside."""
     depth, place = 0, 0
     for moment, op, change in nested:

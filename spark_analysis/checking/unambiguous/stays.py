@@ -21,6 +21,9 @@ from spark_analysis.importing.calls import Call
 Moment = float
 """Nanoseconds; integers, or infinite."""
 
+LinearizationPoint = tuple[Moment, int]
+"""A moment and the operation that takes effect then."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stay:

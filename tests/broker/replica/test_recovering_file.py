@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from broker.replica.recovering_file import RecoveringFile, Run
+from broker.replica.recovering_file import RecoveringFile, RunFacts
 from broker.state.commands import DeleteTopic
 from log import cuts
 from log.entry_recovery import LogBegin, LogRecovery, RecoveryKind
@@ -46,7 +46,7 @@ def judge(
     only_voter: bool = False,
 ) -> Loss | None:
     """Returns the loss that a start over this disk finds."""
-    file = RecoveringFile(disk, Run(flush, boot, accept))
+    file = RecoveringFile(disk, RunFacts(flush, boot, accept))
     return file.judge(report, has_term=has_term, only_voter=only_voter)[0]
 
 
@@ -77,7 +77,7 @@ def test_a_log_that_ends_before_what_was_acknowledged_has_lost_pages(
 ) -> None:
     """The process crashed after a failed flush, and pages that it had not written left the cache."""
     disk = MemoryDisk()
-    before = RecoveringFile(disk, Run("async", "one"))
+    before = RecoveringFile(disk, RunFacts("async", "one"))
     assert before.judge(CRASHED, has_term=True, only_voter=False)[0] is None
     before.acknowledged(acknowledged)
     assert judge(disk, replace(CRASHED, clean_stop=clean), flush=flush) is loss
@@ -88,7 +88,7 @@ def test_a_loss_is_remembered_until_it_is_over() -> None:
     disk = MemoryDisk()
     assert judge(disk, DAMAGED) is Loss.ENTRIES
     assert judge(disk, CRASHED) is Loss.ENTRIES, "the damage is cut by now"
-    RecoveringFile(disk, Run("async", "one")).keep(None)
+    RecoveringFile(disk, RunFacts("async", "one")).keep(None)
     assert judge(disk, CRASHED) is None
 
 
@@ -284,7 +284,7 @@ def test_an_outage_before_an_empty_node_has_recovered_is_ended_by_accepting_the_
         group.kill(node)
     group.replace_disk(empty)
     for node in others:
-        RecoveringFile(group.members[node].disk, Run("async", "one")).keep(Loss.ENTRIES)
+        RecoveringFile(group.members[node].disk, RunFacts("async", "one")).keep(Loss.ENTRIES)
         group.start(node)
     group.start(empty)
     group.advance(60)
