@@ -113,10 +113,11 @@ class Election:
         self._former_leader = leader
 
     def stood_still(self, duration: int, now: int) -> None:
-        """This node did nothing for so long until now: a silence of the leader meanwhile is not the leader's.
+        """Takes note that this node did nothing for `duration` nanoseconds until `now`: a leader that it did not hear
+        in that time may have spoken all the same, and is not suspected for it.
 
-        It may have stood still for longer, as it knows of that from its deadline on only: so what waits to be read has
-        the time of a heartbeat.
+        The node may have stood still for longer, as it notices from the first missed deadline on only. So messages that
+        have come and are not read yet get the time of a heartbeat interval before an election begins.
         """
         contact = self._leader_contact
         if contact is not None:

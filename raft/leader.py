@@ -425,7 +425,10 @@ class Leader:
     # Answers -------------------------------------------------------------------------------------------------
 
     def append_response(self, response: AppendResponse, now: int) -> None:
-        """Takes a follower's acknowledgement or refusal of this term."""
+        """Takes a follower's acknowledgement or refusal of this term.
+
+        Raises `ImpossibleMessage` for an answer to a round that was never sent, or about entries that the log lacks.
+        """
         peer = self.peers.get(response.source)
         if peer is None:
             return

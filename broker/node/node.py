@@ -67,7 +67,7 @@ _TERMS_AHEAD_MAX: Final = 1 << 32
 any would bring the group to the last term that there can be, behind which nobody leads."""
 
 _READ_WEIGHT: Final = 64
-"""The weight of a read that looks through a table or an index (broker/replica/read_barriers.py)."""
+"""The weight of each read that `_READ_WEIGHTS` does not name: it looks through a table or an index."""
 
 _READ_WEIGHTS: Final[dict[int, int]] = {
     RequestCode.QUERY_CONSUMER_OFFSET: 1,
@@ -100,7 +100,11 @@ _READ_WEIGHTS: Final[dict[int, int]] = {
         WEIGHT_A_TURN,
     ),
 }
-"""That of all others, by code. What is done in steps does the first of them behind the barrier: one in a turn."""
+"""The weight of a read behind a read barrier, by request code, in units of some 15 us (broker/replica/read_barriers.py).
+
+A request that is handled in steps does the first of them behind the barrier. How long that takes is not known before,
+so it has the weight of a whole turn: each turn lets one pass.
+"""
 
 _ABOUT_THE_NODE: Final = frozenset(
     {RequestCode.TRIVET_NODE_STATUS, RequestCode.GET_BROKER_CONFIG, RequestCode.GET_BROKER_RUNTIME_INFO}
