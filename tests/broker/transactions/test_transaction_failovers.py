@@ -1,0 +1,163 @@
+"""Transactions across changes of the leader, restarts, full disks and stores of other origin."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.peers.protocol import Frame, RaftFrame
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.replica.inner_limits import InnerLimits
+from broker.replica.proposals import NewMessage
+from log.errors import DiskFullError
+from raft.messages import AppendRequest
+from tests.broker.harness import Client, Group
+from tests.broker.transactions.halves import (
+    COMMIT,
+    INTERVAL_S,
+    ROLLBACK,
+    TIMEOUT_S,
+    bodies,
+    end,
+    listed,
+    open_ones,
+    prepared,
+    questions,
+    send_half,
+    start_end,
+    state,
+)
+
+# ---------------------------------------------------------------------- failovers
+
+
+@pytest.mark.parametrize("outcome", [COMMIT, ROLLBACK])
+@pytest.mark.parametrize("reached", [0, 1])
+def test_decision_that_may_have_reached_the_log_is_made_once(
+    outcome: int, reached: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader dies with the deciding entry on its own disk only, or with a majority that has not said so."""
+    monkeypatch.setattr(Group, "limits", InnerLimits(append_bytes_max=1))
+    group = prepared()
+    client = group.connect(group.follower)
+    half = send_half(client, b"x")
+    group.converge()
+    old = group.leader
+    last_to_pass = group.node(old).replica.store.log.last_index + reached
+
+    def lost(source: str, target: str, frame: Frame) -> bool:
+        if not isinstance(frame, RaftFrame):
+            return False
+        message = frame.message
+        if isinstance(message, AppendRequest):
+            return message.last_index > last_to_pass
+        return target == old
+
+    group.lose = lost
+    opaque = start_end(client, half, outcome)
+    group.advance(0.05)
+    assert opaque not in client.answers
+    group.kill(old)
+    group.lose = lambda source, target, frame: False
+    group.elect()
+    if opaque in client.answers or client.closed:
+        client = group.connect()
+    assert end(client, half, outcome) == ResponseCode.SUCCESS
+    assert bodies(client) == ([b"x"] if outcome == COMMIT else [])
+    group.restart(old)
+    group.elect()
+    group.advance(5)
+    group.converge()
+    assert bodies(group.connect()) == ([b"x"] if outcome == COMMIT else [])
+    assert listed(group.connect()) == [half.queue_offset]
+
+
+def test_next_leader_goes_on_asking_with_the_count(group: Group) -> None:
+    follower = group.follower
+    producer = group.connect(follower)
+    producer.heartbeat(producer_group="P")
+    half = send_half(producer, b"x")
+    group.advance(2 * INTERVAL_S + TIMEOUT_S)
+    times = state(group).times(half.queue_offset)
+    assert times == 2
+    old = group.leader
+    group.transfer_leadership(follower)
+    assert state(group).times(half.queue_offset) == times
+    group.kill(old)
+    group.advance(INTERVAL_S + 1)
+    assert state(group).times(half.queue_offset) == times + 1
+    assert questions(producer)[-1][1].properties_by_name()["TRANSACTION_CHECK_TIMES"] == str(times + 1)
+
+
+def test_next_leader_writes_the_operation_messages_that_are_owed(group: Group, client: Client) -> None:
+    half = send_half(client, b"x")
+    assert end(client, half, COMMIT) == ResponseCode.SUCCESS
+    group.kill(group.leader)
+    group.elect()
+    group.advance(4)
+    assert listed(group.connect()) == [half.queue_offset]
+
+
+def test_restart_of_all_from_a_snapshot_forgets_nothing(group: Group, client: Client) -> None:
+    client.heartbeat(producer_group="P")
+    halves = [send_half(client, b"%d" % number) for number in range(5)]
+    assert end(client, halves[1], COMMIT) == end(client, halves[3], ROLLBACK) == ResponseCode.SUCCESS
+    group.advance(INTERVAL_S + TIMEOUT_S)
+    before = state(group)
+    for node in list(group.members):
+        group.node(node).replica.save_snapshot()
+        group.kill(node)
+    for node in list(group.members):
+        group.restart(node)
+    group.elect()
+    assert state(group) == before
+    assert open_ones(group) == [0, 2, 4]
+    client = group.connect()
+    assert end(client, halves[1], COMMIT) == ResponseCode.SUCCESS
+    assert end(client, halves[0], COMMIT) == ResponseCode.SUCCESS
+    assert sorted(bodies(client)) == [b"0", b"1"]
+
+
+def test_full_disk_leaves_the_transaction_open(
+    group: Group, monkeypatch: pytest.MonkeyPatch, client: Client
+) -> None:
+    half = send_half(client, b"x")
+    replica = group.node(group.leader).replica
+
+    def full(*arguments: object) -> tuple[int, int]:
+        raise DiskFullError("data", "allocation", "no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replica.leadership, "append_message", full)
+        assert end(client, half, COMMIT) == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert end(client, half, ROLLBACK) == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert end(client, half, COMMIT) == ResponseCode.SUCCESS
+    assert bodies(client) == [b"x"]
+
+
+# ---------------------------------------------------------------------- stores of other origin
+
+
+@pytest.mark.parametrize("sys_flag", [4, 12])
+def test_store_with_prepared_records_in_any_topic_starts_and_goes_on(group: Group, sys_flag: int) -> None:
+    """Such a record takes no place in its queue; one that was given a place leaves no hole that stops a node."""
+    leader = group.node(group.leader)
+    client = group.connect()
+    client.send("T", b"0")
+    for _ in range(2):
+        leader.begin(group.now_ns, group.wall_ms)
+        half = NewMessage("T", 0, 0, sys_flag, 0, b"\x7f\0\0\1\0\0\0\0", 0, b"half", b"")
+        leader.replica.leadership.append_message(half, None)
+    opaque = client.start_send("T", b"3")
+    assert client.wait(opaque).code == ResponseCode.SUCCESS
+    for node in list(group.members):
+        group.kill(node)
+    for node in list(group.members):
+        group.restart(node)
+    group.elect()
+    client = group.connect()
+    first, second = client.pull("T", "g", 0), client.pull("T", "g", 1)
+    assert (first.bodies[0], second.bodies) == (b"0", [b"3"])
+    assert client.send("T", b"4").queue_offset == 4
+    fields = {"timestamp": group.wall_ms + 10**6}
+    assert client.offset_of(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, "T", **fields) == 5
+    client.offset_of(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, "T", timestamp=1)
