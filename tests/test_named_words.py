@@ -19,9 +19,9 @@ MODULES = re.compile(r"\bmodules? of\s(?:its|their)\sown[^:.]*:(.*?)(?:\.\n|\.$|
 
 _OTHERS = """
 AbstractSendMessageProcessor AclClientRPCHook AdminBrokerProcessor Broker2Client BrokerConfig BrokerController
-ClientManageProcessor CommitLogDispatcher CommitLogDispatcherBuildConsumeQueue ComparisonExpression ConfigManager
-ConsumeMessageOrderlyService ConsumeReturnType ConsumerManageProcessor ConsumerOffsetManager DLedgerEntryCoder
-DefaultMQPushConsumerImpl DefaultMessageStore DefaultRequestProcessor EndTransactionProcessor
+BrokerOuterAPI ClientManageProcessor CommitLogDispatcher CommitLogDispatcherBuildConsumeQueue ComparisonExpression
+ConfigManager ConsumeMessageOrderlyService ConsumeReturnType ConsumerManageProcessor ConsumerOffsetManager
+DLedgerEntryCoder DefaultMQPushConsumerImpl DefaultMessageStore DefaultRequestProcessor EndTransactionProcessor
 ExpressionMessageFilter IndexService KVConfigSerializeWrapper MQFaultStrategy MQVersion MessageConst MessageDecoder
 MessageExtEncoder MessageSysFlag MessageUtil MixAll NettyRemotingClient PermName PlainAccessValidator
 PlainPermissionManager ProducerManager PullAPIWrapper PullRequestHoldService QueryMessageProcessor RebalanceImpl

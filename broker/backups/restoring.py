@@ -66,6 +66,7 @@ def restore(
         raise BackupError(
             f"{settings.storage.path} is not empty, it holds {', '.join(found[:5])}: nothing was changed"
         )
+    # A backup that is damaged is to be noticed before there is half a store.
     backup.verify()
     manifest, (data, state) = backup.manifest, backup.state()
     peers = settings.raft.peers or {settings.node.id: ""}
@@ -91,6 +92,7 @@ def restore(
     except BaseException:
         store.abandon()
         raise
+    # A node starts on no store without term and vote: so they come when all else is durable.
     store.close(manifest.last_index)
     term = StoredHardState(manifest.last_term, founding=True)
     HardStateFile(disk, f"{options.dledger_directory}/currterm").write(term)

@@ -95,7 +95,9 @@ class RunningBroker:
         if address is None:
             raise NoRoute(self.group, "no master is registered now")
         self._address = address
+        # Of all nodes: another one may become the master, and take messages, while this one is read.
         settings = await each(self._admin, sorted(data.broker_addresses.values()), self._settings)
+        # All tables before the ends of queues: the module's docstring says why.
         offsets = await self._table(RequestCode.GET_ALL_CONSUMER_OFFSET, OffsetTable)
         delays = await self._table(RequestCode.GET_ALL_DELAY_OFFSET, DelayTable)
         timers = await self._timers()

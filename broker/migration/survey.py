@@ -151,6 +151,8 @@ class Survey:
         except UnicodeDecodeError:
             raise self._damaged(piece, head, f"its topic {raw_topic[:40]!r} is no text") from None
         transaction = found.sys_flag & SYS_FLAG_TRANSACTION_MASK
+        # The half message itself lies in a topic of its own, without the flag. A record that bears it is in no queue
+        # (`CommitLogDispatcherBuildConsumeQueue`), and so has no offset.
         if transaction in (SYS_FLAG_PREPARED, SYS_FLAG_ROLLBACK):
             self.rolled_back += 1
             if found.queue_offset:

@@ -122,12 +122,14 @@ class KeyValues:
             raise TooManyKeysError(
                 f"there are {count} keys, at most {self._keys_max} are allowed (max_key_values)"
             )
+        # Each change encodes and writes all values: so they are bounded together.
         size = len(value) + sum(len(other) for table in self._table.values() for other in table.values())
         if size > VALUES_LENGTH_MAX:
             raise TooManyKeysError(
                 f"all values would have {size} characters, at most {VALUES_LENGTH_MAX} are allowed"
             )
         self._check_rate(now_ns)
+        # A table of its own, which takes the place of this one when it is saved: a failure changes nothing.
         changed = dict(self._table)
         changed[namespace] = {**self._table.get(namespace, {}), key: value}
         size = len(encode_body(KeyValueTable(changed[namespace])))

@@ -259,6 +259,7 @@ class NameServer:
         )
         if self.is_long(command):
             yield
+        # Counted before anything is entered: a registration is taken whole or not at all.
         addresses, routes = yield from self.routes.counts_with(
             header.broker_address, header.broker_name, body.topics.topic_config_table
         )
@@ -277,6 +278,7 @@ class NameServer:
         fields = RegisterBrokerResponseHeader()
         if master is not None:
             fields = RegisterBrokerResponseHeader(master.ha_server_address, master.address)
+        # Brokers are told which topics are ordered (`DefaultRequestProcessor.registerBroker`).
         order = self._key_values.namespace(ORDER_TOPIC_NAMESPACE)
         answer_body = b"" if order is None else encode_body(KeyValueTable(order))
         return response(command, ResponseCode.SUCCESS, None, fields, answer_body)

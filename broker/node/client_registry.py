@@ -242,6 +242,7 @@ class ClientRegistry(Generic[ConnectionType]):
 
         Who goes between two of them is left out.
         """
+        # Connections of other nodes' clients are left out: their own node tells of them.
         for connection in list(self._entries):
             entries = self._entries.get(connection)
             if entries is None or isinstance(connection, RelayedConnection):

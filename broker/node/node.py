@@ -100,9 +100,9 @@ _READ_WEIGHTS: Final[dict[int, int]] = {
         WEIGHT_A_TURN,
     ),
 }
-"""The weight of a read behind a read barrier, by request code, in units of some 15 us (broker/replica/read_barriers.py).
+"""The weight of a read behind a read barrier, by request code, in units of 15 us (broker/replica/read_barriers.py).
 
-A request that is handled in steps does the first of them behind the barrier. How long that takes is not known before,
+A request that is handled in steps does the first of them behind the barrier. Nobody knows before how long that takes,
 so it has the weight of a whole turn: each turn lets one pass.
 """
 

@@ -394,6 +394,7 @@ class OffsetCommits:
     def propose(self) -> None:
         """Proposes what is staged."""
         self._deadline.due_ns = NEVER
+        # What comes from here on belongs to the next proposal, also what `lost` has its callers do at once.
         staged, self._staged = self._staged, {}
         waiting, self._waiting = self._waiting, []
         if not staged:

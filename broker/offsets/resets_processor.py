@@ -159,6 +159,7 @@ class ResetsProcessor:
         has_cpp = any(client.language == LanguageCode.CPP for client in members)
         if is_ordered:
             self._resets.forget_ended()
+        # All members are told the same: it is encoded once for each of the two forms (`Broker2Client.resetOffset`).
         for_all, for_cpp, pace = ObjectKeyed(), ListedOffsets(), Pace(_TOLD_AT_ONCE)
         queue_ids = list(targets)
         for begin in range(0, len(queue_ids), OFFSETS_PER_COMMAND):
@@ -178,6 +179,7 @@ class ResetsProcessor:
         body_for_cpp = for_cpp.encode() if has_cpp else b""
         head, head_for_cpp = _order(header, body), _order(header, body_for_cpp)
         for number, client in enumerate(members, 1):
+            # It may have gone between two steps.
             if self._requests.is_connected(client.connection):
                 if client.language == LanguageCode.CPP:
                     client.connection.send(head_for_cpp, body_for_cpp)

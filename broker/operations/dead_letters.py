@@ -151,6 +151,7 @@ async def redrive(
                 if limit is None or sent < limit:
                     async for views in read_queue(admin, queue, begin, end):
                         for view in views[: None if limit is None else limit - sent]:
+                            # From the beginning on, so that what a slow send took is made up for.
                             due_ns = begun_ns + int(sent / rate_per_s * 1e9)
                             await runtime.sleep(max(0, due_ns - runtime.now_ns()) / 1e9)
                             try:
@@ -165,10 +166,12 @@ async def redrive(
                                 done(sent)
                         if sent == limit:
                             break
+                    # The last offsets may have no message to read: nothing is left then.
                     else:
                         at = max(at, end)
             finally:
                 if at > begin:
+                    # However this ends: what is stored and not marked the next call would send once more.
                     with runtime.move_on_after(MARK_EVERY_S, shield=True):
                         await marks.commit(queue, at)
             left += end - at

@@ -106,6 +106,8 @@ def _name_servers(examination: Examination) -> _Findings:
             "no broker is registered",
             "look at a broker's log: it registers once its group has a leader, and where node.name_servers says",
         )
+    # Brokers register with each name server by themselves (`BrokerOuterAPI.registerBrokerAll`), and clients ask any
+    # of them: one that knows less gives some clients a route with less.
     for server in answering:
         own = {(name, at) for name, members in (server.brokers or {}).items() for at in members}
         for name, at in sorted(known - own):
@@ -314,6 +316,7 @@ def _subscriptions(examination: Examination) -> _Findings:
 def _replicas(examination: Examination) -> _Findings:
     by_broker: dict[str, list[NodeStatus]] = {}
     for node in examination.nodes:
+        # A group of which no node answers is told of, too: it has no leader that serves.
         by_broker.setdefault(node.broker, [])
     for node, status in _answering(examination):
         by_broker[node.broker].append(status)
@@ -350,6 +353,7 @@ def _replicas(examination: Examination) -> _Findings:
                 f"it has {len(leader.voters)} voters, which bear no more deaths than {len(leader.voters) - 1}",
                 "add or remove one",
             )
+        # Only the leader knows how far its peers are.
         for peer in leader.peers:
             silent_ms, lag = peer.last_contact_ms, leader.last_index - peer.match_index
             has_vote = peer.id in leader.voters

@@ -99,8 +99,10 @@ async def sample(groups: Groups) -> Sample:
                 continue
             for stats in progress:
                 for queue, at in stats.offsets.items():
+                    # Each consumer group tells the end of its queues, and several have the same: it counts once.
                     ends[queue.topic, queue.broker_name, queue.queue_id] = at.broker_offset
                     passed[group, broker] = passed.get((group, broker), 0) + at.consumer_offset
+                    # Clients may commit offsets beyond a queue's end.
                     behind = max(0, at.broker_offset - at.consumer_offset)
                     lag[group] = lag.get(group, 0) + behind
     stored: dict[tuple[str, str], int] = {}

@@ -212,6 +212,7 @@ async def _in_queues(
     calls = queue_calls(admin)
     from_the_end = offset is None and since_ms is None
 
+    # All that are wanted may lie in one queue: so each gives as many as are wanted of all.
     async def read(queue: MessageQueue) -> list[StoredMessage]:
         first, end = await calls.min_offset(queue), await calls.max_offset(queue)
         if until_ms is not None:

@@ -221,6 +221,8 @@ async def alter_topic(
     async def alter(name: str) -> None:
         config = known[name]
         perm = _with(_with(config.perm, Permission.READ, may_read), Permission.WRITE, may_write)
+        # The request replaces all settings of a topic (`TopicConfigManager.updateTopicConfig`): what is to stay is
+        # sent as it is there.
         fields = {
             "topic": topic,
             "defaultTopic": DEFAULT_TOPIC,

@@ -186,6 +186,7 @@ def _decode_compressed(body: bytes | memoryview) -> Generator[None, None, Regist
         data = inflater.decompress(body, DECOMPRESSED_SIZE_MAX)
     except zlib.error as error:
         raise BodyError(f"the compressed registration cannot be read: {error}") from error
+    # A few bytes unfold to gigabytes: unfolding has stopped at the limit, and what is left of them shows here.
     if not inflater.eof:
         raise BodyError(f"the compressed registration is cut off, or over {DECOMPRESSED_SIZE_MAX} bytes")
     reader = _Reader(data)

@@ -254,7 +254,9 @@ class Connection:
             try:
                 commands = decoder.feed(data)
             except BrokenStreamError as error:
+                # Responses that came whole before the damage are true, and end their calls.
                 commands, damage = error.commands, error
+            # What the ends of these calls begin anew is written together, by `_write_now`.
             self._out.hold()
             for command in commands:
                 if command.flag & FLAG_RESPONSE:

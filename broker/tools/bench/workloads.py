@@ -112,6 +112,7 @@ async def _batches(cluster: LocalCluster, scale: Scale) -> list[Measurement]:
             tried = []
             for batch, in_flight in settings:
                 await _send_batches(producer, body, batch, in_flight, scale.warm_up)
+                # Behind the warm-up, which opens connections and files and has the code run hot.
                 used, own = cpu_s(pids), _own_cpu_s()
                 rate = await _send_batches(producer, body, batch, in_flight, scale.batched)
                 tried.append(

@@ -65,6 +65,7 @@ async def bench(
         for name in names:
             for mode in modes if name in "ABC" else modes[:1]:
                 print(f"{name} {mode} ...", file=sys.stderr, flush=True)
+                # A fresh store for each: what an earlier workload has left would be work in the next one.
                 with tempfile.TemporaryDirectory(dir=scratch) as directory:
                     measurements += await run_workload(name, mode, Path(directory), scale)
     report = Report(machine=machine, limits=limits, measurements=tuple(measurements))

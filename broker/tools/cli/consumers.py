@@ -206,6 +206,7 @@ async def reset(
                 f"{group} will skip {skipped:,} messages of {topic} and repeat {repeated:,}. Reset it?",
                 yes=yes,
             )
+            # To the very offsets that were shown and confirmed, whatever came in meanwhile.
             resets = await order(brokers, group, resets)
     if json:
         told = {"group": group, "topic": topic, "done": not dry_run, "queues": resets}

@@ -70,6 +70,7 @@ def demo(
     progress = Progress(2.0)
     progress.tell(f"{len(lines):,} lines to send; everything goes to {dir}")
     demonstration = Demonstration(directory, lines, progress.tell)
+    # Spark starts while the demonstration goes on, so that nobody waits for it afterwards.
     starts_spark = analysis and spark and len(lines) <= _SPARK_AHEAD_LINES_MAX
     trio.run(
         _run_with_progress,

@@ -66,6 +66,7 @@ async def status(
         columns = ("node", "vote", "leads", "peer_address", "lag", "state", "silent_ms")
         title = f"{leader.group}: {leader.node} leads term {leader.term}"
         print_table(columns, [[row[column] for column in columns] for row in rows], title=title)
+    # A learner has no vote: the group loses nothing by its silence.
     silent = [row for row in rows if row["vote"] and isinstance(ms := row["silent_ms"], int) and ms > 5000]
     return 1 if silent else 0
 

@@ -153,6 +153,7 @@ def _of_cluster(
                     try:
                         await copy.step(begun_s)
                     except ClientError as error:
+                        # A broker that stops, or whose master changes, is looked for anew while it is followed.
                         if not (follow and error.retry_may_help):
                             raise
                         progress.show(f"the broker does not answer: {error}")

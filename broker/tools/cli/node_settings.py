@@ -58,6 +58,7 @@ async def get(
         print_table(columns, [[row[column] for column in columns] for row in rows])
     for missing in silent:
         print(f"trivet: {missing['why']}", file=sys.stderr)
+    # Behind the rows: those that brokers have are shown all the same.
     unknown = sorted(set(names) - {str(row["name"]) for row in rows})
     if unknown:
         raise CommandError(f"no broker has a setting {', '.join(unknown)}", FAILED)

@@ -148,6 +148,7 @@ def _unregistered(brokers: list[AskedBroker]) -> list[dict[str, object]]:
 
 def _row(broker: AskedBroker, brokers: list[AskedBroker]) -> dict[str, object]:
     own = broker.status
+    # A leader that was replaced and does not know it yet says that it leads, too: the highest index counts.
     committed = [
         other.status.commit_index
         for other in brokers

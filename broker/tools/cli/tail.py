@@ -76,6 +76,7 @@ async def tail(
                         missing = follower.missing
                         if shown == count or trio.current_time() - last_s >= timeout_s:
                             break
+                        # No longer than a second: groups that were missing are named when they have come.
                         messages = await follower.take(min(1.0, timeout_s))
                         for message in messages[: None if count is None else count - shown]:
                             show(message)

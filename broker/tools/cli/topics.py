@@ -61,6 +61,7 @@ async def create(
         wanted = plan_topic(
             there, topic, queues=queues, perm=bits, ordered=ordered, cluster=cluster, brokers=named
         )
+        # A topic that is there may have more queues, with messages in them that would not be read any more.
         if not yes and (changed := await what_it_changes(there, wanted)):
             confirm(f"Topic {topic} is there, and otherwise, in {', '.join(changed)}. Change it?", yes=yes)
         created = await create_topic(there, wanted)
