@@ -16,7 +16,6 @@ import argparse
 import json
 import logging
 import sys
-import sysconfig
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -32,6 +31,7 @@ from broker.node.running import RunningNode
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import encode, request
 from broker.requests.client_sessions import ClientSession
+from broker.tools.bench.results import this_machine
 from log.loops import INSTALLED
 from tests.broker.harness import SMALL_STORE, Group
 
@@ -217,10 +217,10 @@ def main() -> None:
     if arguments.json:
         print(json.dumps(rows))
         return
-    optimised = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
+    build = this_machine().python_build
     print(
         f"{arguments.in_flight} in flight, {arguments.body} B, "
-        f"an interpreter {'with' if optimised else 'without'} PGO, "
+        f"an interpreter {build.words}, "
         f"loops in {INSTALLED.name}"
     )
     for row in rows:

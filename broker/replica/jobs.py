@@ -7,7 +7,7 @@ a thread (or pretends to, as the simulator does) while the node goes on. Then it
 thread and behind `Node.begin`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from broker.replica.repairs import RepairFlush
@@ -93,12 +93,10 @@ class Jobs:
             upkeep_due_ns = upkeep.due_ns()
             if checkpoint is not None:
                 jobs.append(self._checkpoint(checkpoint))
-        if now_ns >= upkeep.incoming_due_ns():
-            jobs.append(self._incoming(upkeep.incoming_job()))
-        if now_ns >= upkeep.snapshot_due_ns():
-            jobs.append(self._snapshot(upkeep.snapshot_job()))
-        if now_ns >= upkeep.removal_due_ns():
-            jobs.append(self._removal(upkeep.removal_job()))
+        rare_due_ns = upkeep.rare_due_ns()
+        if now_ns >= rare_due_ns:
+            jobs += self._rare(now_ns)
+            rare_due_ns = upkeep.rare_due_ns()
         if replica.loads.wanted and (load := replica.loads.job()) is not None:
             jobs.append(self._load(load))
         scrubbing, repairs = replica.scrubbing, replica.repairs
@@ -106,16 +104,19 @@ class Jobs:
             jobs.append(self._scrub(scrub))
         if repairs.wants_flush and (repair := repairs.job()) is not None:
             jobs.append(self._repair(repair))
-        self.due_ns = min(
-            replica.durability.due_ns(),
-            upkeep_due_ns,
-            upkeep.snapshot_due_ns(),
-            upkeep.incoming_due_ns(),
-            upkeep.removal_due_ns(),
-            scrubbing.wakes_ns,
-        )
+        self.due_ns = min(replica.durability.due_ns(), upkeep_due_ns, rare_due_ns, scrubbing.wakes_ns)
         self.out += len(jobs)
         return jobs
+
+    def _rare(self, now_ns: int) -> Iterator[Job]:
+        """Yields the jobs of `Upkeep.rare_due_ns` that are due. A leader's snapshot keeps this node's own waiting."""
+        upkeep = self._replica.upkeep
+        if now_ns >= upkeep.incoming_due_ns():
+            yield self._incoming(upkeep.incoming_job())
+        if now_ns >= upkeep.snapshot_due_ns():
+            yield self._snapshot(upkeep.snapshot_job())
+        if now_ns >= upkeep.removal_due_ns():
+            yield self._removal(upkeep.removal_job())
 
     def _preparation(self, job: PrepareJob) -> Job:
         log = self._replica.store.log

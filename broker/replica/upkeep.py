@@ -188,6 +188,15 @@ class Upkeep:
             self._lacks_space("snapshot of the leader", job.refused, now_ns)
         self._store.discard_incoming()
 
+    def rare_due_ns(self) -> int:
+        """Returns when the first of a snapshot's job, of a leader's, and of a removal is to be asked for, or NEVER.
+
+        It is asked in each turn, and in most of them nothing of these is there.
+        """
+        if self.waiting_snapshot is None and self._incoming is None and not self._store.has_discarded:
+            return NEVER
+        return min(self.snapshot_due_ns(), self.incoming_due_ns(), self.removal_due_ns())
+
     def removal_due_ns(self) -> int:
         """Returns when `removal_job` is to be asked for; NEVER if nothing is to be removed, or the job is out."""
         return self._removal_due_ns if self._store.has_discarded else NEVER
