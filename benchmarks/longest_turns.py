@@ -37,14 +37,13 @@ from broker.remoting.register_body import RegisterBrokerBody, body_crc
 from broker.remoting.steps import finished
 from broker.replica.replica import Replica
 from broker.requests.client_sessions import ClientSession
-from broker.requests.connection import Connection
 from broker.settings.tables import NameServerSettings
 from log.batch import BatchItem, encode_batch
 from log.options import StoreOptions
 from raft.messages import SnapshotRequest
 from tests.broker.fields import pull_fields
 from tests.broker.harness import Client, Group
-from tests.broker.lines import Desk
+from tests.broker.lines import Desk, let_in
 from tests.hostile.test_cost import CHANGES_MEMBERS, DeafEnd, worst_frames
 
 ENTRANCES: Final[tuple[tuple[type, str], ...]] = (
@@ -483,11 +482,13 @@ def registration(longest: Longest) -> None:
             NameServer(NameServerSettings()),
             desk,
             desk.time,
+            desk.outgoing,
             120 * 10**9,
             bytes,
             NameServerControl(),
+            connections_max=1000,
         )
-        session = sessions.accept(Connection(desk.outgoing, "broker"))
+        session = let_in(sessions.clients, "broker")
         for counter, what in enumerate(("first", "changed"), 1):
             topics = {
                 f"topic-{number:06}": TopicConfig(

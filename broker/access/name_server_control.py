@@ -35,11 +35,13 @@ class NameServerControl:
         encrypted_only: bool = False,
         open_routes: bool = True,
     ) -> None:
-        """None and "" ask for nothing; with `by_certificate` a connection that is certified is a broker's.
+        """None and "" ask for nothing; with `by_certificate` a connection that is certified is a broker's: then the
+        server asks for no other certificates.
 
         With `open_routes` clients may ask for routes without an account. The other two are those of `Identification`.
         """
         self._secret = registration_secret
+        self._by_certificate = by_certificate
         self._knows_brokers = bool(registration_secret) or by_certificate
         self._whole_frames = whole_frames
         self._encrypted_only = encrypted_only
@@ -79,7 +81,12 @@ class NameServerControl:
                     f"{request_words(command.code)} needs an administrator, and the sender is a broker",
                 )
             return SEES_ALL
-        if connection.is_certified and need is not Need.ADMINISTRATOR and ACCESS_KEY not in command.fields:
+        if (
+            self._by_certificate
+            and connection.is_certified
+            and need is not Need.ADMINISTRATOR
+            and ACCESS_KEY not in command.fields
+        ):
             connection.is_proven = True
             return SEES_ALL
         if self._identification is None:

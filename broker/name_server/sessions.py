@@ -12,9 +12,8 @@ from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand, encode, response
 from broker.remoting.errors import RemotingError
 from broker.requests.budget import Budget
-from broker.requests.client_sessions import ClientSession, ClientSessions
-from broker.requests.connection import Connection
-from broker.requests.connection_places import Place
+from broker.requests.client_sessions import ClientSessions
+from broker.requests.connection import Connection, Outgoing
 from broker.requests.deadline import Time
 from broker.requests.errors import OverloadedError
 from broker.requests.line import Surroundings
@@ -44,10 +43,13 @@ class NameServerSessions:
         core: NameServer,
         surroundings: Surroundings,
         time: Time,
+        outgoing: Outgoing,
         idle_ns: int,
         nonce: Callable[[int], bytes],
         control: NameServerControl,
         answer_in_steps: Callable[[Connection, RemotingCommand, int, Sight], Answering] | None = None,
+        *,
+        connections_max: int,
     ) -> None:
         self._core = core
         self._control = control
@@ -67,17 +69,16 @@ class NameServerSessions:
         self.clients = ClientSessions(
             surroundings,
             time,
+            outgoing,
             self._handle,
             self._closed,
             idle_ns,
             nonce,
             self.events,
+            connections_max=connections_max,
+            can_be_proven=lambda: control.knows_brokers,
             has_strangers=lambda: True,
         )
-
-    def accept(self, connection: Connection, place: Place | None = None) -> ClientSession:
-        """A client, or a broker, has connected."""
-        return self.clients.accept(connection, place)
 
     def sweep(self) -> None:
         """Drops brokers that have fallen silent, and closes idle connections: every `SWEEP_NS`."""

@@ -218,11 +218,9 @@ class Node:
 
     # ------------------------------------------------------------------ clients
 
-    def client_connected(self, name: str, host: bytes, *, is_encrypted: bool = False) -> Connection:
-        """Takes in a client (or another server) that has connected from `host`, packed as in a record."""
-        connection = Connection(self.outgoing, name, host, is_encrypted=is_encrypted)
+    def client_connected(self, connection: Connection) -> None:
+        """Takes in a client (or another server) that has connected."""
         self._forwarding.client_connected(connection)
-        return connection
 
     def client_disconnected(self, connection: Connection) -> None:
         """Forgets what a client waited for, and ends its registrations: its socket is closed."""

@@ -3,7 +3,7 @@
 The shell, the simulator and the tests' group run nodes by this class and have no logic of their own: they bring bytes
 and time, write what `Connection`s hold, dial, and run jobs. How they do that:
 
-    accept_client, links.accept     for each connection that comes; what they return is given its bytes
+    clients.accept, links.accept    for each connection that comes; what they return is given its bytes
     turn, then end_turn             when `Surroundings.wake` was called, or the last turn's deadline has come
     job_done                        when a job has run that was begun through `begin_job` or `begin_flush`
     stop                            at a signal
@@ -19,9 +19,8 @@ from broker.node.registrar import Registrar
 from broker.node.registration_request import registration, unregistration
 from broker.peers.protocol import Frame
 from broker.replica.jobs import Job, Jobs
-from broker.requests.client_sessions import SWEEP_NS, ClientSession, ClientSessions
+from broker.requests.client_sessions import SWEEP_NS, ClientSessions
 from broker.requests.connection import Connection
-from broker.requests.connection_places import Place
 from broker.requests.line import Line, Surroundings
 
 _SECOND = 1_000_000_000
@@ -51,7 +50,8 @@ class RunningNode:
 
     `address` is the ``host:port`` that clients are told. `nonce` returns the given number of random bytes. `begin_job`
     has a job run in a thread, as soon as one is free; `begin_flush` does it for flushes, which others wait for.
-    `deliver` stands in for `Node.peer_received`.
+    `deliver` stands in for `Node.peer_received`. `connections_max` bounds the connections of clients, where the system
+    allows fewer of them than the settings.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class RunningNode:
         begin_job: Callable[[Job], None],
         begin_flush: Callable[[Job], None] | None = None,
         deliver: Callable[[str, Frame], bool] | None = None,
+        connections_max: int | None = None,
     ) -> None:
         self.node = node
         self._surroundings = surroundings
@@ -82,12 +83,16 @@ class RunningNode:
         self.clients = ClientSessions(
             surroundings,
             node.time,
+            node.outgoing,
             node.received,
             node.client_disconnected,
             settings.limits.idle_seconds * _SECOND,
             nonce,
             node.events,
+            connections_max=settings.limits.max_connections if connections_max is None else connections_max,
+            can_be_proven=lambda: node.access is not None,
             has_strangers=lambda: node.access is not None,
+            connected=node.client_connected,
             work_at_once=node.replica.limits.work_at_once,
         )
         self.registrars = [
@@ -117,12 +122,6 @@ class RunningNode:
         for registrar in self.registrars:
             registrar.line.start()
         self._surroundings.wake()
-
-    def accept_client(
-        self, name: str, host: bytes, place: Place | None = None, *, is_encrypted: bool = False
-    ) -> ClientSession:
-        """Returns the session of a client that has connected. `host` is packed as in a record, `name` for the log."""
-        return self.clients.accept(self.node.client_connected(name, host, is_encrypted=is_encrypted), place)
 
     def turn(self, now_ns: int, wall_ms: int) -> None:
         """Does all that has become possible; `end_turn` follows."""

@@ -1,5 +1,14 @@
 """The connections of the clients of one server, a broker or a name server: bytes in, requests out, until they go idle.
 
+A connection that comes (`ClientSessions.accept`) takes one of the server's places (`connection_places.py`), or finds
+none. It says nothing for `idle_ns` at most, has `HANDSHAKE_NS` for a TLS handshake if it begins one, and is let in
+behind that. Until then the server knows nothing of it, and until it has asked for something its place may go to
+another. The shell, or the simulator, says what becomes of it:
+
+    state      its time limit   ends by
+    arriving   as above         `let_in`; `refuse`, then `lost`; `lost`
+    let in     `idle_ns`        `lost`, behind `refuse` or whatever closes it
+
 A client that neither reads nor writes for `idle_ns` is closed, as RocketMQ's remoting server does it
 (IdleStateHandler), and so is one that sends what is no frame, or one beyond a bound, after the good requests before it
 have been handled. Of a bound its sender is told.
@@ -25,8 +34,8 @@ from broker.remoting.frame import (
     BrokenStreamError,
     FrameDecoder,
 )
-from broker.requests.connection import Connection
-from broker.requests.connection_places import Place
+from broker.requests.connection import LOOPBACK_HOST, Connection, Outgoing
+from broker.requests.connection_places import ConnectionPlaces
 from broker.requests.deadline import Time
 from broker.requests.errors import RequestError
 from broker.requests.greeting import greet
@@ -41,7 +50,10 @@ from broker.statistics.events import Event, Events
 _GREETING: Final = int(RequestCode.TRIVET_GREETING)
 
 SWEEP_NS: Final = 5_000_000_000
-"""The time between two sweeps for idle clients."""
+"""The time between two sweeps for idle clients, and for those who are not let in within their time."""
+
+HANDSHAKE_NS: Final = 10_000_000_000
+"""A TLS handshake that takes longer is given up, by the next sweep."""
 
 WORK_AT_ONCE: Final = 256
 """What is handled of one read, and then in each turn, in short requests: some milliseconds' work."""
@@ -49,26 +61,47 @@ WORK_AT_ONCE: Final = 256
 _FEW: Final = 32
 """So many requests are handled at once without a look at what they cost."""
 
+NOT_LET_IN: Final = "not let in"
+"""The reason of which is told that a connection that has a place is refused."""
+
+_TOLD_AT_ONCE: Final = 10
+"""Connections of one address that are refused for various reasons, of which each is worth a line."""
+
 
 class ClientSession:
-    """One connection of a client."""
+    """One connection of a client, from its arrival on."""
 
-    __slots__ = ("_decoder", "_ends_with", "_place", "_sessions", "_unhandled", "active_ns", "connection")
+    __slots__ = ("_decoder", "_ends_with", "_sessions", "_stays", "_unhandled", "active_ns", "connection")
 
-    def __init__(self, sessions: "ClientSessions", connection: Connection, place: Place | None) -> None:
+    def __init__(self, sessions: "ClientSessions", connection: Connection) -> None:
         self.connection = connection
         self.active_ns = sessions.time.now_ns
         """The time at which something came last, or at which a sweep saw last that something had been written."""
         self._sessions = sessions
-        self._place = place
-        """Where connections are counted, until nobody can take it any more."""
-        if place is not None:
-            place.held_by(self._give_place_up)
+        self._stays = False
+        """Nobody can take its place any more."""
         self._decoder = FrameDecoder(header_bytes_max=CLIENT_HEADER_BYTES_MAX, fields_max=CLIENT_FIELDS_MAX)
         self._unhandled: deque[RemotingCommand] = deque()
         """Requests that wait for their turn; `connection.has_unhandled` says that there are some."""
         self._ends_with: BrokenStreamError | None = None
         """What came behind the last request and is no frame: the connection ends with it."""
+
+    def shakes_hands(self) -> None:
+        """Hears that the client has begun a TLS handshake."""
+        sessions = self._sessions
+        sessions.begin()
+        until_ns = sessions.time.now_ns + HANDSHAKE_NS
+        sessions.arriving[self] = until_ns, f"no TLS handshake within {HANDSHAKE_NS / 1e9:g} s"
+
+    def let_in(self, *, is_encrypted: bool = False, is_certified: bool = False) -> None:
+        """Hears that requests can come now, in the clear or encrypted."""
+        sessions, connection = self._sessions, self.connection
+        sessions.begin()
+        del sessions.arriving[self]
+        sessions.open[connection] = self
+        connection.is_encrypted, connection.is_certified = is_encrypted, is_certified
+        self.active_ns = sessions.time.now_ns
+        sessions.connected(connection)
 
     def received(self, data: bytes) -> None:
         """Takes bytes that have come. They are ignored on a connection that is to be closed."""
@@ -90,8 +123,8 @@ class ClientSession:
             self._handle_some(commands)
             if self._ends_with is not None and not self._unhandled:
                 self._end(self._ends_with)
-        if commands and self._place is not None:
-            self._has_asked(self._place)
+        if commands and not self._stays:
+            self._stays = sessions.places.asked(connection)
         if held or decoder.pending_size:
             sessions.incomplete.holds(connection, decoder.pending_size, anew=bool(commands))
         if not connection.is_proven:
@@ -140,8 +173,8 @@ class ClientSession:
             connection.go_on_reading()
             if self._ends_with is not None:
                 self._end(self._ends_with)
-            if self._place is not None:
-                self._has_asked(self._place)
+            if not self._stays:
+                self._stays = self._sessions.places.asked(connection)
             if not connection.is_proven:
                 self._look_at_unread()
         return work_of(command)
@@ -163,11 +196,6 @@ class ClientSession:
             reply(connection, error.request, ResponseCode.SYSTEM_ERROR, str(error))
         connection.close()
 
-    def _has_asked(self, place: Place) -> None:
-        place.asked(proven=self.connection.is_proven)
-        if place.is_safe:
-            self._place = None
-
     def _greet(self, command: RemotingCommand) -> None:
         """Answers a greeting, whoever sends it: it comes before anybody can prove who he is."""
         connection = self.connection
@@ -187,20 +215,18 @@ class ClientSession:
             )
             connection.close()
 
-    def _give_place_up(self) -> None:
-        """Ends the connection, as another gets its place."""
-        self.connection.abort()
-        self._sessions.wake()
-
     def refuse(self, reason: str, detail: str) -> None:
-        """Ends the connection for a reason that its owner knows, which is told and counted."""
+        """Ends the connection, let in or not, for a reason that its owner knows, which is told and counted."""
         self._sessions.begin()
         self._sessions.must_go(reason, self.connection, detail)
         self._sessions.wake()
 
     def lost(self) -> None:
-        """Hears that the connection is closed. To be called once."""
+        """Hears that the connection is closed, let in or not. To be called once."""
         sessions = self._sessions
+        sessions.places.free(self.connection)
+        if sessions.arriving.pop(self, None) is not None:
+            return
         self._decoder.forget()
         self._unhandled.clear()
         self.connection.has_unhandled = False
@@ -213,10 +239,11 @@ class ClientSession:
 
 
 class ClientSessions:
-    """The sessions of one server. `handle` is given each request but greetings, `closed` each connection
-    that has ended, `nonce` returns the given number of random bytes. `events` is told of what clients do wrong.
-    `has_strangers` is true where clients that have shown no account are limited, also in what they leave unread.
-    `work_at_once` is what is handled of one read, see `WORK_AT_ONCE`.
+    """The sessions of one server. `connected` is told of each connection that is let in, `handle` given each request
+    but greetings, `closed` told of each connection that has ended. `nonce` returns the given number of random bytes.
+    `events` is told of what clients do wrong. There are `connections_max` connections at a time; `can_be_proven` tells
+    whether clients can show whose they are. `has_strangers` is true where clients that have shown no account are
+    limited, also in what they leave unread. `work_at_once` is what is handled of one read, see `WORK_AT_ONCE`.
 
     While `unhandled` is true, somebody's requests wait: the owner wants its next turn at once, and calls `go_on`."""
 
@@ -224,12 +251,17 @@ class ClientSessions:
         self,
         surroundings: Surroundings,
         time: Time,
+        outgoing: Outgoing,
         handle: Callable[[Connection, RemotingCommand], None],
         closed: Callable[[Connection], None],
         idle_ns: int,
         nonce: Callable[[int], bytes],
         events: Events,
+        *,
+        connections_max: int,
+        can_be_proven: Callable[[], bool],
         has_strangers: Callable[[], bool],
+        connected: Callable[[Connection], None] = lambda _: None,
         work_at_once: int = WORK_AT_ONCE,
     ) -> None:
         self.time = time
@@ -237,21 +269,41 @@ class ClientSessions:
         self.nonce = nonce
         self.begin = surroundings.begin
         self.wake = surroundings.wake
+        self.connected = connected
         self.handle = handle
         self.closed = closed
+        self.arriving: dict[ClientSession, tuple[int, str]] = {}
+        """Those that are not let in yet, with the time up to which they may be, and why they are not afterwards."""
         self.open: dict[Connection, ClientSession] = {}
+        """Those that are let in."""
+        self.places = ConnectionPlaces(connections_max, time, events, can_be_proven, self._send_away)
         self.has_strangers = has_strangers
         self.work_at_once = work_at_once
         self.unhandled: InTurn[ClientSession] = InTurn()
         self.incomplete = IncompleteFrames(time, lambda *who: self.must_go("holds memory", *who))
         self.unread = UnreadAnswers(time, lambda *who: self.must_go("leaves answers unread", *who))
+        self._outgoing = outgoing
         self._idle_ns = idle_ns
+        self._idle_s = f"{idle_ns / 1e9:g} s"
 
-    def accept(self, connection: Connection, place: Place | None = None) -> ClientSession:
-        """Returns the session of a connection that a client has made, and that has `place` where they are counted."""
+    def accept(self, name: str, host: bytes = LOOPBACK_HOST) -> ClientSession | None:
+        """Returns the session of a client that has connected, and is to be let in; another may have to go for it.
+
+        `name` is the address and port that it comes from, `host` the same as in a record. Returns None where all places
+        are taken by connections that stay.
+        """
         self.begin()
-        session = self.open[connection] = ClientSession(self, connection, place)
+        connection = Connection(self._outgoing, name, host)
+        if not self.places.take(connection):
+            return None
+        session = ClientSession(self, connection)
+        self.arriving[session] = self.time.now_ns + self._idle_ns, f"nothing came within {self._idle_s}"
         return session
+
+    def _send_away(self, connection: Connection) -> None:
+        """Ends a connection whose place another gets."""
+        connection.abort()
+        self.wake()
 
     def go_on(self) -> None:
         """Handles some of the requests that wait, one of each address and so on. The owner has set the time."""
@@ -264,24 +316,29 @@ class ClientSessions:
                     unhandled.add(session.connection.share, session)
 
     def must_go(self, reason: str, connection: Connection, detail: str) -> None:
-        """Tells and counts why a connection is closed, and closes it."""
+        """Tells and counts why a connection is closed, or not let in, and closes it."""
+        is_in = connection in self.open
         self.events.warn(
-            Event.CONNECTION_CLOSED,
+            Event.CONNECTION_CLOSED if is_in else Event.CONNECTION_REFUSED,
             reason,
             self.time.now_ns,
             source=connection.address,
+            at_once=1 if is_in else _TOLD_AT_ONCE,
             client=connection.name,
             detail=detail,
         )
         connection.abort()
 
     def sweep(self) -> None:
-        """Closes the connections that are idle, and has what was kept back of warnings told."""
+        """Closes the connections that are idle or arrive too slowly, and has what was kept back of warnings told."""
         now_ns = self.time.now_ns
         self.events.sweep(now_ns)
+        for session, (until_ns, otherwise) in self.arriving.items():
+            if until_ns <= now_ns and not session.connection.aborted:
+                self.must_go(NOT_LET_IN, session.connection, otherwise)
         for connection, session in self.open.items():
             if connection.was_written:
                 connection.was_written = False
                 session.active_ns = now_ns
             elif session.active_ns < now_ns - self._idle_ns and not connection.aborted:
-                self.must_go("idle", connection, f"nothing came or went for {self._idle_ns / 1e9:g} s")
+                self.must_go("idle", connection, f"nothing came or went for {self._idle_s}")

@@ -64,7 +64,7 @@ class Connection:
     `unsent_bytes` is how much of what was queued in earlier turns the socket has not taken yet, as the shell last saw
     it. `was_written` says that the socket has taken something; whoever looks for idle connections resets it.
     `is_encrypted` tells whether it is TLS's; `greeting` is what it was greeted with (broker/requests/greeting.py).
-    `is_certified` says that it has shown a certificate of the brokers' authority, at a name server that asks for one.
+    `is_certified` says that it has shown a certificate that the server asks for; what that proves, the server knows.
     `share` is what its address counts as where something is shared out by addresses (`share_of`).
     `has_unhandled` says that requests which came on it wait for a turn: until then nothing more is read from it.
     `is_proven` tells that a request has come on it which showed an account, or came from an address that is trusted.

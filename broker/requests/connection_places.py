@@ -8,99 +8,77 @@ request.
 
 from collections.abc import Callable
 
-from broker.remoting.addresses import share_of
+from broker.requests.connection import Connection
 from broker.requests.crowd import Crowd
+from broker.requests.deadline import Time
 from broker.statistics.events import Event, Events
 
 
-class Place:
-    """The place of one connection, from `Places.take` until `free` is called, or another has it."""
-
-    __slots__ = ("_crowd", "_leave", "_places", "_share", "_taken", "address")
-
-    def __init__(self, places: "Places", address: str) -> None:
-        self._places = places
-        self.address = address
-        """The one that its connection comes from."""
-        self._share = share_of(address)
-        self._taken = True
-        self._crowd: Crowd[Place] | None = None
-        """The crowd of which a member goes when somebody else needs a place; None if this place is kept in any case."""
-        self._leave: Callable[[], None] | None = None
-        self._join(places.silent)
-
-    @property
-    def is_safe(self) -> bool:
-        """Nobody takes it any more, whatever comes."""
-        return self._crowd is None
-
-    def held_by(self, leave: Callable[[], None]) -> None:
-        """Has `leave` called when another gets the place; at once if another has it."""
-        self._leave = leave
-        if not self._taken:
-            leave()
-
-    def asked(self, *, proven: bool) -> None:
-        """Notes that a request has come, by somebody who has shown whose he is or has not."""
-        assert self._taken, "who has lost his place is not heard any more"
-        places = self._places
-        self._join(None if proven or not places.can_be_proven() else places.strangers)
-
-    def free(self) -> None:
-        """Gives the place up. It may be called more than once."""
-        if self._taken:
-            self._taken = False
-            self._join(None)
-            self._places.taken -= 1
-            self._leave = None
-
-    def lost(self) -> None:
-        """Another gets the place."""
-        leave = self._leave
-        self.free()
-        if leave is not None:
-            leave()
-
-    def _join(self, crowd: "Crowd[Place] | None") -> None:
-        if self._crowd is not None and self._crowd is not crowd:
-            self._crowd.discard(self, self._share)
-        self._crowd = crowd
-        if crowd is not None:
-            crowd.add(self, self._share)
-
-
-class Places:
-    """The places of one server. `can_be_proven` tells whether its clients can show whose they are."""
+class ConnectionPlaces:
+    """`most` places. `can_be_proven` tells whether clients can show whose they are; `send_away` ends a connection whose
+    place another gets. `events` hear of it, and of those that find no place.
+    """
 
     def __init__(
-        self, count: int, can_be_proven: Callable[[], bool], now_ns: Callable[[], int], events: Events
+        self,
+        most: int,
+        time: Time,
+        events: Events,
+        can_be_proven: Callable[[], bool],
+        send_away: Callable[[Connection], None],
     ) -> None:
-        self.can_be_proven = can_be_proven
-        self.taken = 0
-        self.silent: Crowd[Place] = Crowd()
-        """Places of connections on which no request has come."""
-        self.strangers: Crowd[Place] = Crowd()
-        """Places of those who have sent requests without showing whose they are; who has asked last stands last."""
-        self._count = count
-        self._now_ns = now_ns
+        self._most = most
+        self._time = time
         self._events = events
+        self._can_be_proven = can_be_proven
+        self._send_away = send_away
+        self._silent: Crowd[Connection] = Crowd()
+        """Connections on which no request has come."""
+        self._strangers: Crowd[Connection] = Crowd()
+        """Those of clients who have sent requests without showing whose they are; who has asked last stands last."""
+        self._crowds: dict[Connection, Crowd[Connection] | None] = {}
+        """Each connection that has a place, with the crowd of which one goes when another needs a place; None: it stays
+        in any case."""
 
-    def take(self, address: str) -> Place | None:
-        """Returns a place for a connection from there. Returns None where all are taken by connections that stay."""
-        if self.taken >= self._count and not self._make_room():
-            self._warn(Event.CONNECTION_REFUSED, "too many connections", address)
-            return None
-        self.taken += 1
-        return Place(self, address)
+    @property
+    def taken(self) -> int:
+        """The number of places that are taken."""
+        return len(self._crowds)
 
-    def _make_room(self) -> bool:
-        for crowd in (self.silent, self.strangers):
-            if crowd:
-                place = crowd.first_to_go()
-                self._warn(Event.CONNECTION_CLOSED, "too many connections", place.address)
-                place.lost()
-                return True
-        return False
+    def take(self, connection: Connection) -> bool:
+        """Gives a new connection a place. Returns False where all are taken by connections that stay."""
+        if self.taken >= self._most:
+            crowd = self._silent or self._strangers
+            if not crowd:
+                self._warn(Event.CONNECTION_REFUSED, connection)
+                return False
+            goes = crowd.first_to_go()
+            self._warn(Event.CONNECTION_CLOSED, goes)
+            self.free(goes)
+            self._send_away(goes)
+        self._crowds[connection] = self._silent
+        self._silent.add(connection, connection.share)
+        return True
 
-    def _warn(self, event: Event, reason: str, address: str) -> None:
-        self._events.warn(event, reason, self._now_ns(), source=address, limit=self._count)
+    def asked(self, connection: Connection) -> bool:
+        """Notes that a request has come. Returns whether the connection stays from now on, whoever comes."""
+        before = self._crowds[connection]  # who has lost its place is not heard any more
+        stays = connection.is_proven or not self._can_be_proven()
+        crowd = None if stays else self._strangers
+        if before is not None and before is not crowd:
+            before.discard(connection, connection.share)
+        if crowd is not None:
+            crowd.add(connection, connection.share)
+        self._crowds[connection] = crowd
+        return stays
+
+    def free(self, connection: Connection) -> None:
+        """Takes the place back of a connection, which may have lost it already."""
+        crowd = self._crowds.pop(connection, None)
+        if crowd is not None:
+            crowd.discard(connection, connection.share)
+
+    def _warn(self, event: Event, connection: Connection) -> None:
+        self._events.warn(
+            event, "too many connections", self._time.now_ns, source=connection.address, limit=self._most
+        )

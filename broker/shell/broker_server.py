@@ -25,22 +25,20 @@ from broker.remoting.addresses import join_address, split_address
 from broker.remoting.node_status import ProcessFacts
 from broker.replica.jobs import Job
 from broker.requests.connection import Outgoing
-from broker.requests.connection_places import Place, Places
 from broker.settings.tables import Settings
 from broker.shell.access_file import AccessFile
 from broker.shell.certificate_expiry import told_expiry
+from broker.shell.client_port import ClientPort
 from broker.shell.descriptors import FILES_OF_A_STORE, connections_allowed, open_files
 from broker.shell.machine import local_hour, machine_clock, machine_memory_bytes
 from broker.shell.socket_reading import Reading
-from broker.shell.sockets import SocketConnection, accept_forever, accept_rest, listen, packed_host
+from broker.shell.sockets import accept_forever, listen
 from broker.shell.stopping import Stopping
-from broker.shell.tls import Admission, Entrance, RefusedError
 from broker.shell.tls_contexts import name_server_context, peer_contexts, reload_certificates, server_context
 from broker.shell.trace_file import TraceFile
 from broker.shell.turns import Turns
 from broker.shell.wires import Wires
 from broker.shell.worker import JobsBetweenReads
-from broker.statistics.events import Event
 from log.errors import DiskError
 from log.mmap_disk import MmapDisk
 
@@ -74,7 +72,7 @@ class BrokerServer:
         peer_address = settings.raft.peer_listen or settings.raft.peers.get(settings.node.id)
         self._peer_listener = None if peer_address is None else listen(peer_address)
         self._operators_listener = listen(settings.observe.metrics) if settings.observe.metrics else None
-        clients_max = connections_allowed(settings.limits.max_connections, FILES_OF_A_STORE)
+        connections_max = connections_allowed(settings.limits.max_connections, FILES_OF_A_STORE)
         self._outgoing = Outgoing()
         self._trace = None
         if settings.observe.trace:
@@ -95,15 +93,6 @@ class BrokerServer:
             boot=machine_clock() if boot is None else boot,
             memory_bytes=machine_memory_bytes(),
             stopwatch=time.perf_counter_ns,
-        )
-        self._places = Places(
-            clients_max, lambda: self.node.access is not None, time.monotonic_ns, self.node.events
-        )
-        self._entrance = Entrance(
-            client_tls,
-            self.node.events,
-            enforcing=settings.tls.mode == "enforcing",
-            first_byte_s=settings.limits.idle_seconds,
         )
         self.address = settings.advertised_address(bound_port)
         self._turns = Turns(self._turn, time.monotonic_ns)
@@ -127,7 +116,18 @@ class BrokerServer:
             nonce=secrets.token_bytes,
             begin_job=self._begin_job,
             begin_flush=self._begin_flush,
+            connections_max=connections_max,
         )
+        self._client_port = ClientPort(
+            [one for one in (self._client_listener, self._vip_listener) if one is not None],
+            self._running.clients,
+            self._wires,
+            client_tls,
+            enforcing=settings.tls.mode == "enforcing",
+            reading=self._reading,
+            unsent_bytes_high=settings.limits.max_pending_bytes_per_connection,
+        )
+        self._wires.refuse_clients = self._client_port.refuse_others
         self._flusher = None
         if self._reading is not None:
             self._flusher = JobsBetweenReads("flush", self._reading, self._running.job_done)
@@ -185,11 +185,8 @@ class BrokerServer:
             labels=lambda: metrics.labels,
             live=health.live,
             ready=health.ready,
-            closed=self._operator_sent_away,
+            events=self.node.events,
         )
-
-    def _operator_sent_away(self, reason: str, address: str) -> None:
-        self.node.events.warn(Event.CONNECTION_CLOSED, reason, time.monotonic_ns(), source=address)
 
     async def _serve_until_stopped(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -201,10 +198,9 @@ class BrokerServer:
             self._wires.tasks = nursery
             if self._flusher is not None:
                 start(self._flusher.run)
-            start(self._entrance.run)
             if self._access is not None:
                 start(self._access.watch)
-            start(self._accept_clients, self._accept_client(nursery))
+            self._client_port.start(nursery)
             if self._peer_listener is not None:
                 start(accept_forever, self._peer_listener, self._accept_peer(nursery), self.node.events)
             if self.operators is not None:
@@ -239,30 +235,7 @@ class BrokerServer:
             self._trace.flush_if_due(now_ns)
         return deadline_ns
 
-    # ------------------------------------------------------------------ clients
-
-    async def _accept_clients(self, accepted: Callable[[socket.socket, tuple[str, int]], None]) -> None:
-        listeners = [one for one in (self._client_listener, self._vip_listener) if one is not None]
-        async with trio.open_nursery() as nursery:
-            for listener in listeners:
-                nursery.start_soon(accept_forever, listener, accepted, self.node.events)
-
-            def refuse_others() -> None:
-                nursery.cancel_scope.cancel()
-                for listener in listeners:
-                    accept_rest(listener, accepted)
-
-            self._wires.refuse_clients = refuse_others
-
-    def _accept_client(self, nursery: trio.Nursery) -> Callable[[socket.socket, tuple[str, int]], None]:
-        def accepted(sock: socket.socket, address: tuple[str, int]) -> None:
-            place = self._places.take(address[0])
-            if place is None:
-                sock.close()
-            else:
-                nursery.start_soon(self._entrance.serve, sock, address, place, self._serve_admitted)
-
-        return accepted
+    # ------------------------------------------------------------------ peers
 
     def _accept_peer(self, nursery: trio.Nursery) -> Callable[[socket.socket, tuple[str, int]], None]:
         def accepted(sock: socket.socket, address: tuple[str, int]) -> None:
@@ -271,27 +244,6 @@ class BrokerServer:
             nursery.start_soon(self._wires.serve_accepted, self._running.links, sock, name)
 
         return accepted
-
-    async def _serve_admitted(
-        self, sock: socket.socket, address: tuple[str, int], place: Place, admission: Admission
-    ) -> None:
-        name, host = f"{address[0]}:{address[1]}", packed_host(address)
-        session = self._running.accept_client(name, host, place, is_encrypted=admission.tls is not None)
-        client = self._wires.open[session.connection] = SocketConnection(
-            sock,
-            session.connection,
-            self._settings.limits.max_pending_bytes_per_connection,
-            admission.tls,
-            self._reading,
-            has_to_prove=self.node.access is not None,
-        )
-        try:
-            await client.read_and_write(session.received)
-        except RefusedError as refused:
-            session.refuse(refused.reason, str(refused))
-        finally:
-            del self._wires.open[session.connection]
-            session.lost()
 
     # ------------------------------------------------------------------ worker threads
 

@@ -6,7 +6,7 @@ which the node has its turns; and it is made once a second at most, however many
 
 import socket
 from collections.abc import Callable, Iterable, Iterator
-from time import perf_counter
+from time import monotonic_ns, perf_counter
 from typing import Final, TypeVar
 
 import trio
@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from broker.administration.health import Check
 from broker.shell.http import HttpServer, Page, Query
+from broker.statistics.events import Event, Events
 from broker.statistics.families import COMMON_LABELS, ROCKETMQ_LABELS, ROCKETMQ_PREFIX, Told
 from broker.statistics.histogram import BOUNDS_S, Histogram
 
@@ -157,10 +158,10 @@ def operators_server(
     labels: Callable[[], tuple[str, str, str]],
     live: Callable[[], list[Check]],
     ready: Callable[[], list[Check]],
-    closed: Callable[[str, str], None],
+    events: Events,
 ) -> HttpServer:
-    """Returns the server of the three pages. `begin` sets the time of the parts that are then asked; `closed` is
-    `HttpServer`'s.
+    """Returns the server of the three pages. `begin` sets the time of the parts that are then asked; `events` hear of
+    connections that are closed for a limit.
     """
 
     def after_begin(ask: Callable[[], T]) -> Callable[[], T]:
@@ -169,6 +170,9 @@ def operators_server(
             return ask()
 
         return asked
+
+    def closed(reason: str, address: str) -> None:
+        events.warn(Event.CONNECTION_CLOSED, reason, monotonic_ns(), source=address)
 
     return HttpServer(
         trio.SocketListener(trio.socket.from_stdlib_socket(listener)),

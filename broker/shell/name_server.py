@@ -19,20 +19,19 @@ from broker.name_server.metrics import NameServerMetrics
 from broker.name_server.sessions import NameServerSessions
 from broker.remoting.addresses import join_address
 from broker.requests.client_sessions import SWEEP_NS
-from broker.requests.connection import Connection, Outgoing
-from broker.requests.connection_places import Place, Places
+from broker.requests.connection import Outgoing
 from broker.requests.deadline import Time
 from broker.settings.live import differing
 from broker.settings.tables import NameServerSettings
 from broker.shell.access_file import AccessFile
 from broker.shell.certificate_expiry import told_expiry
+from broker.shell.client_port import ClientPort
 from broker.shell.descriptors import FILES_OF_A_NAME_SERVER, connections_allowed
-from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
+from broker.shell.sockets import listen
 from broker.shell.stopping import Stopping
-from broker.shell.tls import Admission, Entrance, RefusedError
 from broker.shell.tls_contexts import ask_brokers, reload_certificates, server_context
+from broker.shell.wires import Wires
 from broker.state.release import THIS_RELEASE
-from broker.statistics.events import Event
 from log.private_files import make_directories, open_file
 
 if TYPE_CHECKING:
@@ -93,16 +92,18 @@ class NameServerProcess:
         told_expiry(settings.tls, "tls_", time.time())
         self._listener = listen(settings.listen)
         self._operators_listener = listen(settings.metrics) if settings.metrics else None
-        self._open: dict[Connection, SocketConnection] = {}
-        self._outgoing = Outgoing()
+        outgoing = Outgoing()
+        self._wires = Wires(outgoing, self._begin, self._wake)
         self._time = Time(time.monotonic_ns(), 0)
         self._sessions = NameServerSessions(
             core,
-            self,
+            self._wires,
             self._time,
+            outgoing,
             settings.idle_seconds * 1_000_000_000,
             secrets.token_bytes,
             self._control,
+            connections_max=connections_allowed(settings.max_connections, FILES_OF_A_NAME_SERVER),
         )
         self._has_more = trio.Event()
         self.operators = None
@@ -110,17 +111,12 @@ class NameServerProcess:
         if self._operators_listener is not None:
             self.operators = self._operators_server(core, self._operators_listener)
 
-        self._entrance = Entrance(
+        self._client_port = ClientPort(
+            [self._listener],
+            self._sessions.clients,
+            self._wires,
             self._context,
-            self._sessions.events,
             enforcing=settings.tls_mode == "enforcing",
-            first_byte_s=settings.idle_seconds,
-        )
-        self._places = Places(
-            connections_allowed(settings.max_connections, FILES_OF_A_NAME_SERVER),
-            lambda: self._control.knows_brokers,
-            time.monotonic_ns,
-            self._sessions.events,
         )
         self._stop = trio.Event()
         self._stopping = Stopping(log)
@@ -164,18 +160,9 @@ class NameServerProcess:
 
     async def _serve_until_stopped(self) -> None:
         async with trio.open_nursery() as nursery:
-
-            def accepted(sock: socket.socket, address: tuple[str, int]) -> None:
-                place = self._places.take(address[0])
-                if place is None:
-                    sock.close()
-                else:
-                    nursery.start_soon(self._entrance.serve, sock, address, place, self._serve_admitted)
-
-            nursery.start_soon(accept_forever, self._listener, accepted, self._sessions.events)
+            self._client_port.start(nursery)
             nursery.start_soon(self._sweep)
             nursery.start_soon(self._do_steps)
-            nursery.start_soon(self._entrance.run)
             if self._access is not None:
                 nursery.start_soon(self._access.watch)
             if self.operators is not None:
@@ -184,8 +171,7 @@ class NameServerProcess:
             nursery.cancel_scope.cancel()
 
     def _close(self) -> None:
-        for connection in list(self._open.values()):
-            connection.close()
+        self._wires.close()
         self._listener.close()
         if self._operators_listener is not None:
             self._operators_listener.close()
@@ -196,7 +182,7 @@ class NameServerProcess:
         metrics = NameServerMetrics(core, self._sessions.events)
 
         def begin() -> None:
-            metrics.connections = len(self._open)
+            metrics.connections = len(self._sessions.clients.open)
 
         # Who is answered has found the loop going round, and there is nothing to wait for.
         return operators_server(
@@ -206,30 +192,8 @@ class NameServerProcess:
             labels=lambda: ("", "", self.address),
             live=lambda: [Check("loop", "")],
             ready=lambda: [Check("loop", "")],
-            closed=self._operator_sent_away,
+            events=self._sessions.events,
         )
-
-    def _operator_sent_away(self, reason: str, address: str) -> None:
-        self._sessions.events.warn(Event.CONNECTION_CLOSED, reason, time.monotonic_ns(), source=address)
-
-    async def _serve_admitted(
-        self, sock: socket.socket, address: tuple[str, int], place: Place, admission: Admission
-    ) -> None:
-        name, host = f"{address[0]}:{address[1]}", packed_host(address)
-        connection = Connection(self._outgoing, name, host, is_encrypted=admission.tls is not None)
-        asks = bool(self._settings.tls_broker_ca)
-        connection.is_certified = asks and admission.tls is not None and admission.tls.has_certificate
-        session = self._sessions.accept(connection, place)
-        open_socket = self._open[connection] = SocketConnection(
-            sock, connection, tls=admission.tls, has_to_prove=True
-        )
-        try:
-            await open_socket.read_and_write(session.received)
-        except RefusedError as refused:
-            session.refuse(refused.reason, str(refused))
-        finally:
-            del self._open[connection]
-            session.lost()
 
     async def _sweep(self) -> None:
         while True:
@@ -245,17 +209,13 @@ class NameServerProcess:
                 self._sessions.step()
                 await trio.lowlevel.checkpoint()
 
-    # ------------------------------------------------------------------ as the surroundings of the sessions
+    # ------------------------------------------------------------------ for the sessions
 
-    def begin(self) -> None:
-        """Sets the time of the sessions."""
+    def _begin(self) -> None:
         self._time.now_ns = time.monotonic_ns()
 
-    def wake(self) -> None:
+    def _wake(self) -> None:
         """Writes what is queued: a name server answers at once."""
-        for connection in self._outgoing.take():
-            open_socket = self._open.get(connection)
-            if open_socket is not None:
-                open_socket.flush()
+        self._wires.hand_out()
         if self._sessions.has_more:
             self._has_more.set()

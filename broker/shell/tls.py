@@ -4,39 +4,25 @@ A `TlsSession` is OpenSSL over two memory buffers. So a connection with TLS is r
 same task receives, the same `sendmsg` sends, and only the bytes pass through the session on their way. A connection
 without TLS pays for none of it.
 
-Both kinds of connections come to one port. Their first byte tells them apart: 0x16 begins a TLS handshake, and as the
-first byte of a frame's length it would mean more than any frame has. The handshake is done before the node hears of the
-connection, within a time limit, so that a stranger who cannot finish it costs a socket and some kilobytes for ten
-seconds.
-
 What Trio wakes together runs in one pass of its scheduler, and nothing comes between. So a thousand strangers who
-speak, shake hands or go at the same moment are not left to it: few are woken in each pass (`HEARD_AT_ONCE`), and one
-of them computes (`Handshakes`).
+shake hands at the same moment are not left to it: one of them computes in each pass (`Handshakes`). How long a
+handshake may take is not decided here, but by whoever waits for it: the session of a client, a link of a peer, a line
+that was dialled.
 """
 
-import select
 import socket
 import ssl
-import sys
-import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, NoReturn
+from typing import Final
 
 import trio
 
-from broker.remoting.addresses import share_of
+from broker.requests.client_sessions import NOT_LET_IN
 from broker.requests.connection import Buffer
-from broker.requests.connection_places import Place
-from broker.statistics.events import Event, Events
 
-HANDSHAKE_S: Final = 10.0
-"""A handshake that takes longer, in seconds, is given up."""
-
-_TLS_HANDSHAKE: Final = 0x16
 _RECORD_BYTES: Final = 16 * 1024
 """The most that a record carries, and that is read at once: to read more makes room for more."""
 
@@ -168,158 +154,12 @@ async def _send(sock: socket.socket, data: bytes) -> None:
             await trio.lowlevel.wait_writable(sock)
 
 
-HEARD_AT_ONCE: Final = 16
-"""The most connections whose first byte, or end, is heard of in one pass of Trio's scheduler. Each costs up to 0.2 ms
-with what follows; ten thousand that closed at once kept a node for more than a second."""
-
-_TOLD_AT_ONCE: Final = 10
-"""Connections of one address that are refused for various reasons, of which each is worth a line."""
-
-
 class RefusedError(Exception):
     """A connection is not let in, or not kept. The text says why; `reason` is the kind of it, for metrics."""
 
-    def __init__(self, text: str, reason: str = "not let in") -> None:
+    def __init__(self, text: str, reason: str = NOT_LET_IN) -> None:
         super().__init__(text)
         self.reason = reason
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """A connection was let in; `tls` is None if it is in the clear."""
-
-    tls: TlsSession | None
-
-
-_IN_THE_CLEAR: Final = Admission(None)
-
-
-class Entrance:
-    """Lets clients' connections in, once their first byte has told whether they are encrypted.
-
-    With `context` None everyone is let in at once, in the clear. With `enforcing` nobody is let in in the clear. A
-    first byte may take `first_byte_s` seconds. `run` must be running.
-    """
-
-    def __init__(
-        self,
-        context: ssl.SSLContext | None,
-        events: Events,
-        *,
-        enforcing: bool,
-        first_byte_s: float,
-    ) -> None:
-        self._context = context
-        self._events = events
-        self._enforcing = enforcing
-        self._first_byte_s = first_byte_s
-        self._handshakes = Handshakes()
-        self._first_bytes = _FirstBytes.begin()
-
-    async def run(self) -> None:
-        """Hears of first bytes until cancelled."""
-        if self._first_bytes is not None:
-            await self._first_bytes.run()
-
-    async def serve(
-        self,
-        sock: socket.socket,
-        address: tuple[str, int],
-        place: Place,
-        serve_admitted: Callable[[socket.socket, tuple[str, int], Place, "Admission"], Awaitable[None]],
-    ) -> None:
-        """Has a connection served that is let in, and frees its place when it has ended."""
-        try:
-            admission = await self.admit(sock, f"{address[0]}:{address[1]}", place)
-            if admission is not None:
-                await serve_admitted(sock, address, place, admission)
-        finally:
-            place.free()
-
-    async def admit(self, sock: socket.socket, client: str, place: Place) -> Admission | None:
-        """Returns None if the connection was not let in, or another got its place: then it is closed, and the log says
-        why.
-        """
-        with trio.CancelScope() as scope:
-            place.held_by(scope.cancel)
-            if not scope.cancel_called:
-                return (
-                    _IN_THE_CLEAR if self._context is None else await self._admit(sock, client, self._context)
-                )
-        sock.close()
-        return None
-
-    async def _admit(self, sock: socket.socket, client: str, context: ssl.SSLContext) -> Admission | None:
-        source = client.rpartition(":")[0]
-        try:
-            return await self._decide(sock, source, context)
-        except RefusedError as refused:
-            self._events.warn(
-                Event.CONNECTION_REFUSED,
-                "not let in",
-                time.monotonic_ns(),
-                source=source,
-                at_once=_TOLD_AT_ONCE,
-                client=client,
-                detail=str(refused),
-            )
-            sock.close()
-            return None
-        except BaseException:
-            sock.close()
-            raise
-
-    async def _decide(self, sock: socket.socket, source: str, context: ssl.SSLContext) -> Admission:
-        sock.setblocking(False)
-        with trio.move_on_after(self._first_byte_s):
-            try:
-                if self._first_bytes is None:
-                    await trio.lowlevel.wait_readable(sock)
-                else:
-                    await self._first_bytes.wait(sock)
-                first = sock.recv(1, socket.MSG_PEEK)
-            except OSError as error:
-                raise RefusedError(f"lost before its first byte: {error}") from error
-            if not first:
-                raise RefusedError("closed before its first byte")
-            if first[0] == _TLS_HANDSHAKE:
-                return Admission(await self._handshakes.accept(sock, context, share_of(source)))
-            if self._enforcing:
-                raise RefusedError("not encrypted, and TLS is enforced")
-            return _IN_THE_CLEAR
-        raise RefusedError(f"nothing came within {self._first_byte_s:g} s")
-
-
-class _FirstBytes:
-    """Connections that have said nothing yet, in an epoll set of their own. Linux only: see `begin`."""
-
-    def __init__(self) -> None:
-        self._epoll = select.epoll()
-        self._silent: dict[int, trio.Event] = {}
-
-    @classmethod
-    def begin(cls) -> "_FirstBytes | None":
-        """Returns None on systems without epoll: there Trio wakes all at once that speak at once."""
-        return cls() if sys.platform == "linux" else None
-
-    async def wait(self, sock: socket.socket) -> None:
-        """Returns when there is something to receive, or the other end is gone. Raises OSError."""
-        descriptor = sock.fileno()
-        self._epoll.register(descriptor, select.EPOLLIN)
-        spoken = self._silent[descriptor] = trio.Event()
-        try:
-            await spoken.wait()
-        finally:
-            if self._silent.pop(descriptor, None) is not None:
-                self._epoll.unregister(descriptor)
-
-    async def run(self) -> NoReturn:
-        """Wakes those who wait, `HEARD_AT_ONCE` in each pass of Trio's scheduler."""
-        while True:
-            await trio.lowlevel.wait_readable(self._epoll.fileno())
-            for descriptor, _ in self._epoll.poll(0, HEARD_AT_ONCE):
-                self._epoll.unregister(descriptor)
-                self._silent.pop(descriptor).set()
 
 
 class Handshakes:
@@ -401,10 +241,7 @@ async def _shake_hands(
     sock: socket.socket, session: TlsSession, steps: AbstractAsyncContextManager[None]
 ) -> None:
     try:
-        with trio.fail_after(HANDSHAKE_S):
-            await session.handshake(sock, steps)
-    except trio.TooSlowError:
-        raise RefusedError(f"no TLS handshake within {HANDSHAKE_S:g} s") from None
+        await session.handshake(sock, steps)
     except ssl.SSLCertVerificationError as error:
         raise RefusedError(f"its certificate is not good: {error.verify_message}") from error
     except ssl.SSLError as error:

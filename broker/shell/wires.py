@@ -36,7 +36,7 @@ class Wire(Protocol):
         """Writes what the connection has queued, or closes it if that was asked for."""
 
 
-class _Attempt:
+class Attempt:
     """A connection that is not ready yet: bytes for it wait in its outbox, and an abort ends the attempt."""
 
     def __init__(self, connection: Connection) -> None:
@@ -44,6 +44,7 @@ class _Attempt:
         self._connection = connection
 
     def flush(self) -> None:
+        """Ends the attempt if that was asked for."""
         if self._connection.aborted:
             self.scope.cancel()
 
@@ -65,7 +66,7 @@ class Wires:
         self.begin = begin
         self.wake = wake
         self.open: dict[Connection, Wire] = {}
-        """By what the core knows of them. The owner puts the connections of clients here, too."""
+        """By what the core knows of them. The port of the clients (`client_port.py`) puts its connections here, too."""
         self.tasks: trio.Nursery | None = None
         """The owner sets it before anything is dialled. The tasks of dialled connections run in it."""
         self.refuse_clients: Callable[[], None] = _nobody_comes
@@ -105,14 +106,14 @@ class Wires:
     def _dial(self, line: Line, context: ssl.SSLContext | None, *, is_peer: bool) -> None:
         assert self.tasks is not None, "nothing is dialled before the node serves"
         assert line.connection not in self.open, "each attempt of a line has a connection of its own"
-        attempt = self.open[line.connection] = _Attempt(line.connection)
+        attempt = self.open[line.connection] = Attempt(line.connection)
         self.tasks.start_soon(self._serve_line, line, line.connection, attempt, context, is_peer)
 
     async def _serve_line(
         self,
         line: Line,
         connection: Connection,
-        attempt: _Attempt,
+        attempt: Attempt,
         context: ssl.SSLContext | None,
         is_peer: bool,
     ) -> None:
@@ -121,7 +122,7 @@ class Wires:
             with attempt.scope:
                 address = line.address
                 sock = await connect(address)
-                with _closed_unless_done(sock):
+                with closed_unless_done(sock):
                     if is_peer:
                         _detect_silence(sock)
                     line.opened(connection)
@@ -143,11 +144,11 @@ class Wires:
     async def serve_accepted(self, links: PeerLinks, sock: socket.socket, address: str) -> None:
         """Receives what comes on a connection to the port of the peers, until it is closed."""
         connection = Connection(self._outgoing, f"peer at {address}")
-        attempt = self.open[connection] = _Attempt(connection)
+        attempt = self.open[connection] = Attempt(connection)
         link = links.accept(connection, address)
         try:
             with attempt.scope:
-                with _closed_unless_done(sock):
+                with closed_unless_done(sock):
                     _detect_silence(sock)
                     tls = (
                         None
@@ -173,7 +174,8 @@ class Wires:
 
 
 @contextlib.contextmanager
-def _closed_unless_done(sock: socket.socket) -> Iterator[None]:
+def closed_unless_done(sock: socket.socket) -> Iterator[None]:
+    """Closes the socket where what is done with it is not done to its end."""
     try:
         yield
     except BaseException:

@@ -31,8 +31,8 @@ from broker.state.release import THIS_RELEASE
 from broker.trace import TraceWriter
 from log.errors import DamagedFileError, DiskError, DiskFullError, LogFault, StoreTooNewError
 from log.options import StoreOptions
-from log.record import pack_host
 from simulation.journal import Journal, Violation
+from simulation.machines.client_port import ClientPort
 from simulation.machines.clock import HostClock
 from simulation.machines.data_files import cached_files
 from simulation.machines.frame_faults import FrameFaults, FrameWatcher, PeerFrames
@@ -421,13 +421,20 @@ class BrokerProcess:
             begin_job=self._run_job,
             deliver=self.frames.deliver,
         )
+        self._client_port = ClientPort(
+            host.name,
+            self.running.clients,
+            self._wires,
+            host.settings.limits.max_connections,
+            surroundings.journal,
+        )
 
     def run(self) -> None:
         """Begins to listen, to dial and to register."""
         host = self.host
         network = host.surroundings.network
         host.surroundings.watcher.started(host, self.node)
-        network.listen(host.address, host.name, self.guarded_accept(self._accept_client))
+        network.listen(host.address, host.name, self.guarded_accept(self._client_port.take))
         network.listen(host.peer_address, host.name, self.guarded_accept(self._accept_peer))
         self.running.start()
 
@@ -606,11 +613,6 @@ class BrokerProcess:
         connection = Connection(self.outgoing, f"peer at {endpoint.address}")
         link = self.running.links.accept(connection, endpoint.address)
         self._wires.attach(connection, endpoint, link.received, lambda _: link.lost())
-
-    def _accept_client(self, endpoint: Endpoint) -> None:
-        ip, _, port = endpoint.address.rpartition(":")
-        session = self.running.accept_client(endpoint.address, pack_host(ip, int(port)))
-        self._wires.attach(session.connection, endpoint, session.received, lambda _: session.lost())
 
     def connections(self) -> list[Connection]:
         """Returns the connections that are carried now."""

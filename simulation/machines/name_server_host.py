@@ -23,6 +23,7 @@ from broker.requests.deadline import Time
 from broker.settings.tables import NameServerSettings
 from log.errors import DiskError
 from simulation.journal import Journal, Violation
+from simulation.machines.client_port import ClientPort
 from simulation.machines.clock import HostClock
 from simulation.machines.network import Endpoint, Network
 from simulation.machines.simulated_disk import PowerFailure, SimulatedDisk
@@ -101,6 +102,7 @@ class NameServerHost:
         clock: HostClock,
         random: Random,
         registration_secret: str,
+        connections_max: int,
     ) -> None:
         """`random` says whether it has a file, and what its disk does. Brokers prove that they know the secret."""
         self._network = network
@@ -108,6 +110,7 @@ class NameServerHost:
         self._watchers = watchers
         self._random = random
         self._secret = registration_secret
+        self._connections_max = connections_max
         self._disk = SimulatedDisk(random) if random.random() < _HAS_FILE else None
         self.storage: KeptConfiguration | None = None
         """Of the running process; None without a file."""
@@ -116,9 +119,9 @@ class NameServerHost:
         self._clock = clock
         self._core: NameServer | None = None
         self._sessions: NameServerSessions | None = None
-        self._outgoing = Outgoing()
         self._wires: Wires
-        """Of the process that runs, or ran last, as `_outgoing`."""
+        """Of the process that runs, or ran last, as `_client_port`."""
+        self._client_port: ClientPort
         self._steps_planned = False
         self._time = Time(0, 0)
         self._numbers: dict[Connection, int] = {}
@@ -145,18 +148,23 @@ class NameServerHost:
             if self._disk is not None:
                 self.storage = KeptConfiguration(self._disk)
             settings = NameServerSettings(listen=self.address)
-            self._outgoing = Outgoing()
-            self._wires = Wires(self._outgoing, self._network.scheduler, self._guarded, UNREAD_BYTES_MAX)
+            outgoing = Outgoing()
+            self._wires = Wires(outgoing, self._network.scheduler, self._guarded, UNREAD_BYTES_MAX)
             self._core = NameServer(settings, self.storage, long_registration_bytes=_LONG_REGISTRATION_BYTES)
             self._steps_planned = False
             self._sessions = NameServerSessions(
                 self._core,
                 self,
                 self._time,
+                outgoing,
                 settings.idle_seconds * SECOND,
                 self._random.randbytes,
                 NameServerControl(registration_secret=self._secret),
                 self._answer_in_steps,
+                connections_max=self._connections_max,
+            )
+            self._client_port = ClientPort(
+                self.name, self._sessions.clients, self._wires, self._connections_max, self._journal
             )
             for watcher in self._watchers:
                 watcher.name_server_started(self, self._core)
@@ -234,18 +242,15 @@ class NameServerHost:
         return call
 
     def _accept(self, endpoint: Endpoint) -> None:
-        sessions = self._sessions
-        assert sessions is not None, "it listens only while it runs"
-        connection = Connection(self._outgoing, endpoint.address)
-        session = sessions.accept(connection)
-        number = self._numbers[connection] = len(self._numbers)
+        number = len(self._numbers)
 
-        def lost(_: str) -> None:
-            session.lost()
+        def ended() -> None:
             for watcher in self._watchers:
                 watcher.name_server_lost(self, number)
 
-        self._wires.attach(connection, endpoint, session.received, lost)
+        session = self._client_port.take(endpoint, ended)
+        if session is not None:
+            self._numbers[session.connection] = number
 
     def _answer_in_steps(
         self, connection: Connection, command: RemotingCommand, now_ns: int, sight: Sight

@@ -32,6 +32,7 @@ _DAMAGE_RHYTHM: Final = Rhythm(
     gap_ns_min=100 * MILLISECOND,
     durations_ns_max=(100 * MILLISECOND,),
 )
+_STRANGERS_SHARE: Final = 0.15
 _SNAPSHOT_ENTRIES: Final = (100, 500, 200_000)
 
 
@@ -43,7 +44,7 @@ def plan_of_seed(seed: int, *, seconds: int = 60, nodes: int | None = None) -> P
     if seed % 10 == _OVERLOAD:
         return with_overload(draw_swarm_plan(seed, seconds=seconds, nodes=nodes or _NODES, groups=1))
     if seed % _OUT_OF not in _DENSE:
-        return _with_damage(draw_swarm_plan(seed, seconds=seconds, nodes=nodes or _NODES))
+        return _with_strangers(_with_damage(draw_swarm_plan(seed, seconds=seconds, nodes=nodes or _NODES)))
     number = seed // _OUT_OF * len(_DENSE) + _DENSE.index(seed % _OUT_OF)
     return draw_dense_plan(seed, number, seconds=seconds, nodes=nodes)
 
@@ -54,6 +55,13 @@ def _with_damage(plan: Plan) -> Plan:
     if random.random() >= _DAMAGE_SHARE:
         return plan
     return damaged_plan(plan)
+
+
+def _with_strangers(plan: Plan) -> Plan:
+    """Adds, to a share of the plans, strangers who take places; all else that is drawn stays as it was."""
+    if stream(f"strangers {plan.seed}").random() >= _STRANGERS_SHARE:
+        return plan
+    return replace(plan, actors=(*plan.actors, "stranger"))
 
 
 def damaged_plan(plan: Plan) -> Plan:

@@ -31,6 +31,7 @@ from simulation.workload.reset_rules import Resets
 from simulation.workload.restrict import restrict
 from simulation.workload.restrict_rules import Restrictions
 from simulation.workload.retry import Retries, deliver
+from simulation.workload.stranger import loiter
 from simulation.workload.tenant import Tenancies, tenant
 from simulation.workload.timed import Timers, schedule
 from simulation.workload.transact import Transactions, transact
@@ -69,6 +70,7 @@ ACTORS: Final[dict[str, Actor]] = {
     "keeper": Actor(keep, share=0, processes=lambda producers: 2, at_most_once=True, invariant=Keys),
     "tenant": Actor(tenant, share=0.0, invariant=Tenancies),
     "crowd": Actor(crowd, share=0.0, processes=lambda producers: 3),
+    "stranger": Actor(loiter, share=0.0, processes=lambda producers: 2),
     "writer": Actor(write, share=0.0, processes=lambda producers: 2, at_most_once=True, invariant=Portions),
 }
 """By the name that its hosts bear, with a number. Those of a share of 1 make up the load that every run has, and one of

@@ -51,6 +51,8 @@ from simulation.world.traces import Traces
 AnyInvariant = TypeVar("AnyInvariant", bound=Invariant)
 
 _NAME_SERVERS: Final = 2
+_PLACES_OF_A_PROCESS: Final = 4
+"""A client has a connection or two, and some that have ended are not known to have where the network is cut."""
 REGISTRATION_SECRET: Final = "a secret of the brokers"
 
 
@@ -149,6 +151,7 @@ class World:
                 self._clock(f"ns{number}"),
                 self.random(f"file of ns{number}"),
                 REGISTRATION_SECRET,
+                _connections_max(self.plan),
             )
             for number in range(_NAME_SERVERS)
         ]
@@ -250,6 +253,7 @@ class World:
                 max_pending_proposal_bytes=plan.limits.pending_bytes,
                 max_open_transactions=plan.limits.open_transactions,
                 max_held_pulls=plan.limits.held_pulls,
+                max_connections=_connections_max(plan),
             ),
         )
 
@@ -342,6 +346,13 @@ class World:
 def _delete_hours(limits: Limits) -> tuple[int, ...]:
     """Returns the hours in which age deletes: of a day of short hours all."""
     return tuple(range(0, 24, 2 if limits.hour_ms == Limits().hour_ms else 1))
+
+
+def _connections_max(plan: Plan) -> int:
+    """Returns how many connections of clients a server takes: where strangers come, some for each other client."""
+    if "stranger" not in plan.actors:
+        return LimitSettings().max_connections
+    return _PLACES_OF_A_PROCESS * sum(ACTORS[name].processes(plan.producers) for name in plan.actors)
 
 
 def _inner_limits(limits: Limits, *, state_rows_at_once: int, held_at_once: int) -> InnerLimits:

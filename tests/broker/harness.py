@@ -49,6 +49,7 @@ from tests.broker.client_end import WAIT_LIMIT_S
 from tests.broker.client_end import Client as Client
 from tests.broker.client_end import Pulled as Pulled
 from tests.broker.client_end import split_records as split_records
+from tests.broker.lines import let_in
 from tests.log.memory_disk import MemoryDisk
 
 SECOND = 1_000_000_000
@@ -563,7 +564,7 @@ class Group:
         number = sum(len(other.clients) for other in self.members.values())
         port = 40_000 + number
         packed = LOOPBACK_HOST if host == "127.0.0.1" else pack_host(host, port)
-        session = member.process.accept_client(f"{host}:{port}", packed)
+        session = let_in(member.process.clients, f"{host}:{port}", packed)
         client = Client(self, member, session, name or f"127.0.0.1@{number}")
         member.clients[session.connection] = client
         return client
@@ -571,7 +572,7 @@ class Group:
     def accept(self, node_id: str, end: ClientEnd, host: str, port: int) -> ClientSession:
         """Connects a client of a test's own with a node; returns the session that takes its bytes."""
         member = self.members[node_id]
-        session = member.process.accept_client(f"{host}:{port}", pack_host(host, port))
+        session = let_in(member.process.clients, f"{host}:{port}", pack_host(host, port))
         member.clients[session.connection] = end
         return session
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from broker.requests.connection import Connection, Outgoing
+from broker.requests.client_sessions import ClientSession, ClientSessions
+from broker.requests.connection import LOOPBACK_HOST, Connection, Outgoing
 from broker.requests.deadline import Time
 from broker.requests.line import Line
 
@@ -54,3 +55,11 @@ class Desk:
         """The times between attempts, rounded to milliseconds."""
         times = [at for at, _ in self.dialled]
         return [round((later - earlier) / MS) for earlier, later in pairwise(times)]
+
+
+def let_in(clients: ClientSessions, name: str, host: bytes = LOOPBACK_HOST) -> ClientSession:
+    """The session of a client that has connected in the clear."""
+    session = clients.accept(name, host)
+    assert session is not None, "there is a place"
+    session.let_in()
+    return session

@@ -46,7 +46,7 @@ from broker.requests.client_sessions import ClientSession
 from broker.requests.connection import Connection
 from broker.settings.tables import NameServerSettings
 from tests.broker.harness import Group
-from tests.broker.lines import Desk
+from tests.broker.lines import Desk, let_in
 from tests.hostile.drawing import Drawing, Names, unfolding
 from tests.hostile.peers import BrokenPeer, HealthyClients
 
@@ -260,17 +260,19 @@ class NameServerRound:
             NameServer(NameServerSettings()),
             self._desk,
             self._desk.time,
+            self._desk.outgoing,
             10**18,
             self._random.randbytes,
             NameServerControl(),
+            connections_max=1000,
         )
         self._healthy, self._broker = self._connect(), self._connect()
         self._opaques = itertools.count(1)
         self._stranger: Stranger | None = None
 
     def _connect(self) -> tuple[ClientSession, Connection]:
-        connection = Connection(self._desk.outgoing, "c")
-        return self._sessions.accept(connection), connection
+        session = let_in(self._sessions.clients, "c")
+        return session, session.connection
 
     def run(self, count: int) -> None:
         """Sends so many requests one by one, some while long registrations are under way; all are answered."""

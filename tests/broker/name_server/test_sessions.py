@@ -27,7 +27,7 @@ from broker.requests.budget import Budget
 from broker.requests.connection import Connection
 from broker.settings.tables import NameServerSettings
 from broker.statistics.events import Event
-from tests.broker.lines import Desk
+from tests.broker.lines import Desk, let_in
 
 
 class Rig:
@@ -38,15 +38,15 @@ class Rig:
             self.core,
             self.desk,
             self.desk.time,
+            self.desk.outgoing,
             120 * 10**9,
             bytes,
             NameServerControl(),
+            connections_max=1000,
         )
 
     def connect(self, name: str = "client") -> Connection:
-        connection = Connection(self.desk.outgoing, name)
-        self.sessions.accept(connection)
-        return connection
+        return let_in(self.sessions.clients, name).connection
 
     def ask(self, connection: Connection, count: int = 1) -> list[RemotingCommand]:
         """The responses to so many requests that come at once."""

@@ -23,12 +23,11 @@ from broker.remoting.json_body import decode_body, encode_body
 from broker.remoting.name_server_headers import RegisterBrokerHeader
 from broker.remoting.register_body import RegisterBrokerBody
 from broker.remoting.route import QueueData, TopicRouteData
-from broker.requests.connection import Connection
 from broker.requests.greeting import read_greeting
 from broker.settings.tables import NameServerSettings
 from broker.statistics.events import TOLD_EVERY_NS, Event
 from log.record import pack_host
-from tests.broker.lines import Desk
+from tests.broker.lines import Desk, let_in
 
 SECRET = "the brokers' own secret"
 ACCOUNTS = """
@@ -57,7 +56,14 @@ class Rig:
         self.core = NameServer(NameServerSettings())
         nonces = (number.to_bytes(16, "big") for number in range(1000))
         self.sessions = NameServerSessions(
-            self.core, self.desk, self.desk.time, 120 * 10**9, lambda _: next(nonces), control
+            self.core,
+            self.desk,
+            self.desk.time,
+            self.desk.outgoing,
+            120 * 10**9,
+            lambda _: next(nonces),
+            control,
+            connections_max=1000,
         )
         self.leader = Caller(self)
         assert self.leader.greeted().register(LEADER).code == ResponseCode.SUCCESS
@@ -79,8 +85,8 @@ class Caller:
     """Somebody with a connection to it; signs by what it was given."""
 
     def __init__(self, rig: Rig, address: str = "192.168.0.1") -> None:
-        self.connection = Connection(rig.desk.outgoing, f"{address}:5000", pack_host(address, 5000))
-        self.session = rig.sessions.accept(self.connection)
+        self.session = let_in(rig.sessions.clients, f"{address}:5000", pack_host(address, 5000))
+        self.connection = self.session.connection
         self.opaque = 0
         self.secret: str | None = None
         self.nonce = b""

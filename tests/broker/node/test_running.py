@@ -11,11 +11,12 @@ from broker.remoting.frame import FrameDecoder
 from broker.remoting.register_body import RegisterBrokerBody
 from broker.replica.jobs import Job
 from broker.requests.client_sessions import ClientSession
-from broker.requests.connection import LOOPBACK_HOST, Connection
+from broker.requests.connection import Connection
 from broker.requests.line import Line
 from log.dispatch import Dispatch
 from log.store import Store
 from tests.broker.harness import Group, Member
+from tests.broker.lines import let_in
 
 NAME_SERVER = "ns:9876"
 INTERVAL_MS = 10_000
@@ -161,7 +162,7 @@ class Rig:
         self.jobs.append(job)
 
     def connect(self, name: str) -> ClientSession:
-        return self.running.accept_client(name, LOOPBACK_HOST)
+        return let_in(self.running.clients, name)
 
     def turn(self) -> list[object]:
         """What happens in a turn."""

@@ -18,7 +18,7 @@ from broker.requests.connection import Connection
 from broker.requests.unread import UnreadAnswers
 from broker.requests.work import work_of
 from broker.statistics.events import Event, Events
-from tests.broker.lines import Desk
+from tests.broker.lines import Desk, let_in
 
 IDLE_S = 120
 
@@ -31,11 +31,14 @@ class Rig:
         self.sessions = ClientSessions(
             self.desk,
             self.desk.time,
+            self.desk.outgoing,
             self._handle,
             lambda connection: self.closed.append(connection.name),
             IDLE_S * 10**9,
             bytes,
             Events(),
+            connections_max=10_000,
+            can_be_proven=lambda: True,
             has_strangers=lambda: True,
         )
 
@@ -43,7 +46,7 @@ class Rig:
         self.handled.append((connection.name, command.code))
 
     def connect(self, name: str) -> ClientSession:
-        return self.sessions.accept(Connection(self.desk.outgoing, name))
+        return let_in(self.sessions, name)
 
     def sweep(self) -> set[str]:
         """Who has been closed for silence."""

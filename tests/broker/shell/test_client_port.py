@@ -1,4 +1,4 @@
-"""A crowd at the entrance: however many speak, shake hands or go at once, few are seen to before others are.
+"""A crowd at the port: however many speak, shake hands or go at once, few are seen to before others are.
 
 What is counted happens between two of Trio's looks at sockets and timers, which is where a node's other tasks stand.
 """
@@ -16,12 +16,17 @@ import pytest
 import trio
 import trio.testing
 
-from broker.requests.connection_places import Places
+from broker.remoting.command import RemotingCommand
+from broker.requests.client_sessions import ClientSessions
+from broker.requests.connection import Connection, Outgoing
+from broker.requests.deadline import Time
 from broker.settings.tables import TlsSettings
+from broker.shell.client_port import HEARD_AT_ONCE, ClientPort
 from broker.shell.sockets import ACCEPTED_AT_ONCE, accept_forever, listen
-from broker.shell.tls import HEARD_AT_ONCE, Admission, Entrance, Handshakes, dial_tls
+from broker.shell.tls import Handshakes, dial_tls
 from broker.shell.tls_contexts import server_context
-from broker.statistics.events import Events
+from broker.shell.wires import Wires
+from broker.statistics.events import Event, Events
 from tests.broker.shell.certificates import Certificates
 from tests.broker.shell.servers import LIMIT_S
 
@@ -67,12 +72,41 @@ def _context(certificates: Certificates) -> ssl.SSLContext:
     return context
 
 
-def _places() -> Places:
-    return Places(CROWD, lambda: False, lambda: 0, Events())
+class Server:
+    """A port without a listener, whose clients ask for nothing."""
+
+    def __init__(self, certificates: Certificates) -> None:
+        outgoing = Outgoing()
+        self.wires = Wires(outgoing, lambda: None, lambda: self.wires.hand_out())
+        self.let_in: list[Connection] = []
+        self.all_let_in = trio.Event()
+        self.clients = ClientSessions(
+            self.wires,
+            Time(0, 0),
+            outgoing,
+            _handle,
+            lambda _: None,
+            10 * int(LIMIT_S) * 10**9,
+            bytes,
+            Events(),
+            connections_max=CROWD,
+            can_be_proven=lambda: False,
+            has_strangers=lambda: False,
+            connected=self._connected,
+        )
+        self.port = ClientPort([], self.clients, self.wires, _context(certificates), enforcing=False)
+
+    def _connected(self, connection: Connection) -> None:
+        self.let_in.append(connection)
+        if len(self.let_in) == CROWD:
+            self.all_let_in.set()
+
+    def take(self, near: socket.socket) -> None:
+        self.port._take(near, ("127.0.0.1", 1))
 
 
-def _entrance(certificates: Certificates) -> Entrance:
-    return Entrance(_context(certificates), Events(), enforcing=False, first_byte_s=10 * LIMIT_S)
+def _handle(connection: Connection, command: RemotingCommand) -> None:
+    raise AssertionError("nobody asks for anything")
 
 
 async def test_those_who_have_connected_are_accepted_by_the_handful() -> None:
@@ -105,7 +139,7 @@ async def test_one_step_of_one_handshake_in_a_pass(
     crowd: list[tuple[socket.socket, socket.socket]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    entrance, client, places = _entrance(certificates), certificates.client(), _places()
+    server, client = Server(certificates), certificates.client()
     passes = Passes()
     step = ssl.SSLObject.do_handshake
 
@@ -115,24 +149,18 @@ async def test_one_step_of_one_handshake_in_a_pass(
         step(session)
 
     monkeypatch.setattr(ssl.SSLObject, "do_handshake", counted)
-    admitted: list[Admission | None] = []
-
-    async def admit(near: socket.socket) -> None:
-        place = places.take("127.0.0.1")
-        assert place is not None
-        admitted.append(await entrance.admit(near, "127.0.0.1:1", place))
-
     with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as running:
-            running.start_soon(entrance.run)
+            server.port.start(running)
             trio.lowlevel.add_instrument(passes)
-            async with trio.open_nursery() as nursery:
-                for near, far in crowd:
-                    nursery.start_soon(dial_tls, far, client, "127.0.0.1")
-                    nursery.start_soon(admit, near)
+            for near, far in crowd:
+                running.start_soon(dial_tls, far, client, "127.0.0.1")
+                server.take(near)
+            await server.all_let_in.wait()
             trio.lowlevel.remove_instrument(passes)
             running.cancel_scope.cancel()
-    assert len([admission for admission in admitted if admission is not None and admission.tls]) == CROWD
+    assert all(connection.is_encrypted for connection in server.let_in)
+    assert (server.clients.places.taken, server.clients.open, server.wires.open) == (0, {}, {})
     assert passes.noted.total() == 2 * CROWD
     assert set(passes.noted.values()) == {1}
 
@@ -205,31 +233,73 @@ async def test_a_handshake_that_is_given_up_while_it_waits_keeps_nobody_waiting(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it needs epoll")
 async def test_of_those_who_go_at_once_few_are_heard_in_a_pass(
-    certificates: Certificates, crowd: list[tuple[socket.socket, socket.socket]]
+    certificates: Certificates,
+    crowd: list[tuple[socket.socket, socket.socket]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    entrance, places = _entrance(certificates), _places()
-    passes = Passes()
+    server, passes = Server(certificates), Passes()
+    places, all_gone = server.clients.places, trio.Event()
+    free = places.free
 
-    async def admit(near: socket.socket) -> None:
-        place = places.take("127.0.0.1")
-        assert place is not None
-        assert await entrance.admit(near, "127.0.0.1:1", place) is None
-        place.free()
+    def freed(connection: Connection) -> None:
+        free(connection)
         passes.note()
+        if not places.taken:
+            all_gone.set()
 
+    monkeypatch.setattr(places, "free", freed)
     with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as running:
-            running.start_soon(entrance.run)
-            async with trio.open_nursery() as nursery:
-                for near, _ in crowd:
-                    nursery.start_soon(admit, near)
-                await trio.testing.wait_all_tasks_blocked()
-                assert len(places.silent) == CROWD
-                trio.lowlevel.add_instrument(passes)
-                for _, far in crowd:
-                    far.close()
+            server.port.start(running)
+            for near, _ in crowd:
+                server.take(near)
+            await trio.testing.wait_all_tasks_blocked()
+            assert places.taken == CROWD
+            trio.lowlevel.add_instrument(passes)
+            for _, far in crowd:
+                far.close()
+            await all_gone.wait()
             trio.lowlevel.remove_instrument(passes)
             running.cancel_scope.cancel()
     assert passes.noted.total() == CROWD
     assert max(passes.noted.values()) <= HEARD_AT_ONCE
-    assert places.taken == 0
+    assert server.let_in == []
+    assert server.clients.events.counts == {(Event.CONNECTION_REFUSED, "not let in"): CROWD}
+
+
+async def test_who_loses_his_place_in_a_handshake_is_closed(certificates: Certificates) -> None:
+    server = Server(certificates)
+    pairs = [socket.socketpair() for _ in range(CROWD + 2)]
+    with trio.fail_after(LIMIT_S):
+        async with trio.open_nursery() as running:
+            server.port.start(running)
+            for near, _ in pairs[:CROWD]:
+                server.take(near)
+            pairs[0][1].send(b"\x16")
+            await trio.testing.wait_all_tasks_blocked()
+            for near, _ in pairs[CROWD:]:
+                server.take(near)
+            await trio.testing.wait_all_tasks_blocked()
+            assert [near.fileno() for near, _ in pairs[:2]] == [-1, -1]
+            assert all(near.fileno() >= 0 for near, _ in pairs[2:])
+            assert server.clients.places.taken == len(server.wires.open) == CROWD
+            running.cancel_scope.cancel()
+    for near, far in pairs:
+        assert near.fileno() == -1
+        far.close()
+
+
+async def test_who_loses_his_place_before_his_task_has_run_is_closed(certificates: Certificates) -> None:
+    server = Server(certificates)
+    pairs = [socket.socketpair() for _ in range(CROWD + 1)]
+    with trio.fail_after(LIMIT_S):
+        async with trio.open_nursery() as running:
+            server.port.start(running)
+            for near, _ in pairs:
+                server.take(near)
+            await trio.testing.wait_all_tasks_blocked()
+            assert pairs[0][0].fileno() == -1
+            assert server.clients.places.taken == len(server.wires.open) == CROWD
+            running.cancel_scope.cancel()
+    for _, far in pairs:
+        far.close()

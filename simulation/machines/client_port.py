@@ -1,0 +1,115 @@
+"""The port of a simulated server's clients: whoever comes is let in at once, in the clear, if there is a place.
+
+Who finds none, and who goes for another, is the decision of the server's `ClientSessions`, as in production. It is
+judged here by what has come on each connection, without a look at what the sessions remember of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from broker.requests.client_sessions import ClientSession, ClientSessions
+from broker.requests.connection import Connection
+from log.record import pack_host
+from simulation.journal import Journal, Violation
+from simulation.machines.network import Endpoint
+from simulation.machines.wires import Wires
+
+_PREFIX: Final = 4
+"""The bytes of a frame that say how many follow."""
+
+
+def _nothing() -> None:
+    pass
+
+
+class _Guest:
+    """What has come on a connection until the end of its first frame."""
+
+    __slots__ = ("_came", "_prefix", "has_asked")
+
+    def __init__(self) -> None:
+        self._prefix = b""
+        self._came = 0
+        self.has_asked = False
+
+    def received(self, data: bytes) -> None:
+        self._came += len(data)
+        self._prefix += data[: _PREFIX - len(self._prefix)]
+        self.has_asked = (
+            len(self._prefix) == _PREFIX and self._came >= int.from_bytes(self._prefix, "big") + _PREFIX
+        )
+
+
+class ClientPort:
+    """Lets in the clients of one process of a server, which has `places` for them and where nobody has an account."""
+
+    def __init__(
+        self, server: str, clients: ClientSessions, wires: Wires, places: int, journal: Journal
+    ) -> None:
+        self._server = server
+        self._clients = clients
+        self._wires = wires
+        self._places = places
+        self._journal = journal
+        self._guests: dict[Connection, _Guest] = {}
+        """The connections that have a place, as far as what has been seen says so."""
+
+    def take(self, endpoint: Endpoint, ended: Callable[[], object] = _nothing) -> ClientSession | None:
+        """Takes in a client that has connected, unless all places are taken; `ended` is called when it is gone."""
+        ip, _, port = endpoint.address.rpartition(":")
+        leaving = sum(connection.aborted for connection in self._guests)
+        session = self._clients.accept(endpoint.address, pack_host(ip, int(port)))
+        self._judge(session, leaving)
+        if session is None:
+            endpoint.close()
+            return None
+        session.let_in()
+        connection, guest = session.connection, _Guest()
+        self._guests[connection] = guest
+
+        def received(data: bytes) -> None:
+            if not guest.has_asked:
+                guest.received(data)
+            session.received(data)
+
+        def lost(_: str) -> None:
+            self._guests.pop(connection, None)
+            session.lost()
+            ended()
+
+        self._wires.attach(connection, endpoint, received, lost)
+        return session
+
+    def _judge(self, session: ClientSession | None, leaving: int) -> None:
+        """Judges who was sent away or refused for want of a place.
+
+        `leaving` were to be closed before, whatever for: which of them has its place yet is not known here, and so
+        less is said while there are some.
+        """
+        guests, is_full = self._guests, len(self._guests) >= self._places
+        gone = [connection for connection in guests if connection.aborted]
+        alive = len(guests) - len(gone) + (session is not None)
+        crowd = Counter(each.share for each, guest in guests.items() if not guest.has_asked)
+        if session is None:
+            self._journal.did("connection refused for want of a place")
+            if not is_full or (crowd and not leaving):
+                self._found(
+                    "who finds no place finds all taken by others who have asked", f"crowd {dict(crowd)}"
+                )
+        elif len(gone) > leaving:
+            self._journal.did("silent connection sent away for another")
+            if not is_full:
+                self._found("nobody goes while there is a place", "one has to go")
+            if not leaving:
+                (one,) = gone
+                if guests[one].has_asked or crowd[one.share] < max(crowd.values()):
+                    self._found("one of the largest crowd goes", f"{one.name} has to, of {dict(crowd)}")
+                del guests[one]
+        if alive > self._places:
+            self._found("no more connections than places", f"{alive} are there")
+
+    def _found(self, invariant: str, detail: str) -> None:
+        raise Violation(invariant, self._server, f"{detail}; {len(self._guests)} of {self._places} places")
