@@ -77,7 +77,7 @@ class Server:
 
     def __init__(self, certificates: Certificates) -> None:
         outgoing = Outgoing()
-        self.wires = Wires(outgoing, lambda: None, lambda: self.wires.hand_out())
+        self.wires = Wires(outgoing, lambda: None, self._wake)
         self.let_in: list[Connection] = []
         self.all_let_in = trio.Event()
         self.clients = ClientSessions(
@@ -100,6 +100,9 @@ class Server:
         self.let_in.append(connection)
         if len(self.let_in) == CROWD:
             self.all_let_in.set()
+
+    def _wake(self) -> None:
+        self.wires.hand_out()
 
     def take(self, near: socket.socket) -> None:
         self.port._take(near, ("127.0.0.1", 1))
