@@ -48,7 +48,8 @@ class RaftHeader(Header):
     message: Message
     position: Number
     applied_index_or_time: Index
-    """A snapshot's applied index, or an append's time: releases that send no time send -1, and look at no append's."""
+    """A snapshot's applied index, or the time of an append or of the answer to a candidate: releases that send no time
+    send -1, and look at no other message's than a snapshot's."""
 
 
 class ForwardHeader(Header, tag=10):

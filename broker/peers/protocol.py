@@ -52,7 +52,7 @@ from broker.peers.headers import (
 from broker.remoting.pieces import Pieces
 from broker.requests.connection import Buffer
 from broker.state.release import FIRST_FORMAT, Release
-from raft.messages import AppendRequest, Message, RecoveryResponse, SnapshotRequest
+from raft.messages import AppendRequest, Message, RecoveryResponse, SnapshotRequest, VoteResponse
 
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
 """The longest frame; the longest bodies, those of snapshots, go in pieces."""
@@ -134,8 +134,9 @@ class RaftFrame(NamedTuple):
     """A Raft message. `position` and `body` belong to appends: where the entries stand in the log, and their bytes.
 
     For a snapshot `position` is where the log is to begin, `applied_index` what the metadata in `body` reflects.
-    `time_ms` is the group's time (ms since 1970) at which an append, or a heartbeat, was sent
-    (broker/replica/group_clock.py); -1 in all other messages, and in those of release 0.1.0.
+    `time_ms` is the group's time (ms since 1970) at which an append, or a heartbeat, was sent, or a vote given or
+    refused (broker/replica/group_clock.py); -1 in all other messages, in those of release 0.1.0, and of a voter that
+    does not know the group's time.
     """
 
     message: Message
@@ -389,13 +390,13 @@ def _frame(header_bytes: bytes, body: memoryview) -> Frame:
         if isinstance(message, AppendRequest):
             if bool(message.spans) != bool(body):
                 raise PeerProtocolError("an append's entries and its bytes do not go together")
-            if header.applied_index_or_time > _TIME_MS_MAX:
-                raise PeerProtocolError(f"an append at the time {header.applied_index_or_time}")
-            return RaftFrame(message, header.position, body=body, time_ms=header.applied_index_or_time)
+            return RaftFrame(message, header.position, body=body, time_ms=_checked_time(header))
         if body and not isinstance(message, SnapshotRequest):
             raise _unwanted_body(header, body)
         if isinstance(message, RecoveryResponse) and message.has_history != (message.term > 0):
             raise PeerProtocolError(f"has_history is {message.has_history} in term {message.term}")
+        if isinstance(message, VoteResponse):
+            return RaftFrame(message, time_ms=_checked_time(header))
         return RaftFrame(message, header.position, header.applied_index_or_time, body)
     match header:
         case ForwardHeader(connection, host, term):
@@ -418,6 +419,12 @@ def _frame(header_bytes: bytes, body: memoryview) -> Frame:
         case EntriesWantedHeader(first_index, last_index):
             return EntriesWanted(first_index, last_index)
     raise AssertionError(f"{header} is of no frame")
+
+
+def _checked_time(header: RaftHeader) -> int:
+    if header.applied_index_or_time > _TIME_MS_MAX:
+        raise PeerProtocolError(f"a message at the time {header.applied_index_or_time}")
+    return header.applied_index_or_time
 
 
 def _unwanted_body(header: Header, body: memoryview) -> PeerProtocolError:

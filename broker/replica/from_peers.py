@@ -38,7 +38,7 @@ from log.store import Store
 from raft.core import Raft
 from raft.effects import AcceptEntries
 from raft.errors import ImpossibleMessage
-from raft.messages import AppendRequest, AppendResponse, SnapshotRequest
+from raft.messages import AppendRequest, AppendResponse, SnapshotRequest, VoteResponse
 
 log = structlog.get_logger("trivet.replica")
 
@@ -147,6 +147,9 @@ class FromPeers:
                 make_room_for_range(self._log, entries)
             except DiskFullError as error:
                 disk_space.for_entries(error, now_ns)
+        if frame.time_ms >= 0 and isinstance(message, VoteResponse):
+            # Before raft hears of it: this may be the vote by which this node leads.
+            self._clock.told(message.source, frame.time_ms, now_ns, is_agreed=True)
         self._entries, self._snapshot = entries, snapshot
         try:
             raft.step(message, now_ns)

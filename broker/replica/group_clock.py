@@ -10,17 +10,21 @@ own. It goes on with monotonic clocks, from leader to leader, and only approache
   clock does; so a new leader continues where the old one was, less what the last message took on its way. It is never
   ahead of what waits: an entry comes with the time, and is not stored later than that.
 - Store times are this time, and are not taken for it: an entry that is sent to catch up is as old as it may be.
-- What a leader says may be late, since a node or the network stood still, and is never early. So nothing that it says
-  sets a follower back by more than clocks differ in their rates (`DRIFT`). Only its first word does: a node that was
-  out of reach may come back with another time than the one that the group has by now, and the group's is the leader's.
-- A node that starts does not know it. Whoever dials it says what time it is (`Hello`): the group's, if that node knows.
+- What a leader says may be late, since a node or the network stood still, and is never early. So what it says sets a
+  follower back by no more than clocks differ in their rates (`DRIFT`), with two exceptions. Its first word does: a node
+  that was out of reach may come back with another time than the one that the group has by now, and the group's is the
+  leader's. And so does a word when all have been behind for `LATE_NS`: then it is not the words that are late, but the
+  leader's monotonic clock has stood still, as that of a machine does which is suspended.
+- A node that starts does not know it. Whoever dials it, or answers when it asks for votes, says what time it is: the
+  group's, if that node knows.
 - If no node knows, since all of them were down, the first leader asks the wall clocks: the middle one of those that it
   has heard of and its own, of two the earlier one. Each voter has said its own before it could vote. So of three
   machines one with a clock ahead does not set it. What stood while all were down is made up for at once.
 - Leaders of release 0.1.0 go by their wall clocks, and say nothing: who follows one does not learn the time from it.
 
 A wall clock that jumps by more than `JUMP_MS` against the monotonic one is told and counted, on whatever node. So is a
-new leader's time that differs by as much from what a follower knew.
+leader's time that differs by as much from what a follower knew: ahead at once, back when it is still so after
+`LATE_NS`, as a word may have been late.
 """
 
 from typing import Final
@@ -41,7 +45,12 @@ DRIFT: Final = 8
 Elections are laid out for monotonic clocks that are each five percent wrong, and so is this; `SLEW` comes on top.
 """
 
+LATE_NS: Final = 3_000_000_000
+"""So long a leader's words may be behind for their way only: what a pause or a link without packets has kept back has
+come by then, and TCP has sent again what was lost."""
+
 _MS: Final = 1_000_000
+_NEVER_NS: Final = -1
 
 
 class GroupClock:
@@ -51,7 +60,10 @@ class GroupClock:
         "_events",
         "_has_heard_leader",
         "_heard_ns",
+        "_late_since_ns",
         "_now_ns",
+        "_set_back_at_ns",
+        "_set_back_ns",
         "_time_ns",
         "_told",
         "_wall_offset_ms",
@@ -72,6 +84,12 @@ class GroupClock:
         """The leader that this node follows has said the time since this node follows it."""
         self._heard_ns = now_ns
         """When this node last led, or learnt the time; else when it began."""
+        self._late_since_ns = _NEVER_NS
+        """Since when all words of the leader were further behind than `DRIFT` allows."""
+        self._set_back_ns = 0
+        """By how much a new leader's first word has set this node back, and no later one forward, if nobody was told of
+        it yet; at `_set_back_at_ns`."""
+        self._set_back_at_ns = now_ns
         self.was_made_here = False
         """This node was the first leader of a group in which no node that it had heard of knew the time."""
         self._told: dict[str, int] = {}
@@ -125,24 +143,62 @@ class GroupClock:
         """
         assert not self.leads, "a leader hears the time from nobody"
         self._advance(now_ns)
-        time_ns, silent_ns = time_ms * _MS, now_ns - self._heard_ns
-        if self._has_heard_leader:
-            time_ns = max(time_ns, self._time_ns - silent_ns // DRIFT)
-        elif self.is_agreed:
-            moves_ns = time_ns - self._time_ns
-            if abs(moves_ns) > JUMP_MS * _MS + silent_ns // SLEW:
-                self._events.warn(
-                    Event.CLOCK_JUMP,
-                    "a new leader's time is ahead" if moves_ns > 0 else "a new leader's time is back",
-                    now_ns,
-                    by_ms=abs(moves_ns) // _MS,
-                )
-        self._time_ns = time_ns
+        moves_ns = time_ms * _MS - self._time_ns
+        if not self._has_heard_leader:
+            self._late_since_ns = _NEVER_NS
+            if self.is_agreed:
+                self._first_word_moves(moves_ns, now_ns)
+        else:
+            least_ns = -((now_ns - self._heard_ns) // DRIFT)
+            if moves_ns >= least_ns:
+                self._late_since_ns = _NEVER_NS
+            elif not self._have_long_been_late(now_ns):
+                moves_ns = least_ns
+            else:
+                self._late_since_ns = _NEVER_NS
+                if moves_ns < -JUMP_MS * _MS:
+                    self._tell("the leader's time is back", moves_ns, now_ns)
+            if self._set_back_ns:
+                self._look_at_set_back(moves_ns, now_ns)
+        self._time_ns += moves_ns
         self._heard_ns = now_ns
         self.is_agreed = self._has_heard_leader = True
 
+    def _first_word_moves(self, moves_ns: int, now_ns: int) -> None:
+        """A leader's first word, which counts however late it is, differs from the time that this node knew."""
+        differs_ns, most_ns = moves_ns - self._set_back_ns, JUMP_MS * _MS + (now_ns - self._heard_ns) // SLEW
+        if differs_ns < -most_ns:
+            if not self._set_back_ns:
+                self._set_back_at_ns = now_ns
+            self._set_back_ns = -differs_ns
+            return
+        self._set_back_ns = 0
+        if differs_ns > most_ns:
+            self._tell("a new leader's time is ahead", differs_ns, now_ns)
+
+    def _look_at_set_back(self, moves_ns: int, now_ns: int) -> None:
+        """A later word moves the time of a node that was set back: the one that did it was late, or it was not."""
+        self._set_back_ns -= max(0, moves_ns)
+        if self._set_back_ns <= JUMP_MS * _MS:
+            self._set_back_ns = 0
+        elif now_ns - self._set_back_at_ns >= LATE_NS:
+            self._tell_of_set_back(now_ns)
+
+    def _have_long_been_late(self, now_ns: int) -> bool:
+        """One more word is behind. What comes behind a long silence may all be from before."""
+        if self._late_since_ns == _NEVER_NS or now_ns - self._heard_ns >= LATE_NS:
+            self._late_since_ns = now_ns
+        return now_ns - self._late_since_ns >= LATE_NS
+
+    def _tell_of_set_back(self, now_ns: int) -> None:
+        self._tell("a new leader's time is back", self._set_back_ns, now_ns)
+        self._set_back_ns = 0
+
+    def _tell(self, reason: str, moves_ns: int, now_ns: int) -> None:
+        self._events.warn(Event.CLOCK_JUMP, reason, now_ns, by_ms=abs(moves_ns) // _MS)
+
     def told(self, node: str, time_ms: int, now_ns: int, *, is_agreed: bool) -> None:
-        """`node` has dialled this one and said what time it is."""
+        """`node` has said what time it is: it has dialled this one, or answers when this one asks for its vote."""
         if not is_agreed:
             self._told[node] = time_ms * _MS - now_ns
         elif not self.is_agreed:
@@ -154,6 +210,8 @@ class GroupClock:
         """This node leads from now on, and makes the group's time; returns it (ms)."""
         self._advance(now_ns)
         self.leads = True
+        if self._set_back_ns:
+            self._tell_of_set_back(now_ns)  # the group's time is back by that
         if self.is_agreed:
             return self._time_ns // _MS
         clocks = sorted([self._time_ns, *(offset_ns + now_ns for offset_ns in self._told.values())])

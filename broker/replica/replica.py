@@ -200,7 +200,7 @@ class Replica:
             store_host=options.store_host,
             uncommitted_bytes_max=options.uncommitted_bytes_max,
         )
-        self._to_peers = ToPeers(self.links, entry_log, raft, self.applied, membership, self.time)
+        self._to_peers = ToPeers(self.links, entry_log, raft, self.applied, membership, self.clock, self.time)
         self.from_peers = FromPeers(
             store,
             raft,

@@ -13,6 +13,7 @@ from broker.peers import protocol as peer_protocol
 from broker.peers.protocol import RaftFrame
 from broker.remoting.pieces import Pieces
 from broker.replica.applied import AppliedState
+from broker.replica.group_clock import GroupClock
 from broker.replica.members_file import MembersFile
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
@@ -21,7 +22,7 @@ from log.entry_reads import check_run, index_of
 from log.errors import DamagedEntryError
 from raft.core import Raft
 from raft.effects import Role, Send, SnapshotNeeded
-from raft.messages import AppendRequest, SnapshotRequest
+from raft.messages import AppendRequest, SnapshotRequest, VoteResponse
 
 log = structlog.get_logger("trivet.replica")
 
@@ -54,6 +55,7 @@ class ToPeers:
         raft: Raft,
         applied: AppliedState,
         membership: MembersFile,
+        clock: GroupClock,
         time: Time,
     ) -> None:
         self._links = links
@@ -61,6 +63,7 @@ class ToPeers:
         self._raft = raft
         self._applied = applied
         self._membership = membership
+        self._clock = clock
         self._time = time
         self._snapshots: dict[str, Callable[[], None]] = {}
         """The calls that give up the snapshot being written for a peer, by peer."""
@@ -73,7 +76,8 @@ class ToPeers:
             return
         if not isinstance(message, AppendRequest):
             assert run is None, "only appends carry entries"
-            frame = RaftFrame(message)
+            knows_time = isinstance(message, VoteResponse) and self._clock.is_agreed
+            frame = RaftFrame(message, time_ms=self._time.wall_ms if knows_time else -1)
         elif run is None:
             frame = RaftFrame(message, time_ms=self._time.wall_ms)
         else:

@@ -33,8 +33,8 @@ class Release:
 THIS_RELEASE: Final = Release("0.2.0", oldest_protocol=7, newest_protocol=9, newest_format=2)
 """Protocols:
 
-9: a node asks others for committed entries that its disk has damaged. Leaders say the time with their appends,
-whatever version the link has: before, a number stood there that meant nothing.
+9: a node asks others for committed entries that its disk has damaged. Leaders say the time with their appends, and
+voters with their votes, whatever version the link has: before, a number stood there that meant nothing.
 
 8: both ends of a link say which formats they read, and prove it.
 

@@ -94,6 +94,24 @@ def pause(stage: Stage, host: BrokerHost, fault: Fault) -> None:
         stage.scheduler.after(fault.duration_ns, host.resume)
 
 
+def suspend(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """The machine is suspended: the process stands still, and so does the monotonic clock. The wall clock does not."""
+    if host.process is None or host.paused:
+        return
+    process, before_ns = host.process, host.clock.now_ns()
+    host.pause()
+    stage.done(fault, host.name, f"{fault.duration_ns / SECOND:.1f} s")
+
+    def resume() -> None:
+        if host.process is process and host.paused:
+            lost_ns = host.clock.now_ns() - before_ns
+            host.clock.stood_still(lost_ns)
+            host.surroundings.watcher.stood_still(host, lost_ns)
+        host.resume()
+
+    stage.scheduler.after(fault.duration_ns, resume)
+
+
 def new_disk(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     """The process is killed, and starts again with an empty disk."""
 

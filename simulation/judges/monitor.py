@@ -339,6 +339,10 @@ class Monitor:
 
     # ---- checks --------------------------------------------------------------------------------------
 
+    def stood_still(self, host: BrokerHost, duration_ns: int) -> None:
+        """A machine was suspended, and its monotonic clock with it."""
+        self._group_time.stood_still(host.name, duration_ns)
+
     def turned(self, host: BrokerHost, node: Node) -> None:
         """Checks after a turn that all that is applied is committed, and in order. Raises Violation."""
         name = host.name

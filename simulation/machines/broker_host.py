@@ -72,6 +72,9 @@ class BrokerWatcher(FrameWatcher, Protocol):
     def committed(self, host: BrokerHost, index: int, term: int) -> None:
         """A node's commit index rose."""
 
+    def stood_still(self, host: BrokerHost, duration_ns: int) -> None:
+        """A machine's monotonic clock has not gone for so long, by that clock's rate, until now."""
+
 
 class PowerWatcher(Protocol):
     """Is told of each machine that may have lost what it had not flushed.

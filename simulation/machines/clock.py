@@ -58,6 +58,10 @@ class HostClock:
         self._true_base_ns = self._scheduler.now_ns
         self._rate_ppm = rate_ppm
 
+    def stood_still(self, duration_ns: int) -> None:
+        """The monotonic clock did not go for so long until now, in which nobody has looked at it."""
+        self._local_base_ns -= duration_ns
+
     def jump_wall(self, milliseconds: int) -> None:
         """Moves the wall clock."""
         self._wall_offset_ms += milliseconds

@@ -35,13 +35,14 @@ CHOREOGRAPHIES: Final = (
 
 LATER_KINDS: Final = (
     "damage",
+    "suspend",
     "words outlive their node",
     "words outlive their term",
     "change without one",
     "left behind",
     "change that is lost",
 )
-"""Kinds that a share of the seeds has beside what they draw (plans/seeds.py; all but the first: plans/dense.py)."""
+"""Kinds that a share of the seeds has beside what they draw (plans/seeds.py; all but the first two: plans/dense.py)."""
 LASTING: Final = ("core", "overload")
 """Kinds of which a plan has one at most, with no other fault behind its beginning (simulation/plans/lasting.py)."""
 

@@ -11,7 +11,7 @@ from typing import Final
 from simulation.plans.dense import draw_dense_plan
 from simulation.plans.dice import Rhythm, draw_faults
 from simulation.plans.lasting import with_core, with_overload
-from simulation.plans.plan import Plan
+from simulation.plans.plan import Fault, Plan
 from simulation.plans.swarm import draw_swarm_plan
 from simulation.randomness import stream
 from simulation.scheduler import MILLISECOND, SECOND
@@ -33,6 +33,14 @@ _DAMAGE_RHYTHM: Final = Rhythm(
     durations_ns_max=(100 * MILLISECOND,),
 )
 _STRANGERS_SHARE: Final = 0.15
+_SUSPEND_SHARE: Final = 0.1
+_SUSPEND_RHYTHM: Final = Rhythm(
+    begin_ns=6 * SECOND,
+    first_within_ns=4 * SECOND,
+    mean_gaps_s=(1, 2, 4),
+    gap_ns_min=200 * MILLISECOND,
+    durations_ns_max=(500 * MILLISECOND, 2 * SECOND),  # a leader that is away for long leads no more
+)
 _SNAPSHOT_ENTRIES: Final = (100, 500, 200_000)
 
 
@@ -44,7 +52,8 @@ def plan_of_seed(seed: int, *, seconds: int = 60, nodes: int | None = None) -> P
     if seed % 10 == _OVERLOAD:
         return with_overload(draw_swarm_plan(seed, seconds=seconds, nodes=nodes or _NODES, groups=1))
     if seed % _OUT_OF not in _DENSE:
-        return _with_strangers(_with_damage(draw_swarm_plan(seed, seconds=seconds, nodes=nodes or _NODES)))
+        swarm = draw_swarm_plan(seed, seconds=seconds, nodes=nodes or _NODES)
+        return _with_strangers(_with_suspensions(_with_damage(swarm)))
     number = seed // _OUT_OF * len(_DENSE) + _DENSE.index(seed % _OUT_OF)
     return draw_dense_plan(seed, number, seconds=seconds, nodes=nodes)
 
@@ -64,16 +73,24 @@ def _with_strangers(plan: Plan) -> Plan:
     return replace(plan, actors=(*plan.actors, "stranger"))
 
 
+def _with_suspensions(plan: Plan) -> Plan:
+    """Has machines suspended in a share of the plans; all else of them stays as it was."""
+    random = stream(f"suspend {plan.seed}")
+    if random.random() >= _SUSPEND_SHARE:
+        return plan
+    return _with_faults(plan, draw_faults(random, "suspend", _SUSPEND_RHYTHM, plan.calm_ns))
+
+
+def _with_faults(plan: Plan, faults: list[Fault]) -> Plan:
+    return replace(plan, faults=tuple(sorted((*plan.faults, *faults), key=lambda fault: fault.time_ns)))
+
+
 def damaged_plan(plan: Plan) -> Plan:
     """Returns the plan with damage on the disk of a running node, and with a snapshot now and then."""
     random = stream(f"damage of {plan.seed}")
     faults = draw_faults(random, "damage", _DAMAGE_RHYTHM, plan.calm_ns)
     limits = replace(plan.limits, snapshot_entries=random.choice(_SNAPSHOT_ENTRIES))
-    return replace(
-        plan,
-        faults=tuple(sorted((*plan.faults, *faults), key=lambda fault: fault.time_ns)),
-        limits=limits,
-    )
+    return replace(_with_faults(plan, faults), limits=limits)
 
 
 def dense_seed(number: int) -> int:

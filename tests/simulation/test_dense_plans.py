@@ -27,7 +27,7 @@ from simulation.world.building import World
 from simulation.world.running import Result, run_plan, run_world
 from tests.simulation.planted_bugs import UNAIDED
 
-_LATER_CHOREOGRAPHIES = LATER_KINDS[1:]
+_LATER_CHOREOGRAPHIES = LATER_KINDS[2:]
 _BASE_LOAD = ("producer", "consumer", "auditor", "administrator", "operator")
 
 

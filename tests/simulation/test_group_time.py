@@ -53,6 +53,40 @@ def test_a_word_that_came_late_excuses_so_much() -> None:
         elected(after_a_word(sent_at_ms=8_000), 8_800)
 
 
+def a_word(judge: GroupTime, true_ms: int, time_ms: int) -> None:
+    """n0, which leads term 1, has a turn, and n1 hears what it says."""
+    judge.turned("n0", replica(Role.LEADER, 1, "n0", time_ms), true_ms * 1_000_000)
+    word = RaftFrame(AppendRequest("n0", "n1", 1, 0, 1, (), 0, 1), time_ms=DAWN_MS + time_ms)
+    judge.taken(word, replica(Role.FOLLOWER, 1, "n0", time_ms), true_ms * 1_000_000)
+
+
+def test_who_follows_a_leader_whose_clock_stood_still_is_ahead_for_a_while() -> None:
+    def after_words_of(seconds: int) -> GroupTime:
+        judge = after_a_word()
+        judge.stood_still("n0", 59 * S)
+        for true_ms in range(70_000, 70_000 + seconds * 1000, 500):
+            a_word(judge, true_ms, true_ms - 59_000)
+        return judge
+
+    def leads(judge: GroupTime, at_ms: int, time_ms: int) -> None:
+        judge.role("n1", replica(Role.LEADER, 2, "n1", time_ms), at_ms * 1_000_000)
+
+    leads(after_words_of(0), 70_000, 70_000)
+    leads(after_words_of(3), 73_000, 73_000)
+    leads(after_words_of(3), 73_000, 14_000)
+    leads(after_words_of(6), 76_000, 17_000)
+    unexplained = after_a_word()
+    a_word(unexplained, 70_000, 11_000)
+    for judge, at_ms, time_ms in (
+        (unexplained, 70_500, 70_500),
+        (after_words_of(6), 76_000, 76_000),
+        (after_words_of(3), 73_000, 80_000),
+        (after_words_of(3), 73_000, 13_000),
+    ):
+        with pytest.raises(Violation):
+            leads(judge, at_ms, time_ms)
+
+
 def test_who_has_heard_no_leader_since_it_started_is_passed_over() -> None:
     judge = after_a_word()
     elected(judge, 0, "n2")

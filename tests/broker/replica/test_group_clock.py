@@ -6,8 +6,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.peers.protocol import RaftFrame
-from broker.replica.group_clock import DRIFT, SLEW, GroupClock
+from broker.replica.group_clock import DRIFT, LATE_NS, SLEW, GroupClock
 from broker.statistics.events import Event, Events
+from raft.effects import Role
 from tests.broker.harness import Group
 
 S = 1_000_000_000
@@ -73,19 +74,78 @@ def test_a_new_leader_s_time_is_the_group_s_and_is_told_where_it_differs() -> No
     clock.follow(2 * S)
     clock.heard(DAWN_MS + 2000, 2 * S)
     assert events.counts == {}, "a second is no jump"
-    for moves_ms, word in ((-HOUR_MS, "back"), (HOUR_MS, "ahead")):
-        clock.follow(3 * S)
-        with capture_logs() as lines:
-            clock.heard(clock.read(3 * S, DAWN_MS + 3000) + moves_ms, 3 * S)
-        assert [(line["reason"], line["by_ms"]) for line in lines] == [
-            (f"a new leader's time is {word}", HOUR_MS)
-        ]
-    assert clock.read(3 * S, DAWN_MS + 3000) == DAWN_MS + 3000
+    clock.follow(3 * S)
+    clock.heard(DAWN_MS + 3000 - HOUR_MS, 3 * S)
+    assert clock.read(3 * S, DAWN_MS + 3000) == DAWN_MS + 3000 - HOUR_MS
+    with capture_logs() as lines:
+        clock.heard(DAWN_MS + 6000 - HOUR_MS, 6 * S)
+        clock.follow(6 * S)
+        clock.heard(DAWN_MS + 6000, 6 * S)
+    assert [(line["reason"], line["by_ms"]) for line in lines] == [
+        ("a new leader's time is back", HOUR_MS),
+        ("a new leader's time is ahead", HOUR_MS),
+    ]
+    assert clock.read(6 * S, DAWN_MS + 6000) == DAWN_MS + 6000
     clock.follow(1000 * S)
     clock.heard(DAWN_MS + 1_000_000 + 9_000, 1000 * S)
     assert events.count(Event.CLOCK_JUMP) == 2, (
         "a leader's clock comes so near to its wall clock in that time"
     )
+
+
+def test_a_new_leader_s_first_word_that_was_late_is_no_jump() -> None:
+    """TCP sends what was lost again after seconds: a `clock jump` back was told, and none was there."""
+    clock, events = clock_of()
+    clock.heard(DAWN_MS, S)
+    clock.follow(2 * S)
+    clock.heard(DAWN_MS + 1500, 6 * S)  # on its way for 3.5 s
+    clock.heard(DAWN_MS + 1600, 6 * S)
+    clock.follow(6 * S)  # of the next term, as late
+    clock.heard(DAWN_MS + 1700, 6 * S)
+    clock.heard(DAWN_MS + 5000, 6 * S)
+    clock.heard(DAWN_MS + 15_000, 16 * S)
+    assert clock.read(16 * S, DAWN_MS + 16_000) == DAWN_MS + 15_000
+    assert events.counts == {}
+
+
+def test_who_leads_by_a_late_word_says_that_the_time_is_back() -> None:
+    clock, events = clock_of()
+    clock.heard(DAWN_MS, S)
+    clock.follow(2 * S)
+    clock.heard(DAWN_MS + 1500, 6 * S)
+    clock.follow(7 * S)
+    with capture_logs() as lines:
+        assert clock.lead(7 * S) == DAWN_MS + 2500
+    assert events.counts == {(Event.CLOCK_JUMP, "a new leader's time is back"): 1}
+    assert lines[0]["by_ms"] == 3500
+
+
+def test_a_leader_whose_monotonic_clock_stood_still_is_believed_after_a_while() -> None:
+    """It says for good that it is earlier than the follower has counted: once that one leads, what the leader has
+    stored would be early by so much."""
+    clock, events = clock_of()
+    clock.heard(DAWN_MS, S)
+    suspended_ms, words = 60_000, [S + number * S // 10 for number in range(610, 700)]
+    for now_ns in words:
+        word_ms = DAWN_MS + (now_ns - S) // 1_000_000 - suspended_ms
+        clock.heard(word_ms, now_ns)
+        is_believed = clock.ahead_ms(word_ms) == 0
+        assert is_believed == (now_ns - words[0] >= LATE_NS)
+    assert events.counts == {(Event.CLOCK_JUMP, "the leader's time is back"): 1}
+
+
+def test_words_from_before_a_pause_are_not_believed_however_long_others_were_late() -> None:
+    clock, events = clock_of()
+    clock.heard(DAWN_MS, S)
+    late_ms = 0
+    for number in range(1, 29):
+        late_ms += 20
+        clock.heard(DAWN_MS + number * 100 - late_ms, S + number * S // 10)
+    clock.heard(DAWN_MS + 2900, 64 * S)
+    assert clock.ahead_ms(DAWN_MS) > 50_000
+    clock.heard(DAWN_MS + 63_000, 64 * S)
+    assert clock.ahead_ms(DAWN_MS + 63_000) == 0
+    assert events.counts == {}
 
 
 def test_a_leader_that_is_deposed_takes_the_time_of_the_next_one() -> None:
@@ -101,6 +161,22 @@ def test_a_node_that_starts_takes_the_time_of_a_peer_that_knows_it() -> None:
     clock.told("n1", DAWN_MS + 7, S, is_agreed=False)
     clock.told("n2", DAWN_MS, S, is_agreed=True)
     assert clock.lead(2 * S) == DAWN_MS + 1000
+
+
+def test_a_voter_says_the_time_when_it_is_asked_for_its_vote() -> None:
+    """A candidate knew what others had said when they dialled it, before a leader had told them the time."""
+    group = Group(3)
+    group.kill("n1")
+    group.advance(0.01)
+    knows_ms = group.wall_ms - HOUR_MS
+    began_ns = group.now_ns
+    for name in ("n0", "n2"):
+        assert not group.node(name).replica.clock.is_agreed
+    group.node("n2").replica.clock.heard(knows_ms, began_ns)
+    leader = group.node(group.elect()).replica
+    assert leader.raft.role is Role.LEADER
+    assert abs(leader.clock.ahead_ms(knows_ms + (group.now_ns - began_ns) // 1_000_000)) < 100
+    assert not leader.clock.was_made_here
 
 
 def test_the_first_leader_takes_the_middle_of_the_wall_clocks_and_says_that_they_differ() -> None:
