@@ -3,9 +3,13 @@
 Such a request is sent on to the leader as the frame that came, and waits here for the response, by client and opaque.
 While no leader is known or reachable it is held, and goes on in a later turn. `request_states.py` says what may happen
 to it then; `relayed_clients.py` is the leader's side.
+
+Thousands of requests may wait when a leader is lost. All of them enter their next state at once, and what that asks for
+is done for some of them in each turn.
 """
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import structlog
@@ -13,7 +17,7 @@ import structlog
 from broker.node.client_calls import ClientCalls
 from broker.node.held_requests import HeldRequests
 from broker.node.relayed_clients import RelayedClients
-from broker.node.request_states import DOUBT_NS, ONCE, Event, State, WaitingRequest
+from broker.node.request_states import ASKED, DOUBT_NS, HELD_NS_MAX, ONCE, OVER, Event, State, WaitingRequest
 from broker.node.unsent_forwards import UnsentForwards
 from broker.peers.protocol import ClientGone, Forward, NotDone, PeerProtocolError, Relay, encode_frame
 from broker.remoting.codes import FLAG_ONE_WAY, ResponseCode
@@ -38,11 +42,14 @@ FORWARDED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Forwarded requests that wait for the leader's response, pulls that it holds for a minute among them, and how much may
 wait for the link to take it."""
 
+_UNDER_WAY_NS: Final = 100_000_000
+"""A node that gives back what it was asked does some of it in each turn, and so is heard of within that time."""
+
 
 class _Client:
     """A connection to this node, the leader that last heard of it, and by opaque what it waits for."""
 
-    __slots__ = ("connection", "known_to", "number", "share", "waiting")
+    __slots__ = ("connection", "ended", "known_to", "number", "share", "waiting")
 
     def __init__(self, number: int, connection: Connection) -> None:
         self.number = number
@@ -50,7 +57,9 @@ class _Client:
         self.share = connection.share
         self.known_to: str | None = None
         self.waiting: dict[int, WaitingRequest] = {}
-        """Only what is FORWARDED or DOUBTED."""
+        """Only what is FORWARDED or DOUBTED, or was until now."""
+        self.ended = 0
+        """How many of these are no more."""
 
 
 class Forwarding:
@@ -88,7 +97,16 @@ class Forwarding:
         """By node, what is for it."""
         self._doubted: dict[WaitingRequest, _Client] = {}
         """The requests that are DOUBTED; the first ends first, as all have equally long."""
+        self._gave_back_ns: dict[str, int] = {}
+        """By node, when it has last said what became of a DOUBTED request."""
+        self.ended: deque[tuple[_Client, WaitingRequest]] = deque()
+        """The requests that were forwarded, and for which a later turn does what their state asks for; to be looked at
+        only."""
+        self.leaving: deque[_Client] = deque()
+        """The clients that their leader is to forget, as this node is outside; likewise."""
         self._doubt_ends = time.add_deadline(self._end_doubts)
+        self._doubts_begun = 0
+        """How many requests have become DOUBTED since this node started."""
         self._doubts_first = False
         """A leader was lost to which held requests had begun to go on: those that are left wait until none is DOUBTED,
         as it may give back what came before them."""
@@ -280,8 +298,9 @@ class Forwarding:
         for command in commands:
             if command.is_response:
                 request = client.waiting.get(command.opaque)
-                if request is None or request.leader != source:
+                if request is None or request.leader != source or request.state not in ASKED:
                     return  # answered otherwise meanwhile, or another node was asked anew: a client gets one response
+                self._note_if_doubted(source, request)
                 self._happens(client, request, Event.RESPONSE)
             elif not command.is_one_way:
                 self._calls.relayed(connection, command.opaque, source)
@@ -307,37 +326,53 @@ class Forwarding:
             client is not None
             and request is not None
             and (request.leader, request.term) == (source, frame.term)
+            and request.state in ASKED
         ):
+            self._note_if_doubted(source, request)
             self._happens(client, request, Event.NOT_DONE)
 
     def leader_changed(self) -> None:
         """Goes through all waiting requests: a node that was asked as leader of another term will not do them."""
-        today = (self._replica.leader, self._replica.term)
-        were_held, were_doubted = bool(self._held), len(self._doubted)
-        for client, request in self._all_waiting():
+        today, links = (self._replica.leader, self._replica.term), self._replica.links
+
+        def event_of(request: WaitingRequest) -> Event:
             if (request.leader, request.term) == today:
-                self._happens(client, request, Event.LEADER_BACK)
-            elif request.leader in self._replica.links:
-                self._happens(client, request, Event.LEADER_CHANGED)
-            else:
-                # The replica hears of a lost link before this module does, and its role may change because of that.
-                self._happens(client, request, Event.LINK_LOST)
-        if were_held and len(self._doubted) > were_doubted:
+                return Event.LEADER_BACK
+            # The replica hears of a lost link before this module does, and its role may change because of that.
+            return Event.LEADER_CHANGED if request.leader in links else Event.LINK_LOST
+
+        before = self._doubts_begun
+        self._happens_to_all([(client, request, event_of(request)) for client, request in self._all_asked()])
+        if self._held and self._doubts_begun > before:
             self._doubts_first = True
         self._plan_end_of_doubts()
 
     def link_lost(self, node: str) -> None:
         """Ends the wait for responses of `node`: nothing more can be heard from it."""
-        for client, request in self._all_waiting():
-            if request.leader == node:
-                self._happens(client, request, Event.LINK_LOST)
+        lost = [(*waiting, Event.LINK_LOST) for waiting in self._all_asked() if waiting[1].leader == node]
+        self._happens_to_all(lost)
+        self._gave_back_ns.pop(node, None)
+
+    def _note_if_doubted(self, node: str, request: WaitingRequest) -> None:
+        """A node that leads no more says what became of a request: it goes through all that it was asked."""
+        if request.state is State.DOUBTED:
+            self._gave_back_ns[node] = self._time.now_ns
 
     def _end_doubts(self) -> None:
         now_ns = self._time.now_ns
+        over: list[tuple[_Client, WaitingRequest, Event]] = []
         for request, client in list(self._doubted.items()):
             if request.until_ns > now_ns:
                 break
-            self._happens(client, request, Event.TIME_OVER)
+            is_under_way = now_ns - self._gave_back_ns.get(request.leader, -NEVER) < _UNDER_WAY_NS
+            if is_under_way and now_ns + DOUBT_NS <= request.since_ns + HELD_NS_MAX:
+                # It may be thousands, and this one is among them yet. It is the last now, as none ends later.
+                request.until_ns = now_ns + DOUBT_NS
+                del self._doubted[request]
+                self._doubted[request] = client
+            else:
+                over.append((client, request, Event.TIME_OVER))
+        self._happens_to_all(over)
         self._plan_end_of_doubts()
 
     def _plan_end_of_doubts(self) -> None:
@@ -354,7 +389,11 @@ class Forwarding:
         client = self._by_connection.get(connection)
         taken: list[WaitingRequest] = []
         if client is not None:
-            taken = [request for request in client.waiting.values() if is_wanted(request.command)]
+            taken = [
+                request
+                for request in client.waiting.values()
+                if request.state is not State.REFUSED and is_wanted(request.command)
+            ]
             for request in taken:
                 self._happens(client, request, Event.ANSWERED_HERE)
         for request in self._held.take_back(connection, is_wanted):
@@ -364,21 +403,40 @@ class Forwarding:
 
     def _happens(self, client: _Client, request: WaitingRequest, event: Event) -> None:
         """Takes a request that was forwarded to its next state, and does what that state asks for."""
-        opaque = request.command.opaque
-        assert client.waiting[opaque] is request, "an opaque waits once"
-        before, now_ns = request.state, self._time.now_ns
+        client.ended -= request.state not in ASKED
+        if self._enters(client, request, event):
+            self._carry_out(client, request, event)
+
+    def _happens_to_all(self, events: Iterable[tuple[_Client, WaitingRequest, Event]]) -> None:
+        """Takes requests that were forwarded to their next states, and has turns do what these ask for."""
+        for client, request, event in events:
+            if self._enters(client, request, event):
+                client.ended += 1
+                self.ended.append((client, request))
+
+    def _enters(self, client: _Client, request: WaitingRequest, event: Event) -> bool:
+        """Takes a request to its next state. Returns True if it does not wait for the leader that it was forwarded to
+        any more.
+        """
+        before = request.state
         state = request.happens(event)
         if state is State.DOUBTED:
             if before is not State.DOUBTED:  # the time runs from the first change of leaders on
-                request.until_ns = now_ns + DOUBT_NS
+                request.until_ns = self._time.now_ns + DOUBT_NS
                 self._doubted[request] = client
-            return
+                self._doubts_begun += 1
+            return False
         if before is State.DOUBTED:
             del self._doubted[request]
             self._doubts_first &= bool(self._doubted)
-        if state is State.FORWARDED:
-            return
-        # It has come to its end as a request that waits for this leader.
+        return state is not State.FORWARDED
+
+    def _carry_out(self, client: _Client, request: WaitingRequest, event: Event | None = None) -> None:
+        """Does what the state asks for in which a request has come to its end as one that waits for this leader; by
+        `event`, if that was just now.
+        """
+        opaque, state, now_ns = request.command.opaque, request.state, self._time.now_ns
+        assert client.waiting[opaque] is request, "an opaque waits once"
         del client.waiting[opaque]
         self._places.give_back(client.share)
         connection = client.connection
@@ -399,9 +457,36 @@ class Forwarding:
             # The response is on its way to the client, is the caller's to give, or has nobody to go to.
             assert state in {State.ANSWERED, State.TAKEN_BACK, State.FORGOTTEN}, state
 
-    def _all_waiting(self) -> list[tuple[_Client, WaitingRequest]]:
+    def _all_asked(self) -> list[tuple[_Client, WaitingRequest]]:
         clients = self._by_number.values()
-        return [(client, request) for client in clients for request in client.waiting.values()]
+        return [
+            (client, request)
+            for client in clients
+            for request in client.waiting.values()
+            if request.state in ASKED
+        ]
+
+    def go_on(self) -> None:
+        """Does what the new states of some requests ask for; to be called in each turn while there are any.
+
+        Raises what handlers raise.
+        """
+        left = self._replica.limits.held_at_once
+        while left > 0 and self.leaving:
+            client = self.leaving.popleft()
+            left -= 1
+            if self.is_outside and client.number in self._by_number and client.known_to is not None:
+                self._send_gone(client.known_to, client)
+                client.known_to = None
+        is_done_here = self._replica.serving
+        while left > 0 and self.ended:
+            client, request = self.ended.popleft()
+            if request.state in OVER:
+                left -= 1
+                continue
+            left -= work_of(request.command) if is_done_here else 1
+            client.ended -= 1
+            self._carry_out(client, request)
 
     # ------------------------------------------------------------------ what is held
 
@@ -411,7 +496,9 @@ class Forwarding:
 
     @property
     def _finds_leader(self) -> bool:
-        """Somebody would do now what is held, as far as this node knows."""
+        """Somebody would do now what is held, as far as this node knows; or it is to be refused, as nobody will."""
+        if self.is_outside:
+            return True
         if not self._may_go_on:
             return False
         replica = self._replica
@@ -420,14 +507,20 @@ class Forwarding:
     @property
     def is_releasing(self) -> bool:
         """Held requests go on, and a turn is wanted at once."""
-        return bool(self._held) and self._finds_leader and not self._doubts_first
+        if not self._held or self.ended or not self._finds_leader:
+            return False
+        return self.is_outside or not self._doubts_first
 
     def goes_behind(self, connection: Connection, command: RemotingCommand) -> bool:
         """Puts a request that has come behind those of its client that go on just now, if there are any; else returns
         False.
 
-        The first of these goes on in its place: so a client that asks and asks does not wait here for ever.
+        The first of those that are held goes on in its place: so a client that asks and asks does not wait here for
+        ever.
         """
+        if self.ended and (client := self._by_connection.get(connection)) is not None and client.ended:
+            self._hold(connection, command, self._new_number())
+            return True
         if not (self._finds_leader and self._held.has_any_of(connection)):
             return False
         first = self._held.take_first_of(connection) if self.is_releasing else None
@@ -461,8 +554,12 @@ class Forwarding:
             )
 
     def _release(self, request: WaitingRequest) -> None:
-        request.happens(Event.LEADER_FOUND)
-        self._go_on(request)
+        if self.is_outside:
+            request.happens(Event.OUTSIDE)
+            self.refuse_outside(request.connection, request.command)
+        else:
+            request.happens(Event.LEADER_FOUND)
+            self._go_on(request)
 
     def _go_on(self, request: WaitingRequest) -> None:
         """Does what a RESUMED request asks for here, or asks the leader; holds it where there is none."""
@@ -497,11 +594,5 @@ class Forwarding:
         log.info("outside of the group" if outside else "member of the group", node=self._replica.node_id)
         if not outside:
             return
-        for request in self._held.take_all():
-            request.happens(Event.OUTSIDE)
-            self.refuse_outside(request.connection, request.command)
-        for client in self._by_number.values():
-            if client.known_to is not None:
-                self._send_gone(client.known_to, client)
-        for client, request in self._all_waiting():
-            self._happens(client, request, Event.OUTSIDE)
+        self.leaving.extend(self._by_number.values())
+        self._happens_to_all([(*waiting, Event.OUTSIDE) for waiting in self._all_asked()])

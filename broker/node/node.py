@@ -236,7 +236,9 @@ class Node:
             return
         if self.access is not None and not self._is_allowed(self.access, connection, command):
             return
-        if not self._held.waiting or not self._goes_behind_held(connection, command):
+        if not (self._held.waiting or self._forwarding.ended) or not self._goes_behind_held(
+            connection, command
+        ):
             self.handle_admitted(connection, command)
 
     def _goes_behind_held(self, connection: Connection, command: RemotingCommand) -> bool:
@@ -389,6 +391,7 @@ class Node:
             self.replica.leadership.read_barrier(
                 lambda: end(lambda: self._handle(connection, command, handler)),
                 lambda: end(lambda: self._forwarding.forward(connection, command)),
+                connection.share,
                 _READ_WEIGHTS.get(command.code, _READ_WEIGHT),
             )
         except NotServingError:
@@ -479,13 +482,16 @@ class Node:
         replica.tick(now_ns, time_ms)
         if self.time.earliest_ns <= now_ns:
             self.time.run_due()
+        forwarding = self._forwarding
+        if forwarding.ended or forwarding.leaving:
+            forwarding.go_on()
         if self._held.waiting:
-            self._forwarding.turn_held()
+            forwarding.turn_held()
         long = self.long_requests
         if long.in_steps or long.behind_batch:
             long.step()
         relayed = self._relayed
-        if relayed.waiting:
+        if relayed.waiting or relayed.given_back:
             relayed.go_on()
         is_behind = replica.turn(now_ns, time_ms, send)
         self.stats.put_times.turn_ended(
@@ -494,8 +500,9 @@ class Node:
         relayed.turn_ended()
         return (
             is_behind
-            or bool(long.in_steps or long.behind_batch or relayed.waiting)
-            or (bool(self._held.waiting) and self._forwarding.is_releasing)
+            or bool(long.in_steps or long.behind_batch or relayed.waiting or relayed.given_back)
+            or bool(forwarding.ended or forwarding.leaving)
+            or (bool(self._held.waiting) and forwarding.is_releasing)
         )
 
     def expect_turn(self, jobs_due_ns: int) -> int:
@@ -510,7 +517,15 @@ class Node:
             first_due_ns = next(iter(self._held.waiting)).until_ns
             due_ns = now_ns if self._forwarding.is_releasing else min(due_ns, first_due_ns)
         long = self.long_requests
-        if due_ns < now_ns or long.in_steps or long.behind_batch or self._relayed.waiting:
+        if (
+            due_ns < now_ns
+            or long.in_steps
+            or long.behind_batch
+            or self._relayed.waiting
+            or self._relayed.given_back
+            or self._forwarding.ended
+            or self._forwarding.leaving
+        ):
             due_ns = now_ns
         self._due_ns, self._late_from_ns = due_ns, due_ns + STALLED_NS
         return due_ns

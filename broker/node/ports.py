@@ -60,7 +60,7 @@ class Proposals(State, Protocol):
     ) -> None:
         """Appends a metadata command; `done` gets the result of applying it."""
 
-    def read_barrier(self, ready: Callable[[], None], lost: Callable[[], None]) -> None:
+    def read_barrier(self, ready: Callable[[], None], lost: Callable[[], None], share: str = "") -> None:
         """Calls `ready` when what is applied here is as new as the call."""
 
     def when_applied(self, waiter: Waiter) -> None:

@@ -6,6 +6,7 @@ another term, or none, says that it has done nothing (`NotDone`), and the client
 wait (`unhandled_forwards.py`).
 """
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -56,6 +57,9 @@ class RelayedClients:
         """By node, what is wrong with a request that had to wait: the node hears of it with its next one."""
         self.waiting = self._unhandled.by_share
         """Not empty while requests wait for a turn, which is wanted at once then."""
+        self.given_back: deque[tuple[RelayedConnection, NotDone]] = deque()
+        """What was held here, and what has come behind that: a later turn gives it back, which is wanted at once, too.
+        Both are to be looked at only."""
 
     def forwarded(self, source: str, frame: Forward) -> None:
         """Takes a request of a client of `source`, or such a client's response to what it was asked.
@@ -80,7 +84,10 @@ class RelayedClients:
                     )
 
     def go_on(self) -> None:
-        """Handles what has waited, as much as a turn may."""
+        """Gives back, and handles what has waited, as much as a turn may."""
+        while self._work_left > 0 and self.given_back:
+            self._work_left -= 1
+            self._to_node_of(*self.given_back.popleft())
         while self._work_left > 0 and self.waiting:
             relayed, frame = self._unhandled.take()
             if isinstance(frame, ClientGone):
@@ -103,8 +110,13 @@ class RelayedClients:
 
     def give_back(self, connection: RelayedConnection, command: RemotingCommand) -> None:
         """Tells the node that has forwarded a request that nothing of it is done here: it asks the next leader."""
-        if not command.is_one_way:
-            self._to_node_of(connection, NotDone(connection.number, command.opaque, connection.term))
+        if command.is_one_way:
+            return
+        not_done = NotDone(connection.number, command.opaque, connection.term)
+        if self.given_back:
+            self.given_back.append((connection, not_done))
+        else:
+            self._to_node_of(connection, not_done)
 
     def client_gone(self, source: str, frame: ClientGone) -> None:
         """Forgets a client of `source` that has disconnected there, behind all that it has asked before."""
@@ -188,9 +200,12 @@ class RelayedClients:
 
     def _give_back_of(self, is_gone: Callable[[Connection], bool]) -> None:
         for request in self._held.take_of(is_gone):
-            assert isinstance(request.connection, RelayedConnection)
             request.happens(Event.CLIENT_UNKNOWN)
-            self.give_back(request.connection, request.command)
+            connection, command = request.connection, request.command
+            assert isinstance(connection, RelayedConnection)
+            if not command.is_one_way:
+                not_done = NotDone(connection.number, command.opaque, connection.term)
+                self.given_back.append((connection, not_done))
 
 
 def _commands(frame: Forward) -> list[RemotingCommand]:

@@ -8,13 +8,17 @@ When the leader of that term is lost, it depends on what the request asks for:
 
 - Repeating it does no harm: the next leader is asked.
 - It must be done once (`ONCE`): the former leader has a moment (`DOUBT_NS`) to send its response after all, or to give
-  the request back (DOUBTED). A node that leads no more does one of the two for all that was forwarded to it, as long as
-  the link is up. Without this moment some clients would hear "unknown" at each transfer of leadership although their
-  send was not stored, or its response was on the way. If nothing is heard, the client is told that the outcome is
-  unknown (code 1). It is never told that the request was refused: it would believe that a message is not in the log.
+  the request back (DOUBTED); another one while it goes through others, maybe thousands. A node that leads no more
+  does one of the two for all that was forwarded to it, as long as the link is up. Without this moment some clients
+  would hear "unknown" at each transfer of leadership although their send was not stored, or its response was on the
+  way. If nothing is heard, the client is told that the outcome is unknown (code 1). It is never told that the request
+  was refused: it would believe that a message is not in the log.
 
 A forwarded request names a term, and only the leader of that term does it. Only the client's own node may ask another
 leader. So a client gets one response.
+
+A request whose state asks for an answer, or for another leader, may have to wait for a turn: thousands may come to that
+at once. Until then its client can go, and what may be repeated can be answered here.
 
 When a leader is found, what is held goes on: some in each turn, for it may be thousands. The requests of a connection
 keep their order. What comes from a client meanwhile waits behind what is held of it; a request that a leader has given
@@ -135,6 +139,12 @@ _HELD: Final = {
     Event.CLIENT_UNKNOWN: State.GIVEN_BACK,
 }
 
+_RESUMED: Final = {
+    Event.ANSWERED_HERE: State.TAKEN_BACK,
+    Event.CLIENT_GONE: State.FORGOTTEN,
+}
+"""Until what the state asks for is done."""
+
 OF_REPEATABLE: Final = _table(
     {
         State.HELD: _HELD,
@@ -148,6 +158,8 @@ OF_REPEATABLE: Final = _table(
             Event.OUTSIDE: State.REFUSED,
             Event.CLIENT_GONE: State.FORGOTTEN,
         },
+        State.RESUMED: _RESUMED,
+        State.REFUSED: {Event.CLIENT_GONE: State.FORGOTTEN},
     }
 )
 
@@ -174,8 +186,15 @@ OF_ONCE: Final = _table(
             Event.OUTSIDE: State.DOUBTED,
             Event.CLIENT_GONE: State.FORGOTTEN,
         },
+        State.UNKNOWN: {Event.CLIENT_GONE: State.FORGOTTEN},
     }
 )
+
+ASKED: Final = frozenset({State.FORWARDED, State.DOUBTED})
+"""A leader may say what became of the request."""
+
+OVER: Final = frozenset(state for state in State if state not in OF_REPEATABLE and state not in OF_ONCE)
+"""Nothing happens to the request any more."""
 
 
 class WaitingRequest:

@@ -284,7 +284,7 @@ class HeldPulls:
             if result is not None:
                 self._responses.respond_after_wait(held.connection, held.command, held.header, result)
 
-        self._leadership.read_barrier(respond, lambda: self._hand_on(held))
+        self._leadership.read_barrier(respond, lambda: self._hand_on(held), held.connection.share)
 
     def _hand_on(self, held: HeldPull) -> None:
         """Asks the next leader, which may hold it for what is left of its time."""

@@ -7,8 +7,9 @@ that the outcome is unknown, and everything here is forgotten. On a node that do
 Processors see this object, through the ports of broker/node/ports.py, in whatever role the node is.
 """
 
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -35,6 +36,9 @@ from raft.effects import AppendNoop
 from raft.errors import LeadershipTransferring, NotLeader, ProposalLimit
 
 log = structlog.get_logger("trivet.replica")
+
+_TOLD_A_TURN: Final = 500
+"""A few ms: each is answered. There may be 65,536 of them (`limits.max_pending_proposals`)."""
 
 
 class Leadership:
@@ -81,6 +85,9 @@ class Leadership:
         self.reads = ReadBarriers()
         self.others_first = False
         """Messages wait that came before those which come now; set by the node, which brings them in order."""
+        self.lost_senders: deque[Waiter] = deque()
+        """Those who wait for what this node has appended in a term that is over, and have not been told; to be looked
+        at only."""
         self.has_timed_append = False
         """An append was timed in this turn: one of each is, for two clocks a message would be felt."""
 
@@ -108,7 +115,7 @@ class Leadership:
     @property
     def owes_answers(self) -> bool:
         """Tells whether somebody waits for what this node has appended as the leader."""
-        return self.uncommitted.has_waiting
+        return self.uncommitted.has_waiting or bool(self.lost_senders)
 
     # ------------------------------------------------------------------ its beginning and its end
 
@@ -126,15 +133,21 @@ class Leadership:
         self._observer.role_changed()
 
     def stop(self) -> None:
-        """Forgets all that only a leader has, and tells those who wait that the outcome is unknown."""
+        """Forgets all that only a leader has. All who wait are told that the outcome is unknown, senders in turns."""
         self.serving_from = None
         self.serving = False
         waiting = self.batches.abandon()
-        self.uncommitted.abandon()
+        self.lost_senders.extend(self.uncommitted.abandon())
         for waiter in waiting:
             waiter.lost()
         self._members.give_up_change()
         self.reads.abandon_wanted()
+
+    def tell_lost_senders(self) -> None:
+        """Tells some of them; to be called in each turn while there are any."""
+        senders = self.lost_senders
+        for _ in range(min(len(senders), _TOLD_A_TURN)):
+            senders.popleft().lost()
 
     # ------------------------------------------------------------------ proposals
 
@@ -274,12 +287,14 @@ class Leadership:
         else:
             self.uncommitted.wait_for_apply(last_index, waiter)
 
-    def read_barrier(self, ready: Callable[[], None], lost: Callable[[], None], weight: int = 1) -> None:
+    def read_barrier(
+        self, ready: Callable[[], None], lost: Callable[[], None], share: str = "", weight: int = 1
+    ) -> None:
         """Calls `ready` when this node's applied state is as new as the call (dissertation 6.4); leader only.
 
-        All barriers of a turn share one round of messages; `weight` says what `ready` takes (read_barriers.py). Raises
-        `NotServingError`.
+        All barriers of a turn share one round of messages. `share` says whose this one is (`Connection.share`, "" of
+        the node's own), and `weight` what `ready` takes (read_barriers.py). Raises `NotServingError`.
         """
         if not self.serving:
             raise NotServingError(self._raft.leader)
-        self.reads.add((ready, lost, weight))
+        self.reads.add((ready, lost, weight, share))

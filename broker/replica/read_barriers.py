@@ -5,34 +5,56 @@ it, *confirming* until a majority has answered that round, and *confirmed* until
 log was committed when the round began.
 
 A client may ask for hundreds of reads at once, and one may take milliseconds. So a turn lets pass what weighs
-`WEIGHT_A_TURN` together, and the next turn, which is wanted at once, goes on.
+`WEIGHT_A_TURN` together, and the next turn, which is wanted at once, goes on. What may pass goes in turn by whom it is
+of, and what is light before what is heavy, to which the last quarter of each turn belongs: so neither keeps the other
+waiting for more than a few turns, and of nobody's reads another waits for more than one at a time. No reads but those
+of one address and about as heavy keep their order.
 """
 
 from collections import deque
 from collections.abc import Callable, Collection
 from typing import Final
 
+from broker.requests.in_turn import InTurn
 from raft.core import Raft
 from raft.effects import ReadLost, ReadReady
 
-Barrier = tuple[Callable[[], None], Callable[[], None], int]
-"""(called when the barrier is passed, called when leadership was lost first, weight); one of the two, once."""
+Barrier = tuple[Callable[[], None], Callable[[], None], int, str]
+"""(called when the barrier is passed, called when leadership was lost first, weight, whose it is); one of the two is
+called, once."""
 
 WEIGHT_A_TURN: Final = 256
 """The weight of the reads that one turn lets pass; the least is 1, of some 15 us, and the last one may be heavier."""
+
+LIGHT: Final = 8
+"""The weight of what looks at one thing: a message, an offset, a time in a queue."""
 
 
 class ReadBarriers:
     """The barriers of one replica."""
 
-    __slots__ = ("_confirming", "_left", "_next_token", "confirmed_at", "wanted")
+    __slots__ = (
+        "_confirming",
+        "_heavy",
+        "_left",
+        "_light",
+        "_next_token",
+        "confirmed_at",
+        "may_pass",
+        "wanted",
+    )
 
     def __init__(self) -> None:
         self.wanted: list[Barrier] = []
         """The barriers for which a round has to begin."""
         self._confirming: dict[object, list[Barrier]] = {}
-        self.confirmed_at: deque[tuple[int, Callable[[], None], int]] = deque()
-        """(index, callback, weight) of the barriers that only wait for `applied`; the indices never fall."""
+        self.confirmed_at: deque[tuple[int, Barrier]] = deque()
+        """(index, barrier) of those that only wait for `applied`; the indices never fall."""
+        self.may_pass = 0
+        """The number of those for which enough is applied."""
+        self._light: InTurn[Barrier] = InTurn()
+        self._heavy: InTurn[Barrier] = InTurn()
+        """These, by whose they are."""
         self._next_token = 0
         self._left = WEIGHT_A_TURN
         """The weight that may still pass in this turn."""
@@ -43,7 +65,14 @@ class ReadBarriers:
 
     def wait(self, index: int) -> bool:
         """True if barriers that wait for no more than what is applied up to `index` are left for the next turn."""
-        return bool(self.confirmed_at) and self.confirmed_at[0][0] <= index and self._left <= 0
+        return self._left <= 0 and self._has_any_for(index)
+
+    def go_on(self, index: int) -> bool:
+        """True if this turn may let pass barriers that wait for no more than what is applied up to `index`."""
+        return self._left > 0 and self._has_any_for(index)
+
+    def _has_any_for(self, index: int) -> bool:
+        return self.may_pass > 0 or (bool(self.confirmed_at) and self.confirmed_at[0][0] <= index)
 
     @property
     def confirming(self) -> Collection[object]:
@@ -66,24 +95,30 @@ class ReadBarriers:
 
     def confirmed(self, effect: ReadReady) -> None:
         """A majority has answered a round: its barriers are passed when that index is applied."""
-        for ready, _, weight in self._confirming.pop(effect.token):
-            self.confirmed_at.append((effect.index, ready, weight))
+        for barrier in self._confirming.pop(effect.token):
+            self.confirmed_at.append((effect.index, barrier))
 
     def lost(self, effect: ReadLost) -> None:
         """Leadership ended during the round."""
-        for _, lost, _ in self._confirming.pop(effect.token):
+        for _, lost, _, _ in self._confirming.pop(effect.token):
             lost()
 
     def applied(self, index: int) -> None:
         """Everything up to `index` is applied: passes the barriers that waited for it, as far as the turn goes."""
-        confirmed = self.confirmed_at
-        while confirmed and confirmed[0][0] <= index and self._left > 0:
-            _, ready, weight = confirmed.popleft()
+        confirmed, light, heavy = self.confirmed_at, self._light, self._heavy
+        while confirmed and confirmed[0][0] <= index:
+            barrier = confirmed.popleft()[1]
+            (light if barrier[2] <= LIGHT else heavy).add(barrier[3], barrier)
+            self.may_pass += 1
+        while self.may_pass and self._left > 0:
+            is_light = light and (self._left > WEIGHT_A_TURN // 4 or not heavy)
+            ready, _, weight, _ = (light if is_light else heavy).take()
+            self.may_pass -= 1
             self._left -= weight
             ready()
 
     def abandon_wanted(self) -> None:
         """Leadership ended: gives up the barriers whose round has not begun."""
         wanted, self.wanted = self.wanted, []
-        for _, lost, _ in wanted:
+        for _, lost, _, _ in wanted:
             lost()

@@ -292,6 +292,8 @@ class Replica:
         assert applied.index <= committed.index, "only what is committed is applied"
         leadership.has_timed_append = False
         reads.begin_turn()
+        if leadership.lost_senders:
+            leadership.tell_lost_senders()
         if writing.is_under_way:
             writing.step()
         # At most one slice of entries is applied in a turn, however often the loop goes round: between two slices
@@ -327,17 +329,18 @@ class Replica:
                 if applied.index < upto:
                     # It stopped short (a full disk, damage): no more of it in this turn.
                     slice_end = applied.index
-            elif not reads.wanted:
+            elif not (
+                reads.wanted or ((reads.confirmed_at or reads.may_pass) and reads.go_on(applied.index))
+            ):
                 # Over, unless a read may pass its barrier now: the first that is confirmed needs no entry that is not
                 # applied, and this turn has not yet let through as many as it may.
-                confirmed = reads.confirmed_at
-                if not confirmed or confirmed[0][0] > applied.index or reads.wait(applied.index):
-                    break
+                break
             # A read that passes its barrier may propose something. It leaves in this turn: the next one may be far.
             reads.applied(applied.index)
         return (
             writing.is_under_way
             or reads.wait(applied.index)
+            or bool(leadership.lost_senders)
             or (applied.index < committed.index and committed.is_behind)
         )
 
@@ -346,7 +349,12 @@ class Replica:
 
         When jobs become due says `Jobs.due_ns`.
         """
-        if self.applied.writing.is_under_way or self.leadership.reads.wait(self.applied.index):
+        leadership = self.leadership
+        if (
+            self.applied.writing.is_under_way
+            or leadership.reads.wait(self.applied.index)
+            or leadership.lost_senders
+        ):
             return self.time.now_ns
         deadline: int | None = self.raft.deadline()
         due = self.repairs.due_ns

@@ -114,9 +114,12 @@ class Uncommitted:
         while waiting and waiting[0][0] <= upto:
             waiting.popleft()[1].committed()
 
-    def abandon(self) -> None:
-        """The leadership is over: forgets everything, then tells all who wait that the outcome is unknown."""
-        waiting = [*self._wait_for_commit, *self._wait_for_apply]
+    def abandon(self) -> list[Waiter]:
+        """The leadership is over: forgets everything, then tells those who wait for an application that the outcome is
+        unknown. Returns those who wait for a commit only, who may be thousands, and nothing more: they are to be told.
+        """
+        senders = [waiter for _, waiter in self._wait_for_commit]
+        waiting = [*self._wait_for_apply]
         for kept in (
             self.queue_ends,
             self._begun_anew,
@@ -129,3 +132,4 @@ class Uncommitted:
         self.bytes = 0
         for _, waiter in waiting:
             waiter.lost()
+        return senders

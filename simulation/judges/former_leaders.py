@@ -45,9 +45,9 @@ OUTLIVES: Final[Mapping[type, tuple[str, ...]]] = {
     TimerService: ("_idle_from_ns", "_blocked_until_ns"),
     LocksProcessor: ("_term", "_began_ms", "_began_ns"),
     # What a majority has confirmed is right whoever leads: these reads wait for nothing but what is applied here.
-    ReadBarriers: ("confirmed_at", "_next_token", "_left"),
-    # Of a turn, of requests that wait at the node, and of members.
-    Leadership: ("has_timed_append", "others_first"),
+    ReadBarriers: ("confirmed_at", "may_pass", "_next_token", "_left"),
+    # Of a turn, of requests that wait at the node, of senders who are told in turns, and of members.
+    Leadership: ("has_timed_append", "lost_senders", "others_first"),
     Members: ("peers", "_links", "_formats", "_dismissed_index"),
 }
 """The fields that stay when a leadership ends."""

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.node.request_states import HELD_NS_MAX, State
-from broker.peers.protocol import RaftFrame
+from broker.peers.protocol import Forward, NotDone, RaftFrame
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.replica.inner_limits import InnerLimits
+from broker.replica.members import Members
 from broker.replica.operator_requests import transfer_leadership
 from raft.messages import VoteRequest
 from tests.broker.harness import Client, Group
@@ -331,6 +332,122 @@ def test_requests_that_wait_for_a_leader_do_not_go_on_in_one_turn(place: str, li
         expected = ResponseCode.SUCCESS
     assert {client.wait(opaque).code for client, opaque in sent} == {expected}
     assert lines.most <= LINES_MAX
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["sends", "pulls", "outside"])
+def test_requests_that_were_forwarded_do_not_go_on_in_one_turn(
+    what: str, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them were answered, or asked for again, in the call by which the leader's loss was heard of."""
+    group = Group.elected(3)
+    group.connect().create_topic("T")
+    group.converge()
+    old, node = group.leader, group.follower
+    clients = [group.connect(node, host=f"10.0.0.{number}") for number in range(30)]
+    group.lose = lambda source, target, frame: isinstance(frame, Forward)
+    for _ in range(60):
+        for client in clients:
+            if what == "sends":
+                client.start_send("T", b"x")
+            else:
+                client.start_pull("T", "g", 0, suspend_ms=30_000)
+        group.settle()
+    forwarding = group.node(node)._forwarding
+    assert len(forwarding._all_asked()) == 1800
+    lines.most = 0
+    if what == "outside":
+        members = group.node(node).replica.members
+        monkeypatch.setattr(Members, "is_member", property(lambda self: self is not members))
+        forwarding.look_at_membership()
+        assert forwarding.ended
+        assert not any(client.answers for client in clients)
+        group.members[node].due_ns = group.now_ns
+        group.settle()
+    else:
+        group.kill(old)
+        group.lose = lambda source, target, frame: False
+        group.advance(0.1 if what == "sends" else 2)
+    assert not forwarding.ended
+    assert lines.most <= LINES_MAX
+    if what == "pulls":
+        return
+    code = ResponseCode.SYSTEM_ERROR if what == "sends" else ResponseCode.SERVICE_NOT_AVAILABLE
+    for client in clients:
+        assert [answer.code for answer in client.answers.values()] == [code] * 60
+
+
+@pytest.mark.slow
+def test_a_leader_that_is_deposed_tells_its_senders_in_turns(lines: Lines) -> None:
+    group = Group.elected(3)
+    group.connect().create_topic("T")
+    group.converge()
+    old = group.leader
+    clients = [group.connect(old, host=f"10.0.0.{number}") for number in range(30)]
+    group.lose = lambda source, target, frame: isinstance(frame, RaftFrame)
+    sent = [(client, client.start_send("T", b"x")) for _ in range(60) for client in clients]
+    group.settle()
+    lines.most = 0
+    group.run_until(lambda: not group.node(old).replica.serving)
+    assert {client.wait(opaque).code for client, opaque in sent} == {ResponseCode.SYSTEM_ERROR}
+    assert not group.node(old).replica.leadership.owes_answers
+    assert lines.most <= LINES_MAX
+
+
+def test_what_comes_while_forwarded_requests_go_on_stays_behind_them() -> None:
+    group = Group(3, start=False)
+    group.limits = InnerLimits(held_at_once=1)
+    for node in group.members:
+        group.start(node)
+    group.elect()
+    group.connect().create_topic("T")
+    group.converge()
+    old, node = group.leader, group.follower
+    client = group.connect(node)
+    group.lose = lambda source, target, frame: isinstance(frame, Forward)
+    locks = [client.start_call(RequestCode.LOCK_BATCH_MQ, None, b"{}") for _ in range(10)]
+    group.settle()
+    forwarding = group.node(node)._forwarding
+    group.kill(old)
+    assert forwarding.ended
+    behind = client.start_send("T", b"x")
+    third = next(other for other in group.members if other not in (old, node))
+    group.partition(third)
+    group.settle()
+    assert not forwarding.ended
+    held = [
+        request.command.opaque
+        for request in forwarding._held._shares[client.connection.share][client.connection]
+    ]
+    assert held == [*locks, behind]
+
+
+def test_a_leader_that_was_is_waited_for_while_it_gives_back() -> None:
+    """It may have thousands of requests: those that it came to after 300 ms had been answered as unknown by then."""
+    group = Group.elected(3)
+    group.connect().create_topic("T")
+    group.converge()
+    old, node = group.leader, group.follower
+    client = group.connect(node)
+    (number,) = group.node(node)._forwarding._by_number
+    term = group.node(node).replica.term
+    group.lose = lambda source, target, frame: isinstance(frame, Forward)
+    asked = [client.start_send("T", b"%d" % count) for count in range(12)]
+    lost = client.start_send("T", b"lost")
+    group.settle()
+    heir = next(other for other in group.members if other not in (old, node))
+    group.lose = lambda source, target, frame: False
+    group.transfer_leadership(heir)
+    group.run_until(lambda: group.node(node).replica.leader == heir)
+    for opaque in asked:
+        group.advance(0.08)
+        there = group.node(node)
+        there.begin(group.now_ns, group.wall_ms)
+        there.peer_received(old, NotDone(number, opaque, term))
+        group.members[node].due_ns = group.now_ns
+    assert {client.wait(opaque).code for opaque in asked} == {ResponseCode.SUCCESS}
+    assert client.wait(lost).code == ResponseCode.SYSTEM_ERROR
+    assert bodies(group) == [b"%d" % count for count in range(12)]
 
 
 def test_what_any_node_does_is_done_at_once_behind_what_is_held() -> None:

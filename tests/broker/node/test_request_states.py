@@ -7,7 +7,9 @@ from broker.remoting.codes import RequestCode
 from broker.remoting.command import request
 from broker.requests.connection import Connection, Outgoing
 
-WAITING = {State.HELD, State.FORWARDED, State.DOUBTED}
+NOT_DONE_YET = {State.RESUMED, State.UNKNOWN, State.REFUSED}
+"""What they ask for may be done in a later turn; until then the client may go, and what is repeatable be taken back."""
+WAITING = {State.HELD, State.FORWARDED, State.DOUBTED, *NOT_DONE_YET}
 
 
 def waiting(code: int, state: State) -> WaitingRequest:
@@ -17,6 +19,8 @@ def waiting(code: int, state: State) -> WaitingRequest:
 @pytest.mark.parametrize("table", [OF_ONCE, OF_REPEATABLE])
 def test_every_state_is_entered_and_an_end_is_an_end(table: dict[State, dict[Event, State]]) -> None:
     assert set(table) <= WAITING
+    for state in NOT_DONE_YET & set(table):
+        assert set(table[state].values()) <= {State.TAKEN_BACK, State.FORGOTTEN}
     reached = {State.HELD, State.FORWARDED} | {state for row in table.values() for state in row.values()}
     of_once_only: set[State] = {State.DOUBTED, State.UNKNOWN} if table is OF_REPEATABLE else set()
     assert reached == set(State) - of_once_only

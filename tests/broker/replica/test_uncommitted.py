@@ -58,12 +58,15 @@ def test_when_leadership_ends_all_are_told_and_nothing_is_left() -> None:
     uncommitted.wait_for_apply(
         2, CallbackWaiter(lambda _: None, lambda: left.append((uncommitted.bytes, uncommitted.queue_ends)))
     )
-    uncommitted.abandon()
-    assert told.happened == ["message lost", "command lost"]
+    senders = uncommitted.abandon()
+    assert told.happened == ["command lost"]
     assert left == [(0, {})], "before anybody is told"
     uncommitted.command_applied(2, "made")
     uncommitted.applied(2)
-    assert len(told.happened) == 2
+    assert len(told.happened) == 1
+    for sender in senders:  # the leadership's, in turns
+        sender.lost()
+    assert told.happened == ["command lost", "message lost"]
 
 
 def test_a_deleted_topic_s_queues_begin_at_0() -> None:
