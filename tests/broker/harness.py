@@ -174,6 +174,7 @@ class Group:
         retention: Mapping[str, Any] | None = None,
         storage: Mapping[str, Any] | None = None,
         observe: Mapping[str, Any] | None = None,
+        peer_secret: str = "",
         flush: str = "async",
         max_message_bytes: int = 256 * 1024,
         options: StoreOptions = SMALL_STORE,
@@ -212,7 +213,7 @@ class Group:
         peers = {node_id: peer_address(node_id) for node_id in ids} if size > 1 else {}
         self.members: dict[str, Member] = {}
         for node_id in ids:
-            config = self._config(node_id, RaftSettings(peers=peers))
+            config = self._config(node_id, RaftSettings(peers=peers, peer_secret=peer_secret))
             self.members[node_id] = Member(node_id, config, MemoryDisk())
         if start:
             for node_id in ids:

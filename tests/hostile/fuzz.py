@@ -12,8 +12,10 @@ No sockets and no clock: nodes are those of the tests' group. What must hold for
 
 A broken peer (`tests/hostile/peers.py`) takes the place of the third node; the two others must go on to serve.
 
-With accounts the stranger has one of its own, signs with it, and names what is the healthy client's. Without them
-everybody may change everything by request, so that it names only its own there.
+With accounts the stranger has one of its own, signs with it, and names what is the healthy client's; at a guarded name
+server it claims to be a broker and the administrator, too. Without them everybody may change everything by request, so
+that it names only its own there. At a port of peers with a secret it begins handshakes in a peer's name, and answers
+them with what it can know.
 """
 
 from __future__ import annotations
@@ -32,19 +34,35 @@ import structlog
 
 from broker.access.accounts import parse as parse_accounts
 from broker.access.control import AccessControl
-from broker.access.name_server_control import NameServerControl
+from broker.access.frame_signature import FRAME_SIGNATURE, sign_frame
+from broker.access.name_server_control import BROKERS, NameServerControl
 from broker.client.transport.credentials import Credentials
 from broker.name_server import NameServer
 from broker.name_server.sessions import NameServerSessions
+from broker.node.links import AcceptedLink
+from broker.peers.handshake import NONCE_BYTES, Accepting, Dialling
+from broker.peers.protocol import (
+    Challenge,
+    Frame,
+    Hello,
+    NotAMember,
+    Proof,
+    RaftFrame,
+    encode_frame,
+    take_frame,
+)
 from broker.remoting.bodies import TopicConfig
 from broker.remoting.codes import RequestCode, ResponseCode, Version
 from broker.remoting.command import RemotingCommand, encode, request
 from broker.remoting.frame import FrameDecoder
 from broker.remoting.name_server_headers import RegisterBrokerHeader
 from broker.remoting.register_body import TOPICS_AT_ONCE, RegisterBrokerBody
+from broker.remoting.rocketmq_signature import ACCESS_KEY
 from broker.requests.client_sessions import ClientSession
 from broker.requests.connection import Connection
+from broker.requests.greeting import read_greeting
 from broker.settings.tables import NameServerSettings
+from raft.messages import VoteRequest
 from tests.broker.harness import Group
 from tests.broker.lines import Desk, let_in
 from tests.hostile.drawing import Drawing, Names, unfolding
@@ -65,6 +83,7 @@ secret_key = "secret of the stranger"
 topic_permissions = { F0 = "PUB|SUB", F1 = "PUB", F2 = "SUB" }
 group_permissions = { FG0 = "SUB", FG1 = "SUB" }
 """
+_REGISTRATION_SECRET: Final = "the brokers' own secret"
 HEALTHY: Final = Credentials("healthy-client", "secret of the healthy")
 STRANGER: Final = Credentials("stranger", "secret of the stranger")
 _LONG_EVERY: Final = 20
@@ -249,12 +268,17 @@ class BrokerRound:
 
 
 class NameServerRound:
-    """A name server with a healthy broker's registration, and a stranger."""
+    """A name server with a healthy broker's registration, and a stranger. One that is guarded knows accounts and
+    brokers: there nothing that the stranger asks for changes anything.
+    """
 
-    def __init__(self, seed: int, told: Told) -> None:
+    def __init__(self, seed: int, told: Told, *, guarded: bool = False) -> None:
         self._told = told
         self._random = Random(seed)
-        self._drawing = Drawing(self._random, Names())
+        self._guarded = guarded
+        names = Names(others=("H", "healthy", "10.0.0.1:10911", "C", "N", "k")) if guarded else Names()
+        self._drawing = Drawing(self._random, names, self._claims if guarded else None)
+        accounts = parse_accounts(ACCOUNTS, "accounts") if guarded else None
         self._desk = Desk()
         self._sessions = NameServerSessions(
             NameServer(NameServerSettings()),
@@ -263,16 +287,40 @@ class NameServerRound:
             self._desk.outgoing,
             10**18,
             self._random.randbytes,
-            NameServerControl(),
+            NameServerControl(accounts, _REGISTRATION_SECRET) if guarded else NameServerControl(),
             connections_max=1000,
         )
         self._healthy, self._broker = self._connect(), self._connect()
+        self._nonces: dict[Connection, bytes] = {}
+        self._signed = itertools.count(1)
+        self._route = b""
+        """What the healthy broker's clients were told at first."""
+        if guarded:
+            put = self._ask(
+                self._healthy,
+                request(RequestCode.PUT_KV_CONFIG, {"namespace": "N", "key": "k", "value": "v"}),
+                HEALTHY,
+            )
+            expect(put.code == ResponseCode.SUCCESS, f"the administrator's value: {put}")
         self._opaques = itertools.count(1)
         self._stranger: Stranger | None = None
 
     def _connect(self) -> tuple[ClientSession, Connection]:
         session = let_in(self._sessions.clients, "c")
         return session, session.connection
+
+    def _claims(self, fields: dict[str, str], body: bytes) -> dict[str, str]:
+        """Signs as the stranger's own account, or pretends to be somebody else."""
+        guessed = Credentials(HEALTHY.access_key, "a guess of the stranger's")
+        return self._random.choice(
+            (
+                STRANGER.sign(fields, body),
+                guessed.sign(fields, body),
+                {**fields, ACCESS_KEY: BROKERS},
+                {**fields, ACCESS_KEY: BROKERS, FRAME_SIGNATURE: "A" * 43 + "="},
+                {**STRANGER.sign(fields, body), FRAME_SIGNATURE: "no base64"},
+            )
+        )
 
     def run(self, count: int) -> None:
         """Sends so many requests one by one, some while long registrations are under way; all are answered."""
@@ -325,16 +373,44 @@ class NameServerRound:
             data = unfolding(count)
         else:
             data = body.encode() if kind == "plain" else body.encode_compressed(Version.V5_0_0)
-        session.received(encode(request(RequestCode.REGISTER_BROKER, header, data)))
+        session.received(
+            self._of_broker(connection, session, request(RequestCode.REGISTER_BROKER, header, data))
+        )
         return connection
+
+    def _of_broker(self, connection: Connection, session: ClientSession, command: RemotingCommand) -> bytes:
+        """The frame of a broker's request, by which it proves to be one."""
+        if not self._guarded:
+            return encode(command)
+        nonce = self._nonces.get(connection)
+        if nonce is None:
+            session.received(encode(request(RequestCode.TRIVET_GREETING)))
+            self._finish()
+            (answer,) = FrameDecoder().feed(b"".join(connection.take()))
+            found = read_greeting(answer)
+            assert found is not None, "it greets"
+            nonce = self._nonces[connection] = found[0]
+        command.opaque = next(self._signed)
+        sign_frame(BROKERS, _REGISTRATION_SECRET, nonce, command)
+        return encode(command)
 
     def _finish(self) -> None:
         while self._sessions.has_more:
             self._sessions.step()
 
-    def _ask(self, link: tuple[ClientSession, Connection], command: RemotingCommand) -> RemotingCommand:
+    def _ask(
+        self,
+        link: tuple[ClientSession, Connection],
+        command: RemotingCommand,
+        signs: Credentials | None = None,
+    ) -> RemotingCommand:
         session, connection = link
-        session.received(encode(command))
+        if signs is not None and self._guarded:
+            command.header = signs.sign(command.fields, command.body)
+        frame = encode(command)
+        if link is self._broker:
+            frame = self._of_broker(connection, session, command)
+        session.received(frame)
         self._finish()
         (answer,) = FrameDecoder().feed(b"".join(connection.take()))
         return answer
@@ -354,6 +430,13 @@ class NameServerRound:
         expect(registered.code == ResponseCode.SUCCESS, f"the healthy broker's registration: {registered}")
         route = self._ask(self._healthy, request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "H"}))
         expect(b"10.0.0.1:10911" in bytes(route.body), f"the healthy broker's route: {route}")
+        if self._guarded:
+            self._route = self._route or bytes(route.body)
+            expect(self._route == bytes(route.body), f"it was {self._route!r}: {route}")
+            value = self._ask(
+                self._healthy, request(RequestCode.GET_KV_CONFIG, {"namespace": "N", "key": "k"}), HEALTHY
+            )
+            expect(value.fields.get("value") == "v", f"the administrator's value: {value}")
 
     @property
     def last_frames(self) -> list[bytes]:
@@ -362,12 +445,17 @@ class NameServerRound:
 
 
 class PeerPortRound:
-    """Strangers at the port of the peers: hellos, proofs and nonsense, of which none may become a link."""
+    """Strangers at the port of the peers: hellos, proofs and nonsense, of which none may become a link. With a secret
+    some of them say all in a peer's name that they can say without it.
+    """
 
-    def __init__(self, seed: int, told: Told) -> None:
+    def __init__(self, seed: int, told: Told, *, secret: str = "") -> None:
         self._told = told
         self._random = Random(seed)
-        self.group = Group(3, seed=seed)
+        self._secret = secret
+        self.group = Group(3, seed=seed, peer_secret=secret)
+        self._heard: list[bytes] = []
+        """Proofs that were good once, on other links."""
         self._leader = self.group.elect()
         self.last_frames: list[bytes] = []
 
@@ -378,10 +466,14 @@ class PeerPortRound:
             member = self.group.members[self._leader]
             connection = Connection(member.outgoing, "stranger")
             link = member.process.links.accept(connection, "10.1.1.1")
-            self.last_frames = [self._frame() for _ in range(random.choice((1, 1, 2)))]
-            for frame in self.last_frames:
-                link.received(frame)
+            if self._secret and random.random() < 0.5:
+                self._pose_as_peer(link, connection)
+            else:
+                self.last_frames = [self._frame() for _ in range(random.choice((1, 1, 2)))]
+                for frame in self.last_frames:
+                    link.received(frame)
             connection.take()
+            expect(link not in member.process.links.accepted.values(), "a stranger is taken for a peer")
             if random.random() < 0.7:
                 link.lost()
             self._told.requests += 1
@@ -390,6 +482,59 @@ class PeerPortRound:
                 expect(self.group.leader == self._leader, f"another leads: {self.group.describe()}")
         self.group.advance(10)
         expect(not self.group.members[self._leader].process.links.strangers, "strangers stay")
+
+    def _pose_as_peer(self, link: AcceptedLink, connection: Connection) -> None:
+        """Begins a handshake in a peer's name, answers the challenge without the secret, and goes on as a peer does."""
+        random, node = self._random, self.group.node(self._leader)
+        release = node.replica.release
+        peer = random.choice([name for name in self.group.members if name != self._leader])
+        nonce = random.randbytes(NONCE_BYTES)
+        hello = Hello(
+            release.newest_protocol,
+            node.identity,
+            peer,
+            self._leader,
+            "127.0.0.1:1",
+            nonce,
+            release.oldest_protocol,
+            release.newest_format,
+            release.name,
+        )
+        self.last_frames = [b"".join(encode_frame(hello))]
+        link.received(self.last_frames[0])
+        taken = take_frame(b"".join(connection.take()), 1 << 16)
+        assert taken is not None, "it is challenged"
+        challenge = taken[0]
+        assert isinstance(challenge, Challenge)
+        good = Dialling(hello, self._secret, release, node.replica.metadata.format).answered(challenge).proof
+        other = Accepting(node.identity, self._leader, "a guess", random.randbytes, release, 1)
+        guess = other.received(hello)
+        assert guess is not None, "a hello is challenged"
+        proof = random.choice(
+            (
+                challenge.proof,
+                guess.proof,
+                random.randbytes(32),
+                b"",
+                good[:-1],
+                good + b"\0",
+                *self._heard[-3:],
+            )
+        )
+        self._heard.append(good)
+        term = node.replica.term
+        later = (
+            RaftFrame(VoteRequest(peer, self._leader, term + 1, 1 << 40, term, False, False)),
+            NotAMember(1 << 40),
+            Proof(good),
+        )
+        frames: list[Frame | Proof] = [Proof(proof), random.choice(later)]
+        if random.random() < 0.2:
+            frames.reverse()
+            frames[0] = later[0]
+        for frame in frames:
+            self.last_frames.append(b"".join(encode_frame(frame)))
+            link.received(self.last_frames[-1])
 
     def _frame(self) -> bytes:
         random = self._random
@@ -496,7 +641,11 @@ ROUNDS: Final[dict[str, Callable[[int, Told], Round]]] = {
     "brokers": lambda seed, told: BrokerRound(seed, told, accounts=False),
     "brokers with accounts": lambda seed, told: BrokerRound(seed, told, accounts=True),
     "name server": NameServerRound,
+    "guarded name server": lambda seed, told: NameServerRound(seed, told, guarded=True),
     "port of the peers": PeerPortRound,
+    "port of the peers with a secret": lambda seed, told: PeerPortRound(
+        seed, told, secret="the peers' own secret"
+    ),
     "a broken peer": BrokenPeerRound,
 }
 
