@@ -12,7 +12,8 @@ One step, "all units before `limit` up to this time and offset", says what a bat
 first of all units that were committed then and not done, and those have offsets below `limit`. What is stored later is
 beyond the limit, whatever its time: a clock that is set back needs no care. A message is never early: it goes when the
 leader's clock shows its time, so that a clock that is set back, or the next leader's that is behind, postpones what
-waits; a clock that was set forward is noticed within a second.
+waits; a clock that was set forward is noticed within a second. One that is damaged here keeps those
+waiting that are due later, until the group has repaired it: what is done is a beginning of what waits, without holes.
 
 Retention keeps what waits: a file of the log that holds a unit which is not done is not deleted for its age. Only a
 disk that is nearly full takes it, which is logged.
@@ -267,10 +268,15 @@ class TimerService:
                 size += unit[1]
                 if size > self._leadership.limits.delivery_bytes_max and size > unit[1]:
                     break
-            step = Step(due_ms, offset, limit)
             delivery = None
             if unit is not None:
-                delivery = delivery_of(self._leadership, queue, offset, unit, without_address)
+                try:
+                    delivery = delivery_of(self._leadership, queue, offset, unit, without_address)
+                except DamagedLogError:
+                    if step.limit == 0:
+                        raise
+                    break  # those before it need not wait for its repair
+            step = Step(due_ms, offset, limit)
             if delivery is not None:
                 found.append((step, delivery))
         if found:

@@ -132,7 +132,8 @@ class FromPeers:
         elif isinstance(message, SnapshotRequest):
             if message.contradicts_itself:
                 raise BrokenPeerError(f"it contradicts itself: {message}")
-            if message.term >= self._raft.term:  # raft refuses any other, whatever is in it
+            # Raft refuses one of an earlier term, whatever is in it, and has no use for what it holds: behind a swap.
+            if message.term >= self._raft.term and message.first_index - 1 > self._raft.commit_index:
                 if self._written is None or self._written.frame is not frame:
                     return self._begin_to_read(frame, message)
                 snapshot = self._written

@@ -7,6 +7,7 @@ group needs it, and a node that lacks entries which its leader deleted starts ov
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -24,6 +25,7 @@ from log.expired_files import RetentionPolicy
 log = structlog.get_logger("trivet.retention")
 
 _MS = 1_000_000
+_FOR_EVER_MS: Final = 1 << 62
 
 _ROOM: Final = "the disk has room again"
 _FILLS: Final = "the disk fills: what is expired is deleted at any hour"
@@ -37,11 +39,15 @@ def delete_or_snapshot(
     """Deletes the data files at the log's head that may go (log/expired_files.py), but nothing from `needed_from_index`
     on.
 
-    Returns how many; None where the snapshot covers none, and a newer one has been begun. Raises `DiskFullError`.
+    While this node does not know the group's time, no age counts: its own clock may be a year ahead. Returns how many;
+    None where the snapshot covers none, and a newer one has been begun. Raises `DiskFullError`.
     """
     store, entry_log = replica.store, replica.store.log
     if len(entry_log.file_starts()) < 2:
         return 0
+
+    if not replica.clock.is_agreed:
+        policy = replace(policy, reserved_ms=_FOR_EVER_MS)
 
     waiting_from: int | None = None
 

@@ -121,6 +121,13 @@ class World:
         self._streams.append(made)
         return made
 
+    def _rarely_small(self, name: str, usual: int) -> int:
+        """Draws a bound of what a turn does: in one of four worlds nearly nothing.
+
+        The stream is none of the world's, whose numbers are those of its other futures.
+        """
+        return stream(f"{self.plan.seed} {name}").choice((1, 5, *(6 * (usual,))))
+
     def go_on_as(self, seed: int) -> None:
         """From now on all that the world draws is fixed by another seed."""
         for number, one in enumerate(self._streams):
@@ -168,6 +175,8 @@ class World:
                 plan.limits,
                 state_rows_at_once=self.random("state rows at once").choice((1, 5, 1000)),
                 held_at_once=self.random("held at once").choice((1, 5, 100)),
+                work_at_once=self._rarely_small("work at once", InnerLimits().work_at_once),
+                relayed_work_a_turn=self._rarely_small("relayed work", InnerLimits().relayed_work_a_turn),
             ),
         )
 
@@ -355,7 +364,14 @@ def _connections_max(plan: Plan) -> int:
     return _PLACES_OF_A_PROCESS * sum(ACTORS[name].processes(plan.producers) for name in plan.actors)
 
 
-def _inner_limits(limits: Limits, *, state_rows_at_once: int, held_at_once: int) -> InnerLimits:
+def _inner_limits(
+    limits: Limits,
+    *,
+    state_rows_at_once: int,
+    held_at_once: int,
+    work_at_once: int,
+    relayed_work_a_turn: int,
+) -> InnerLimits:
     return InnerLimits(
         append_bytes_max=limits.append_bytes,
         snapshot_interval_entries=limits.snapshot_entries,
@@ -367,6 +383,8 @@ def _inner_limits(limits: Limits, *, state_rows_at_once: int, held_at_once: int)
         scanned_units=limits.scanned_units,
         state_rows_at_once=state_rows_at_once,
         held_at_once=held_at_once,
+        work_at_once=work_at_once,
+        relayed_work_a_turn=relayed_work_a_turn,
     )
 
 

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import log.timer_index as timer_index
+from broker.delayed import timers
 from broker.delayed.timers import due_ms_of
+from broker.node.ports import State
 from broker.peers.protocol import Frame, RaftFrame
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.replica.inner_limits import InnerLimits
+from broker.replica.proposals import NewMessage
 from broker.replica.replica import Replica
 from broker.requests.errors import RequestError
 from broker.retention.retention import delete_or_snapshot
 from broker.retention.waited_for import first_waiting_position
 from broker.state.topic_rules import TIMER_TOPIC
 from log.batch import BatchItem, encode_batch
+from log.consume_queue import ConsumeQueue
+from log.errors import DamagedLogError
 from log.expired_files import RetentionPolicy
 from log.record import Record
 from raft.messages import AppendRequest
@@ -148,6 +154,28 @@ def test_message_whose_topic_is_gone_is_dropped_and_the_next_is_not(group: Group
     client.send("T", b"later", 0, at(group, 500))
     group.advance(1)
     assert bodies(client) == [b"kept", b"later"]
+
+
+def test_a_damaged_message_keeps_none_waiting_that_is_due_before_it(
+    group: Group, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that were due with it waited for its repair."""
+    for number in range(3):
+        client.send("T", b"%d" % number, 0, at(group, 500 + number))
+    original, is_damaged = timers.delivery_of, True
+
+    def delivery_of(state: State, queue: ConsumeQueue, offset: int, *rest: Any) -> NewMessage | None:
+        if offset == 1 and is_damaged:
+            raise DamagedLogError("a file", 0, "damaged")
+        return original(state, queue, offset, *rest)
+
+    monkeypatch.setattr(timers, "delivery_of", delivery_of)
+    group.skip(600)
+    group.advance(0.3)
+    assert bodies(client) == [b"0"]
+    is_damaged = False
+    group.advance(2)
+    assert bodies(client) == [b"0", b"1", b"2"]
 
 
 def test_new_leaders_deliver_what_old_ones_held_and_nothing_again(group: Group) -> None:

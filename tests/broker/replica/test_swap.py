@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from benchmarks.longest_turns import ENTRANCES
+from broker.peers.protocol import Frame, RaftFrame
 from broker.replica.jobs import Job
 from broker.replica.replica import Replica
+from raft.messages import SnapshotRequest
 from tests.broker.harness import Group
 from tests.broker.retention.test_retention import fill, group_with, pass_time
 from tests.log.memory_disk import MemoryDisk
@@ -206,3 +208,27 @@ def test_the_space_of_what_was_replaced_is_freed_afterwards() -> None:
     assert has_all(group, away)
     group.advance(5)
     assert not group.members[away].disk.discarded
+
+
+def test_one_that_comes_again_behind_the_swap_is_not_written_again() -> None:
+    """Its leader had lost patience: all of it was read, made into files beside the log, and given up."""
+    group, away = behind(1, 50)
+    seen: list[tuple[str, RaftFrame]] = []
+
+    def see(source: str, target: str, frame: Frame) -> bool:
+        if target == away and isinstance(frame, RaftFrame) and isinstance(frame.message, SnapshotRequest):
+            seen.append((source, frame))
+        return False
+
+    group.lose = see
+    group.restart(away)
+    group.converge()
+    node = group.node(away)
+    source, frame = seen[-1]
+    assert node.replica.store.log.first_index == frame.message.first_index  # type: ignore[union-attr]
+    node.begin(group.now_ns, group.wall_ms)
+    node.peer_received(source, frame)
+    assert node.replica.from_peers._being_read is None
+    assert not node.replica.upkeep.writes_snapshot
+    group.advance(1)
+    group.converge()

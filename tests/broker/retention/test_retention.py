@@ -83,6 +83,22 @@ def test_what_is_expired_goes_on_every_node_and_what_is_not_stays() -> None:
     assert all(first > 10 for first in beginnings(group))
 
 
+def test_no_age_counts_by_the_clock_of_a_node_that_does_not_know_the_group_s_time() -> None:
+    """A machine that starts with a clock years ahead deleted what it had kept, while it reached nobody."""
+    group = group_with()
+    fill(group)
+    for node in ("n0", "n1", "n2"):
+        group.kill(node)
+    group.wall_offset_ms = 1000 * 24 * 3_600_000
+    group.restart("n0")
+    group.advance(2 * INTERVAL_S)
+    alone = group.node("n0").replica
+    assert not alone.clock.is_agreed
+    assert alone.store.log.first_index == 0
+    use_disk(group, 0.9)
+    assert alone.store.log.first_index > 10, "a disk that is nearly full looks at no age"
+
+
 def test_a_node_that_was_away_gets_a_snapshot_longer_than_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_protocol, "WHOLE_BODY_BYTES_MAX", 5_000)
     monkeypatch.setattr(peer_protocol, "PIECE_BYTES", 1_000)
