@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import log.timer_index as timer_index
-from broker.delayed import timers
+from broker.delayed import deliveries, timers
 from broker.delayed.timers import due_ms_of
 from broker.node.ports import State
 from broker.peers.protocol import Frame, RaftFrame
@@ -162,7 +162,7 @@ def test_a_damaged_message_keeps_none_waiting_that_is_due_before_it(
     """All that were due with it waited for its repair."""
     for number in range(3):
         client.send("T", b"%d" % number, 0, at(group, 500 + number))
-    original, is_damaged = timers.delivery_of, True
+    original, is_damaged = deliveries.delivery_of, True
 
     def delivery_of(state: State, queue: ConsumeQueue, offset: int, *rest: Any) -> NewMessage | None:
         if offset == 1 and is_damaged:
