@@ -171,7 +171,7 @@ def test_a_damaged_message_keeps_none_waiting_that_is_due_before_it(
 
     monkeypatch.setattr(timers, "delivery_of", delivery_of)
     group.skip(600)
-    group.advance(0.3)
+    group.advance(0.6)
     assert bodies(client) == [b"0"]
     is_damaged = False
     group.advance(2)
