@@ -87,9 +87,7 @@ class Connection:
         "was_written",
     )
 
-    def __init__(
-        self, outgoing: Outgoing, name: str, host: bytes = LOOPBACK_HOST, *, is_encrypted: bool = False
-    ) -> None:
+    def __init__(self, outgoing: Outgoing, name: str, host: bytes = LOOPBACK_HOST) -> None:
         self._outgoing = outgoing
         self.name = name
         self.host = host
@@ -99,7 +97,7 @@ class Connection:
         self.aborted = False
         self.unsent_bytes = 0
         self.was_written = False
-        self.is_encrypted = is_encrypted
+        self.is_encrypted = False
         self.is_certified = False
         self.is_proven = False
         self.has_unhandled = False

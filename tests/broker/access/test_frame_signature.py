@@ -47,7 +47,8 @@ class Client:
     def __init__(
         self, *, is_encrypted: bool = False, nonce: bytes = NONCE, secret: str = "operator-secret"
     ) -> None:
-        self.connection = Connection(Outgoing(), "client", is_encrypted=is_encrypted)
+        self.connection = Connection(Outgoing(), "client")
+        self.connection.is_encrypted = is_encrypted
         fields = greet(self.connection, lambda size: nonce)
         asked = request(RequestCode.TRIVET_GREETING)
         self.signer = Signer(Credentials("operator", secret), response(asked, 0, None, fields))
