@@ -35,7 +35,7 @@ from broker.remoting.codes import RequestCode, Version
 from broker.remoting.command import encode, request
 from broker.remoting.register_body import RegisterBrokerBody, body_crc
 from broker.remoting.steps import finished
-from broker.replica.replica import Replica
+from broker.replica.applied import AppliedState
 from broker.requests.client_sessions import ClientSession
 from broker.settings.tables import NameServerSettings
 from log.batch import BatchItem, encode_batch
@@ -51,7 +51,7 @@ ENTRANCES: Final[tuple[tuple[type, str], ...]] = (
     (AcceptedLink, "received"),
     (RunningNode, "turn"),
     (RunningNode, "job_done"),
-    (Replica, "save_snapshot"),
+    (AppliedState, "save"),
     (NameServerSessions, "step"),
 )
 STORE: Final = StoreOptions(
@@ -265,7 +265,7 @@ def lists_of_topics(longest: Longest) -> None:
     with longest.part("one deleted"):
         client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T9999"})
     with longest.part("snapshot"):
-        group.node(group.leader).replica.save_snapshot()
+        group.node(group.leader).replica.applied.save()
         group.advance(30)
 
 
@@ -440,7 +440,7 @@ def full_tables(longest: Longest) -> None:
         group.advance(3)
     with longest.part("snapshot"):
         for member in group.alive():
-            member.alive.replica.save_snapshot()
+            member.alive.replica.applied.save()
         group.advance(30)
     with longest.part("a minute"):
         group.advance(60)
@@ -467,7 +467,7 @@ def begin_anew(group: Group) -> None:
     )
     position = leader.store.log.end_position + leader.store.options.data_file_bytes
     frame = RaftFrame(message, position - position % leader.store.options.data_file_bytes, first_index - 1)
-    state = finished(leader.applied.written(leader.membership.addresses))
+    state = finished(leader.applied.written())
     group.members[target].process.links.accepted[source].received(b"".join(encode_snapshot(frame, state)))
     group.settle()
     assert follower.store.log.first_index == first_index

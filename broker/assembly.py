@@ -1,7 +1,8 @@
 """Putting a node together: one place for the Trio shell, the simulator and the tests, which all run the same parts."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import structlog
 
@@ -20,6 +21,7 @@ from broker.node.format_gate import FormatGate
 from broker.node.group_limit import GroupLimit
 from broker.node.listeners import Listeners
 from broker.node.long_answers import LongAnswers
+from broker.node.machine import SHIPPED, Machine, Variant
 from broker.node.node import Node
 from broker.offsets.commits import OffsetCommits
 from broker.offsets.dead_offsets import DeadOffsets
@@ -29,12 +31,12 @@ from broker.offsets.resets_processor import ResetsProcessor
 from broker.reading.pull_processor import PullProcessor
 from broker.reading.queries_processor import QueriesProcessor
 from broker.remoting.addresses import split_address
-from broker.remoting.node_status import ProcessFacts
 from broker.replica.inner_limits import InnerLimits
 from broker.replica.members_file import MembersFile
+from broker.replica.options import ReplicaOptions, ReplicaSurroundings
 from broker.replica.recovering_file import RecoveringFile, RunFacts
-from broker.replica.replica import Replica, ReplicaOptions
-from broker.requests.connection import Outgoing
+from broker.replica.replica import Replica
+from broker.replica.start import OnDisk
 from broker.requests.deadline import Time
 from broker.requests.processing import Processor
 from broker.retention.cleaning_processor import CleaningProcessor
@@ -46,21 +48,18 @@ from broker.sending.send_processor import SendProcessor
 from broker.settings.live import LiveSettings, differing
 from broker.settings.rules import ImpossibleSettingError
 from broker.settings.tables import CONSUME_QUEUE_UNIT_BYTES, Settings
-from broker.state.release import THIS_RELEASE, Release
 from broker.statistics.events import Events
 from broker.statistics.stats import Stats
 from broker.statistics.timings import Timings
 from broker.topics.creation import Creations
 from broker.topics.topics_processor import TopicsProcessor
-from broker.trace import TraceWriter
 from broker.transactions.checks import TransactionChecks
 from broker.transactions.decisions import Decisions
-from log.disk import Disk
 from log.layout import UNIT_BYTES
 from log.loops import INSTALLED
 from log.options import StoreOptions
 from log.record import pack_host
-from log.store import Store
+from log.store import RecoveryReport, Store
 from raft.config import RaftConfig
 from raft.state import RandomSource
 
@@ -77,118 +76,92 @@ answer.
 """
 
 
-def build_node(
-    settings: Settings,
-    disk: Disk,
-    outgoing: Outgoing,
-    random: RandomSource,
-    now_ns: int,
-    wall_ms: int,
-    trace_writer: TraceWriter | None,
-    *,
-    hour_of_day: Callable[[int], int],
-    advertised: str | None = None,
-    store_options: StoreOptions | None = None,
-    process_id: Callable[[], int] = os.getpid,
-    process_facts: Callable[[], ProcessFacts] = ProcessFacts,
-    memory_bytes: int = 0,
-    boot: str = "",
-    release: Release = THIS_RELEASE,
-    limits: InnerLimits | None = None,
-    stopwatch: Callable[[], int] = lambda: 0,
-) -> Node:
-    """Builds a node over what `disk` holds, recovered and ready to be connected.
-
-    `advertised` is the ``host:port`` that clients are told, if it is not what `settings` says; its host must be a
-    numeric address. `store_options` replaces what follows from `settings`. `boot` names the time since the machine was
-    started, "" if that is unknown: pages that were not flushed do not outlive it (broker/replica/recovering_file.py).
-    `hour_of_day` tells the hour at a time in milliseconds. `memory_bytes` is what the machine has, 0 if unknown.
-    `release` is another one than this where releases are tried together, and `limits` are others than a node's own
-    where a short life is to see what they gate.
-    `process_facts` tells what the system knows of this process, for operators.
-    `stopwatch` returns nanoseconds, for the figures on how long the node's work takes.
+def build_node(settings: Settings, machine: Machine, variant: Variant = SHIPPED) -> Node:
+    """Builds a node over what the machine's disk holds, recovered and ready to be connected.
 
     Raises `log.errors.LogFault` when the store cannot be used (locked, damaged, disk), `log.errors.RecordError` when
-    the advertised host is a name.
+    the host of its address is a name.
     """
-    address = advertised or settings.advertised_address(split_address(settings.node.listen)[1])
+    address = machine.address or settings.advertised_address(split_address(settings.node.listen)[1])
     store_host = pack_host(*split_address(address))
     store, recovery = Store.open(
-        disk, store_options or store_options_of(settings, memory_bytes), wall_ms, release.newest_format
+        machine.disk,
+        variant.store_options or store_options_of(settings, machine.memory_bytes),
+        machine.wall_ms,
+        variant.release.newest_format,
     )
     for sentence in recovery.damage:
         log.warning("recovered", damage=sentence)
 
     # The settings in force may differ from the file's: changes that were made at run time are in the store.
-    live = LiveSettings(settings, disk)
+    live = LiveSettings(settings, machine.disk)
     settings = live.current
-    limits = limits or InnerLimits()
-    time, listeners, timings = Time(now_ns, wall_ms), Listeners(), Timings(stopwatch)
-    stats = Stats(now_ns, wall_ms, timings, series_max=settings.observe.metrics_series_max)
-    events = Events()
+    listeners, events, timings = Listeners(), Events(), Timings(machine.stopwatch)
+    now_ns, wall_ms = machine.now_ns, machine.wall_ms
     replica = Replica(
-        ReplicaOptions(
-            node_id=settings.node.id,
-            raft=raft_config_of(settings, limits),
-            sync_flush=settings.storage.flush == "sync",
-            flush_interval_ns=settings.storage.flush_interval_ms * _MS,
-            uncommitted_bytes_max=settings.limits.max_pending_proposal_bytes,
-            store_host=store_host,
-            release=release,
-            limits=limits,
-        ),
-        store,
-        recovery,
-        MembersFile(
-            disk,
-            settings.raft.peers or {settings.node.id: ""},
-            newcomer=settings.node.id if settings.raft.join else None,
-            lineage=settings.raft.lineage,
-        ),
-        RecoveringFile(disk, RunFacts(settings.storage.flush, boot, settings.storage.accept_data_loss)),
-        random=random,
-        now_ns=now_ns,
-        wall_ms=wall_ms,
-        observer=listeners,
-        events=events,
-        trace=trace_writer,
-        timings=timings,
+        _replica_options(settings, variant, store_host),
+        _found(settings, machine, store, recovery),
+        ReplicaSurroundings(machine.random, now_ns, wall_ms, listeners, events, timings, machine.trace),
     )
-    node = Node(replica, outgoing, live, time, listeners, stats, events)
-
-    def pace_scrubber(settings: Settings) -> None:
-        storage = settings.storage
-        replica.scrubbing.pace(storage.scrub_bytes_per_second, storage.scrub_interval_s, time.now_ns)
-
-    pace_scrubber(settings)
-    live.on_change(pace_scrubber)
-    about_the_node = StatusProcessor(
-        replica,
-        live,
-        stats,
-        time,
-        listeners,
-        address=address,
-        recovered=recovery.damage,
-        disk=disk,
-        process_id=process_id,
-        process_facts=process_facts,
-        hour_of_day=hour_of_day,
-    )
-    backups = BackupProcessor(replica, time, listeners, settings.node)
-    retention = Retention(replica, live, disk, time, hour_of_day, lambda: backups.needed_from_index)
-    DeadOffsets(replica.leadership, node.registry, time, listeners)
-    FormatGate(replica, live, time, listeners)
+    stats = Stats(now_ns, wall_ms, timings, series_max=settings.observe.metrics_series_max)
+    node = Node(replica, machine.outgoing, live, Time(now_ns, wall_ms), listeners, stats, events)
+    _pace_scrubber(node)
+    # Who is built earlier hears of what happens earlier, and acts first when several are due.
+    about_the_node = _about_the_node(node, machine, address, recovery.damage)
+    shared = _shared(node, address, store_host, machine.random)
     node.start(
         [
-            *_processors(node, address, store_host, random),
-            about_the_node,
-            backups,
-            CleaningProcessor(retention),
-            SettingsProcessor(replica, live),
+            *about_the_node,
+            *_storing(node, shared),
+            *_reading(node, shared),
+            *_members_of_consumer_groups(node, shared),
+            *_administration(node, shared),
+            *_what_falls_due(node, shared),
         ]
     )
-    found = recovery.log
+    _tell_start(node, address, recovery)
+    return node
+
+
+def _replica_options(settings: Settings, variant: Variant, store_host: bytes) -> ReplicaOptions:
+    return ReplicaOptions(
+        node_id=settings.node.id,
+        raft=raft_config_of(settings, variant.limits),
+        sync_flush=settings.storage.flush == "sync",
+        flush_interval_ns=settings.storage.flush_interval_ms * _MS,
+        uncommitted_bytes_max=settings.limits.max_pending_proposal_bytes,
+        store_host=store_host,
+        release=variant.release,
+        limits=variant.limits,
+    )
+
+
+def _found(settings: Settings, machine: Machine, store: Store, recovery: RecoveryReport) -> OnDisk:
+    membership = MembersFile(
+        machine.disk,
+        settings.raft.peers or {settings.node.id: ""},
+        newcomer=settings.node.id if settings.raft.join else None,
+        lineage=settings.raft.lineage,
+    )
+    run = RunFacts(settings.storage.flush, machine.boot, settings.storage.accept_data_loss)
+    return OnDisk(store, recovery, membership, RecoveringFile(machine.disk, run))
+
+
+def _pace_scrubber(node: Node) -> None:
+    """Has the scrubber go as fast as the settings say, now and after each change of them."""
+
+    def pace(settings: Settings) -> None:
+        storage = settings.storage
+        node.replica.scrubbing.pace(
+            storage.scrub_bytes_per_second, storage.scrub_interval_s, node.time.now_ns
+        )
+
+    pace(node.settings.current)
+    node.settings.on_change(pace)
+
+
+def _tell_start(node: Node, address: str, recovery: RecoveryReport) -> None:
+    replica, settings, found = node.replica, node.settings.current, recovery.log
     log.info(
         "start",
         release=replica.release.name,
@@ -199,79 +172,191 @@ def build_node(
         entries=f"{found.begin.index}..{found.last_good_index}",
         cut_at=found.damaged_at,
         stopped_in_order=recovery.clean_stop,
-        snapshot=store.snapshot.applied_index,
+        snapshot=replica.store.snapshot.applied_index,
         term=replica.term,
         settings=differing(settings),
     )
-    return node
 
 
-def _processors(node: Node, address: str, store_host: bytes, random: RandomSource) -> Iterable[Processor]:
-    """The processors that serve clients and administrators of the group. Each constructor says what it uses."""
-    replica, leadership = node.replica, node.replica.leadership
-    requests, registry, calls = node, node.registry, node.calls
-    settings, time, listeners, stats = node.settings, node.time, node.listeners, node.stats
-    names = settings.current.node
+# ---------------------------------------------------------------------- the processors; each constructor says what it uses
 
-    group_limit = GroupLimit(replica, settings)
+
+class _Shared(NamedTuple):
+    """The services that several processors use, and what they tell of this node."""
+
+    group_limit: GroupLimit
+    offsets: OffsetCommits
+    resets: OffsetResets
+    creations: Creations
+    long_answers: LongAnswers
+    decisions: Decisions
+    address: str
+    store_host: bytes
+    random: RandomSource
+
+
+def _shared(node: Node, address: str, store_host: bytes, random: RandomSource) -> _Shared:
+    leadership, settings, time, listeners = (
+        node.replica.leadership,
+        node.settings,
+        node.time,
+        node.listeners,
+    )
+    group_limit = GroupLimit(node.replica, settings)
     offsets = OffsetCommits(leadership, settings, group_limit, time, listeners)
-    resets = OffsetResets(leadership, offsets, listeners)
-    creations = Creations(leadership, settings, group_limit)
-    long_answers = LongAnswers(requests, time)
-    decisions = Decisions(leadership, requests, settings, time, listeners, store_host)
+    return _Shared(
+        group_limit,
+        offsets,
+        OffsetResets(leadership, offsets, listeners),
+        Creations(leadership, settings, group_limit),
+        LongAnswers(node, time),
+        Decisions(leadership, node, settings, time, listeners, store_host),
+        address,
+        store_host,
+        random,
+    )
+
+
+def _about_the_node(
+    node: Node, machine: Machine, address: str, recovered: tuple[str, ...]
+) -> Iterable[Processor]:
+    """What operators ask of this node and have done to it and its group; what it deletes and raises by itself."""
+    replica, settings, time, listeners = node.replica, node.settings, node.time, node.listeners
+    status = StatusProcessor(
+        replica, settings, node.stats, time, listeners, machine, address=address, recovered=recovered
+    )
+    backups = BackupProcessor(replica, time, listeners, settings.current.node)
+    retention = Retention(
+        replica, settings, machine.disk, time, machine.hour_of_day, lambda: backups.needed_from_index
+    )
+    DeadOffsets(replica.leadership, node.registry, time, listeners)
+    FormatGate(replica, settings, time, listeners)
+    return (
+        status,
+        backups,
+        CleaningProcessor(retention),
+        SettingsProcessor(replica, settings),
+        GroupChangesProcessor(replica, settings, time, listeners),
+    )
+
+
+def _storing(node: Node, shared: _Shared) -> Iterable[Processor]:
+    leadership, settings, time, listeners = (
+        node.replica.leadership,
+        node.settings,
+        node.time,
+        node.listeners,
+    )
     return (
         SendProcessor(
             leadership,
-            requests,
-            creations,
-            stats,
+            node,
+            shared.creations,
+            node.stats,
             settings,
             time,
             listeners,
-            store_host=store_host,
-            random=random,
+            store_host=shared.store_host,
+            random=shared.random,
         ),
         PortionsProcessor(leadership, settings, time, listeners),
-        PullProcessor(
-            replica, requests, registry, offsets, resets, creations, stats, settings, time, listeners
+        SendBackProcessor(
+            leadership, node, node.registry, shared.creations, node.stats, settings, time, shared.random
         ),
-        HeartbeatsProcessor(replica, requests, registry, creations, settings, time, listeners, node.events),
-        OffsetsProcessor(leadership, requests, registry, offsets, resets, long_answers),
-        LocksProcessor(leadership, requests, creations, settings, time, listeners),
-        QueriesProcessor(replica, requests),
-        TopicsProcessor(leadership, requests, creations, offsets, settings, time, listeners, long_answers),
-        ConnectionsProcessor(replica, requests, registry, stats, time, names.group, long_answers),
-        ResetsProcessor(replica, requests, registry, offsets, resets, names.group),
-        ClientQuestionsProcessor(replica, requests, registry, calls, names.group),
-        StatisticsProcessor(
-            replica,
-            requests,
-            registry,
-            stats,
-            time,
-            long_answers,
-            broker_name=names.group,
-            cluster=names.cluster,
-            address=address,
-        ),
-        GroupChangesProcessor(replica, settings, time, listeners),
-        SendBackProcessor(leadership, requests, registry, creations, stats, settings, time, random),
         RepliesProcessor(
             leadership,
-            registry,
-            calls,
+            node.registry,
+            node.calls,
             settings,
             time,
             node.events,
-            address=address,
-            store_host=store_host,
-            random=random,
+            address=shared.address,
+            store_host=shared.store_host,
+            random=shared.random,
         ),
-        DelayService(leadership, settings.current.broker.delay_level_ms, time, listeners, node.events),
-        TimerService(leadership, stats, time, listeners, node.events),
-        decisions,
-        TransactionChecks(decisions, leadership, node, registry, settings, time, listeners, node.events),
     )
+
+
+def _reading(node: Node, shared: _Shared) -> Iterable[Processor]:
+    replica, registry, offsets, resets = node.replica, node.registry, shared.offsets, shared.resets
+    return (
+        PullProcessor(
+            replica,
+            node,
+            registry,
+            offsets,
+            resets,
+            shared.creations,
+            node.stats,
+            node.settings,
+            node.time,
+            node.listeners,
+        ),
+        QueriesProcessor(replica, node),
+        OffsetsProcessor(replica.leadership, node, registry, offsets, resets, shared.long_answers),
+        ResetsProcessor(replica, node, registry, offsets, resets, node.group),
+    )
+
+
+def _members_of_consumer_groups(node: Node, shared: _Shared) -> Iterable[Processor]:
+    replica, settings, time, listeners = node.replica, node.settings, node.time, node.listeners
+    return (
+        HeartbeatsProcessor(
+            replica, node, node.registry, shared.creations, settings, time, listeners, node.events
+        ),
+        LocksProcessor(replica.leadership, node, shared.creations, settings, time, listeners),
+        ClientQuestionsProcessor(replica, node, node.registry, node.calls, node.group),
+    )
+
+
+def _administration(node: Node, shared: _Shared) -> Iterable[Processor]:
+    """Topics and consumer groups, and the figures of them, as operators ask for them."""
+    replica, time, long_answers = node.replica, node.time, shared.long_answers
+    return (
+        TopicsProcessor(
+            replica.leadership,
+            node,
+            shared.creations,
+            shared.offsets,
+            node.settings,
+            time,
+            node.listeners,
+            long_answers,
+        ),
+        ConnectionsProcessor(replica, node, node.registry, node.stats, time, node.group, long_answers),
+        StatisticsProcessor(
+            replica,
+            node,
+            node.registry,
+            node.stats,
+            time,
+            long_answers,
+            broker_name=node.group,
+            cluster=node.settings.current.node.cluster,
+            address=shared.address,
+        ),
+    )
+
+
+def _what_falls_due(node: Node, shared: _Shared) -> Iterable[Processor]:
+    """Delayed messages, timers and transactions: what the leader does when its time has come."""
+    leadership, settings, time, listeners = (
+        node.replica.leadership,
+        node.settings,
+        node.time,
+        node.listeners,
+    )
+    return (
+        DelayService(leadership, settings.current.broker.delay_level_ms, time, listeners, node.events),
+        TimerService(leadership, node.stats, time, listeners, node.events),
+        shared.decisions,
+        TransactionChecks(
+            shared.decisions, leadership, node, node.registry, settings, time, listeners, node.events
+        ),
+    )
+
+
+# ---------------------------------------------------------------------- what follows from the settings
 
 
 def store_options_of(settings: Settings, memory_bytes: int = 0) -> StoreOptions:

@@ -119,7 +119,7 @@ class BackupProcessor:
                 ResponseCode.SYSTEM_BUSY,
                 f"{replica.node_id} has applied up to {last_index}, not {wanted} yet",
             )
-        written = replica.applied.written(replica.membership.addresses)
+        written = replica.applied.written()
         self._backup = backup = _Backup(connection, log.epoch, last_index, log.first_index)
         self._renew()
         description = BackupDescription(

@@ -4,15 +4,16 @@ These are answered by the node that is asked, in whatever role it is: an operato
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final, cast
 
 from broker.node.listeners import Listeners
+from broker.node.machine import Machine
 from broker.remoting.bodies import KeyValueTable
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import OWN_VERSION, RemotingCommand
 from broker.remoting.json_body import encode_body
-from broker.remoting.node_status import KnownLeader, NodeStatus, PeerStatus, ProcessFacts, Role
+from broker.remoting.node_status import KnownLeader, NodeStatus, PeerStatus, Role
 from broker.replica.replica import Replica
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
@@ -24,7 +25,6 @@ from broker.state.metadata import DelayProgress
 from broker.state.topic_rules import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from broker.statistics.stats import Stats
 from broker.statistics.windows import MINUTE
-from log.disk import Disk
 from log.dispatch import Arrival
 from log.errors import LogFault
 from log.layout import HEADER_BYTES
@@ -40,9 +40,7 @@ LEADERS_MAX: Final = 16
 class StatusProcessor:
     """TRIVET_NODE_STATUS 90001 and GET_BROKER_RUNTIME_INFO 28.
 
-    `address` is what clients are told to connect to; `recovered` what was repaired at the start, a sentence each;
-    `process_facts` tells what the system knows of this process;
-    `hour_of_day` tells the hour at a time in milliseconds.
+    `address` is what clients are told to connect to; `recovered` what was repaired at the start, a sentence each.
     """
 
     def __init__(
@@ -52,13 +50,10 @@ class StatusProcessor:
         stats: Stats,
         time: Time,
         listeners: Listeners,
+        machine: Machine,
         *,
         address: str,
         recovered: tuple[str, ...],
-        disk: Disk,
-        process_id: Callable[[], int],
-        process_facts: Callable[[], ProcessFacts],
-        hour_of_day: Callable[[int], int],
     ) -> None:
         self._replica = replica
         self._settings = settings
@@ -66,10 +61,7 @@ class StatusProcessor:
         self._address = address
         self._recovered = recovered
         self._stats = stats
-        self._disk = disk
-        self._process_id = process_id
-        self._process_facts = process_facts
-        self._hour_of_day = hour_of_day
+        self._machine = machine
         self._leaders: deque[KnownLeader] = deque(maxlen=LEADERS_MAX)
         self._next_sample = time.add_deadline(self._sample, stats.next_sample_ns)
         listeners.arrivals.append(self._arrived)
@@ -97,7 +89,7 @@ class StatusProcessor:
                 self._stats.forget_group(single.group)
 
     def _sample(self) -> None:
-        hour = self._hour_of_day(self._time.wall_ms)
+        hour = self._machine.hour_of_day(self._time.wall_ms)
         self._stats.sample(self._time.now_ns, hour, self._replica.store.queues)
         self._next_sample.due_ns = self._stats.next_sample_ns
 
@@ -113,7 +105,7 @@ class StatusProcessor:
         replica = self._replica
         raft = replica.raft.status(self._time.now_ns)
         log = replica.store.log
-        usage = self._disk.usage()
+        usage = self._machine.disk.usage()
         return NodeStatus(
             node=replica.node_id,
             group=self._settings.current.node.group,
@@ -138,7 +130,7 @@ class StatusProcessor:
             ),
             cluster=self._settings.current.node.cluster,
             address=self._address,
-            process_id=self._process_id(),
+            process_id=self._machine.process_id(),
             store_path=self._settings.current.storage.path,
             recovering=raft.recovering,
             disk_full=replica.disk_space.is_full(self._time.now_ns),
@@ -157,7 +149,7 @@ class StatusProcessor:
             wall_ms=replica.clock.wall_ms(self._time.now_ns),
             disk_free_bytes=usage.free_bytes,
             disk_total_bytes=usage.total_bytes,
-            process=self._process_facts(),
+            process=self._machine.process_facts(),
             leaders=tuple(self._leaders),
             recovered=self._recovered,
         )
@@ -191,7 +183,7 @@ class StatusProcessor:
         stored.count(replica.store.queues, now_ns // 1_000_000_000)
         run_s = (now_ns - stats.started_ns) // 1_000_000_000
         (put_yesterday, got_yesterday), (put_today, got_today) = stats.mornings
-        usage = self._disk.usage()
+        usage = self._machine.disk.usage()
         used_ratio = 1 - usage.free_bytes / max(usage.total_bytes, 1)
         table = {
             "brokerVersionDesc": "Trivet",

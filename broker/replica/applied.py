@@ -41,6 +41,7 @@ class AppliedState:
     """The state of one replica. `index` is the last entry that is dispatched; commands up to it are in `metadata`."""
 
     __slots__ = (
+        "_addresses",
         "_disk_space",
         "_metadata_index",
         "_release",
@@ -59,13 +60,16 @@ class AppliedState:
         store: Store,
         metadata: Metadata,
         metadata_index: int,
+        addresses: dict[str, str],
         upkeep: Upkeep,
         disk_space: DiskSpace,
         release: Release,
         timings: Timings,
         rows_at_once: int = ROWS_AT_ONCE,
     ) -> None:
+        """`metadata` reflects the commands up to `metadata_index`; `addresses` are the members', which come and go."""
         self._store = store
+        self._addresses = addresses
         self._upkeep = upkeep
         self._disk_space = disk_space
         self._release = release
@@ -183,11 +187,11 @@ class AppliedState:
         """True if the state is that of one place in the log, at `index` or behind it, as that of a snapshot is."""
         return self.index >= max(index, self._metadata_index)
 
-    def written(self, addresses: dict[str, str]) -> Written:
-        """Writes the state as it is at this call, which reflects `reflected_index`, with the members' `addresses`."""
-        return state_written(self.metadata, addresses, self._store.queues, self._rows_at_once)
+    def written(self) -> Written:
+        """Writes the state as it is at this call, which reflects `reflected_index`, with the members' addresses."""
+        return state_written(self.metadata, self._addresses, self._store.queues, self._rows_at_once)
 
-    def save(self, addresses: dict[str, str]) -> None:
+    def save(self) -> None:
         """Begins to write the state: it is on the disk some turns later, once the log is durable so far. What comes
         before it may be deleted then.
 
@@ -200,13 +204,13 @@ class AppliedState:
             self._upkeep.keep_snapshot(index, state, took_ns)
 
         if self._saving is None and self._upkeep.waiting_snapshot is None and self.is_of_one_place(index):
-            self._saving = self.writing.begin(self.written(addresses), written)
+            self._saving = self.writing.begin(self.written(), written)
 
-    def save_at_once(self, addresses: dict[str, str], now_ns: int) -> None:
+    def save_at_once(self, now_ns: int) -> None:
         """Does the same in one call, for a stop. Raises `log.errors.DiskError`."""
         self._give_up_saving()
         if self.is_of_one_place(self.index):
-            self._upkeep.keep_snapshot(self.index, finished(self.written(addresses)), 0)
+            self._upkeep.keep_snapshot(self.index, finished(self.written()), 0)
         self._upkeep.write_waiting_snapshot(now_ns)
 
     def _give_up_saving(self) -> None:

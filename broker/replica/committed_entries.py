@@ -4,7 +4,6 @@ A leader applies them in the turn in which they are committed. A follower rests 
 hundred entries costs little more than one over ten, and catches up when somebody asks it.
 """
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from broker.replica.applied import AppliedState
@@ -36,7 +35,6 @@ class CommittedEntries:
         "_observer",
         "_raft",
         "_rests_until_ns",
-        "_save_snapshot",
         "_snapshot_interval_entries",
         "_store",
         "_time",
@@ -54,10 +52,9 @@ class CommittedEntries:
         trace: ReplicaTrace,
         observer: Observer,
         time: Time,
-        save_snapshot: Callable[[], None],
         snapshot_interval_entries: int,
     ) -> None:
-        """`save_snapshot` begins a snapshot of what is applied, each time that so many entries are behind the last."""
+        """A snapshot of what is applied begins each time that so many entries are behind the last."""
         self.index = raft.commit_index
         """The last entry of whose commit raft has told. Always applied index <= committed index <= last index."""
         self._store = store
@@ -68,7 +65,6 @@ class CommittedEntries:
         self._trace = trace
         self._observer = observer
         self._time = time
-        self._save_snapshot = save_snapshot
         self._snapshot_interval_entries = snapshot_interval_entries
         self._rests_until_ns = 0
         """A follower applies from then on, or if much is waiting."""
@@ -123,7 +119,7 @@ class CommittedEntries:
         if arrivals:
             self._observer.arrived(arrivals)
         if upto - self._store.snapshot.applied_index > self._snapshot_interval_entries:
-            self._save_snapshot()
+            self._applied.save()
 
     def _command_applied(self, index: int, command: Command, result: Any) -> None:
         self._leadership.uncommitted.command_applied(index, result)

@@ -16,9 +16,9 @@ import structlog
 from broker.replica.applied import AppliedState
 from broker.replica.batch_appends import BatchAppends
 from broker.replica.disk_space import DiskSpace
-from broker.replica.inner_limits import InnerLimits
 from broker.replica.internal_records import COMMAND, INTERNAL_TOPIC_BYTES, NO_OP, append_internal
 from broker.replica.members import Members
+from broker.replica.options import ReplicaOptions
 from broker.replica.proposals import CallbackWaiter, NewMessage, Observer, Waiter, ignore
 from broker.replica.read_barriers import ReadBarriers
 from broker.replica.uncommitted import Uncommitted
@@ -54,14 +54,10 @@ class Leadership:
         observer: Observer,
         time: Time,
         timings: Timings,
-        limits: InnerLimits,
-        *,
-        store_host: bytes,
-        uncommitted_bytes_max: int,
+        options: ReplicaOptions,
     ) -> None:
-        """`store_host` and `uncommitted_bytes_max` as in `ReplicaOptions`."""
         self.store = store
-        self.limits = limits
+        self.limits = options.limits
         self._log = store.log
         self._encode_record = store.options.loops.encode_record
         self._raft = raft
@@ -71,8 +67,8 @@ class Leadership:
         self._observer = observer
         self._time = time
         self._timings = timings
-        self._store_host = store_host
-        self._uncommitted_bytes_max = uncommitted_bytes_max
+        self._store_host = options.store_host
+        self._uncommitted_bytes_max = options.uncommitted_bytes_max
 
         self.serving_from: int | None = None
         """While this node leads: the entry that began its term."""
@@ -80,7 +76,7 @@ class Leadership:
         """True when this node leads and all up to `serving_from` is applied: it may answer for the group."""
         self.uncommitted = Uncommitted(store.queue_end)
         self.batches = BatchAppends(
-            self, store.log, raft, self.uncommitted, time, store_host, store.options.batch_messages
+            self, store.log, raft, self.uncommitted, time, options.store_host, store.options.batch_messages
         )
         self.reads = ReadBarriers()
         self.others_first = False

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from broker.peers.protocol import ENTRIES_LENT_SINCE, EntriesLent, EntriesWanted, encode_frame
+from broker.replica.committed_entries import CommittedEntries
 from broker.replica.loads import Loads
 from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER
@@ -80,9 +81,9 @@ class Repairs:
         versions: Mapping[str, int],
         loads: Loads,
         events: Events,
-        committed: Callable[[], int],
+        committed: CommittedEntries,
     ) -> None:
-        """`versions` are those that the `links` have agreed on; `committed` returns the commit index."""
+        """`versions` are those that the `links` have agreed on."""
         self._log = log
         self._links = links
         self._versions = versions
@@ -155,7 +156,7 @@ class Repairs:
     def damaged(self, first_index: int, last_index: int, error: DamagedLogError, now_ns: int) -> None:
         """Entries `first_index`..`last_index`, committed, are damaged, as `error` says of the first of them."""
         found = 0
-        for first, last in self._unknown(first_index, min(last_index, self._committed())):
+        for first, last in self._unknown(first_index, min(last_index, self._committed.index)):
             self._places[first] = _Place(first, last, self._log.epoch, now_ns)
             found += last - first + 1
         if found:
@@ -284,7 +285,7 @@ class Repairs:
     def lend(self, source: str, wanted: EntriesWanted, now_ns: int) -> None:
         """Answers a peer that has damaged entries, when its bytes are in memory."""
         try:
-            last_index = min(wanted.last_index, self._committed())
+            last_index = min(wanted.last_index, self._committed.index)
             is_here = self._log.first_index <= wanted.first_index <= last_index and not self._log.damaged
             position = self._log.position_of(wanted.first_index) if is_here else 0
         except DamagedLogError:
@@ -296,7 +297,7 @@ class Repairs:
 
     def _lend(self, source: str, wanted: EntriesWanted) -> None:
         log, first = self._log, wanted.first_index
-        last = min(wanted.last_index, self._committed())
+        last = min(wanted.last_index, self._committed.index)
         while last >= first:
             try:
                 run = log.run(first, last, LENT_BYTES_MAX)

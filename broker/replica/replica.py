@@ -27,7 +27,6 @@ The order that safety asks for holds by construction:
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -39,62 +38,35 @@ from broker.replica.disk_space import DiskSpace
 from broker.replica.durability import Durability
 from broker.replica.from_peers import FromPeers
 from broker.replica.group_clock import GroupClock
-from broker.replica.inner_limits import InnerLimits
 from broker.replica.internal_records import CONFIGURATION
 from broker.replica.leadership import Leadership
 from broker.replica.loads import Loads
 from broker.replica.members import Members
-from broker.replica.members_file import MembersFile
-from broker.replica.proposals import Observer
+from broker.replica.options import ReplicaOptions, ReplicaSurroundings
 from broker.replica.raft_events import tell_of_role, tell_of_slow_peer
-from broker.replica.recovering_file import RecoveringFile
 from broker.replica.repairs import Repairs
 from broker.replica.scrubbing import Scrubbing
 from broker.replica.slowness import Slowness
-from broker.replica.start import start_from_disk
+from broker.replica.start import OnDisk, ReplicaStart, start_from_disk
 from broker.replica.to_peers import ToPeers, clip
 from broker.replica.trace import ReplicaTrace
 from broker.replica.upkeep import Upkeep
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from broker.state.metadata import Metadata
-from broker.state.release import THIS_RELEASE, Release
 from broker.state.snapshot_reading import let_go
-from broker.statistics.events import Events
-from broker.statistics.timings import Timings
-from broker.trace import TraceWriter
 from log import cuts
 from log.cold_reads import ColdReads
+from log.entry_log import EntryLog
 from log.errors import DiskFullError
 from log.flushes import FlushJob
 from log.hard_state import StoredHardState
-from log.store import RecoveryReport, Store
 from raft import effects as fx
-from raft.config import HardState, RaftConfig
+from raft.config import HardState
 from raft.core import Raft
-from raft.state import RandomSource
 from raft.terms import LogTerms
 
 log = structlog.get_logger("trivet.replica")
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaOptions:
-    """The settings that a replica begins with and keeps."""
-
-    node_id: str
-    raft: RaftConfig
-    sync_flush: bool
-    """An entry counts as held here when it is on the disk, not when it is in the page cache."""
-    flush_interval_ns: int
-    """The time that bytes which are only in the page cache may wait for their flush."""
-    uncommitted_bytes_max: int
-    """A leader whose entries without a majority have more bytes together takes nothing new."""
-    store_host: bytes
-    """This node's address, packed as in a record."""
-    release: Release = THIS_RELEASE
-    """The release that runs; another one only where two of them are tried together."""
-    limits: InnerLimits = field(default_factory=InnerLimits)
 
 
 class Replica:
@@ -104,61 +76,37 @@ class Replica:
     without a connection is dropped there, as any network may.
     """
 
-    def __init__(
-        self,
-        options: ReplicaOptions,
-        store: Store,
-        recovery: RecoveryReport,
-        membership: MembersFile,
-        recovering: RecoveringFile,
-        *,
-        random: RandomSource,
-        now_ns: int,
-        wall_ms: int,
-        observer: Observer,
-        events: Events,
-        trace: TraceWriter | None,
-        timings: Timings,
-    ) -> None:
-        """Begins over what `Store.open` found, of which `recovery` tells. Raises as `start_from_disk`."""
-        node_id, limits = options.node_id, options.limits
-        start = start_from_disk(node_id, store, recovery, membership, recovering)
-        self.node_id = node_id
+    def __init__(self, options: ReplicaOptions, found: OnDisk, around: ReplicaSurroundings) -> None:
+        """Begins over what is `found` on the disk. Raises as `start_from_disk`."""
+        start = start_from_disk(options.node_id, found)
+        store, limits, now_ns = found.store, options.limits, around.now_ns
+        observer, events, timings = around.observer, around.events, around.timings
+        self.node_id = options.node_id
         self.release = options.release
         self.limits = limits
-        self.membership = membership
+        self.membership = found.membership
         self.store = store
-        self.time = Time(now_ns, wall_ms)
+        self._log = store.log
+        self.time = Time(now_ns, around.wall_ms)
         """The time of the call under way. When this node begins to lead, the group's time may step within a call."""
+        self.clock = GroupClock(now_ns, around.wall_ms, events)
         self.timings = timings
-        self.clock = GroupClock(now_ns, wall_ms, events)
         self.links: dict[str, Connection] = {}
         self.link_versions: dict[str, int] = {}
-        """The version of the protocol of peers that each link has agreed on, or had."""
-        self._log = entry_log = store.log
+        """The version of the protocol of peers that each of the `links` has agreed on; those that are gone had theirs.
+        """
         self._observer = observer
         self._events = events
-        self._trace = ReplicaTrace(trace, entry_log, now_ns, start.hard_state.term, recovery.committed_index)
-        self.raft = raft = Raft(
-            options.raft,
-            node_id,
-            HardState(start.hard_state.term, start.hard_state.vote or None),
-            LogTerms(
-                entry_log.first_index, entry_log.last_index, entry_log.term_starts(), entry_log.base_term
-            ),
-            start.commit_index,
-            start.configurations,
-            random,
-            now_ns,
-            partial(clip, entry_log, limits.append_bytes_max),
-            start.loss,
+        self._trace = ReplicaTrace(
+            around.trace, store.log, now_ns, start.hard_state.term, found.recovery.committed_index
         )
+        self.raft = raft = _raft(options, start, store.log, around)
 
-        # What is on the disk, and what becomes of it.
+        # What is on the disk, and the state that is made of what is committed there.
         self.durability = Durability(
-            entry_log,
+            store.log,
             raft,
-            recovering,
+            found.recovering,
             sync=options.sync_flush,
             interval_ns=options.flush_interval_ns,
             now_ns=now_ns,
@@ -171,43 +119,29 @@ class Replica:
             store,
             start.metadata,
             start.metadata_index,
+            self.membership.addresses,
             self.upkeep,
             self.disk_space,
             self.release,
             timings,
             limits.state_rows_at_once,
         )
-        self.loads = Loads(ColdReads(entry_log, store.options.hot_bytes))
-        self.repairs = Repairs(
-            entry_log, self.links, self.link_versions, self.loads, events, lambda: self.committed.index
-        )
-        self.scrubbing = Scrubbing(
-            store, self.repairs, lambda: self.committed.index, self.save_snapshot, now_ns
-        )
 
         # The steps of a message's path.
-        self.members = Members(node_id, raft, membership, self.links, observer, self.release.newest_format)
-        self.leadership = Leadership(
-            store,
-            raft,
-            self.applied,
-            self.members,
-            self.disk_space,
-            observer,
-            self.time,
-            timings,
-            limits,
-            store_host=options.store_host,
-            uncommitted_bytes_max=options.uncommitted_bytes_max,
+        self.members = Members(
+            self.node_id, raft, self.membership, self.links, observer, self.release.newest_format
         )
-        self._to_peers = ToPeers(self.links, entry_log, raft, self.applied, membership, self.clock, self.time)
+        self.leadership = Leadership(
+            store, raft, self.applied, self.members, self.disk_space, observer, self.time, timings, options
+        )
+        self._to_peers = ToPeers(self.links, store.log, raft, self.applied, self.clock, self.time)
         self.from_peers = FromPeers(
             store,
             raft,
             self.disk_space,
             self.upkeep,
             self.applied.writing,
-            membership,
+            self.membership,
             self.members,
             self.clock,
             events,
@@ -225,26 +159,15 @@ class Replica:
             self._trace,
             observer,
             self.time,
-            self.save_snapshot,
             limits.snapshot_interval_entries,
         )
-        self._handlers: dict[type, Callable[[Any], None]] = {
-            fx.SaveHardState: self._save_term_and_vote,
-            fx.Send: self._to_peers.send,
-            fx.SnapshotNeeded: self._to_peers.begin_snapshot,
-            fx.AcceptEntries: self.from_peers.write_entries,
-            fx.TruncateLog: self._truncate_log,
-            fx.ResetLog: self._reset_log,
-            fx.Committed: self.committed.committed,
-            fx.RoleChanged: self._change_role,
-            fx.AppendNoop: self.leadership.append_noop,
-            fx.AppendConfiguration: self._append_configuration,
-            fx.ConfigurationChanged: self.members.changed,
-            fx.ReadReady: self.leadership.reads.confirmed,
-            fx.ReadLost: self.leadership.reads.lost,
-            fx.RecoveryChanged: self.durability.recovery_changed,
-            fx.PeerSlow: lambda slow: tell_of_slow_peer(events, slow, self.time.now_ns),
-        }
+
+        # What lies on the disk for long: it is brought into memory again, and held against its checksums.
+        self.loads = Loads(ColdReads(store.log, store.options.hot_bytes))
+        self.repairs = Repairs(store.log, self.links, self.link_versions, self.loads, events, self.committed)
+        self.scrubbing = Scrubbing(store, self.repairs, self.committed, self.applied, now_ns)
+
+        self._handlers = self._handlers_of_effects()
         self.carry_out()
 
     # ------------------------------------------------------------------ what others ask of it
@@ -415,6 +338,25 @@ class Replica:
 
     # ------------------------------------------------------------------ raft's effects
 
+    def _handlers_of_effects(self) -> dict[type, Callable[[Any], None]]:
+        return {
+            fx.SaveHardState: self._save_term_and_vote,
+            fx.Send: self._to_peers.send,
+            fx.SnapshotNeeded: self._to_peers.begin_snapshot,
+            fx.AcceptEntries: self.from_peers.write_entries,
+            fx.TruncateLog: self._truncate_log,
+            fx.ResetLog: self._reset_log,
+            fx.Committed: self.committed.committed,
+            fx.RoleChanged: self._change_role,
+            fx.AppendNoop: self.leadership.append_noop,
+            fx.AppendConfiguration: self._append_configuration,
+            fx.ConfigurationChanged: self.members.changed,
+            fx.ReadReady: self.leadership.reads.confirmed,
+            fx.ReadLost: self.leadership.reads.lost,
+            fx.RecoveryChanged: self.durability.recovery_changed,
+            fx.PeerSlow: lambda slow: tell_of_slow_peer(self._events, slow, self.time.now_ns),
+        }
+
     def carry_out(self) -> None:
         """Carries out raft's effects, in order (see raft/effects.py for what that order promises)."""
         raft, handlers, durability = self.raft, self._handlers, self.durability
@@ -471,11 +413,7 @@ class Replica:
         self.applied.writing.begin(let_go(gone, self.limits.state_rows_at_once), lambda *_: None)
         log.info("log begins anew from the leader's", first_index=effect.first_index)
 
-    # ------------------------------------------------------------------ the state kept apart from the log, and the end
-
-    def save_snapshot(self) -> None:
-        """Begins to write the applied state; a job does it durably once the log is durable so far."""
-        self.applied.save(self.membership.addresses)
+    # ------------------------------------------------------------------ the end
 
     def close(self, now_ns: int) -> None:
         """Stops in order: flushes everything and writes the checkpoint. No call may follow.
@@ -486,7 +424,7 @@ class Replica:
         try:
             self.store.flush()
             self.upkeep.stopping()
-            self.applied.save_at_once(self.membership.addresses, now_ns)
+            self.applied.save_at_once(now_ns)
         except BaseException:
             self.store.abandon()
             raise
@@ -495,3 +433,20 @@ class Replica:
         except DiskFullError as error:
             # The log is flushed. What is not noted the next start finds out, as after any other stop.
             self.disk_space.for_notes_of_stop(error, now_ns)
+
+
+def _raft(
+    options: ReplicaOptions, start: ReplicaStart, entry_log: EntryLog, around: ReplicaSurroundings
+) -> Raft:
+    return Raft(
+        options.raft,
+        options.node_id,
+        HardState(start.hard_state.term, start.hard_state.vote or None),
+        LogTerms(entry_log.first_index, entry_log.last_index, entry_log.term_starts(), entry_log.base_term),
+        start.commit_index,
+        start.configurations,
+        around.random,
+        around.now_ns,
+        partial(clip, entry_log, options.limits.append_bytes_max),
+        start.loss,
+    )

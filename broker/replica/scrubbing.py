@@ -10,11 +10,12 @@ next to nothing, at `storage.scrub_bytes_per_second` at most. Whoever meets dama
 makes it go over everything at once (`hurry`), one slice after the other.
 """
 
-from collections.abc import Callable
 from typing import Final
 
 import structlog
 
+from broker.replica.applied import AppliedState
+from broker.replica.committed_entries import CommittedEntries
 from broker.replica.repairs import Repairs
 from broker.requests.deadline import NEVER
 from log.entry_repair import correct_marker, whole_again
@@ -53,15 +54,14 @@ class Scrubbing:
         self,
         store: Store,
         repairs: Repairs,
-        committed: Callable[[], int],
-        save_snapshot: Callable[[], None],
+        committed: CommittedEntries,
+        applied: AppliedState,
         now_ns: int,
     ) -> None:
-        """`committed` returns the commit index; `save_snapshot` writes the state anew."""
         self._store = store
         self._repairs = repairs
         self._committed = committed
-        self._save_snapshot = save_snapshot
+        self._applied = applied
         self._index = IndexScrubber(store.index)
         self._queues = QueueScrub(store.log, store.queues, self._index, store.options)
         self._rate = 0
@@ -149,7 +149,7 @@ class Scrubbing:
     @property
     def _last_index(self) -> int:
         """The last entry that must be as it is on every node, and on the disk."""
-        return min(self._committed(), self._store.log.durable_index)
+        return min(self._committed.index, self._store.log.durable_index)
 
     def _slice(self, index: int, position: int, size: int) -> EntryScrub:
         entries = self._store.log
@@ -266,5 +266,5 @@ class Scrubbing:
         if not self._misses_snapshot:
             self._misses_snapshot = True
             self._repairs.note_found("snapshot", job.problem, now_ns)
-        self._save_snapshot()
+        self._applied.save()
         return False

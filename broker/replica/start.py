@@ -4,6 +4,7 @@ It judges if this node still has all that it promised (broker/replica/recovering
 believed, and brings back the replicated metadata as the snapshot has them; dispatch goes on from there.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import structlog
@@ -21,6 +22,17 @@ from raft.recovery_loss import Loss
 log = structlog.get_logger("trivet.replica")
 
 
+@dataclass(frozen=True, slots=True)
+class OnDisk:
+    """What a disk holds of a replica: its store, opened, and the two notes beside it."""
+
+    store: Store
+    recovery: RecoveryReport
+    """What `Store.open` tells of the store."""
+    membership: MembersFile
+    recovering: RecoveringFile
+
+
 class ReplicaStart(NamedTuple):
     """The state of a node that has just started."""
 
@@ -34,17 +46,16 @@ class ReplicaStart(NamedTuple):
     """The last entry whose command `metadata` reflects, -1 if none."""
 
 
-def start_from_disk(
-    node_id: str, store: Store, recovery: RecoveryReport, membership: MembersFile, recovering: RecoveringFile
-) -> ReplicaStart:
+def start_from_disk(node_id: str, found: OnDisk) -> ReplicaStart:
     """Reads what is kept beside the log, makes the store ready to be appended to, and returns the node's state.
 
     Raises `log.errors.DamagedLogError` in a group of one that has not accepted the loss, DamagedStateError, DiskError.
     """
+    store, recovery, membership = found.store, found.recovery, found.membership
     # The judgement comes before anything is cut: it notes durably what is lost, and so survives a crash in the middle.
     hard_state = store.hard_state.read()
     voters = membership.load(store.log.last_index)[-1][1].voters
-    loss, reason = recovering.judge(
+    loss, reason = found.recovering.judge(
         recovery,
         has_term=hard_state is not None and not hard_state.founding,
         only_voter=voters == (node_id,),

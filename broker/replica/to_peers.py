@@ -14,7 +14,6 @@ from broker.peers.protocol import RaftFrame
 from broker.remoting.pieces import Pieces
 from broker.replica.applied import AppliedState
 from broker.replica.group_clock import GroupClock
-from broker.replica.members_file import MembersFile
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from log.entry_log import EntryLog, Run
@@ -54,7 +53,6 @@ class ToPeers:
         entry_log: EntryLog,
         raft: Raft,
         applied: AppliedState,
-        membership: MembersFile,
         clock: GroupClock,
         time: Time,
     ) -> None:
@@ -62,7 +60,6 @@ class ToPeers:
         self._log = entry_log
         self._raft = raft
         self._applied = applied
-        self._membership = membership
         self._clock = clock
         self._time = time
         self._snapshots: dict[str, Callable[[], None]] = {}
@@ -103,9 +100,7 @@ class ToPeers:
         frame = RaftFrame(message, self._log.first_position, applied.reflected_index)
         if (give_up := self._snapshots.pop(message.target, None)) is not None:
             give_up()
-        give_up = applied.writing.begin(
-            applied.written(self._membership.addresses), lambda state, _: self._send_snapshot(frame, state)
-        )
+        give_up = applied.writing.begin(applied.written(), lambda state, _: self._send_snapshot(frame, state))
         if give_up is not None:
             self._snapshots[message.target] = give_up
 

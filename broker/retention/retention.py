@@ -68,7 +68,7 @@ def delete_or_snapshot(
         _, second = next(file_beginnings(entry_log), (0, 0))
         if not removed and second > store.snapshot.applied_index + 1:
             # Nothing goes that the snapshot does not cover: whether the first file may go shows behind a new one.
-            replica.save_snapshot()
+            replica.applied.save()
             return None
         return removed
     finally:

@@ -20,6 +20,7 @@ from broker.access.control import AccessControl
 from broker.administration.health import Health
 from broker.administration.metrics import NodeMetrics
 from broker.assembly import build_node
+from broker.node.machine import Machine
 from broker.node.running import RunningNode
 from broker.remoting.addresses import join_address, split_address
 from broker.remoting.node_status import ProcessFacts
@@ -81,18 +82,20 @@ class BrokerServer:
         self._disk = disk or MmapDisk(Path(settings.storage.path), lock_memory=settings.storage.lock_memory)
         self.node = build_node(
             settings,
-            self._disk,
-            self._outgoing,
-            random.Random(),
-            time.monotonic_ns(),
-            _wall_ms(),
-            None if self._trace is None else self._trace.writer,
-            hour_of_day=local_hour,
-            process_facts=self._process_facts,
-            advertised=settings.advertised_address(bound_port),
-            boot=machine_clock() if boot is None else boot,
-            memory_bytes=machine_memory_bytes(),
-            stopwatch=time.perf_counter_ns,
+            Machine(
+                disk=self._disk,
+                outgoing=self._outgoing,
+                random=random.Random(),
+                now_ns=time.monotonic_ns(),
+                wall_ms=_wall_ms(),
+                hour_of_day=local_hour,
+                address=settings.advertised_address(bound_port),
+                memory_bytes=machine_memory_bytes(),
+                boot=machine_clock() if boot is None else boot,
+                process_facts=self._process_facts,
+                stopwatch=time.perf_counter_ns,
+                trace=None if self._trace is None else self._trace.writer,
+            ),
         )
         self.address = settings.advertised_address(bound_port)
         self._turns = Turns(self._turn, time.monotonic_ns)

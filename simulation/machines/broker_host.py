@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from broker.assembly import build_node
 from broker.node.links import UNACKNOWLEDGED_NS_MAX
+from broker.node.machine import Machine, Variant
 from broker.node.node import Node
 from broker.node.running import RunningNode
 from broker.replica.inner_limits import InnerLimits
@@ -395,18 +396,18 @@ class BrokerProcess:
         self.writer = surroundings.replica_writer(host)
         self.node = build_node(
             host.settings,
-            host.disk,
-            self.outgoing,
-            branch(host.random),
-            host.clock.now_ns(),
-            host.clock.wall_ms(),
-            self.writer,
-            store_options=host.options,
-            process_id=lambda: host.incarnation,
-            boot=f"{host.name} boot {host.boots}",
-            hour_of_day=_hour_of_day,
-            release=host.release,
-            limits=host.limits,
+            Machine(
+                disk=host.disk,
+                outgoing=self.outgoing,
+                random=branch(host.random),
+                now_ns=host.clock.now_ns(),
+                wall_ms=host.clock.wall_ms(),
+                hour_of_day=_hour_of_day,
+                boot=f"{host.name} boot {host.boots}",
+                process_id=lambda: host.incarnation,
+                trace=self.writer,
+            ),
+            Variant(release=host.release, limits=host.limits, store_options=host.options),
         )
         self.frames = PeerFrames(
             self,

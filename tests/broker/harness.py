@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 from broker.assembly import build_node
 from broker.node.links import RECEIVE_BYTES, AcceptedLink
+from broker.node.machine import Machine, Variant
 from broker.node.node import Node
 from broker.node.running import RunningNode
 from broker.peers.protocol import Frame
@@ -263,21 +264,24 @@ class Group:
         member.outgoing = Outgoing()
         member.node = build_node(
             member.config,
-            member.disk,
-            member.outgoing,
-            random.Random(self.random.random()),
-            self.now_ns,
-            self.wall_ms,
-            None,
-            hour_of_day=local_hour,
-            store_options=replace(
-                self._options,
-                dledger_directory=f"dledger-{node_id}",
-                delay_levels_ms=member.config.broker.delay_level_ms,
+            Machine(
+                disk=member.disk,
+                outgoing=member.outgoing,
+                random=random.Random(self.random.random()),
+                now_ns=self.now_ns,
+                wall_ms=self.wall_ms,
+                hour_of_day=local_hour,
+                process_id=lambda: 4711,
             ),
-            process_id=lambda: 4711,
-            release=member.release,
-            limits=self.limits,
+            Variant(
+                release=member.release,
+                limits=self.limits,
+                store_options=replace(
+                    self._options,
+                    dledger_directory=f"dledger-{node_id}",
+                    delay_levels_ms=member.config.broker.delay_level_ms,
+                ),
+            ),
         )
         member.running = RunningNode(
             member.node,

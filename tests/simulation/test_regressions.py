@@ -353,12 +353,12 @@ def test_a_snapshot_does_not_say_that_it_reflects_less_than_it_does() -> None:
     )
     upkeep = Upkeep(cast("Store", store), cast("Raft", None), cast(DiskSpace, None), 0, THIS_RELEASE)
     state = AppliedState(
-        cast("Store", store), Metadata(), 9, upkeep, cast(DiskSpace, None), THIS_RELEASE, Timings()
+        cast("Store", store), Metadata(), 9, {}, upkeep, cast(DiskSpace, None), THIS_RELEASE, Timings()
     )
-    state.save({})
+    state.save()
     assert upkeep.snapshot_due_ns() == NEVER, "the snapshot of 9 stays"
     state.index = 9
-    state.save({})
+    state.save()
     assert upkeep.waiting_snapshot is not None
     index, pieces = upkeep.waiting_snapshot
     assert (index, b"".join(pieces.all())) == (9, encode_state(state.metadata, {}, store.queues))

@@ -43,7 +43,7 @@ def group() -> Group:
 
 def deleted(replica: Replica, policy: RetentionPolicy) -> int:
     """Deletes what may go with a snapshot of the state as it is now; returns how many files went."""
-    replica.save_snapshot()
+    replica.applied.save()
     replica.upkeep.write_waiting_snapshot(replica.time.now_ns)
     removed = delete_or_snapshot(replica, policy, is_delete_hour=True)
     assert removed is not None, "the snapshot covers the first file"

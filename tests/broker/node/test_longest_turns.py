@@ -101,7 +101,7 @@ def test_a_request_s_work_is_cut(what: str, full_group: tuple[Group, Client], li
 def test_a_snapshot_s_work_is_cut(full_group: tuple[Group, Client], lines: Lines) -> None:
     group, _ = full_group
     replica = group.node(group.leader).replica
-    replica.save_snapshot()
+    replica.applied.save()
     group.advance(0.5)
     assert not replica.applied.writing.is_under_way
     assert lines.most <= LINES_MAX

@@ -333,7 +333,7 @@ def test_a_topic_deleted_between_the_notes_and_the_snapshot_stays_deleted() -> N
     group.settle()
     assert applied
     assert replica.store.queues.get("T", 0) is None
-    replica.save_snapshot()
+    replica.applied.save()
     group.kill("n0")
     group.start("n0")
     group.elect()
@@ -354,7 +354,7 @@ def test_a_snapshot_reflects_nothing_that_a_power_failure_of_all_may_take() -> N
     node = group.follower
     replica = group.node(node).replica
     assert "Lost" in replica.metadata.topics
-    replica.save_snapshot()
+    replica.applied.save()
     assert replica.store.snapshot.applied_index <= replica.store.log.durable_index < replica.applied_index
     disks = {member.id: member.disk.crash(lambda path, page: False) for member in group.members.values()}
     for member in group.members.values():
@@ -375,7 +375,7 @@ def test_a_snapshot_is_written_when_the_flush_of_what_it_reflects_has_come_back(
     group = Group.elected(1, flush="async")
     sent(group, 3)
     replica = group.node("n0").replica
-    replica.save_snapshot()
+    replica.applied.save()
     index = replica.applied_index
     assert replica.store.snapshot.applied_index < index
     sent(group, 1)
@@ -392,7 +392,7 @@ def test_queue_ends_survive_in_the_snapshot_alone() -> None:
     sent(group, 5)
     group.advance(1)  # flushed
     replica = group.node("n0").replica
-    replica.save_snapshot()
+    replica.applied.save()
     group.members["n0"].due_ns = group.now_ns
     group.advance(0.1)
     log = replica.store.log

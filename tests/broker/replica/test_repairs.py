@@ -169,7 +169,7 @@ def test_an_index_file_whose_records_are_gone_in_part_is_told_of_once() -> None:
 def test_a_snapshot_is_written_anew() -> None:
     group = group_of()
     damage = Damage(group, group.follower)
-    damage.replica.save_snapshot()
+    damage.replica.applied.save()
     group.advance(1)
     damage.flip("snapshot", 30)
     group.run_until(lambda: damage.replica.repairs.repaired == 1, "it is written anew")
@@ -180,7 +180,7 @@ def test_a_snapshot_counts_as_repaired_when_it_is_on_the_disk(monkeypatch: pytes
     group = group_of()
     damage = Damage(group, group.follower)
     replica = damage.replica
-    replica.save_snapshot()
+    replica.applied.save()
     group.advance(1)
     monkeypatch.setattr(type(replica.applied), "is_of_one_place", lambda self, index: False)
     damage.flip("snapshot", 30)

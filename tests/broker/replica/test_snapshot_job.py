@@ -18,7 +18,7 @@ def begun(group: Group) -> int:
     client.send("T", b"x")
     group.advance(2)
     before = group.node("n0").replica.store.snapshot.applied_index
-    group.node("n0").replica.save_snapshot()
+    group.node("n0").replica.applied.save()
     group.members["n0"].due_ns = group.now_ns
     return before
 
@@ -34,7 +34,7 @@ def test_a_node_serves_while_its_snapshot_is_on_its_way_to_a_slow_disk() -> None
     client = group.connect()
     for body in (b"y", b"z"):
         client.send("T", body)
-        replica.save_snapshot()
+        replica.applied.save()
     assert replica.store.snapshot.applied_index == before
     assert replica.upkeep.snapshot_is_out
     group.slow_disks.clear()
@@ -71,14 +71,14 @@ def test_the_leader_s_snapshot_is_not_replaced_by_a_node_s_own_that_is_late() ->
     group.kill(away)
     fill(group)
     for member in group.alive():
-        member.alive.replica.save_snapshot()
+        member.alive.replica.applied.save()
     group.advance(1)
     for member in group.alive():
         delete_one_file(member.alive.replica)
     began = group.node(group.leader).replica.store.log.first_index
     group.start(away)
     member, replica = group.members[away], group.node(away).replica
-    replica.save_snapshot()
+    replica.applied.save()
     group.slow_disks.add(away)
     member.jobs += member.process.jobs.others()
     assert replica.upkeep.snapshot_is_out

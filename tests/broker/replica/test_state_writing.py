@@ -56,7 +56,7 @@ def test_commands_between_its_turns_are_not_in_a_snapshot() -> None:
     client = filled(group)
     replica = group.node(group.leader).replica
     expected, index = Metadata.restore(replica.metadata.snapshot()), replica.applied_index
-    replica.save_snapshot()
+    replica.applied.save()
     assert replica.deadline_ns() == replica.time.now_ns, "the next turn is wanted"
     store_offset(client, 3, 7)
     client.create_topic("T9")
@@ -71,7 +71,7 @@ def test_a_snapshot_is_begun_once_and_a_stop_writes_another_at_once() -> None:
     filled(group)
     replica = group.node("n0").replica
     for _ in range(3):
-        replica.save_snapshot()
+        replica.applied.save()
     assert len(replica.applied.writing._under_way) == 1
     replica.close(group.now_ns)
     index, state = saved(group, "n0")
@@ -207,7 +207,7 @@ def test_a_snapshot_that_is_of_no_use_any_more_is_not_sent(
     group.kill(away)
     fill(group)
     for member in group.alive():
-        member.alive.replica.save_snapshot()
+        member.alive.replica.applied.save()
     group.advance(1)
     for member in group.alive():
         delete_one_file(member.alive.replica)

@@ -142,7 +142,7 @@ def test_a_node_goes_on_while_its_leader_s_snapshot_is_on_its_way_to_a_slow_disk
     assert sum(map(is_out, group.members[away].jobs)) == 1, (
         "the leader has lost patience, and is not listened to"
     )
-    replica.save_snapshot()
+    replica.applied.save()
     group.advance(1)
     assert not any(job.what == "snapshot" for job in group.members[away].jobs), "its own would be the last"
     assert has_all(group, away)

@@ -104,7 +104,7 @@ def test_restart_of_all_from_a_snapshot_forgets_nothing(group: Group, client: Cl
     group.advance(INTERVAL_S + TIMEOUT_S)
     before = state(group)
     for node in list(group.members):
-        group.node(node).replica.save_snapshot()
+        group.node(node).replica.applied.save()
         group.kill(node)
     for node in list(group.members):
         group.restart(node)
