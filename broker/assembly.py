@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable
+from functools import partial
 from typing import NamedTuple
 
 import structlog
@@ -29,6 +30,7 @@ from broker.offsets.offsets_processor import OffsetsProcessor
 from broker.offsets.resets import OffsetResets
 from broker.offsets.resets_processor import ResetsProcessor
 from broker.reading.pull_processor import PullProcessor
+from broker.reading.pull_responses import PullResponses
 from broker.reading.queries_processor import QueriesProcessor
 from broker.remoting.addresses import split_address
 from broker.replica.inner_limits import InnerLimits
@@ -36,6 +38,7 @@ from broker.replica.members_file import MembersFile
 from broker.replica.options import ReplicaOptions, ReplicaSurroundings
 from broker.replica.recovering_file import RecoveringFile, RunFacts
 from broker.replica.replica import Replica
+from broker.replica.report import report_on
 from broker.replica.start import OnDisk
 from broker.requests.deadline import Time
 from broker.requests.processing import Processor
@@ -178,7 +181,7 @@ def _tell_start(node: Node, address: str, recovery: RecoveryReport) -> None:
     )
 
 
-# ---------------------------------------------------------------------- the processors; each constructor says what it uses
+# ------------------------------------------------ the processors; each constructor says what it uses
 
 
 class _Shared(NamedTuple):
@@ -223,11 +226,33 @@ def _about_the_node(
     """What operators ask of this node and have done to it and its group; what it deletes and raises by itself."""
     replica, settings, time, listeners = node.replica, node.settings, node.time, node.listeners
     status = StatusProcessor(
-        replica, settings, node.stats, time, listeners, machine, address=address, recovered=recovered
+        replica.leadership,
+        partial(report_on, replica),
+        settings,
+        node.stats,
+        time,
+        listeners,
+        machine,
+        address=address,
+        recovered=recovered,
     )
-    backups = BackupProcessor(replica, time, listeners, settings.current.node)
+    backups = BackupProcessor(
+        replica.applied,
+        replica.store.log,
+        replica.loads,
+        replica.release,
+        settings.current.node,
+        time,
+        listeners,
+    )
     retention = Retention(
-        replica, settings, machine.disk, time, machine.hour_of_day, lambda: backups.needed_from_index
+        replica.leadership,
+        replica.head,
+        replica.disk_space,
+        settings,
+        machine,
+        time,
+        lambda: backups.needed_from_index,
     )
     DeadOffsets(replica.leadership, node.registry, time, listeners)
     FormatGate(replica, settings, time, listeners)
@@ -236,7 +261,7 @@ def _about_the_node(
         backups,
         CleaningProcessor(retention),
         SettingsProcessor(replica, settings),
-        GroupChangesProcessor(replica, settings, time, listeners),
+        GroupChangesProcessor(replica.group_changes, replica.members, settings, time, listeners),
     )
 
 
@@ -278,23 +303,27 @@ def _storing(node: Node, shared: _Shared) -> Iterable[Processor]:
 
 
 def _reading(node: Node, shared: _Shared) -> Iterable[Processor]:
-    replica, registry, offsets, resets = node.replica, node.registry, shared.offsets, shared.resets
+    replica, leadership = node.replica, node.replica.leadership
+    registry, stats, settings, time = node.registry, node.stats, node.settings, node.time
+    offsets, resets = shared.offsets, shared.resets
+    responses = PullResponses(leadership, replica.loads, replica.members, node, resets, stats, settings, time)
     return (
         PullProcessor(
-            replica,
+            leadership,
             node,
             registry,
             offsets,
             resets,
             shared.creations,
-            node.stats,
-            node.settings,
-            node.time,
+            responses,
+            stats,
+            settings,
+            time,
             node.listeners,
         ),
-        QueriesProcessor(replica, node),
-        OffsetsProcessor(replica.leadership, node, registry, offsets, resets, shared.long_answers),
-        ResetsProcessor(replica, node, registry, offsets, resets, node.group),
+        QueriesProcessor(leadership, node),
+        OffsetsProcessor(leadership, node, registry, offsets, resets, shared.long_answers),
+        ResetsProcessor(leadership, node, registry, offsets, resets, node.group),
     )
 
 
@@ -356,7 +385,7 @@ def _what_falls_due(node: Node, shared: _Shared) -> Iterable[Processor]:
     )
 
 
-# ---------------------------------------------------------------------- what follows from the settings
+# ------------------------------------------------ what follows from the settings
 
 
 def store_options_of(settings: Settings, memory_bytes: int = 0) -> StoreOptions:

@@ -26,7 +26,8 @@ from broker.remoting.backup_description import BackupDescription
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Int64, RemotingCommand
 from broker.remoting.pieces import Pieces
-from broker.replica.replica import Replica
+from broker.replica.applied import AppliedState
+from broker.replica.loads import Loads
 from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import RequestError
@@ -34,6 +35,8 @@ from broker.requests.long_bodies import while_wanted
 from broker.requests.processing import HandledOn, Route
 from broker.requests.responses import reply
 from broker.settings.tables import NodeSettings
+from broker.state.release import Release
+from log.entry_log import EntryLog
 from log.entry_reads import check_run
 from log.errors import DamagedEntryError
 
@@ -79,8 +82,20 @@ class _Backup:
 class BackupProcessor:
     """TRIVET_BACKUP_BEGIN 90005, TRIVET_BACKUP_LOG 90006, TRIVET_BACKUP_SNAPSHOT 90007."""
 
-    def __init__(self, replica: Replica, time: Time, listeners: Listeners, names: NodeSettings) -> None:
-        self._replica = replica
+    def __init__(
+        self,
+        applied: AppliedState,
+        entry_log: EntryLog,
+        loads: Loads,
+        release: Release,
+        names: NodeSettings,
+        time: Time,
+        listeners: Listeners,
+    ) -> None:
+        self._applied = applied
+        self._log = entry_log
+        self._loads = loads
+        self._release = release
         self._time = time
         self._names = names
         self._backup: _Backup | None = None
@@ -106,28 +121,28 @@ class BackupProcessor:
         It takes the place of an earlier one of this connection. Raises `RequestError`.
         """
         wanted = command.decode_fields(BackupBeginHeader).commit_index
-        replica, log = self._replica, self._replica.store.log
+        applied, log, node_id = self._applied, self._log, self._names.id
         backup = self._backup
         if backup is not None and backup.connection is not connection:
             raise RequestError(
                 ResponseCode.SYSTEM_BUSY,
-                f"a backup of {replica.node_id} by {backup.connection.name} is under way",
+                f"a backup of {node_id} by {backup.connection.name} is under way",
             )
-        last_index = replica.applied_index
-        if not replica.applied.is_of_one_place(wanted) or last_index < log.first_index:
+        last_index = applied.index
+        if not applied.is_of_one_place(wanted) or last_index < log.first_index:
             raise RequestError(
                 ResponseCode.SYSTEM_BUSY,
-                f"{replica.node_id} has applied up to {last_index}, not {wanted} yet",
+                f"{node_id} has applied up to {last_index}, not {wanted} yet",
             )
-        written = replica.applied.written()
+        written = applied.written()
         self._backup = backup = _Backup(connection, log.epoch, last_index, log.first_index)
         self._renew()
         description = BackupDescription(
             group=self._names.group,
             cluster=self._names.cluster,
-            node=replica.node_id,
-            release=replica.release.name,
-            format=replica.metadata.format,
+            node=node_id,
+            release=self._release.name,
+            format=applied.metadata.format,
             data_file_bytes=log.file_bytes,
             first_index=log.first_index,
             first_position=log.first_position,
@@ -154,7 +169,7 @@ class BackupProcessor:
         """
         index = command.decode_fields(BackupLogHeader).index
         backup = self._of(connection)
-        log = self._replica.store.log
+        log = self._log
         if not log.first_index <= index <= backup.last_index:
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER,
@@ -180,7 +195,7 @@ class BackupProcessor:
             reply(connection, command, ResponseCode.SUCCESS, None, fields, run.body)
 
         # A slice may lie in two windows.
-        loads, now_ns = self._replica.loads, self._time.now_ns
+        loads, now_ns = self._loads, self._time.now_ns
         loads.when_loaded(begin, lambda: loads.when_loaded(last, loaded, self._time.now_ns), now_ns)
 
     def read_snapshot(self, connection: Connection, command: RemotingCommand) -> None:
@@ -207,11 +222,11 @@ class BackupProcessor:
         backup = self._backup
         if backup is None or backup.connection is not connection:
             raise RequestError(ResponseCode.ILLEGAL_OPERATION, "no backup is under way on this connection")
-        if backup.epoch != self._replica.store.log.epoch:
+        if backup.epoch != self._log.epoch:
             self._end()
             raise RequestError(
                 ResponseCode.ILLEGAL_OPERATION,
-                f"the log of {self._replica.node_id} began anew, from the leader's",
+                f"the log of {self._names.id} began anew, from the leader's",
             )
         return backup
 

@@ -20,8 +20,8 @@ from broker.node.listeners import Listeners
 from broker.remoting.addresses import split_address
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
-from broker.replica.operator_requests import change_membership, transfer_leadership
-from broker.replica.replica import Replica
+from broker.replica.group_changes import GroupChanges
+from broker.replica.members import Members
 from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import RequestError
@@ -67,8 +67,16 @@ class _Transfer:
 class GroupChangesProcessor:
     """TRIVET_CHANGE_GROUP 90002 and TRIVET_TRANSFER_LEADERSHIP 90003."""
 
-    def __init__(self, replica: Replica, settings: LiveSettings, time: Time, listeners: Listeners) -> None:
-        self._replica = replica
+    def __init__(
+        self,
+        changes: GroupChanges,
+        members: Members,
+        settings: LiveSettings,
+        time: Time,
+        listeners: Listeners,
+    ) -> None:
+        self._changes = changes
+        self._members = members
         self._time = time
         self._election_timeout_ns = settings.current.raft.election_timeout_min_ms * 1_000_000
         """A node that was silent for longer cannot be reached."""
@@ -103,10 +111,9 @@ class GroupChangesProcessor:
                 raise RequestError(
                     ResponseCode.INVALID_PARAMETER, f"operation {other!r}: one of add, promote, remove"
                 )
-        replica = self._replica
         try:
-            self._check_majority(change.applied_to(replica.raft.configuration))
-            change_membership(replica, change, header.address, ReplyWhenCommitted(connection, command))
+            self._check_majority(change.applied_to(self._changes.configuration))
+            self._changes.change_members(change, header.address, ReplyWhenCommitted(connection, command))
         except RaftError as error:
             raise _refusal(error) from error
 
@@ -119,72 +126,65 @@ class GroupChangesProcessor:
             ) from None
         if port == 0:
             raise RequestError(ResponseCode.INVALID_PARAMETER, f"peer address {address!r}: the port is 0")
-        replica = self._replica
-        addresses = replica.membership.addresses
-        if not addresses.get(replica.node_id):
+        addresses, own_id = self._members.addresses, self._members.node_id
+        if not addresses.get(own_id):
             raise RequestError(
                 ResponseCode.ILLEGAL_OPERATION,
-                f"{replica.node_id} has no peer address that others could reach: name it in raft.peers and restart it",
+                f"{own_id} has no peer address that others could reach: name it in raft.peers and restart it",
             )
-        for member in replica.raft.configuration.members:
+        for member in self._changes.configuration.members:
             if member != node_id and addresses.get(member) == address:
                 raise RequestError(ResponseCode.INVALID_PARAMETER, f"{member} has the peer address {address}")
 
     def _check_majority(self, configuration: Configuration) -> None:
         """Raises `RequestError` for a change that could not be committed: it would stop the group."""
-        replica = self._replica
-        voters = configuration.voters
+        voters, own_id = configuration.voters, self._members.node_id
         reached = [
-            peer.node for peer in self._peers() if peer.node in voters and self._is_reachable(peer)
-        ] + [replica.node_id for _ in range(replica.node_id in voters)]
+            peer.node for peer in self._changes.peers() if peer.node in voters and self._is_reachable(peer)
+        ] + [own_id for _ in range(own_id in voters)]
         if 2 * len(reached) <= len(voters):
             raise RequestError(
                 ResponseCode.ILLEGAL_OPERATION,
                 f"of the voters {', '.join(voters)} only {', '.join(reached) or 'none'} could be reached, no majority",
             )
 
-    def _peers(self) -> tuple[PeerStatus, ...]:
-        return self._replica.raft.status(self._time.now_ns).peers
-
     def _is_reachable(self, peer: PeerStatus) -> bool:
         # A new leader takes everyone for connected and lately heard; that there is a link is seen here.
-        return peer.node in self._replica.links and peer.silence_ns <= self._election_timeout_ns
+        return self._members.is_linked(peer.node) and peer.silence_ns <= self._election_timeout_ns
 
     # ------------------------------------------------------------------ leadership
 
     def transfer(self, connection: Connection, command: RemotingCommand) -> None:
         """Has another voter lead. Raises `RequestError` with the codes of this module's head."""
         target = _node_id(command.decode_fields(TransferLeadershipHeader).node)
-        replica = self._replica
-        if target == replica.node_id:
+        own_id = self._members.node_id
+        if target == own_id:
             reply(connection, command, ResponseCode.SUCCESS)
             return
-        for peer in self._peers():
+        for peer in self._changes.peers():
             if peer.node == target and peer.voter and not self._is_reachable(peer):
-                raise RequestError(
-                    ResponseCode.SYSTEM_BUSY, f"{target} is silent; {replica.node_id} leads on"
-                )
+                raise RequestError(ResponseCode.SYSTEM_BUSY, f"{target} is silent; {own_id} leads on")
         try:
-            transfer_leadership(replica, target)
+            self._changes.transfer(target)
         except RaftError as error:
             raise _refusal(error) from error
         if self._transfer is not None:
             self._give_up()  # raft has given it up before
-        self._transfer = _Transfer(connection, command, target, replica.term)
+        self._transfer = _Transfer(connection, command, target, self._changes.term)
         self._deadline.due_ns = self._time.now_ns + self._election_timeout_ns + _TRANSFER_GRACE_NS
 
     def _role_changed(self) -> None:
-        transfer, replica = self._transfer, self._replica
-        if transfer is None or replica.leader is None:
+        transfer, leader = self._transfer, self._changes.leader
+        if transfer is None or leader is None:
             return
-        if replica.leader == transfer.target:
+        if leader == transfer.target:
             self._forget()
             reply(transfer.connection, transfer.command, ResponseCode.SUCCESS)
-        elif replica.term != transfer.term:
-            self._refuse(f"{replica.leader} leads now")
+        elif self._changes.term != transfer.term:
+            self._refuse(f"{leader} leads now")
 
     def _give_up(self) -> None:
-        self._refuse(f"the leader is {self._replica.leader or 'unknown'}")
+        self._refuse(f"the leader is {self._changes.leader or 'unknown'}")
 
     def _refuse(self, state: str) -> None:
         transfer = self._transfer

@@ -4,17 +4,18 @@ These are answered by the node that is asked, in whatever role it is: an operato
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, cast
 
 from broker.node.listeners import Listeners
 from broker.node.machine import Machine
+from broker.node.ports import State
 from broker.remoting.bodies import KeyValueTable
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import OWN_VERSION, RemotingCommand
 from broker.remoting.json_body import encode_body
 from broker.remoting.node_status import KnownLeader, NodeStatus, PeerStatus, Role
-from broker.replica.replica import Replica
+from broker.replica.report import ReplicaReport
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from broker.requests.processing import HandledOn, Route
@@ -29,7 +30,6 @@ from log.dispatch import Arrival
 from log.errors import LogFault
 from log.layout import HEADER_BYTES
 from log.timer_index import Step, add_step
-from raft.status import Status
 
 _MS: Final = 1_000_000
 
@@ -40,12 +40,14 @@ LEADERS_MAX: Final = 16
 class StatusProcessor:
     """TRIVET_NODE_STATUS 90001 and GET_BROKER_RUNTIME_INFO 28.
 
+    `report` tells of the replica at a monotonic time;
     `address` is what clients are told to connect to; `recovered` what was repaired at the start, a sentence each.
     """
 
     def __init__(
         self,
-        replica: Replica,
+        state: State,
+        report: Callable[[int], ReplicaReport],
         settings: LiveSettings,
         stats: Stats,
         time: Time,
@@ -55,7 +57,8 @@ class StatusProcessor:
         address: str,
         recovered: tuple[str, ...],
     ) -> None:
-        self._replica = replica
+        self._state = state
+        self._report = report
         self._settings = settings
         self._time = time
         self._address = address
@@ -69,16 +72,17 @@ class StatusProcessor:
         listeners.commands.append(self._command_applied)
 
     def _role_changed(self) -> None:
-        leader, term = self._replica.leader, self._replica.raft.term
+        raft = self._report(self._time.now_ns).raft
+        leader, term = raft.leader, raft.term
         self._stats.leader_known(leader)
         if leader is not None and (not self._leaders or self._leaders[-1].term != term):
             self._leaders.append(KnownLeader(node=leader, term=term, at_ms=self._time.wall_ms))
         now_s = self._time.now_ns // 1_000_000_000
-        self._stats.stored.role_changed(self._replica.serving, self._replica.store.queues, now_s)
+        self._stats.stored.role_changed(self._state.serving, self._state.store.queues, now_s)
 
     def _arrived(self, arrivals: Iterable[Arrival]) -> None:
         if self._stats.stored.arrived(arrivals):
-            self._stats.stored.count(self._replica.store.queues, self._time.now_ns // 1_000_000_000)
+            self._stats.stored.count(self._state.store.queues, self._time.now_ns // 1_000_000_000)
 
     def _command_applied(self, command: Command) -> None:
         """Forgets the totals of topics and groups that are gone."""
@@ -90,7 +94,7 @@ class StatusProcessor:
 
     def _sample(self) -> None:
         hour = self._machine.hour_of_day(self._time.wall_ms)
-        self._stats.sample(self._time.now_ns, hour, self._replica.store.queues)
+        self._stats.sample(self._time.now_ns, hour, self._state.store.queues)
         self._next_sample.due_ns = self._stats.next_sample_ns
 
     def routes(self) -> Iterable[Route]:
@@ -102,22 +106,21 @@ class StatusProcessor:
 
     def status(self) -> NodeStatus:
         """The replica at this moment."""
-        replica = self._replica
-        raft = replica.raft.status(self._time.now_ns)
-        log = replica.store.log
+        state, report = self._state, self._report(self._time.now_ns)
+        raft, log = report.raft, state.store.log
         usage = self._machine.disk.usage()
         return NodeStatus(
-            node=replica.node_id,
+            node=raft.node,
             group=self._settings.current.node.group,
-            role=self._role(raft),
+            role=self._role(report),
             term=raft.term,
             leader=raft.leader,
             commit_index=raft.commit_index,
-            applied_index=replica.applied_index,
+            applied_index=state.applied_index,
             first_index=log.first_index,
             last_index=log.last_index,
             last_position=log.end_position,
-            serving=replica.serving,
+            serving=state.serving,
             durable_index=log.durable_index,
             peers=tuple(
                 PeerStatus(
@@ -133,20 +136,16 @@ class StatusProcessor:
             process_id=self._machine.process_id(),
             store_path=self._settings.current.storage.path,
             recovering=raft.recovering,
-            disk_full=replica.disk_space.is_full(self._time.now_ns),
-            damage_left=replica.repairs.left,
-            scrubbed_ms=replica.scrubbing.last_pass_ms or None,
+            disk_full=report.disk_full,
+            damage_left=report.damage_left,
+            scrubbed_ms=report.scrubbed_ms,
             voters=raft.configuration.voters,
             learners=raft.configuration.learners,
             configuration_index=raft.configuration_index,
-            peer_addresses={
-                member: replica.membership.addresses[member]
-                for member in raft.configuration.members
-                if member in replica.membership.addresses
-            },
-            release=replica.release.name,
-            format=replica.metadata.format,
-            wall_ms=replica.clock.wall_ms(self._time.now_ns),
+            peer_addresses=report.peer_addresses,
+            release=report.release,
+            format=state.metadata.format,
+            wall_ms=report.wall_ms,
             disk_free_bytes=usage.free_bytes,
             disk_total_bytes=usage.total_bytes,
             process=self._machine.process_facts(),
@@ -154,8 +153,9 @@ class StatusProcessor:
             recovered=self._recovered,
         )
 
-    def _role(self, raft: Status) -> Role:
-        if not self._replica.serving and not self._replica.members.is_member:
+    def _role(self, report: ReplicaReport) -> Role:
+        raft = report.raft
+        if not self._state.serving and not report.is_member:
             return "outside"
         if raft.node in raft.configuration.learners:
             return "learner"
@@ -175,12 +175,11 @@ class StatusProcessor:
     def _runtime_table(self) -> dict[str, str]:
         stats = self._stats
         now_ns = self._time.now_ns
-        replica = self._replica
-        log = replica.store.log
+        state, log = self._state, self._state.store.log
         got = _three_rates(stats.get_rates(now_ns))
         found, missed = stats.found_rates(now_ns), stats.missed_rates(now_ns)
         stored = stats.stored
-        stored.count(replica.store.queues, now_ns // 1_000_000_000)
+        stored.count(state.store.queues, now_ns // 1_000_000_000)
         run_s = (now_ns - stats.started_ns) // 1_000_000_000
         (put_yesterday, got_yesterday), (put_today, got_today) = stats.mornings
         usage = self._machine.disk.usage()
@@ -214,7 +213,7 @@ class StatusProcessor:
             "commitLogDirCapacity": f"Total : {_size(usage.total_bytes)}, Free : {_size(usage.free_bytes)}.",
             "dispatchMaxBuffer": "0",  # what is committed is dispatched in the same turn
             "remainTransientStoreBufferNumbs": "2147483647",  # no pool of them that could be used up, as in 5.x without
-            "dispatchBehindBytes": str(log.bytes_after(replica.applied_index)),
+            "dispatchBehindBytes": str(log.bytes_after(state.applied_index)),
             "remainHowManyDataToFlush": _size(log.bytes_after(log.durable_index)),
             "bootTimestamp": str(stats.started_wall_ms),
             "startAcceptSendRequestTimeStamp": str(self._settings.current.broker.accept_sends_from_ms),
@@ -241,19 +240,19 @@ class StatusProcessor:
         """Returns for each delay level the first message that is not known to be delivered, and the end of the
         queue.
         """
-        replica = self._replica
+        state = self._state
         table = {}
         for level in range(1, len(self._settings.current.broker.delay_level_ms) + 1):
-            progress = replica.metadata.delays.get(level, DelayProgress())
-            queue = replica.store.queues.get(SCHEDULE_TOPIC, level - 1)
+            progress = state.metadata.delays.get(level, DelayProgress())
+            queue = state.store.queues.get(SCHEDULE_TOPIC, level - 1)
             end = 0 if queue is None else queue.max_offset
             table[f"scheduleMessageOffset_{level}"] = f"{progress.offset},{end}"
         return table
 
     def _open_transactions(self) -> int:
         """Counts the half messages that nobody has decided; a figure of Trivet's own."""
-        half = self._replica.store.queues.get(HALF_TOPIC, 0)
-        return 0 if half is None else self._replica.metadata.transactions.count_before(half.max_offset)
+        half = self._state.store.queues.get(HALF_TOPIC, 0)
+        return 0 if half is None else self._state.metadata.transactions.count_before(half.max_offset)
 
     def _timers(self) -> dict[str, str]:
         """Returns the figures of messages for a time of their own: seconds that the first is late, how many wait,
@@ -261,7 +260,7 @@ class StatusProcessor:
 
         What was announced last counts as delivered. Deliveries are the leader's.
         """
-        index, progress = self._replica.store.timers, self._replica.metadata.timers
+        index, progress = self._state.store.timers, self._state.metadata.timers
         # Who does not deliver lets some thousands come together first.
         index.catch_up(progress.floor, progress.steps)
         steps = progress.steps
@@ -280,7 +279,7 @@ class StatusProcessor:
         }
 
     def _earliest_store_time(self) -> int:
-        store = self._replica.store
+        store = self._state.store
         try:
             return store.store_time_of(store.log.first_position + HEADER_BYTES)
         except LogFault:

@@ -32,7 +32,6 @@ from typing import Final
 
 from broker.node.registrar import HEIR_NS, Registrar
 from broker.replica.jobs import Jobs
-from broker.replica.operator_requests import hand_over
 from broker.replica.replica import Replica
 from broker.requests.deadline import NEVER, Time
 from broker.requests.line import Surroundings
@@ -126,7 +125,7 @@ class OrderlyStop:
 
     def _hand_over(self) -> None:
         self._deadline.due_ns = self._time.now_ns + HAND_OVER_NS
-        if hand_over(self._replica) is None:
+        if self._replica.group_changes.hand_over() is None:
             self._say_goodbye()
 
     def _linger(self) -> None:

@@ -1,9 +1,10 @@
 """The narrow sides of a node and its replica that processors see; a processor's constructor says which it uses.
 
-The objects behind them are `Leadership`, `Replica` and `Node` themselves, so that a port costs no call of its own.
-A processor calls its `State` port `_state` and the leader's ports, `Proposals` and `Appends`, `_leadership`; `_replica`
-is the whole replica. Time, deadlines and events are small objects that are handed over as they are
-(`broker.requests.deadline.Time`, `Listeners`), responses are functions (`broker.requests.responses`).
+The objects behind them are `Leadership`, `Replica`, `Members` and `Node` themselves, so that a port costs no call of
+its own. A processor calls its `State` port `_state` and the leader's ports, `Proposals` and `Appends`, `_leadership`.
+A part of the replica that is one thing to a processor (`Loads`, `LogHead`, `GroupChanges`) is handed over as it is; so
+are time, deadlines and events (`broker.requests.deadline.Time`, `Listeners`). Responses are functions
+(`broker.requests.responses`).
 """
 
 from collections.abc import Callable, Iterator
@@ -81,6 +82,17 @@ class Appends(Proposals, Protocol):
     @property
     def batches(self) -> BatchAppends:
         """Batches, of which one at a time keeps all other messages away."""
+
+
+class Followers(Protocol):
+    """Where clients may read besides the leader."""
+
+    @property
+    def node_id(self) -> str:
+        """This node."""
+
+    def linked_voters(self) -> list[str]:
+        """The other voters to which there is a link, in order of their ids."""
 
 
 class Requests(Protocol):

@@ -20,7 +20,7 @@ from typing import Final
 
 from broker.node.client_registry import ClientRegistry
 from broker.node.listeners import Listeners
-from broker.node.ports import Requests
+from broker.node.ports import Proposals, Requests
 from broker.offsets.commits import OffsetCommits
 from broker.offsets.resets import OffsetResets
 from broker.reading.held_pulls import HeldPulls
@@ -30,7 +30,6 @@ from broker.reading.queue_reads import QueueReads
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import PullMessageHeader
-from broker.replica.replica import Replica
 from broker.requests.budget import Budget
 from broker.requests.connection import Connection, RelayedConnection
 from broker.requests.deadline import Time
@@ -51,18 +50,19 @@ class PullProcessor:
 
     def __init__(
         self,
-        replica: Replica,
+        leadership: Proposals,
         requests: Requests,
         registry: ClientRegistry[Connection],
         offsets: OffsetCommits,
         resets: OffsetResets,
         creations: Creations,
+        responses: PullResponses,
         stats: Stats,
         settings: LiveSettings,
         time: Time,
         listeners: Listeners,
     ) -> None:
-        self._replica = replica
+        self._leadership = leadership
         self._requests = requests
         self._offsets = offsets
         self._resets = resets
@@ -72,11 +72,11 @@ class PullProcessor:
         self._filtered = Budget("other pulls with conditions", _FILTERED_PULLS_MAX)
         self._filtered_by: Counter[Connection] = Counter()
         """The connections that these pulls are from."""
-        self._checks = PullChecks(replica, registry, settings)
-        self._reads = QueueReads(replica, resets)
-        self._responses = PullResponses(replica, requests, resets, stats, settings, time)
+        self._checks = PullChecks(leadership, registry, settings)
+        self._reads = QueueReads(leadership, resets)
+        self._responses = responses
         self._held = HeldPulls(
-            replica.leadership,
+            leadership,
             requests,
             registry,
             resets,
@@ -135,13 +135,13 @@ class PullProcessor:
 
     def _pull(self, connection: Connection, command: RemotingCommand, header: PullMessageHeader) -> None:
         """Checks the pull, reads its queue, and answers, holds or forwards it. Raises `RequestError`."""
-        if not self._replica.leadership.serving:
+        if not self._leadership.serving:
             self._follower_answers_or_forwards(connection, command, header)
             return
 
         # Check. A broker that may not be read creates no group, and a link without room is not filled by the read.
         self._checks.check_broker()
-        metadata, group, topic = self._replica.metadata, header.consumer_group, header.topic
+        metadata, group, topic = self._leadership.metadata, header.consumer_group, header.topic
         if group not in metadata.groups and self._creations.create_group(
             group,
             self._time.wall_ms,
@@ -180,7 +180,7 @@ class PullProcessor:
         self, connection: Connection, command: RemotingCommand, header: PullMessageHeader
     ) -> None:
         """Answers with messages that are committed here, else asks the leader."""
-        metadata, settings = self._replica.metadata, self._settings.current.broker
+        metadata, settings = self._leadership.metadata, self._settings.current.broker
         if (
             settings.follower_reads
             and not header.sys_flag & COMMITS_OFFSET

@@ -2,13 +2,13 @@
 
 from typing import Final
 
-from broker.node.ports import Requests
+from broker.node.ports import Followers, Requests, State
 from broker.offsets.resets import OffsetResets
 from broker.reading.queue_reads import RESET, PullResult, whole_part
 from broker.remoting.codes import FLAG_ONE_WAY, ResponseCode
 from broker.remoting.command import RemotingCommand, encode_response_head
 from broker.remoting.headers import PullMessageHeader
-from broker.replica.replica import Replica
+from broker.replica.loads import Loads
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from broker.requests.responses import reply
@@ -32,14 +32,18 @@ class PullResponses:
 
     def __init__(
         self,
-        replica: Replica,
+        state: State,
+        loads: Loads,
+        followers: Followers,
         requests: Requests,
         resets: OffsetResets,
         stats: Stats,
         settings: LiveSettings,
         time: Time,
     ) -> None:
-        self._replica = replica
+        self._state = state
+        self._loads = loads
+        self._followers = followers
         self._requests = requests
         self._resets = resets
         self._stats = stats
@@ -61,7 +65,7 @@ class PullResponses:
         if not result.records:
             self._send_empty(connection, command, header, result)
             return
-        loads, began_ns = self._replica.loads, self._time.now_ns
+        loads, began_ns = self._loads, self._time.now_ns
         if loads.reads.is_hot(result.position):
             if self._is_whole(connection, command, header, result):
                 self._send_found(connection, command, header, result, began_ns, is_near=True)
@@ -86,14 +90,14 @@ class PullResponses:
 
     def _has_changed(self, header: PullMessageHeader, result: PullResult) -> bool:
         """Tells whether a queue was deleted, or its head, since it was read."""
-        queue = self._replica.store.queues.get(header.topic, header.queue_id)
+        queue = self._state.store.queues.get(header.topic, header.queue_id)
         return queue is None or queue is not result.queue or header.queue_offset < queue.min_offset
 
     def _is_whole(
         self, connection: Connection, command: RemotingCommand, header: PullMessageHeader, result: PullResult
     ) -> bool:
         """Checks what may have come from a disk; refuses a pull that begins with damage, and has that looked after."""
-        if not result.cold or whole_part(self._replica, header, result):
+        if not result.cold or whole_part(self._state, header, result):
             return True
         reply(connection, command, ResponseCode.SYSTEM_BUSY, DAMAGED)
         return False
@@ -137,17 +141,16 @@ class PullResponses:
         that is not far behind (`is_near`) reads from the leader, or in the same way from whom the group's brokerId
         names.
         """
-        replica = self._replica
-        group = replica.metadata.groups.get(group_name)
+        group = self._state.metadata.groups.get(group_name)
         if group is None or not self._settings.current.broker.follower_reads:
             return 0
         named = group.broker_id if is_near else group.which_broker_when_consume_slowly
         if not named:
             return 0
-        if not replica.serving:
-            own_id = follower_broker_id(replica.node_id)
+        if not self._state.serving:
+            own_id = follower_broker_id(self._followers.node_id)
             return own_id if not is_near or named in {_ANY_FOLLOWER, own_id} else 0
-        followers = sorted(node for node in replica.raft.configuration.voters if node in replica.links)
+        followers = self._followers.linked_voters()
         if named != _ANY_FOLLOWER and any(follower_broker_id(node) == named for node in followers):
             return named
         if not followers or (is_near and named != _ANY_FOLLOWER):

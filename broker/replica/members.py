@@ -5,6 +5,8 @@ now. What could not be committed is refused before (broker/administration/group_
 keeps the members with their addresses on the disk.
 """
 
+from collections.abc import Mapping
+
 import structlog
 
 from broker.peers import protocol as peer_protocol
@@ -33,7 +35,7 @@ class Members:
         """`links` are the replica's, which come and go; this node reads up to `newest_format`."""
         self.peers: dict[str, str] = {}
         """The nodes to keep a link to, by id, with their addresses; replaced, never changed."""
-        self._node_id = node_id
+        self.node_id = node_id
         self._raft = raft
         self._membership = membership
         self._links = links
@@ -68,7 +70,7 @@ class Members:
 
     def common_format(self) -> int | None:
         """Returns the newest format that all members read; None while one of them is not linked, and may be changed."""
-        others = [node for node in self._raft.configuration.members if node != self._node_id]
+        others = [node for node in self._raft.configuration.members if node != self.node_id]
         if not all(node in self._formats for node in others):
             return None
         return min([self._newest_format, *(self._formats[node] for node in others)])
@@ -86,7 +88,20 @@ class Members:
             if raft.configuration_index <= raft.commit_index
             else raft.configurations[-2:]
         )
-        self.peers = self._membership.peers(self._node_id, [configuration for _, configuration in known])
+        self.peers = self._membership.peers(self.node_id, [configuration for _, configuration in known])
+
+    def is_linked(self, node: str) -> bool:
+        """Tells whether this node has a link to `node` that is up."""
+        return node in self._links
+
+    def linked_voters(self) -> list[str]:
+        """Returns the other voters to which there is a link, in order of their ids."""
+        return sorted(node for node in self._raft.configuration.voters if node in self._links)
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """Where nodes listen for their peers, of all that this one knows."""
+        return self._membership.addresses
 
     # ------------------------------------------------------------------ inside and outside
 
@@ -100,7 +115,7 @@ class Members:
         raft = self._raft
         if raft.leader is None and self._dismissed_index > raft.configuration_index:
             return False
-        return self._node_id in raft.configuration.members
+        return self.node_id in raft.configuration.members
 
     def dismissed(self, index: int) -> None:
         """Another node says that this one is not in the configuration in force at `index`."""

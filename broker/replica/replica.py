@@ -37,10 +37,12 @@ from broker.replica.committed_entries import CommittedEntries
 from broker.replica.disk_space import DiskSpace
 from broker.replica.durability import Durability
 from broker.replica.from_peers import FromPeers
+from broker.replica.group_changes import GroupChanges
 from broker.replica.group_clock import GroupClock
 from broker.replica.internal_records import CONFIGURATION
 from broker.replica.leadership import Leadership
 from broker.replica.loads import Loads
+from broker.replica.log_head import LogHead
 from broker.replica.members import Members
 from broker.replica.options import ReplicaOptions, ReplicaSurroundings
 from broker.replica.raft_events import tell_of_role, tell_of_slow_peer
@@ -167,6 +169,10 @@ class Replica:
         self.repairs = Repairs(store.log, self.links, self.link_versions, self.loads, events, self.committed)
         self.scrubbing = Scrubbing(store, self.repairs, self.committed, self.applied, now_ns)
 
+        self.head = LogHead(store, raft, self.members, self.applied, self.clock, self.time)
+        self.group_changes = GroupChanges(
+            raft, store.log, self.leadership, self.members, self.time, self.carry_out
+        )
         self._handlers = self._handlers_of_effects()
         self.carry_out()
 
@@ -330,11 +336,6 @@ class Replica:
         self.durability.flushed(job, now_ns)
         if self.durability.sync:
             self.carry_out()
-
-    def head_deleted(self) -> None:
-        """The log begins later than before (broker/retention/retention.py)."""
-        self.raft.drop_before(self._log.first_index)
-        self.members.save()
 
     # ------------------------------------------------------------------ raft's effects
 

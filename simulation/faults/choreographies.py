@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from broker.replica.operator_requests import change_membership
 from broker.replica.proposals import CallbackWaiter, ignore
 from broker.requests.errors import ReplicaError
 from log.errors import DiskFullError
@@ -251,8 +250,8 @@ def change_that_is_lost(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     def ask() -> None:
         process.begin()
         try:
-            change_membership(
-                process.node.replica, RemoveMember(leaves), None, CallbackWaiter(ignore, ignore)
+            process.node.replica.group_changes.change_members(
+                RemoveMember(leaves), None, CallbackWaiter(ignore, ignore)
             )
         except (RaftError, ReplicaError, DiskFullError) as error:
             stage.journal.note(leader.name, f"refuses to remove {leaves}: {error}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.replica.operator_requests import hand_over, transfer_leadership
 from broker.state.release import THIS_RELEASE, Release
 from raft.errors import RaftError
 from simulation.faults.stage import Stage
@@ -20,7 +19,7 @@ def hand_over_leadership(stage: Stage) -> str | None:
         return None
     process = leader.process
     process.begin()
-    target = hand_over(process.node.replica)
+    target = process.node.replica.group_changes.hand_over()
     process.wake()
     return target
 
@@ -33,7 +32,7 @@ def give_leadership_to(stage: Stage, target: BrokerHost) -> bool:
     process = leader.process
     process.begin()
     try:
-        transfer_leadership(process.node.replica, target.name)
+        process.node.replica.group_changes.transfer(target.name)
     except RaftError:
         return False
     process.wake()

@@ -44,7 +44,6 @@ from dataclasses import dataclass
 from broker.peers.protocol import Frame, RaftFrame
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.headers import SendMessageResponseHeader
-from broker.replica.operator_requests import transfer_leadership
 from log.entry_reads import record_at
 from log.message_id import parse_offset_message_id
 from log.record import decode_record
@@ -208,7 +207,7 @@ class Scenario:
         leader = self.group.leader
         node = self.group.node(leader)
         node.begin(self.group.now_ns, self.group.wall_ms)
-        transfer_leadership(node.replica, NODES[target])
+        node.replica.group_changes.transfer(NODES[target])
         self.group.members[leader].due_ns = self.group.now_ns
 
     def do_lead(self, target: str) -> None:

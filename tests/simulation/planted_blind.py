@@ -145,7 +145,7 @@ def follower_says_that_an_offset_is_out_of_range(patch: pytest.MonkeyPatch) -> N
     def follower_answers(
         self: PullProcessor, connection: Connection, command: RemotingCommand, header: PullMessageHeader
     ) -> None:
-        metadata = self._replica.metadata
+        metadata = self._leadership.metadata
         if (
             self._settings.current.broker.follower_reads
             and not header.sys_flag & COMMITS_OFFSET

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,7 +21,6 @@ from broker.replica.inner_limits import InnerLimits
 from broker.replica.proposals import NewMessage
 from broker.replica.replica import Replica
 from broker.requests.errors import RequestError
-from broker.retention.retention import delete_or_snapshot
 from broker.retention.waited_for import first_waiting_position
 from broker.state.topic_rules import TIMER_TOPIC
 from log.batch import BatchItem, encode_batch
@@ -45,7 +45,9 @@ def deleted(replica: Replica, policy: RetentionPolicy) -> int:
     """Deletes what may go with a snapshot of the state as it is now; returns how many files went."""
     replica.applied.save()
     replica.upkeep.write_waiting_snapshot(replica.time.now_ns)
-    removed = delete_or_snapshot(replica, policy, is_delete_hour=True)
+    removed = replica.head.delete_or_snapshot(
+        policy, partial(first_waiting_position, replica.store, replica.metadata), is_delete_hour=True
+    )
     assert removed is not None, "the snapshot covers the first file"
     return removed
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from broker.remoting.codes import RequestCode
-from broker.replica.operator_requests import transfer_leadership
 from tests.broker.harness import Client, Group
 
 
@@ -60,7 +59,7 @@ def test_a_disconnect_while_requests_are_held() -> None:
         group.settle()
         group.partition(heir)
         group.node(leader).begin(group.now_ns, group.wall_ms)
-        transfer_leadership(group.node(leader).replica, heir)
+        group.node(leader).replica.group_changes.transfer(heir)
         for client in holding:
             client.start_send("T", b"held")
         group.settle()

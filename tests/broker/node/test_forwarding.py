@@ -12,7 +12,6 @@ from broker.remoting.bodies import LockBatchBody, MessageQueue, TopicConfig
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import ROCKETMQ
 from broker.remoting.json_body import decode_body, encode_body
-from broker.replica.operator_requests import transfer_leadership
 from broker.requests.processing import OUTCOME_UNKNOWN
 from raft.messages import AppendResponse, TimeoutNow
 from tests.broker.harness import Client, Group, Pulled
@@ -261,7 +260,7 @@ def test_transfers_of_leadership_leave_no_outcome_unknown(group: Group, seed: in
             if step == 20:
                 node = group.node(leader)
                 node.begin(group.now_ns, group.wall_ms)
-                transfer_leadership(node.replica, heir)
+                node.replica.group_changes.transfer(heir)
                 group.members[leader].due_ns = group.now_ns
             for _ in range(chosen.randrange(4)):
                 group.step_at_random(chosen)
@@ -562,7 +561,7 @@ def test_requests_go_on_as_soon_as_a_transfer_is_given_up(group: Group, place: s
     )
     leader = group.node(old)
     leader.begin(group.now_ns, group.wall_ms)
-    transfer_leadership(leader.replica, heir)
+    leader.replica.group_changes.transfer(heir)
     group.members[old].due_ns = group.now_ns
     opaque = client.start_send("T", b"x")
     group.settle()

@@ -15,7 +15,6 @@ from broker.peers.protocol import Forward, NotDone, RaftFrame
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.replica.inner_limits import InnerLimits
 from broker.replica.members import Members
-from broker.replica.operator_requests import transfer_leadership
 from raft.messages import VoteRequest
 from tests.broker.harness import Client, Group
 from tests.broker.node.test_longest_turns import LINES_MAX, Lines, lines
@@ -71,7 +70,7 @@ def begin_transfer(group: Group, heir: str) -> None:
     old = group.leader
     leader = group.node(old)
     leader.begin(group.now_ns, group.wall_ms)
-    transfer_leadership(leader.replica, heir)
+    leader.replica.group_changes.transfer(heir)
     group.members[old].due_ns = group.now_ns
 
 

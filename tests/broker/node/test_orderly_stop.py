@@ -10,7 +10,6 @@ from broker.node.registrar import Registrar
 from broker.remoting.command import encode, request, response
 from broker.remoting.frame import FrameDecoder
 from broker.replica.jobs import Jobs
-from broker.replica.operator_requests import transfer_leadership
 from log.entry_log import EntryLog
 from log.tail import PrepareJob
 from tests.broker.harness import Client, Group
@@ -150,7 +149,7 @@ def test_a_node_that_is_elected_while_it_lingers_hands_over_again(group: Group) 
     follower = group.follower
     rig = Rig(group, follower)
     stop = rig.stop(linger_s=35)
-    transfer_leadership(group.node(group.leader).replica, follower)
+    group.node(group.leader).replica.group_changes.transfer(follower)
     for member in group.members.values():
         member.due_ns = group.now_ns
     group.run_until(lambda: rig.replica.serving, "the node leads")

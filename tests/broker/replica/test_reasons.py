@@ -3,7 +3,6 @@
 from structlog.testing import capture_logs
 
 from broker.peers.protocol import RaftFrame
-from broker.replica.operator_requests import hand_over, transfer_leadership
 from broker.replica.slowness import SLOW_FLUSH_NS, STALLED_NS
 from broker.settings.live import differing
 from broker.settings.tables import NodeSettings, RaftSettings, Settings
@@ -51,10 +50,10 @@ def test_a_transfer_and_an_orderly_stop_are_told_apart() -> None:
     group = Group(3)
     first = group.elect()
     heir = group.follower
-    transfer_leadership(group.node(first).replica, heir)
+    group.node(first).replica.group_changes.transfer(heir)
     group.run_until(lambda: group.node(heir).replica.serving)
     assert counted(group, first, Event.STEPPED_DOWN) == {"transfer": 1}
-    hand_over(group.node(heir).replica)
+    group.node(heir).replica.group_changes.hand_over()
     group.run_until(lambda: not group.node(heir).replica.serving)
     group.elect()
     assert counted(group, heir, Event.STEPPED_DOWN) == {"orderly stop": 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 
 import msgspec
@@ -15,7 +16,7 @@ from broker.remoting.pieces import Pieces
 from broker.replica.inner_limits import InnerLimits
 from broker.replica.replica import Replica
 from broker.requests.connection import Buffer
-from broker.retention.retention import delete_or_snapshot
+from broker.retention.waited_for import first_waiting_position
 from broker.state.metadata import Metadata
 from broker.state.snapshot import decode_state
 from log.expired_files import RetentionPolicy
@@ -193,7 +194,9 @@ def test_a_snapshot_that_turns_out_to_be_none_ends_its_link(monkeypatch: pytest.
 def delete_one_file(replica: Replica) -> None:
     first_index = replica.store.log.first_index
     policy = RetentionPolicy(reserved_ms=0, files_per_pass=1)
-    delete_or_snapshot(replica, policy, is_delete_hour=True)
+    replica.head.delete_or_snapshot(
+        policy, partial(first_waiting_position, replica.store, replica.metadata), is_delete_hour=True
+    )
     assert replica.store.log.first_index > first_index
 
 
