@@ -32,21 +32,24 @@ AND and OR of any length are one step each. The parser's table is made of the gr
 compute it when the first condition comes would keep a node from everybody else for 0.1 s. A short expression looks its
 few names up in the bytes of a record's properties; for a long one they are taken apart once, so that its names cost no
 search each.
+
+Here are the parser, the limits, and what is remembered. The words and signs are in sql92_words.py, what the parts mean
+is in sql92_conditions.py, and how values compare in sql92_values.py.
 """
 
-import re
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from broker.reading.sql92_table import KEYWORD, PASSED, RULES, STATES, WORD
+from broker.reading.sql92_conditions import Compiler, Lookup, Part, truth
+from broker.reading.sql92_table import RULES, STATES
+from broker.reading.sql92_values import TypeMismatchError
+from broker.reading.sql92_words import END, SqlError, Token, tokens
 from broker.remoting.steps import finished
 from log.properties import get_property, properties_by_name
 
 EXPRESSION_LENGTH_MAX: Final = 8192
-DEPTH_MAX: Final = 64
 
 _TAKEN_APART_LENGTH: Final = 128
 """Characters of an expression from which it may well have ten names: so many searches cost what taking properties apart
@@ -65,354 +68,7 @@ SEARCHES_MAX: Final = 128
 Predicate = Callable[[bytes], bool]
 """Tells whether a message with these properties, as a record holds them, is wanted."""
 
-_Lookup = Callable[[bytes], bytes | None]
-"""Returns the value of a message's property by name; None if it is absent or empty."""
-
-
-class SqlError(ValueError):
-    """An expression that cannot be used; `position` counts characters from 0. The client's fault, no retry helps."""
-
-    def __init__(self, position: int, reason: str) -> None:
-        super().__init__(f"at character {position + 1}: {reason}")
-        self.position = position
-        self.reason = reason
-
-
-class _TypeMismatchError(Exception):
-    """A message has a text where a number is needed."""
-
-
-class _Long(int):
-    """An integer literal beyond 32 bits: texts beside it are read with 64."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Node:
-    """A compiled part, from character `at` on. Of a constant the `value` is known; a truth may be unknown (None)."""
-
-    evaluate: Callable[[_Lookup], Any]
-    depth: int = 1
-    at: int = 0
-    is_truth: bool = False
-    is_constant: bool = False
-    value: Any = None
-    property: str = ""
-
-
-def _constant(value: Any, at: int | None = None) -> _Node:
-    return _Node(
-        lambda _: value,
-        at=at or 0,
-        is_constant=True,
-        value=value,
-        is_truth=value is None or isinstance(value, bool),
-    )
-
-
-_INTEGER: Final = re.compile(r"[+-]?[0-9]+")
-_FRACTION: Final = re.compile(
-    r"\s*[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fFdD]?)\s*"
-)
-
-
-def _as_integer(text: str, like: int) -> int:
-    bits = 63 if isinstance(like, _Long) else 31
-    if len(text) <= 20 and _INTEGER.fullmatch(text):
-        number = int(text)
-        if -(1 << bits) <= number < 1 << bits:
-            return number
-    raise _TypeMismatchError
-
-
-def _as_fraction(text: str) -> float:
-    if len(text) > 400 or not _FRACTION.fullmatch(text):
-        raise _TypeMismatchError
-    return float(text.strip().rstrip("fFdD") if text.strip()[-1:] in "fFdD" else text)
-
-
-def _compare(left: Any, right: Any) -> int:
-    """-1, 0 or 1; kinds that cannot be compared are unequal (-1). Raises `_TypeMismatchError`."""
-    if type(left) is not type(right):
-        if isinstance(left, str):
-            left = _like(left, right)
-        elif isinstance(right, str):
-            right = _like(right, left)
-        elif isinstance(left, bool) or isinstance(right, bool):
-            return -1
-        elif isinstance(left, float) or isinstance(right, float):
-            left, right = float(left), float(right)
-    if left == right:
-        return 0
-    if left != left or right != right:  # NaN is equal to itself and above all others, as in Java
-        return int(left != left) - int(right != right)
-    return 1 if left > right else -1
-
-
-def _like(text: str, other: Any) -> Any:
-    if isinstance(other, bool):
-        return text.lower() == "true"
-    if isinstance(other, int):
-        return _as_integer(text, other)
-    return _as_fraction(text)
-
-
-_ORDERS: Final[dict[str, Callable[[int], bool]]] = {
-    ">": lambda sign: sign > 0,
-    ">=": lambda sign: sign >= 0,
-    "<": lambda sign: sign < 0,
-    "<=": lambda sign: sign <= 0,
-}
-
-_PARTS: Final[dict[str, Callable[[str, str], bool]]] = {
-    "contains": lambda text, wanted: wanted in text,
-    "startswith": str.startswith,
-    "endswith": str.endswith,
-}
-
-
-def _equals(left: _Node, right: _Node) -> _Node:
-    left_of, right_of = left.evaluate, right.evaluate
-
-    def evaluate(properties: _Lookup) -> bool | None:
-        a, b = left_of(properties), right_of(properties)
-        if a is None:
-            return True if b is None else None
-        return b is not None and _compare(a, b) == 0
-
-    return _Node(evaluate, max(left.depth, right.depth) + 1, left.at, is_truth=True)
-
-
-def _negated(node: _Node) -> _Node:
-    inner = node.evaluate
-
-    def evaluate(properties: _Lookup) -> bool | None:
-        value: bool | None = inner(properties)
-        return None if value is None else not value
-
-    return _Node(evaluate, node.depth + 1, node.at, is_truth=True)
-
-
-def _joined(nodes: tuple[_Node, ...], decides: bool) -> _Node:
-    """AND (decided by False) or OR (decided by True) of several."""
-    evaluations: tuple[Callable[[_Lookup], bool | None], ...] = tuple(node.evaluate for node in nodes)
-
-    def evaluate(properties: _Lookup) -> bool | None:
-        result: bool | None = not decides
-        for evaluation in evaluations:
-            value = evaluation(properties)
-            if value is decides:
-                return decides
-            if value is None:
-                result = None
-        return result
-
-    return _Node(evaluate, max(node.depth for node in nodes) + 1, nodes[0].at, is_truth=True)
-
-
-def _truth(node: _Node) -> _Node:
-    """Reads what stands where a condition must: a condition, or a property, which is a text and so never true."""
-    if node.is_truth:
-        return node
-    if node.property:
-        inner = node.evaluate
-        return _Node(
-            lambda properties: None if inner(properties) is None else False,
-            node.depth + 1,
-            node.at,
-            is_truth=True,
-        )
-    raise _RefusalError(node.at, "a condition is needed here, not a value")
-
-
-class _RefusalError(Exception):
-    """An expression of the right form that means nothing; `at` is where it shows."""
-
-    def __init__(self, at: int | None, reason: str) -> None:
-        super().__init__(reason)
-        self.at = at or 0
-
-
-class _Token(NamedTuple):
-    """A word or sign of an expression, which begins at character `at`."""
-
-    kind: str
-    text: str
-    at: int
-
-
-def _unquoted(token: _Token) -> str:
-    return token.text[1:-1].replace("''", "'")
-
-
-class _Compiler:
-    """Called by the parser for each part that it has recognized."""
-
-    def any_of(self, *nodes: _Node) -> _Node:
-        return _limited(_joined(tuple(_truth(node) for node in nodes), True))
-
-    def all_of(self, *nodes: _Node) -> _Node:
-        return _limited(_joined(tuple(_truth(node) for node in nodes), False))
-
-    def equal(self, left: _Node, right: _Node) -> _Node:
-        for node in (left, right):
-            if node.is_constant and node.value is None:
-                raise _RefusalError(left.at, "NULL cannot be compared; IS NULL asks for it")
-        if left.is_constant and right.is_constant and left.is_truth != right.is_truth:
-            raise _RefusalError(left.at, f"{left.value} cannot be compared with {right.value}")
-        return _limited(_equals(left, right))
-
-    def not_equal(self, left: _Node, right: _Node) -> _Node:
-        return _negated(self.equal(left, right))
-
-    def is_null(self, node: _Node) -> _Node:
-        inner = node.evaluate
-        return _limited(
-            _Node(lambda properties: inner(properties) is None, node.depth + 1, node.at, is_truth=True)
-        )
-
-    def is_not_null(self, node: _Node) -> _Node:
-        return _negated(self.is_null(node))
-
-    def ordered(self, left: _Node, order: _Token, right: _Node) -> _Node:
-        for node in (left, right):
-            if node.is_truth or (node.is_constant and isinstance(node.value, str)):
-                raise _RefusalError(node.at, f"only numbers and properties can be compared by {order.text}")
-        left_of, right_of, holds = left.evaluate, right.evaluate, _ORDERS[order.text]
-
-        def evaluate(properties: _Lookup) -> bool | None:
-            a = left_of(properties)
-            b = None if a is None else right_of(properties)
-            if b is None:
-                return None
-            if isinstance(a, str) and isinstance(b, str):
-                a, b = _as_fraction(a), _as_fraction(b)
-            return holds(_compare(a, b))
-
-        return _limited(_Node(evaluate, max(left.depth, right.depth) + 1, left.at, is_truth=True))
-
-    def between(self, node: _Node, low: _Node, high: _Node) -> _Node:
-        parts = (
-            self.ordered(node, _Token("ORDER", ">=", node.at), low),
-            self.ordered(node, _Token("ORDER", "<=", node.at), high),
-        )
-        if low.is_constant and high.is_constant and _compare(low.value, high.value) > 0:
-            raise _RefusalError(
-                low.at, f"the lower bound {low.value} of BETWEEN is above the upper {high.value}"
-            )
-        return _joined(parts, False)
-
-    def not_between(self, node: _Node, low: _Node, high: _Node) -> _Node:
-        parts = (
-            self.ordered(node, _Token("ORDER", "<", node.at), low),
-            self.ordered(node, _Token("ORDER", ">", node.at), high),
-        )
-        return _joined(parts, True)
-
-    def among(self, node: _Node, *texts: _Token) -> _Node:
-        if not node.property:
-            raise _RefusalError(texts[0].at, "IN needs a property before it")
-        inner, wanted = node.evaluate, frozenset(_unquoted(text) for text in texts)
-
-        def evaluate(properties: _Lookup) -> bool | None:
-            value = inner(properties)
-            return None if value is None else value in wanted
-
-        return _Node(evaluate, node.depth + 1, node.at, is_truth=True)
-
-    def not_among(self, node: _Node, *texts: _Token) -> _Node:
-        return _negated(self.among(node, *texts))
-
-    def part(self, node: _Node, kind: _Token, text: _Token) -> _Node:
-        return self._part(node, kind, text, True)
-
-    def not_part(self, node: _Node, kind: _Token, text: _Token) -> _Node:
-        return self._part(node, kind, text, False)
-
-    def _part(self, node: _Node, kind: _Token, text: _Token, wanted: bool) -> _Node:
-        inner, holds, sought = node.evaluate, _PARTS[kind.text.lower()], _unquoted(text)
-
-        def evaluate(properties: _Lookup) -> bool:
-            value = inner(properties)
-            return bool(sought) and isinstance(value, str) and holds(value, sought) is wanted
-
-        return _limited(_Node(evaluate, node.depth + 1, node.at, is_truth=True))
-
-    def negative(self, node: _Node) -> _Node:
-        if node.is_constant:
-            value = node.value
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                return _Node(lambda _: None, at=node.at)
-            return _constant(_Long(-value) if isinstance(value, _Long) else -value, node.at)
-        return _Node(lambda _: None, node.depth + 1, node.at)
-
-    def negation(self, node: _Node) -> _Node:
-        return _limited(_negated(_truth(node)))
-
-    def group(self, node: _Node) -> _Node:
-        return node
-
-    def text(self, token: _Token) -> _Node:
-        return _constant(_unquoted(token), token.at)
-
-    def integer(self, token: _Token) -> _Node:
-        digits = token.text.rstrip("lL")
-        if len(digits) > 19 or int(digits) >= 1 << 63:
-            raise _RefusalError(token.at, f"{token.text[:40]} is beyond 64 bits")
-        return _constant(int(digits) if int(digits) < 1 << 31 else _Long(digits), token.at)
-
-    def fraction(self, token: _Token) -> _Node:
-        value = float(token.text)
-        if value == float("inf"):
-            raise _RefusalError(token.at, f"{token.text[:40]} is beyond the largest number")
-        return _constant(value, token.at)
-
-    def true(self) -> _Node:
-        return _constant(True)
-
-    def false(self) -> _Node:
-        return _constant(False)
-
-    def null(self) -> _Node:
-        return _constant(None)
-
-    def property(self, token: _Token) -> _Node:
-        name = token.text.encode()
-
-        def evaluate(properties: _Lookup) -> str | None:
-            value = properties(name)
-            return None if value is None else value.decode("utf-8", "replace")
-
-        return _Node(evaluate, at=token.at, property=token.text)
-
-
-def _limited(node: _Node) -> _Node:
-    if node.depth > DEPTH_MAX:
-        raise _RefusalError(node.at, f"it is nested more than {DEPTH_MAX} deep")
-    return node
-
-
-_WORD: Final = re.compile(WORD)
-_KEYWORD: Final = re.compile(KEYWORD)
-_METHODS: Final = {name: getattr(_Compiler(), name) for *_, name in RULES if name.isidentifier()}
-_END: Final = "$END"
-
-
-def _tokens(expression: str) -> Iterator[_Token]:
-    """Words and signs one by one. Raises `SqlError` at what begins none."""
-    # With an end every comment has one; else it would be looked for again at each of many hyphens.
-    text, at = expression + "\n", 0
-    while at < len(text):
-        found = _WORD.match(text, at)
-        if found is None:
-            raise SqlError(at, f"{text[at]!r} begins nothing that is known")
-        kind, word = found.lastgroup, found[0]
-        assert kind is not None, "each kind is a named group"
-        if kind == "NAME" and (keyword := _KEYWORD.fullmatch(word)):
-            kind = keyword.lastgroup or kind
-        if kind not in PASSED:
-            yield _Token(kind, word, at)
-        at = found.end()
-    yield _Token(_END, "", len(expression))
+_METHODS: Final = {name: getattr(Compiler(), name) for *_, name in RULES if name.isidentifier()}
 
 
 class _Parser:
@@ -425,16 +81,16 @@ class _Parser:
         self._parts: list[Any] = []
         """What the states but for the first stand for: tokens, nodes, lists of parts of what is above them."""
 
-    def feed(self, token: _Token) -> _Node | None:
+    def feed(self, token: Token) -> Part | None:
         """Takes the next token; the last one is the end, for which the whole is returned.
 
-        Raises `SqlError` for a token that cannot come here, `_RefusalError`.
+        Raises `SqlError` for a token that cannot come here, or a part of the right form that means nothing.
         """
         states, parts = self._states, self._parts
         while True:
             action = STATES[states[-1]].get(token.kind)
             if action is None:
-                if token.kind == _END:
+                if token.kind == END:
                     raise SqlError(token.at, "the expression ends too early")
                 raise SqlError(token.at, f"{token.text[:40]!r} is not expected here")
             if action >= 0:
@@ -446,7 +102,7 @@ class _Parser:
             del states[-count:], parts[-count:]
             part = _part(taken, kept, method)
             if made == "start":
-                whole: _Node = part
+                whole: Part = part
                 return whole
             states.append(STATES[states[-1]][made])
             parts.append(part)
@@ -529,27 +185,24 @@ def _compiling(expression: str) -> Generator[None, None, Predicate]:
         )
     parser, whole = _Parser(), None
     searches = 0
-    try:
-        for number, token in enumerate(_tokens(expression), 1):
-            searches += token.kind == "PART" and token.text.lower() == "contains"
-            if searches > SEARCHES_MAX:
-                raise _RefusalError(token.at, f"at most {SEARCHES_MAX} CONTAINS are allowed")
-            if number % _TOKENS_AT_ONCE == 0:
-                yield
-            whole = parser.feed(token)
-        assert whole is not None, "the end is the last token"
-        evaluate = _truth(whole).evaluate
-    except _RefusalError as error:
-        raise SqlError(error.at, str(error)) from None
+    for number, token in enumerate(tokens(expression), 1):
+        searches += token.kind == "PART" and token.text.lower() == "contains"
+        if searches > SEARCHES_MAX:
+            raise SqlError(token.at, f"at most {SEARCHES_MAX} CONTAINS are allowed")
+        if number % _TOKENS_AT_ONCE == 0:
+            yield
+        whole = parser.feed(token)
+    assert whole is not None, "the end is the last token"
+    evaluate = truth(whole).evaluate
 
-    lookup: Callable[[bytes], _Lookup] = partial(partial, get_property)
+    lookup: Callable[[bytes], Lookup] = partial(partial, get_property)
     if len(expression) > _TAKEN_APART_LENGTH:
         lookup = _taken_apart
 
     def matches(properties: bytes) -> bool:
         try:
             return evaluate(lookup(properties)) is True
-        except _TypeMismatchError:
+        except TypeMismatchError:
             return False
 
     return matches
@@ -561,5 +214,5 @@ _long: dict[str, Predicate | SqlError] = {}
 _under_way: WeakValueDictionary[str, _Reading] = WeakValueDictionary()
 
 
-def _taken_apart(properties: bytes) -> _Lookup:
+def _taken_apart(properties: bytes) -> Lookup:
     return properties_by_name(properties).get

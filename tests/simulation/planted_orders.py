@@ -13,7 +13,7 @@ from broker.client.consuming.order_locks import OrderLocks
 from broker.client.consuming.ordered_listening import _OrderlyListener
 from broker.client.message import MessageQueue, MessageView
 from broker.consumer_groups.locks_processor import LocksProcessor
-from broker.reading import sql92
+from broker.reading import sql92, sql92_conditions
 from broker.replica.group_clock import GroupClock
 from broker.state.order_locks import LockTable, OrderLock
 from tests.simulation.planting import let_leadership_know_the_clock, planted
@@ -135,5 +135,5 @@ def unknown_negated_is_true(patch: pytest.MonkeyPatch) -> None:
         inner = node.evaluate
         return replace(node, evaluate=lambda properties: not inner(properties))
 
-    patch.setattr(sql92, "_negated", negated)
+    patch.setattr(sql92_conditions, "_negated", negated)
     patch.setattr(sql92, "compile_sql", sql92._compiled)  # nothing of it is to stay

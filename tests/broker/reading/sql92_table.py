@@ -48,7 +48,7 @@ def table(lark: Lark) -> str:
     assert isinstance(lexer, BasicLexer)
     words = lexer.scanner.terminals
     (name, keywords), *others = lexer.callback.items()
-    assert name == "NAME", "sql92.py looks among names for keywords"
+    assert name == "NAME", "sql92_words.py looks among names for keywords"
     assert not others
     assert isinstance(keywords, UnlessCallback)
     rules, states = _numbered(lark.parser.parser._parse_table)

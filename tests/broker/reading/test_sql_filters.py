@@ -9,6 +9,7 @@ import pytest
 from broker.reading import sql92
 from broker.reading.held_pulls import CONDITIONS_LENGTH_MAX
 from broker.reading.pull_processor import _FILTERED_PULLS_EACH
+from broker.reading.sql92_words import SqlError
 from broker.reading.subscriptions import SQL_WORK_MAX
 from broker.remoting.bodies import (
     CheckClientConfigBody,
@@ -267,7 +268,7 @@ def test_a_long_condition_is_read_in_steps(group: Group, client: Client) -> None
     unusable = condition + " OR"
     assert list(sql92.compile_in_steps(unusable))
     assert list(sql92.compile_in_steps(unusable)) == [], "so is one that cannot be used"
-    with pytest.raises(sql92.SqlError):
+    with pytest.raises(SqlError):
         sql92.compile_sql(unusable)
 
 
