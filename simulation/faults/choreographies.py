@@ -93,7 +93,7 @@ def bit_rot_and_recovery(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     def come_back() -> None:
         late.start()
         if not stage.is_calm() and stage.members.may_lose_one() and stage.others_are_whole(host):
-            disk_faults.harm(stage, host, replace(fault, kind="bit rot"), host.disk.rot)
+            disk_faults.harm(stage, host, replace(fault, kind="bit rot"), host.disk.medium.rot)
 
     stage.scheduler.after(max(fault.duration_ns, MILLISECOND), come_back)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from simulation.faults.stage import Stage
 from simulation.machines.broker_host import BrokerHost
+from simulation.machines.inode import PAGE_BYTES
 from simulation.plans.plan import Fault
 from simulation.scheduler import MILLISECOND, SECOND
 
@@ -44,7 +45,8 @@ def _others_hold_it(stage: Stage, host: BrokerHost) -> bool:
 
 def _harm(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     assert host.process is not None, "it holds what others hold"
-    if any(map(host.disk.is_harmed, host.damaged_pages)):
+    medium = host.disk.medium
+    if any(map(medium.is_harmed, host.damaged_pages)):
         return  # one place at a time
     pages = _old_pages(stage, host)
     if not pages:
@@ -53,11 +55,11 @@ def _harm(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     # Few snapshots and queues stand beside many pages of the log: each kind of file is as likely.
     kind = kinds[int(fault.amount * len(kinds))]
     path, begin = host.random.choice([(path, begin) for one, path, begin in pages if one == kind])
-    page = host.disk.page(path, begin)
+    page = medium.page(path, begin)
     what = (
-        host.disk.misdirect_page(path, begin)
+        medium.misdirect_page(path, begin)
         if host.random.random() < _MISDIRECTED_SHARE
-        else host.disk.rot_page(path, begin)
+        else medium.rot_page(path, begin)
     )
     if what is not None:
         host.disk_faulty = host.was_damaged = True
@@ -69,7 +71,7 @@ def _old_pages(stage: Stage, host: BrokerHost) -> list[tuple[str, str, int]]:
     """Returns (kind of file, path, first byte) of the pages that a running node would read from its disk."""
     assert host.process is not None, "it runs"
     store = host.process.node.replica.store
-    entries, disk = store.log, host.disk
+    entries, medium = store.log, host.disk.medium
     directory = host.options.dledger_directory
     pages: list[tuple[str, str, int]] = []
     # What another node has deleted from its log nobody could lend.
@@ -78,17 +80,17 @@ def _old_pages(stage: Stage, host: BrokerHost) -> list[tuple[str, str, int]]:
     held_from = max([entries.first_position, *begins])
     for start in entries.file_starts():
         path = f"{directory}/data/{start:020d}"
-        for begin in disk.used_pages(path):
-            if held_from <= start + begin and start + begin + disk.page_bytes <= entries.checked_position:
+        for begin in medium.used_pages(path):
+            if held_from <= start + begin and start + begin + PAGE_BYTES <= entries.checked_position:
                 pages.append(("data", path, begin))
-    for path in disk.numbered_files(f"{directory}/index/")[:-1]:
-        pages += [("units", path, begin) for begin in disk.used_pages(path)]
+    for path in medium.numbered_files(f"{directory}/index/")[:-1]:
+        pages += [("units", path, begin) for begin in medium.used_pages(path)]
     for queue in store.queues:
-        for path in disk.numbered_files(f"{queue.directory}/")[:-1]:
-            pages += [("queues", path, begin) for begin in disk.used_pages(path)]
+        for path in medium.numbered_files(f"{queue.directory}/")[:-1]:
+            pages += [("queues", path, begin) for begin in medium.used_pages(path)]
     for name in store.index.full_files():
         file = store.index.named(name)
         if file is not None and file.is_summed_up:  # by a checkpoint: until then it has just been written
-            pages += [("keys", f"index/{name}", begin) for begin in disk.used_pages(f"index/{name}")]
-    pages += [("snapshot", "snapshot", begin) for begin in disk.used_pages("snapshot")]
+            pages += [("keys", f"index/{name}", begin) for begin in medium.used_pages(f"index/{name}")]
+    pages += [("snapshot", "snapshot", begin) for begin in medium.used_pages("snapshot")]
     return pages

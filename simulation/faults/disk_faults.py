@@ -114,9 +114,9 @@ def kill_while_it_recovers(stage: Stage, host: BrokerHost, fault: Fault, starts_
 
 def bit_rot(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     """A bit flips while the host is down."""
-    stage.when_others_are_whole(host, lambda: harm(stage, host, fault, host.disk.rot))
+    stage.when_others_are_whole(host, lambda: harm(stage, host, fault, host.disk.medium.rot))
 
 
 def misdirected_write(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     """A page holds another page's bytes."""
-    stage.when_others_are_whole(host, lambda: harm(stage, host, fault, host.disk.misdirect))
+    stage.when_others_are_whole(host, lambda: harm(stage, host, fault, host.disk.medium.misdirect))

@@ -154,7 +154,7 @@ class Monitor:
             return tuple(
                 (int(page.path.removeprefix(prefix)) + page.begin, page.content)
                 for page in host.damaged_pages
-                if page.path.startswith(prefix) and host.disk.is_harmed(page)
+                if page.path.startswith(prefix) and host.disk.medium.is_harmed(page)
             )
 
         return Damage(pages("data"), pages("index"))

@@ -37,8 +37,9 @@ from simulation.machines.client_port import ClientPort
 from simulation.machines.clock import HostClock
 from simulation.machines.data_files import cached_files
 from simulation.machines.frame_faults import FrameFaults, FrameWatcher, PeerFrames
+from simulation.machines.medium import Page
 from simulation.machines.network import Endpoint, Network
-from simulation.machines.simulated_disk import Page, PowerFailure, SimulatedDisk
+from simulation.machines.simulated_disk import PowerFailure, SimulatedDisk
 from simulation.machines.wires import Wires
 from simulation.randomness import Random, branch, draw_range
 from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND, Scheduler, Timer

@@ -24,70 +24,19 @@ errors, no space left, bits that rot and pages that were written to the wrong pl
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from log.disk import DiskUsage, StoreLock
 from log.errors import DiskError, DiskFullError, FlushError, StoreLockedError
+from simulation.machines.inode import PAGE_BYTES, Inode
+from simulation.machines.medium import Medium
 from simulation.randomness import Random
 
-PAGE_BYTES = 4096
-SECTOR_BYTES = 512
 _TOTAL_BYTES = 1 << 40
-_SCANNED_DATA_FILES = 2
 
 
 class PowerFailure(BaseException):
     """Raised inside a disk operation when the armed countdown ends: the host goes dark at this very point."""
-
-
-class _Inode:
-    """A file's content, whatever its names are."""
-
-    __slots__ = ("cached", "dropped", "durable", "durable_size", "view")
-
-    def __init__(self, size: int) -> None:
-        self.cached = bytearray(size)
-        self.durable = bytearray(size)
-        self.durable_size = 0
-        """The length that a power failure leaves; flushing makes it the whole."""
-        self.view = memoryview(self.cached)
-        self.dropped: dict[int, bytes] = {}
-        """Pages (by their first byte) that look clean and never reached the disk, as they were when a flush failed."""
-
-    def extend(self, size: int) -> None:
-        """Makes the file longer by a new pair of images: the old views keep showing the old ones."""
-        missing = size - len(self.cached)
-        self.cached = self.cached + bytes(missing)
-        self.durable = self.durable + bytes(missing)
-        self.view = memoryview(self.cached)
-
-    def dirty(self, begin: int, end: int) -> None:
-        """Notes that what a failed flush left in [begin, end) is to be written again."""
-        for page in [page for page in self.dropped if begin < page + PAGE_BYTES and page < end]:
-            del self.dropped[page]
-
-    def written_runs(self, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """Returns what a flush of [begin, end) writes: all but pages that look clean and were not stored into since."""
-        at = begin
-        for page in sorted(self.dropped):
-            if begin <= page < end:
-                if self.cached[page : page + PAGE_BYTES] != self.dropped[page]:
-                    del self.dropped[page]  # stored into since: dirty again
-                    continue
-                if at < page:
-                    yield at, bytes(self.view[at:page])
-                at = page + PAGE_BYTES
-        if at < end:
-            yield at, bytes(self.view[at:end])
-
-
-class Page(NamedTuple):
-    """A page of a file, as it was."""
-
-    path: str
-    inode: _Inode
-    begin: int
-    content: bytes
 
 
 class SimulatedFile:
@@ -95,7 +44,7 @@ class SimulatedFile:
 
     __slots__ = ("_disk", "_inode", "buffer", "path", "size")
 
-    def __init__(self, disk: "SimulatedDisk", path: str, inode: _Inode, *, buffered: bool = False) -> None:
+    def __init__(self, disk: "SimulatedDisk", path: str, inode: Inode, *, buffered: bool = False) -> None:
         self._disk = disk
         self._inode = inode
         self.path = path
@@ -155,13 +104,16 @@ class SimulatedDisk:
 
     def __init__(self, random: Random) -> None:
         self._random = random
-        self._names: dict[str, _Inode] = {}
-        self._durable_names: dict[str, _Inode] = {}
+        self._names: dict[str, Inode] = {}
+        """As processes see them."""
+        self._durable_names: dict[str, Inode] = {}
+        """As a power failure leaves them: a directory's when it was synced last."""
+        self.medium = Medium(self._names, random)
         self._removed_trees: list[str] = []
         self._discarded_files = 0
         """How many take up space; what is in them nobody can read any more."""
-        self._job: list[tuple[_Inode, int, bytes]] | None = None
-        self._jobs_under_way: list[list[tuple[_Inode, int, bytes]]] = []
+        self._job: list[tuple[Inode, int, bytes]] | None = None
+        self._jobs_under_way: list[list[tuple[Inode, int, bytes]]] = []
         self._countdown = 0
         self.locked = False
         self.full = False
@@ -209,42 +161,17 @@ class SimulatedDisk:
         self._jobs_under_way.clear()
         self._job = None
         written_back = random.choice((0.0, 0.1, 0.5, 0.9, 1.0))
-        names: dict[str, _Inode] = {}
+        names: dict[str, Inode] = {}
         for path in sorted(self._names.keys() | self._durable_names.keys()):
             before, after = self._durable_names.get(path), self._names.get(path)
             survivor = before if before is after or random.random() >= written_back else after
             if survivor is not None:
                 names[path] = survivor
         self._removed_trees.clear()
-        self._names = {path: self._after_power_failure(inode, written_back) for path, inode in names.items()}
+        self._names.clear()
+        for path, inode in names.items():
+            self._names[path] = inode.after_power_failure(written_back, random, self.fired)
         self._durable_names = dict(self._names)
-
-    def _after_power_failure(self, inode: _Inode, written_back: float) -> _Inode:
-        random = self._random
-        cached, durable = inode.cached, inode.durable
-        if cached != durable:
-            for begin in range(0, len(cached), PAGE_BYTES):
-                page = cached[begin : begin + PAGE_BYTES]
-                if page != durable[begin : begin + PAGE_BYTES] and random.random() < written_back:
-                    if random.random() < 0.2:
-                        self.fired("torn page")
-                        for sector in range(begin, begin + len(page), SECTOR_BYTES):
-                            if random.random() < 0.5:
-                                durable[sector : sector + SECTOR_BYTES] = cached[
-                                    sector : sector + SECTOR_BYTES
-                                ]
-                    else:
-                        durable[begin : begin + PAGE_BYTES] = page
-                elif page != durable[begin : begin + PAGE_BYTES]:
-                    self.fired("lost page")
-        size = len(durable)
-        if inode.durable_size < size and not any(durable) and random.random() < 0.5:
-            size = inode.durable_size
-        survivor = _Inode(size)
-        survivor.cached[:] = durable[:size]
-        survivor.durable[:] = durable[:size]
-        survivor.durable_size = size
-        return survivor
 
     def lose_process(self) -> None:
         """Notes that the process has ended; the page cache has everything it wrote."""
@@ -257,20 +184,12 @@ class SimulatedDisk:
         self._jobs_under_way.clear()
         self._job = None
         for path in sorted(self._names):
-            self._evict(self._names[path])
+            self._names[path].evict(self._random)
 
     @property
     def may_evict(self) -> bool:
         """True if pages that a failed flush did not write may leave the cache with the process."""
         return any(inode.dropped for inode in self._names.values())
-
-    def _evict(self, inode: _Inode) -> None:
-        """Pages that look clean may leave the cache when nobody maps them; whoever reads next reads the disk."""
-        for page in sorted(inode.dropped):
-            if self._random.random() < 0.5:
-                if inode.cached[page : page + PAGE_BYTES] == inode.dropped[page]:
-                    inode.cached[page : page + PAGE_BYTES] = inode.durable[page : page + PAGE_BYTES]
-                del inode.dropped[page]
 
     @property
     def is_empty(self) -> bool:
@@ -286,124 +205,12 @@ class SimulatedDisk:
         self._discarded_files = 0
         self._jobs_under_way.clear()
 
-    def rot(self, prefix: str) -> str | None:
-        """Flips a bit somewhere in a file whose path begins with `prefix`; what was done, or None without such files.
-
-        To be used while the host is down: what a running process has mapped is not read from the disk again.
-        """
-        found = self._random_used_page(prefix)
-        if found is None:
-            return None
-        path, inode, begin, end = found
-        return self._rot(path, inode, begin, end)
-
-    def rot_page(self, path: str, begin: int) -> str:
-        """Flips a bit in the page at `begin` of a file, whoever has it mapped; returns what was done."""
-        inode = self._names[path]
-        used = len(inode.cached[begin : begin + PAGE_BYTES].rstrip(b"\0"))
-        return self._rot(path, inode, begin, begin + used)
-
-    def _rot(self, path: str, inode: _Inode, begin: int, end: int) -> str:
-        at = self._random.randrange(begin, end)
-        bit = 1 << self._random.randrange(8)
-        inode.cached[at] ^= bit
-        inode.durable[at] = inode.cached[at]
-        return f"{path} byte {at} bit {bit:#04x}"
-
-    def misdirect(self, prefix: str) -> str | None:
-        """A page of a file holds what belongs to another of its pages, as after a misdirected write."""
-        found = self._random_used_page(prefix)
-        if found is None:
-            return None
-        path, inode, begin, _ = found
-        return self._misdirect(path, inode, begin)
-
-    def misdirect_page(self, path: str, begin: int) -> str | None:
-        """The page at `begin` of a file holds what belongs to another of its pages, which stays as it is."""
-        return self._misdirect(path, self._names[path], begin, keeps_other=True)
-
-    def _misdirect(self, path: str, inode: _Inode, begin: int, *, keeps_other: bool = False) -> str | None:
-        other = self._random.randrange(0, len(inode.cached), PAGE_BYTES)
-        page = bytes(inode.cached[other : other + PAGE_BYTES])
-        size = min(len(page), len(inode.cached) - begin)
-        if other == begin or page[:size] == inode.cached[begin : begin + size]:
-            return None
-        inode.cached[begin : begin + size] = page[:size]
-        inode.durable[begin : begin + size] = page[:size]
-        what = f"{path} page at {begin} overwritten with the one at {other}"
-        if keeps_other or self._random.random() < 0.5:
-            return what
-        # The write went there instead of to its own place.
-        inode.cached[other : other + len(page)] = bytes(len(page))
-        inode.durable[other : other + len(page)] = bytes(len(page))
-        return f"{what}, which is empty now"
-
-    page_bytes = PAGE_BYTES
-
-    def page(self, path: str, begin: int) -> Page:
-        """Returns a page as it is now."""
-        inode = self._names[path]
-        return Page(path, inode, begin, bytes(inode.cached[begin : begin + PAGE_BYTES]))
-
-    def is_harmed(self, page: Page) -> bool:
-        """True if the file is still there, and does not hold again what it did."""
-        inode = self._names.get(page.path)
-        if inode is None or page.path == "snapshot":
-            return inode is page.inode
-        return inode.cached[page.begin : page.begin + PAGE_BYTES] != page.content
-
-    def used_pages(self, path: str) -> list[int]:
-        """Returns the first bytes of the pages of a file that are not all zeros; none if there is no such file."""
-        inode = self._names.get(path)
-        if inode is None:
-            return []
-        cached = inode.cached
-        return [
-            begin for begin in range(0, len(cached), PAGE_BYTES) if any(cached[begin : begin + PAGE_BYTES])
-        ]
-
-    def numbered_files(self, prefix: str) -> list[str]:
-        """Returns the files of a sequence that are not all zeros, by their paths, oldest first."""
-        return [
-            path
-            for path in sorted(self._names)
-            if path.startswith(prefix)
-            and path[len(prefix) :].isdigit()
-            and len(path) == len(prefix) + 20
-            and any(self._names[path].cached)
-        ]
-
-    def _random_used_page(self, prefix: str) -> tuple[str, _Inode, int, int] | None:
-        pages = []
-        old = self._unscanned_files()
-        for path in sorted(self._names):
-            inode = self._names[path]
-            if path.startswith(prefix) and path not in old:
-                for begin in range(0, len(inode.cached), PAGE_BYTES):
-                    used = len(inode.cached[begin : begin + PAGE_BYTES].rstrip(b"\0"))
-                    if used:
-                        pages.append((path, inode, begin, begin + used))
-        return self._random.choice(pages) if pages else None
-
-    def _unscanned_files(self) -> dict[str, None]:
-        """Returns the files that a start does not read through: damage there is found by the next reader, if at all."""
-        by_directory: dict[str, list[str]] = {}
-        for path in sorted(self._names):
-            directory, _, name = path.rpartition("/")
-            if len(name) == 20 and name.isdigit() and any(self._names[path].view):
-                by_directory.setdefault(directory, []).append(path)
-        unscanned: dict[str, None] = {}
-        for directory, paths in by_directory.items():
-            scanned = _SCANNED_DATA_FILES if directory.endswith("/data") else 1
-            unscanned.update(dict.fromkeys(paths[:-scanned]))
-        return unscanned
-
     # ---- worker jobs ---------------------------------------------------------------------------------
 
     def begin_job(self, run: Callable[[], object]) -> list[Any]:
         """Runs a worker's job: what it flushes is durable at `end_job`. Whatever `run` raises passes through."""
         assert self._job is None, "jobs do not nest"
-        job: list[tuple[_Inode, int, bytes]] = []
+        job: list[tuple[Inode, int, bytes]] = []
         self._job = job
         try:
             run()
@@ -423,7 +230,7 @@ class SimulatedDisk:
         for inode, begin, data in job:
             inode.durable[begin : begin + len(data)] = data
 
-    def flush_pages(self, path: str, inode: _Inode, begin: int, end: int) -> None:
+    def flush_pages(self, path: str, inode: Inode, begin: int, end: int) -> None:
         """See `SimulatedFile.flush`."""
         self.step("flush", path)
         begin -= begin % PAGE_BYTES
@@ -432,7 +239,7 @@ class SimulatedDisk:
             self.failing_flushes -= 1
             self.fired("flush failure")
             if path.startswith("dledger"):
-                self._drop_pages(inode, begin, end)
+                inode.fail_flush(begin, end, self._random, self.fired)
             raise FlushError(path, "flush", "input/output error")
         inode.durable_size = len(inode.cached)
         if begin >= end:
@@ -442,17 +249,6 @@ class SimulatedDisk:
                 inode.durable[run_begin : run_begin + len(data)] = data
             else:
                 self._job.append((inode, run_begin, data))
-
-    def _drop_pages(self, inode: _Inode, begin: int, end: int) -> None:
-        """A flush of [begin, end) fails: some of its pages were written, the others look clean from now on."""
-        for page in range(begin, end, PAGE_BYTES):
-            content = bytes(inode.view[page : page + PAGE_BYTES])
-            if content != inode.durable[page : page + PAGE_BYTES]:
-                if self._random.random() < 0.5:
-                    inode.durable[page : page + len(content)] = content
-                else:
-                    self.fired("page marked clean")
-                    inode.dropped[page] = content
 
     def _finish_flushes(self) -> None:
         """Ends the flushes under way: a job goes on only when its flush has returned."""
@@ -491,7 +287,7 @@ class SimulatedDisk:
                 raise DiskError(path, "opening", "no such file")
             self.check_space(path)
             self.step("creation", path)
-            inode = self._names[path] = _Inode(size)
+            inode = self._names[path] = Inode(size)
         if len(inode.cached) > size:
             raise DiskError(path, "opening", f"it has {len(inode.cached)} bytes, not {size}")
         if len(inode.cached) < size:
@@ -535,7 +331,7 @@ class SimulatedDisk:
             self.fired("flush failure")
             raise FlushError(path, "flush", "input/output error")
         whole = b"".join(data)
-        inode = _Inode(len(whole))
+        inode = Inode(len(whole))
         inode.cached[:] = whole
         inode.durable[:] = whole
         inode.durable_size = len(whole)

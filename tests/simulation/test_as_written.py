@@ -13,7 +13,8 @@ from log.options import StoreOptions
 from simulation.journal import Violation
 from simulation.judges.as_written import Damage
 from simulation.judges.group_model import GroupModel
-from simulation.machines.simulated_disk import PAGE_BYTES, SimulatedDisk
+from simulation.machines.inode import PAGE_BYTES
+from simulation.machines.simulated_disk import SimulatedDisk
 from tests.log.messages import make_record
 
 OPTIONS = StoreOptions(data_file_bytes=2 * PAGE_BYTES, index_file_units=PAGE_BYTES // UNIT_BYTES, hot_bytes=0)
@@ -42,7 +43,7 @@ class Node:
         at = byte % size
         path = f"log/{kind}/{file_name(byte - at)}"
         page = at - at % PAGE_BYTES
-        before = self.disk.page(path, page).content
+        before = self.disk.medium.page(path, page).content
         file = self.disk.open(path, size, create=False)
         file.buffer[at : at + len(content)] = content
         return byte - at + page, before

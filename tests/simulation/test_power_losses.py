@@ -22,7 +22,8 @@ from simulation.judges.group_model import GroupModel
 from simulation.judges.power_losses import FAILED_FLUSH, LostBy, PowerLosses
 from simulation.machines.broker_host import BrokerHost
 from simulation.machines.data_files import cached_files, data_file
-from simulation.machines.simulated_disk import PAGE_BYTES, PowerFailure, SimulatedDisk, _Inode
+from simulation.machines.inode import PAGE_BYTES, Inode
+from simulation.machines.simulated_disk import PowerFailure, SimulatedDisk
 from simulation.plans.plan import Fault, Plan
 from simulation.plans.swarm import draw_swarm_plan
 from simulation.scheduler import MILLISECOND, SECOND
@@ -220,14 +221,14 @@ def _run_with_a_torn_tail(seed: int, monkeypatch: pytest.MonkeyPatch) -> Result:
         Fault(5 * SECOND, "slow disk", 0, 4 * SECOND, 1.0),
     ]
     world = World(_plan(seed, *faults, flush="sync"))
-    survive = SimulatedDisk._after_power_failure
+    survive = Inode.after_power_failure
 
-    def all_but_the_first_page(disk: SimulatedDisk, inode: _Inode, written_back: float) -> _Inode:
+    def all_but_the_first_page(inode: Inode, written_back: float, *of_disk: Any) -> Inode:
         pages = [slice(begin, begin + PAGE_BYTES) for begin in range(0, len(inode.cached), PAGE_BYTES)]
         changed = [page for page in pages if inode.cached[page] != inode.durable[page]]
         for page in changed[1:]:
             inode.durable[page] = inode.cached[page]
-        return survive(disk, inode, 0.0)
+        return survive(inode, 0.0, *of_disk)
 
     def lose_power_of_all() -> None:
         dark, _, fresh = world.members.in_service()
@@ -241,7 +242,7 @@ def _run_with_a_torn_tail(seed: int, monkeypatch: pytest.MonkeyPatch) -> Result:
         for host in world.members.in_service():
             with monkeypatch.context() as patch:
                 if host.name == "n0":
-                    patch.setattr(SimulatedDisk, "_after_power_failure", all_but_the_first_page)
+                    patch.setattr(Inode, "after_power_failure", all_but_the_first_page)
                 host.lose_power("power of all")
             host.start_after(SECOND)
 

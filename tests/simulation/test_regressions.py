@@ -40,7 +40,8 @@ from log.record import encode_record, pack_host
 from log.store import Store
 from raft.core import Raft
 from simulation.findings.report import describe_finding
-from simulation.machines.simulated_disk import PAGE_BYTES, SimulatedDisk
+from simulation.machines.inode import PAGE_BYTES
+from simulation.machines.simulated_disk import SimulatedDisk
 from simulation.plans.plan import Fault, Plan
 from simulation.plans.swarm import draw_swarm_plan
 from simulation.scheduler import SECOND

@@ -5,7 +5,8 @@ from random import Random
 import pytest
 
 from log.errors import DiskError, DiskFullError, FlushError, StoreLockedError
-from simulation.machines.simulated_disk import PAGE_BYTES, PowerFailure, SimulatedDisk
+from simulation.machines.inode import PAGE_BYTES
+from simulation.machines.simulated_disk import PowerFailure, SimulatedDisk
 
 _SIZE = 8 * PAGE_BYTES
 
@@ -181,14 +182,14 @@ def test_rot_and_misdirected_writes_change_one_bit_and_one_page() -> None:
     file = disk.open("a/file", _SIZE, create=True)
     file.buffer[: 3 * PAGE_BYTES] = bytes(Random(1).randbytes(3 * PAGE_BYTES))
     before = disk.read("a/file")
-    assert disk.rot("a") is not None
+    assert disk.medium.rot("a") is not None
     rotten = disk.read("a/file")
     assert sum((x ^ y).bit_count() for x, y in zip(before, rotten, strict=True)) == 1
-    assert disk.misdirect("a") is not None
+    assert disk.medium.misdirect("a") is not None
     pages = [
         begin
         for begin in range(0, _SIZE, PAGE_BYTES)
         if disk.read("a/file")[begin : begin + PAGE_BYTES] != rotten[begin : begin + PAGE_BYTES]
     ]
     assert len(pages) == 1
-    assert disk.rot("nowhere") is None
+    assert disk.medium.rot("nowhere") is None
