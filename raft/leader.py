@@ -9,7 +9,6 @@ left to answer, it is told in an empty request that wants no answer: at most one
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from raft.configuration import AddLearner, Change, Configuration, PromoteLearner, RemoveMember
 from raft.effects import AppendConfiguration, AppendNoop, PeerSlow, ReadReady, Run, Send, SnapshotNeeded
@@ -20,7 +19,6 @@ from raft.errors import (
     LearnerBehind,
     LearnerRecovering,
     ProposalLimit,
-    UnknownMember,
     VotersRecovering,
 )
 from raft.messages import AppendRequest, AppendResponse, SnapshotRequest, SnapshotResponse, TimeoutNow
@@ -29,24 +27,13 @@ from raft.quorum import agreed
 from raft.read_index import ReadQueue
 from raft.reasons import Reason
 from raft.state import NodeState
+from raft.succession import Succession
 
 Clip = Callable[[int, int], Run]
 """(first index, last index) -> the run of one request: it begins at the first and has one entry at least."""
 
 _Extract = tuple[int, Run, int, tuple[tuple[int, int], ...], tuple[tuple[int, Configuration], ...]]
 """(first index, run, term before it, terms of its entries, configurations among them)"""
-
-
-@dataclass(slots=True)
-class _Transfer:
-    """A hand-over of the leadership that is under way; no proposal is taken meanwhile (dissertation 3.10)."""
-
-    target: str
-    deadline: int
-    """When it is given up (ns)."""
-    reason: Reason
-    is_sent: bool = False
-    """TimeoutNow is on its way: the target held the whole log."""
 
 
 class Leader:
@@ -56,7 +43,6 @@ class Leader:
         "_clip",
         "_commit_notice_due",
         "_extract",
-        "_granted",
         "_heartbeat_due",
         "_leaving",
         "_preferred_check_due",
@@ -64,8 +50,8 @@ class Leader:
         "_round",
         "_round_due",
         "_state",
+        "_succession",
         "_term_begin_index",
-        "_transfer",
         "_voting_peers",
         "peers",
         "votes_itself",
@@ -83,12 +69,10 @@ class Leader:
         self._heartbeat_due = now + state.config.heartbeat_interval_ns
         self._preferred_check_due = now + state.config.preferred_check_interval_ns
         self._commit_notice_due: int | None = None
-        # Entries that were allowed together and are proposed in parts: so many are still to come.
-        self._granted = 0
-        self._transfer: _Transfer | None = None
         # `_leaving`, `_voting_peers` and `votes_itself` follow from `peers` and the current configuration.
         self._leaving: list[str] = []
         self.peers: dict[str, Progress] = {}
+        self._succession = Succession(state, self.peers)
         # No entry before this one may be committed by counting (5.4.2, figure 8).
         self._term_begin_index = state.log.last_index + 1
         self._update_peers(now)
@@ -126,24 +110,22 @@ class Leader:
 
     def check_proposal(self, count: int) -> None:
         """Raises LeadershipTransferring, ProposalLimit if `count` entries may not be proposed now."""
-        state = self._state
-        if self._transfer is not None:
-            raise LeadershipTransferring(self._transfer.target)
+        state, transfer = self._state, self._succession.transfer
+        if transfer is not None:
+            raise LeadershipTransferring(transfer.target)
         uncommitted = state.log.last_index - state.commit_index
         if uncommitted + count > state.config.max_uncommitted_entries and uncommitted:
             raise ProposalLimit(uncommitted, state.config.max_uncommitted_entries)
 
     def grant(self, count: int) -> None:
         """Allows a proposal in parts, see `Raft.grant`. Raises LeadershipTransferring, ProposalLimit."""
-        assert not self._granted, "one proposal in parts at a time"
+        assert not self._succession.granted, "one proposal in parts at a time"
         self.check_proposal(count)
-        self._granted = count
+        self._succession.granted = count
 
     def end_grant(self) -> None:
         """The parts that have not come do not come any more."""
-        self._granted = 0
-        if self._transfer is not None:
-            self._send_timeout_now(self._transfer)
+        self._succession.end_grant()
 
     def propose(self, count: int, *, granted: bool = False) -> int:
         """Adds entries to the log and returns the first one's index. Raises LeadershipTransferring, ProposalLimit."""
@@ -152,8 +134,8 @@ class Leader:
         assert count > 0, "a proposal of no entries"
         assert not state.log_effects_pending, "effects that write to the log must be carried out first"
         if granted:
-            assert count <= self._granted, "no more than was allowed"
-            self._granted -= count
+            assert count <= self._succession.granted, "no more than was allowed"
+            self._succession.granted -= count
         else:
             self.check_proposal(count)
         first_index = log.last_index + 1
@@ -162,9 +144,9 @@ class Leader:
 
     def propose_configuration(self, change: Change, now: int) -> int:
         """Appends the changed configuration and returns its index. Raises as `Raft.propose_configuration` says."""
-        state = self._state
-        if self._transfer is not None:
-            raise LeadershipTransferring(self._transfer.target)
+        state, transfer = self._state, self._succession.transfer
+        if transfer is not None:
+            raise LeadershipTransferring(transfer.target)
         # Without this a leader of an older term could still commit a change that this one has never seen: majorities
         # of two changes need not overlap (Ongaro's correction of 4.1, raft-dev, July 2015).
         if not self._has_committed_in_term:
@@ -470,8 +452,9 @@ class Leader:
     def _acknowledged(self, peer: Progress) -> None:
         """More of the log is durable on the peer: commits, and hands over if the peer waits for that."""
         self.update_commit()
-        if self._transfer is not None and peer.node == self._transfer.target:
-            self._send_timeout_now(self._transfer)
+        transfer = self._succession.transfer
+        if transfer is not None and peer.node == transfer.target:
+            self._succession.ask_target(transfer)
 
     def update_commit(self) -> None:
         """Commits what a majority has on its disks, once that includes an entry of this term (5.3, 5.4.2).
@@ -527,8 +510,9 @@ class Leader:
         due = self._heartbeat_due if self.peers else None
         if self._commit_notice_due is not None and (due is None or self._commit_notice_due < due):
             due = self._commit_notice_due
-        if self._transfer is not None and (due is None or self._transfer.deadline < due):
-            due = self._transfer.deadline
+        transfer = self._succession.transfer
+        if transfer is not None and (due is None or transfer.deadline < due):
+            due = transfer.deadline
         return due
 
     def tick(self, now: int) -> int | None:
@@ -538,8 +522,7 @@ class Leader:
         for an election timeout steps down (dissertation 6.2). It is the longest one, for until then one that was only
         kept from answering may not have given it up.
         """
-        if self._transfer is not None and now >= self._transfer.deadline:
-            self._transfer = None
+        self._succession.end_overdue(now)
         if now < self._heartbeat_due or not self.peers:
             return None
         self._heartbeat_due = now + self._state.config.heartbeat_interval_ns
@@ -571,41 +554,21 @@ class Leader:
 
         Raises UnknownMember, LeadershipTransferring.
         """
-        state = self._state
-        if target == state.node_id or target not in state.configurations.current.voters:
-            raise UnknownMember(target, "another voter")
-        if self._transfer is not None:
-            raise LeadershipTransferring(self._transfer.target)
-        self._transfer = _Transfer(target, now + state.config.election_timeout_min_ns, reason)
-        self._send_timeout_now(self._transfer)
-
-    def _send_timeout_now(self, transfer: _Transfer) -> None:
-        """Sends TimeoutNow, once, as soon as the target holds the whole log: it could not win before (5.4.1).
-
-        What was granted belongs to that log: a change of leaders in the middle would leave a part of it.
-        """
-        state = self._state
-        peer = self.peers[transfer.target]  # still a voter: the membership does not change during a transfer
-        if not transfer.is_sent and not self._granted and peer.match_index == state.log.last_index:
-            transfer.is_sent = True
-            state.send(TimeoutNow(state.node_id, peer.node, state.term))
+        self._succession.begin(target, now, reason)
 
     def transferred_to(self, node: str) -> Reason | None:
         """Returns why this leader has asked `node` to succeed it; None if it has not."""
-        transfer = self._transfer
-        return (
-            transfer.reason if transfer is not None and transfer.is_sent and transfer.target == node else None
-        )
+        return self._succession.reason_given_to(node)
 
     @property
     def transferee(self) -> str | None:
         """The voter that is to lead next, while a transfer is under way."""
-        return None if self._transfer is None else self._transfer.target
+        return self._succession.target
 
     def _hand_over_to_preferred(self, now: int) -> None:
         """Begins to hand over to the best of the preferred leaders that could lead at once, if there is one."""
         preferred = self._state.config.preferred_leaders
-        if not preferred or self._state.node_id in preferred or self._transfer is not None:
+        if not preferred or self._state.node_id in preferred or self._succession.transfer is not None:
             return
         if (
             not self._has_committed_in_term

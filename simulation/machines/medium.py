@@ -30,7 +30,7 @@ class Medium:
         self._random = random
 
     def rot(self, prefix: str) -> str | None:
-        """Flips a bit somewhere in a file whose path begins with `prefix`; returns what was done, None without a file."""
+        """Flips a bit in some file whose path begins with `prefix`; returns what was done, None if there is none."""
         found = self._random_used_page(prefix)
         if found is None:
             return None

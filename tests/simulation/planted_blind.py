@@ -22,8 +22,9 @@ from broker.state.metadata import Metadata
 from log.checkpoint import CheckpointJob, Checkpoints
 from log.index_files import IndexFiles
 from raft.core import Raft
-from raft.leader import Leader, _Transfer
+from raft.leader import Leader
 from raft.messages import AppendRequest, Message, SnapshotRequest
+from raft.succession import Succession, Transfer
 from tests.simulation.planting import planted
 
 _NEVER = 1 << 62
@@ -32,14 +33,14 @@ _NEVER = 1 << 62
 @planted("a hand-over that was asked for is not given up", "openraft #2088", part="consensus")
 def hand_over_is_not_given_up(patch: pytest.MonkeyPatch) -> None:
     """Once its target was asked to stand the leader takes nothing, whatever becomes of that."""
-    original = Leader._send_timeout_now
+    original = Succession.ask_target
 
-    def send_timeout_now(self: Leader, transfer: _Transfer) -> None:
+    def ask_target(self: Succession, transfer: Transfer) -> None:
         original(self, transfer)
         if transfer.is_sent:
             transfer.deadline = _NEVER
 
-    patch.setattr(Leader, "_send_timeout_now", send_timeout_now)
+    patch.setattr(Succession, "ask_target", ask_target)
 
 
 @planted("who leads an earlier term is not told of the later one", "etcd #8501", part="consensus")
