@@ -67,6 +67,39 @@ _CONSUME_FROM = {
 }
 
 
+def _wanted_by_topic(
+    topics: Mapping[str, str | SqlFilter] | Sequence[str] | str,
+) -> dict[str, str | SqlFilter]:
+    """Return what is wanted of each topic. Raises UsageError, MessageRejected."""
+    if isinstance(topics, str):
+        topics = [topics]
+    wanted: dict[str, str | SqlFilter] = {}
+    wanted.update(topics if isinstance(topics, Mapping) else dict.fromkeys(topics, "*"))
+    if not wanted:
+        raise UsageError("a consumer needs at least one topic")
+    for topic in wanted:
+        check_name("topic", topic)
+    return wanted
+
+
+def _check_options(
+    start: Start, *, broadcast: bool, orderly: bool, max_retries: int | None, offsets: LocalOffsets | None
+) -> None:
+    """Raise UsageError for options that do not fit together."""
+    if not (start in _CONSUME_FROM or isinstance(start, datetime.datetime) or type(start) is int):
+        raise UsageError(f'start={start!r}: "first", "last", a datetime, or milliseconds since 1970')
+    if orderly and broadcast:
+        raise UsageError("a broadcast consumer shares its queues with everybody: there is nothing to lock")
+    if max_retries is not None and (broadcast or max_retries < 0):
+        raise UsageError(
+            f"max_retries={max_retries}: 0 or more, and none with broadcast, as nothing is sent back"
+        )
+    if offsets is not None and not broadcast:
+        raise UsageError(
+            "brokers keep the offsets of a consumer group; only a broadcast consumer has its own"
+        )
+
+
 class Consumer:
     """A member of a consumer group.
 
@@ -114,29 +147,9 @@ class Consumer:
         tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        if isinstance(topics, str):
-            topics = {topics: "*"}
-        elif not isinstance(topics, Mapping):
-            topics = dict.fromkeys(topics, "*")
-        if not topics:
-            raise UsageError("a consumer needs at least one topic")
         check_name("group", group)
-        for topic in topics:
-            check_name("topic", topic)
-        if not (start in _CONSUME_FROM or isinstance(start, datetime.datetime) or type(start) is int):
-            raise UsageError(f'start={start!r}: "first", "last", a datetime, or milliseconds since 1970')
-        if orderly and broadcast:
-            raise UsageError(
-                "a broadcast consumer shares its queues with everybody: there is nothing to lock"
-            )
-        if max_retries is not None and (broadcast or max_retries < 0):
-            raise UsageError(
-                f"max_retries={max_retries}: 0 or more, and none with broadcast, as nothing is sent back"
-            )
-        if offsets is not None and not broadcast:
-            raise UsageError(
-                "brokers keep the offsets of a consumer group; only a broadcast consumer has its own"
-            )
+        wanted = _wanted_by_topic(topics)
+        _check_options(start, broadcast=broadcast, orderly=orderly, max_retries=max_retries, offsets=offsets)
         handlers = {
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._on_members_changed,
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._on_reset_offsets,
@@ -155,12 +168,11 @@ class Consumer:
         self._max_retries = max_retries
         self.broadcast = broadcast
         """True if every member reads all queues; nothing is sent back then."""
-        self._subscriptions = {
-            topic: Subscription.parse(topic, wanted, version) for topic, wanted in topics.items()
-        }
         if not broadcast:
-            retry_topic = RETRY_PREFIX + group
-            self._subscriptions[retry_topic] = Subscription.parse(retry_topic, "*", version)
+            wanted[RETRY_PREFIX + group] = "*"
+        self._subscriptions = {
+            topic: Subscription.parse(topic, tags, version) for topic, tags in wanted.items()
+        }
         self._calls = QueueCalls(PatientCalls(self.core), group)
         self._intake = Intake(
             self.core,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -67,22 +69,12 @@ def analyze(
     """
     if not paths:
         raise CommandError("analyze needs at least one PATH of a trace", USAGE)
-    try:
+    with _loading():
         from spark_analysis.checking.search import Budget
         from spark_analysis.follow import Pace
         from spark_analysis.follow import follow as keep_judging
         from spark_analysis.main import LOG_MODELS
         from spark_analysis.main import analyze as decide
-    except ImportError as error:
-        missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        if missing is None or missing.partition(".")[0] not in ("pyspark", "pandas", "pyarrow"):
-            # As any fault of its own: exit code 1 is the verdict "violated".
-            raise CommandError(
-                f"the analysis cannot be loaded; no verdict: {error}", ANALYSIS_FAILED
-            ) from error
-        raise CommandError(
-            f'the analysis needs {missing}, which is not installed: pip install "trivet[analysis]"', USAGE
-        ) from None
     if follow:
         given = (spark, master, to_parquet, scratch, witness)
         if (
@@ -122,3 +114,20 @@ def analyze(
         search_budget=Budget(search_seconds, search_memory << 20),
         spark_wanted=spark,
     )
+
+
+@contextmanager
+def _loading() -> Iterator[None]:
+    """Says what is missing where the analysis cannot be imported. Raises CommandError."""
+    try:
+        yield
+    except ImportError as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is None or missing.partition(".")[0] not in ("pyspark", "pandas", "pyarrow"):
+            # As any fault of its own: exit code 1 is the verdict "violated".
+            raise CommandError(
+                f"the analysis cannot be loaded; no verdict: {error}", ANALYSIS_FAILED
+            ) from error
+        raise CommandError(
+            f'the analysis needs {missing}, which is not installed: pip install "trivet[analysis]"', USAGE
+        ) from None

@@ -17,6 +17,7 @@ from broker.tools.cli.run_directory import UNDECIDED, judge_traces, log_clients_
 from broker.tools.cli.signals import stop_signals
 
 if TYPE_CHECKING:
+    from broker.settings.tables import StorageSettings
     from broker.tools.chaos.run import ChaosRun, Summary
 
 
@@ -53,9 +54,49 @@ def chaos(
 
     import trio
 
-    from broker.settings.tables import StorageSettings
     from broker.tools.chaos.run import ChaosRun
     from broker.tools.chaos.schedule import draw_schedule
+
+    _check(minutes, kills, nodes, groups)
+    if seed is None:
+        seed = random.SystemRandom().randrange(1 << 32)
+    directory = dir.absolute()
+    prepare_directory(directory, "chaos")
+    print(f"seed {seed}", flush=True, file=sys.stderr if json else sys.stdout)
+    log_clients_to(directory / "clients.log")
+    seconds = minutes * 60
+    display = Progress(10.0)
+    run = ChaosRun(
+        directory,
+        seed,
+        () if kills else draw_schedule(seed, seconds),
+        seconds,
+        kills=kills,
+        nodes=nodes,
+        groups=groups,
+        storage=_small_files(flush),
+        tell=display.tell,
+    )
+    course = f"{kills} kills" if kills else f"faults for {minutes:g} min"
+    display.tell(f"{course}; all files go to {directory}; Ctrl-C ends it")
+    interrupted = trio.run(_run_with_progress, run, display)
+    summary = run.summary
+    code = FAILED if summary.finding is not None else 0
+    if interrupted:
+        code, summary.verdict = INTERRUPTED, "interrupted: nothing was judged"
+    elif analysis:
+        display.tell("Spark judges the traces")
+        code = _judge(summary, code, directory, keep_stdout=json)
+    if json:
+        from broker.tools.cli.output import print_json
+
+        print_json(summary)
+    else:
+        _print_summary(summary, code)
+    return code
+
+
+def _check(minutes: float, kills: int, nodes: int, groups: int) -> None:
     from broker.tools.cluster.layout import GROUPS_MAX
 
     if not 0 < minutes <= 24 * 60:
@@ -68,15 +109,13 @@ def chaos(
         )
     if not 0 <= kills <= 10_000:
         raise CommandError(f"--kills {kills}: from 0 to 10000", USAGE)
-    if seed is None:
-        seed = random.SystemRandom().randrange(1 << 32)
-    directory = dir.absolute()
-    prepare_directory(directory, "chaos")
-    print(f"seed {seed}", flush=True, file=sys.stderr if json else sys.stdout)
-    log_clients_to(directory / "clients.log")
-    seconds = minutes * 60
-    display = Progress(10.0)
-    storage = StorageSettings(
+
+
+def _small_files(flush: Literal["sync", "async"]) -> StorageSettings:
+    """Return settings with which a short run has many files of each kind."""
+    from broker.settings.tables import StorageSettings
+
+    return StorageSettings(
         flush=flush,
         data_file_bytes=1024 * 1024,
         entry_index_file_bytes=32 * 4096,
@@ -85,39 +124,17 @@ def chaos(
         index_file_entries=40_000,
         max_message_bytes=64 * 1024,
     )
-    run = ChaosRun(
-        directory,
-        seed,
-        () if kills else draw_schedule(seed, seconds),
-        seconds,
-        kills=kills,
-        nodes=nodes,
-        groups=groups,
-        storage=storage,
-        tell=display.tell,
-    )
-    course = f"{kills} kills" if kills else f"faults for {minutes:g} min"
-    display.tell(f"{course}; all files go to {directory}; Ctrl-C ends it")
-    interrupted = trio.run(_run_with_progress, run, display)
-    summary = run.summary
-    code = FAILED if summary.finding is not None else 0
-    if interrupted:
-        code, summary.verdict = INTERRUPTED, "interrupted: nothing was judged"
-    elif analysis:
-        display.tell("Spark judges the traces")
-        try:
-            histories = [Path(path) for path in summary.traces]
-            judged, summary.verdict, summary.report = judge_traces(directory, histories, keep_stdout=json)
-            code = code or judged
-        except KeyboardInterrupt:
-            code, summary.verdict = INTERRUPTED, "interrupted: the traces were not judged"
-    if json:
-        from broker.tools.cli.output import print_json
 
-        print_json(summary)
-    else:
-        _print_summary(summary, code)
-    return code
+
+def _judge(summary: Summary, code: int, directory: Path, *, keep_stdout: bool) -> int:
+    """Have Spark judge the traces, and note its verdict; return the exit code, which was ``code`` before that."""
+    histories = [Path(path) for path in summary.traces]
+    try:
+        judged, summary.verdict, summary.report = judge_traces(directory, histories, keep_stdout=keep_stdout)
+    except KeyboardInterrupt:
+        summary.verdict = "interrupted: the traces were not judged"
+        return INTERRUPTED
+    return code or judged
 
 
 _RESULTS = {

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from broker.tools.cli.errors import FAILED, USAGE, CommandError
 from broker.tools.cli.run_directory import reuse_directory
 from broker.tools.cli.signals import stop_signals
+
+if TYPE_CHECKING:
+    from broker.console.options import ConsoleOptions
+    from broker.tools.cluster.layout import LocalClusterOptions
+    from broker.tools.cluster.local import LocalCluster
 
 NODES_MAX = 9
 """More than a group ever needs. Each node is a process, and a typing mistake must not start hundreds of them."""
@@ -62,21 +69,13 @@ async def cluster(
     that the report gives.
     """
     import msgspec
-    import trio
 
     from broker.console.options import ConsoleOptions
     from broker.settings.tables import StorageSettings
-    from broker.tools.cli.console import require_console, start_console
-    from broker.tools.cluster.layout import GROUPS_MAX, LocalClusterOptions
-    from broker.tools.cluster.local import LocalCluster
+    from broker.tools.cli.console import require_console
+    from broker.tools.cluster.layout import LocalClusterOptions
 
-    if not 1 <= nodes <= NODES_MAX:
-        raise CommandError(f"--nodes {nodes}: from 1 to {NODES_MAX}", USAGE)
-    if not 1 <= groups <= GROUPS_MAX:
-        raise CommandError(f"--groups {groups}: from 1 to {GROUPS_MAX}", USAGE)
-    if nodes * groups > PROCESSES_MAX:
-        limit = f"{nodes * groups} processes, and {PROCESSES_MAX} at most"
-        raise CommandError(f"--groups {groups} with --nodes {nodes}: {limit}", USAGE)
+    _check_sizes(nodes, groups)
     for name, value in (("--namesrv-port", namesrv_port), ("--port", port)):
         if not 0 <= value <= 65535 - nodes * groups * 10:
             raise CommandError(f"{name} {value}: a port from 0 to {65535 - nodes * groups * 10}", USAGE)
@@ -102,34 +101,51 @@ async def cluster(
             settings, node=msgspec.structs.replace(settings.node, vip=vip)
         ),
     )
+    page = partial(
+        ConsoleOptions,
+        listen=f"127.0.0.1:{console_port}",
+        writable=writable,
+        audit_file=dir / "console.jsonl",
+    )
     reuse_directory(dir, "cluster")
+    return await _run_until_stopped(options, page if console else None, ready_timeout)
+
+
+def _check_sizes(nodes: int, groups: int) -> None:
+    from broker.tools.cluster.layout import GROUPS_MAX
+
+    if not 1 <= nodes <= NODES_MAX:
+        raise CommandError(f"--nodes {nodes}: from 1 to {NODES_MAX}", USAGE)
+    if not 1 <= groups <= GROUPS_MAX:
+        raise CommandError(f"--groups {groups}: from 1 to {GROUPS_MAX}", USAGE)
+    if nodes * groups > PROCESSES_MAX:
+        limit = f"{nodes * groups} processes, and {PROCESSES_MAX} at most"
+        raise CommandError(f"--groups {groups} with --nodes {nodes}: {limit}", USAGE)
+
+
+async def _run_until_stopped(
+    options: LocalClusterOptions, page: Callable[..., ConsoleOptions] | None, ready_timeout_s: float
+) -> int:
+    """Runs the cluster, says READY when it serves, and tells of servers that die; returns the command's exit code.
+
+    `page` makes the options of the console's page of those name servers.
+    """
+    import trio
+
+    from broker.tools.cli.console import start_console
+    from broker.tools.cluster.local import LocalCluster
+
     with stop_signals() as stopped:
         async with LocalCluster(options) as local, trio.open_nursery() as nursery:
 
             async def announce_and_report_deaths() -> None:
-                await local.wait_ready(ready_timeout)  # raises for a server that ends meanwhile
+                await local.wait_ready(ready_timeout_s)  # raises for a server that ends meanwhile
                 report = await local.ready_report()
-                if console:
-                    options = ConsoleOptions(
-                        name_servers=(local.name_server_address,),
-                        listen=f"127.0.0.1:{console_port}",
-                        writable=writable,
-                        audit_file=dir / "console.jsonl",
-                    )
-                    report["console"] = await start_console(nursery, options, trio.sleep_forever)
+                if page is not None:
+                    shown = page(name_servers=(local.name_server_address,))
+                    report["console"] = await start_console(nursery, shown, trio.sleep_forever)
                 print("READY " + json.dumps(report), flush=True)
-                async for child in local.deaths:
-                    node = local.nodes.get(child.name)
-                    again = (
-                        f"trivet broker --config {node.settings_path}"
-                        if node is not None
-                        else f"trivet namesrv --config {local.layout.name_server_settings_path}"
-                    )
-                    print(
-                        f"trivet: {child.how_it_ended()}; start it again with: {again}",
-                        file=sys.stderr,
-                        flush=True,
-                    )
+                await _report_deaths(local)
 
             nursery.start_soon(announce_and_report_deaths)
             await stopped()
@@ -139,3 +155,15 @@ async def cluster(
             if child.expected_to_end:
                 print(f"trivet: {child.how_it_ended()}", file=sys.stderr)
     return FAILED if any(child.expected_to_end for child in unclean) else 0
+
+
+async def _report_deaths(local: LocalCluster) -> None:
+    """Tells of each server that dies, and how it is started again."""
+    async for child in local.deaths:
+        node = local.nodes.get(child.name)
+        again = (
+            f"trivet broker --config {node.settings_path}"
+            if node is not None
+            else f"trivet namesrv --config {local.layout.name_server_settings_path}"
+        )
+        print(f"trivet: {child.how_it_ended()}; start it again with: {again}", file=sys.stderr, flush=True)
