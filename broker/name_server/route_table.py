@@ -113,34 +113,10 @@ class RouteTable:
             self._remove(address)  # renamed: it is no longer what it was
             self.forget()
             before = None
-        data = self._brokers.get(name)
-        if data is None:
-            data = BrokerData({}, name, header.cluster_name)
-        addresses = {
-            other_id: other
-            for other_id, other in data.broker_addresses.items()
-            if other != address or other_id == broker_id
-        }
-        holder = addresses.get(broker_id)
-        if holder is not None and holder != address:
-            held = self._live[holder]
-            if held.data_version.state_version > topics.data_version.state_version:
-                # The registering broker is of an earlier master epoch: it may not keep an entry of any kind.
-                self._remove(address)
-                self.forget()
-                return None
-            del self._live[holder]  # displaced: it is told to register anew when it next asks (322)
-
-        self._clusters.setdefault(header.cluster_name, {})[name] = None
-        if data.cluster != header.cluster_name:
-            self._leave_cluster(data.cluster, name)
-        data.cluster = header.cluster_name
-        data.enable_acting_master = bool(header.enable_acting_master)
-        first = holder is None
-        addresses[broker_id] = address
-        data.broker_addresses = addresses
-        self._brokers[name] = data
-
+        entered = self._enter_address(header, topics.data_version)
+        if entered is None:
+            return None
+        data, is_first = entered
         live = self._live[address] = LiveBroker(
             header.cluster_name,
             name,
@@ -152,34 +128,90 @@ class RouteTable:
         )
         is_master = broker_id == MASTER_ID
         is_prime_slave = (
-            header.enable_acting_master is not None and not is_master and broker_id == min(addresses)
+            header.enable_acting_master is not None
+            and not is_master
+            and broker_id == min(data.broker_addresses)
         )
         if is_master or is_prime_slave:
-            changed = first or before is None or before.data_version != topics.data_version
-            read_only = is_prime_slave and data.enable_acting_master
-            own = self._topics_of.setdefault(name, {})
-            if changed and header.all_topics:
-                others = [topic for topic in own if topic not in topics.topic_config_table]
-                for number, topic in enumerate(others, 1):
-                    if number % TOPICS_AT_ONCE == 0:
-                        yield
-                        if self._live.get(address) is not live:
-                            return None
-                    self._drop_queues(topic, name)
-            for number, config in enumerate(topics.topic_config_table.values(), 1):
+            yield from self._enter_topics(
+                live,
+                address,
+                topics.topic_config_table,
+                is_changed=is_first or before is None or before.data_version != topics.data_version,
+                are_all=bool(header.all_topics),
+                read_only=is_prime_slave and data.enable_acting_master,
+            )
+        return None if is_master else self._master_of(data)
+
+    def _enter_address(
+        self, header: RegisterBrokerHeader, version: DataVersion
+    ) -> tuple[BrokerData, bool] | None:
+        """Enters the address of a broker under its name and id, and its cluster; returns the name's entry, and True if
+        nobody had that id. None for a broker that may not have it.
+        """
+        name, address, broker_id = header.broker_name, header.broker_address, header.broker_id
+        data = self._brokers.get(name)
+        if data is None:
+            data = BrokerData({}, name, header.cluster_name)
+        addresses = {
+            other_id: other
+            for other_id, other in data.broker_addresses.items()
+            if other != address or other_id == broker_id
+        }
+        holder = addresses.get(broker_id)
+        if holder is not None and holder != address:
+            held = self._live[holder]
+            if held.data_version.state_version > version.state_version:
+                # The registering broker is of an earlier master epoch: it may not keep an entry of any kind.
+                self._remove(address)
+                self.forget()
+                return None
+            del self._live[holder]  # displaced: it is told to register anew when it next asks (322)
+
+        self._clusters.setdefault(header.cluster_name, {})[name] = None
+        if data.cluster != header.cluster_name:
+            self._leave_cluster(data.cluster, name)
+        data.cluster = header.cluster_name
+        data.enable_acting_master = bool(header.enable_acting_master)
+        addresses[broker_id] = address
+        data.broker_addresses = addresses
+        self._brokers[name] = data
+        return data, holder is None
+
+    def _enter_topics(
+        self,
+        live: LiveBroker,
+        address: str,
+        topics: Mapping[str, TopicConfig],
+        *,
+        is_changed: bool,
+        are_all: bool,
+        read_only: bool,
+    ) -> Generator[None, None, None]:
+        """Enters the topics of a broker, in steps, as long as it is `live`; others than these go if they `are_all`."""
+        name = live.broker_name
+        own = self._topics_of.setdefault(name, {})
+        if is_changed and are_all:
+            others = [topic for topic in own if topic not in topics]
+            for number, topic in enumerate(others, 1):
                 if number % TOPICS_AT_ONCE == 0:
                     yield
                     if self._live.get(address) is not live:
-                        break
-                topic = config.topic_name
-                if changed or topic not in own:
-                    queues = self._queues.get(topic)
-                    if queues is None:
-                        queues = self._queues[topic] = {}
-                    self._route_count += name not in queues
-                    queues[name] = _queue_data(name, config, read_only)
-                    own[topic] = None
-        return None if is_master else self._master_of(data)
+                        return
+                self._drop_queues(topic, name)
+        for number, config in enumerate(topics.values(), 1):
+            if number % TOPICS_AT_ONCE == 0:
+                yield
+                if self._live.get(address) is not live:
+                    return
+            topic = config.topic_name
+            if is_changed or topic not in own:
+                queues = self._queues.get(topic)
+                if queues is None:
+                    queues = self._queues[topic] = {}
+                self._route_count += name not in queues
+                queues[name] = _queue_data(name, config, read_only)
+                own[topic] = None
 
     def counts_with(
         self, address: str, name: str, topics: Mapping[str, TopicConfig]

@@ -251,95 +251,101 @@ def _untrue(invariant: str, queue: MessageQueue, said: str, extent: Extent) -> V
 
 async def inquire(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
     """Sends messages with keys, and asks about them and others, from several lanes."""
-    invariant = context.invariant(Inquiries)
     random = runtime.random
-
-    def now_ns() -> int:
-        return context.scheduler.now_ns
 
     def entry() -> Message:
         keys = list(dict.fromkeys(_key(random) for _ in range(random.choice((1, 1, 2, 3)))))
         return Message(TOPIC, random.randbytes(random.choice((10, 300))), keys=keys)
 
-    def some_time(message: CommittedMessage) -> int:
-        return message.record.store_timestamp + random.choice((-1, 0, 0, 1, random.randrange(-3000, 3000)))
-
     async with PullConsumer(context.name_servers, group="inquirers", runtime=runtime) as consumer:
-
-        async def ask_begin(queue: MessageQueue, message: CommittedMessage) -> None:
-            since_ns = now_ns()
-            invariant.begins_at(queue, since_ns, await consumer.min_offset(queue))
-
-        async def ask_end(queue: MessageQueue, message: CommittedMessage) -> None:
-            since_ns = now_ns()
-            invariant.ends_at(queue, since_ns, await consumer.max_offset(queue))
-
-        async def ask_earliest(queue: MessageQueue, message: CommittedMessage) -> None:
-            since_ns = now_ns()
-            invariant.earliest_was(queue, since_ns, await consumer.earliest_store_time(queue))
-
-        async def search(queue: MessageQueue, message: CommittedMessage) -> None:
-            queue = queue._replace(topic=message.record.topic, queue_id=message.record.queue_id)
-            boundary: SearchBoundary = random.choice(("lower", "upper"))
-            timestamp_ms = some_time(message)
-            since_ns = now_ns()
-            answer = await consumer.search_offset(queue, timestamp_ms, boundary)
-            invariant.found_by_time(queue, since_ns, timestamp_ms, boundary, answer)
-
-        async def find_key(queue: MessageQueue, message: CommittedMessage) -> None:
-            key = _key(random)
-            begin_ms, end_ms = 0, _FOREVER_MS
-            if random.random() < 0.4:
-                begin_ms, end_ms = sorted((some_time(message), message.record.store_timestamp))
-            since_ns = now_ns()
-            found = await consumer.messages_with_key(TOPIC, key, begin_ms=begin_ms, end_ms=end_ms)
-            invariant.found_by_key(key, since_ns, begin_ms, end_ms, found)
-
-        async def find_unique_key(queue: MessageQueue, message: CommittedMessage) -> None:
-            topic, key = message.record.topic, message.property(b"UNIQ_KEY") or ""
-            since_ns = now_ns()
-            found = await consumer.messages_with_id(topic, key)
-            invariant.found_by_unique_key(topic, key, since_ns, found)
-
-        async def view(queue: MessageQueue, message: CommittedMessage) -> None:
-            record = message.record
-            message_id = offset_message_id(record.store_host, record.physical_offset)
-            invariant.viewed(message, await consumer.view_message(record.topic, message_id))
-
-        questions: list[Callable[[MessageQueue, CommittedMessage], Awaitable[None]]]
-        questions = [
-            ask_begin,
-            ask_end,
-            ask_earliest,
-            search,
-            search,
-            search,
-            find_key,
-            find_unique_key,
-            view,
-        ]
-
-        async def lane() -> None:
-            while True:
-                await runtime.sleep(random.expovariate(1 / _QUESTION_PAUSE_S))
-                message = invariant.any_message(random)
-                if message is None:
-                    continue
-                topic = random.choice((TOPIC, EVENTS))
-                try:
-                    queues = await consumer.queues(topic)
-                    if not queues:
-                        raise Violation(
-                            "what may not be written can be read", "inquirer", f"{topic}: no queue"
-                        )
-                    await random.choice(questions)(random.choice(queues), message)
-                except ClientError:
-                    pass
-
+        inquirer = _Inquirer(context, runtime, consumer)
         async with runtime.task_group() as group:
             group.start_soon(send_now_and_then, context, runtime, "accountants", _SEND_PAUSE_S, entry)
             for _ in range(_LANES):
-                group.start_soon(lane)
+                group.start_soon(inquirer.keep_asking)
+
+
+class _Inquirer:
+    """Asks questions, and hands the answers to the judge, with the time at which each question left."""
+
+    def __init__(self, context: Context, runtime: Runtime, consumer: PullConsumer) -> None:
+        self._scheduler = context.scheduler
+        self._judge = context.invariant(Inquiries)
+        self._runtime = runtime
+        self._random = runtime.random
+        self._consumer = consumer
+        self._questions: list[Callable[[MessageQueue, CommittedMessage], Awaitable[None]]] = [
+            self._ask_begin,
+            self._ask_end,
+            self._ask_earliest,
+            self._search,
+            self._search,
+            self._search,
+            self._find_key,
+            self._find_unique_key,
+            self._view,
+        ]
+
+    async def keep_asking(self) -> None:
+        """Asks one question after the other, for ever, as soon as there is a message to ask about."""
+        random = self._random
+        while True:
+            await self._runtime.sleep(random.expovariate(1 / _QUESTION_PAUSE_S))
+            message = self._judge.any_message(random)
+            if message is None:
+                continue
+            topic = random.choice((TOPIC, EVENTS))
+            try:
+                queues = await self._consumer.queues(topic)
+                if not queues:
+                    raise Violation("what may not be written can be read", "inquirer", f"{topic}: no queue")
+                await random.choice(self._questions)(random.choice(queues), message)
+            except ClientError:
+                pass
+
+    def _some_time(self, message: CommittedMessage) -> int:
+        random = self._random
+        return message.record.store_timestamp + random.choice((-1, 0, 0, 1, random.randrange(-3000, 3000)))
+
+    async def _ask_begin(self, queue: MessageQueue, message: CommittedMessage) -> None:
+        since_ns = self._scheduler.now_ns
+        self._judge.begins_at(queue, since_ns, await self._consumer.min_offset(queue))
+
+    async def _ask_end(self, queue: MessageQueue, message: CommittedMessage) -> None:
+        since_ns = self._scheduler.now_ns
+        self._judge.ends_at(queue, since_ns, await self._consumer.max_offset(queue))
+
+    async def _ask_earliest(self, queue: MessageQueue, message: CommittedMessage) -> None:
+        since_ns = self._scheduler.now_ns
+        self._judge.earliest_was(queue, since_ns, await self._consumer.earliest_store_time(queue))
+
+    async def _search(self, queue: MessageQueue, message: CommittedMessage) -> None:
+        queue = queue._replace(topic=message.record.topic, queue_id=message.record.queue_id)
+        boundary: SearchBoundary = self._random.choice(("lower", "upper"))
+        timestamp_ms = self._some_time(message)
+        since_ns = self._scheduler.now_ns
+        answer = await self._consumer.search_offset(queue, timestamp_ms, boundary)
+        self._judge.found_by_time(queue, since_ns, timestamp_ms, boundary, answer)
+
+    async def _find_key(self, queue: MessageQueue, message: CommittedMessage) -> None:
+        key = _key(self._random)
+        begin_ms, end_ms = 0, _FOREVER_MS
+        if self._random.random() < 0.4:
+            begin_ms, end_ms = sorted((self._some_time(message), message.record.store_timestamp))
+        since_ns = self._scheduler.now_ns
+        found = await self._consumer.messages_with_key(TOPIC, key, begin_ms=begin_ms, end_ms=end_ms)
+        self._judge.found_by_key(key, since_ns, begin_ms, end_ms, found)
+
+    async def _find_unique_key(self, queue: MessageQueue, message: CommittedMessage) -> None:
+        topic, key = message.record.topic, message.property(b"UNIQ_KEY") or ""
+        since_ns = self._scheduler.now_ns
+        found = await self._consumer.messages_with_id(topic, key)
+        self._judge.found_by_unique_key(topic, key, since_ns, found)
+
+    async def _view(self, queue: MessageQueue, message: CommittedMessage) -> None:
+        record = message.record
+        message_id = offset_message_id(record.store_host, record.physical_offset)
+        self._judge.viewed(message, await self._consumer.view_message(record.topic, message_id))
 
 
 def _key(random: Random) -> str:

@@ -26,7 +26,7 @@ have the same hash is checked.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark import StorageLevel
 from pyspark.sql import functions as sf
@@ -238,27 +238,55 @@ def _torn_reads(acknowledged: DataFrame) -> DataFrame:
     return found_in(torn, "torn-read", position, sf.col("invoke_ns"), sf.col("complete_ns"))
 
 
-def _positions(acknowledged: DataFrame, zero_ns: int) -> DataFrame:
-    """One row for each queue and position that any operation states (step 1), in the partitions of its bucket."""
-    # The kind of operation goes into the last two bits of a moment; a poll counts as a read.
+class _Moments(NamedTuple):
+    """When an operation began and ended, with its kind in the last two bits; a poll counts as a read."""
+
+    begin: Column
+    end: Column
+
+
+def _moments(zero_ns: int) -> _Moments:
     kind = sf.lit(FUNCTIONS.index("read"))
     for code, function in enumerate(FUNCTIONS):
         kind = sf.when(sf.col("function") == function, sf.lit(code)).otherwise(kind)
-    begin = sf.shiftleft(sf.col("invoke_ns") - zero_ns, 2) + kind
-    end = sf.shiftleft(sf.col("complete_ns") - zero_ns, 2) + kind
-    queue = _queue_of("key", LOG_AXIS)
-    is_append = sf.col("function") == "append"
-    # Values: an append cannot have come before it began (lower) and has come when it ended (upper); a read
-    # says only that it had come when the read ended.
-    valued = (
+    return _Moments(
+        sf.shiftleft(sf.col("invoke_ns") - zero_ns, 2) + kind,
+        sf.shiftleft(sf.col("complete_ns") - zero_ns, 2) + kind,
+    )
+
+
+def _positions(acknowledged: DataFrame, zero_ns: int) -> DataFrame:
+    """One row for each queue and position that any operation states (step 1), in the partitions of its bucket."""
+    moments = _moments(zero_ns)
+    return (
+        _values(acknowledged, moments)
+        .unionByName(_ends(acknowledged, moments))
+        .groupBy("queue", "position")
+        .agg(
+            sf.max("lower").alias("lower"),
+            sf.min("upper").alias("upper"),
+            sf.min("value").alias("value"),
+            sf.max("value").alias("other_value"),
+            sf.sum("acks").alias("acks"),
+            sf.sum("reads").alias("reads"),
+        )
+        .withColumn("bucket", sf.shiftright("position", BUCKET_BITS))
+        .repartition("queue", "bucket")
+    )
+
+
+def _values(acknowledged: DataFrame, moments: _Moments) -> DataFrame:
+    """One row for each value that an operation states: an append cannot have come before it began (lower) and has come
+    when it ended (upper); a read says only that it had come when the read ended."""
+    return (
         acknowledged.where(
             sf.col("function").isin("append", "read", "poll") & sf.col("first_offset").isNotNull()
         )
         .select(
-            queue.alias("queue"),
-            is_append.alias("is_append"),
-            begin.alias("begin"),
-            end.alias("end"),
+            _queue_of("key", LOG_AXIS).alias("queue"),
+            (sf.col("function") == "append").alias("is_append"),
+            moments.begin.alias("begin"),
+            moments.end.alias("end"),
             "first_offset",
             "offsets",
             sf.posexplode("values"),
@@ -276,10 +304,16 @@ def _positions(acknowledged: DataFrame, zero_ns: int) -> DataFrame:
         )
     )
 
+
+def _ends(acknowledged: DataFrame, moments: _Moments) -> DataFrame:
+    """One row for each statement about where the list ended or began: a tail or the end in a response, a head, and a
+    read that found nothing."""
+    queue, head = _queue_of("key", LOG_AXIS), _queue_of("key", HEAD_AXIS)
+
     def states(position: Column, *, begins: bool, of: Column = queue) -> Column:
         """The row that says: the list ended at ``position`` or before when the operation began (``begins``), or
         ``position`` was there when it ended."""
-        lower, upper = (begin, nothing()) if begins else (nothing(), end)
+        lower, upper = (moments.begin, nothing()) if begins else (nothing(), moments.end)
         return sf.struct(
             of.alias("queue"), position.alias("position"), lower.alias("lower"), upper.alias("upper")
         )
@@ -290,9 +324,6 @@ def _positions(acknowledged: DataFrame, zero_ns: int) -> DataFrame:
     offset = sf.col("offset")
     is_empty = sf.col("first_offset").isNull() & (sf.col("next_offset") <= offset)
     has_end = sf.col("end_offset").isNotNull()
-    head = _queue_of("key", HEAD_AXIS)
-    # Statements about where the list ended or began: a tail or the end in a response, a head, and a read that
-    # found nothing.
     observed = (
         sf.when(sf.col("function") == "tail", sf.array(*ends_at(offset)))
         .when(
@@ -307,27 +338,13 @@ def _positions(acknowledged: DataFrame, zero_ns: int) -> DataFrame:
         .when(is_empty, sf.array(states(offset, begins=True)))
         .when(has_end, sf.array(*ends_at(sf.col("end_offset"))))
     )
-    stated = (
+    return (
         acknowledged.where(
             sf.col("function").isin("tail", "head") | (sf.col("function") == "read") & (is_empty | has_end)
         )
         .select(sf.inline(observed))
         .where(sf.col("position") >= 0)
         .withColumns({"value": nothing(), "acks": sf.lit(0), "reads": sf.lit(0)})
-    )
-    return (
-        valued.unionByName(stated)
-        .groupBy("queue", "position")
-        .agg(
-            sf.max("lower").alias("lower"),
-            sf.min("upper").alias("upper"),
-            sf.min("value").alias("value"),
-            sf.max("value").alias("other_value"),
-            sf.sum("acks").alias("acks"),
-            sf.sum("reads").alias("reads"),
-        )
-        .withColumn("bucket", sf.shiftright("position", BUCKET_BITS))
-        .repartition("queue", "bucket")
     )
 
 

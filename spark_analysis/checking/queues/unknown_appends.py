@@ -77,95 +77,129 @@ def _bounded(
     """The same by bounds from both sides, which decide whatever has no batches; and what was taken to stand where.
 
     Where nothing is wrong or unsure, that is an explanation, unless several batches have values in common."""
-    placed: Placement = {}
-    single: dict[Hashable, list[tuple[int, int]]] = defaultdict(list)
-    batches: dict[int, list[Attempt]] = defaultdict(list)
-    for attempt in attempts:
-        if attempt.size == 1:
-            insort(single[attempt.value], (attempt.invoke_ns, attempt.op))
-        else:
-            batches[attempt.op].append(attempt)
-    for values in batches.values():
-        values.sort(key=lambda one: one.index)
-    tries = Counter(one.value for values in batches.values() for one in values)
-    ambiguous = {value for value, count in tries.items() if count > 1 or value in single}
-    findings: list[Finding] = []
-    unsure: list[Finding] = []
-    by_batch: dict[Hashable, Seen] = {}
-    open_positions = {
-        position: hole.deadline_ns for hole in holes for position in range(hole.first, hole.last + 1)
-    }
-    places = {one.position: one for one in seen}
-    spent: list[int] = []  # on what a batch might explain instead, which would leave them for the holes
-    for position in sorted(places):
-        one = places[position]
-        # Ascending offsets have ascending deadlines. The latest attempt that fits leaves the earliest ones, which fit
-        # most, for the holes.
-        fitting = bisect_right(single.get(one.value, []), (one.deadline_ns, math.inf))
-        if fitting:
-            time_ns, op = single[one.value].pop(fitting - 1)
-            placed[position] = op, 0
-            if tries[one.value]:
-                spent.append(time_ns)
-        elif tries[one.value]:
-            if one.value in by_batch:
-                (unsure if one.value in ambiguous else findings).append(Finding("duplicate-value", position))
-            by_batch[one.value] = one
-        else:
-            findings.append(Finding("unexplained-value", position))
+    bounds = _Bounds(attempts, seen, holes)
+    bounds.explain_seen()
+    bounds.explain_batches()
+    if not bounds.findings:
+        bounds.fill_holes(shared)
+    return bounds.findings, bounds.unsure, bounds.placed
 
-    tried: set[tuple[Hashable, ...]] = set()
 
-    def is_ambiguous(values: Iterable[Attempt]) -> bool:
-        return any(one.value in ambiguous for one in values)
+class _Bounds:
+    """One queue while it is explained, step by step: single appends for what was seen, batches, then what is left for
+    the holes.
 
-    # What is certain comes first: a batch that need not have had effect must not take an offset from one that has.
-    in_order = sorted(
-        batches.values(), key=lambda values: (is_ambiguous(values), values[0].invoke_ns, values[0].op)
-    )
-    for values in in_order:
-        same = tuple(one.value for one in values)
-        if same in tried:
-            continue  # what this attempt could explain the first one of the same values explains, too
-        tried.add(same)
-        found = [(by_batch[one.value], one.index) for one in values if one.value in by_batch]
+    An attempt is in `_single` or `_batches` until it is taken for a place; a hole's offset is in `_open` until then.
+    """
+
+    def __init__(self, attempts: Iterable[Attempt], seen: Iterable[Seen], holes: Iterable[Hole]) -> None:
+        self.findings: list[Finding] = []
+        self.unsure: list[Finding] = []
+        self.placed: Placement = {}
+        self._single: dict[Hashable, list[tuple[int, int]]] = defaultdict(list)
+        """The attempts of one value, (when it began, its operation), in that order, by value."""
+        self._batches: dict[int, list[Attempt]] = defaultdict(list)
+        """The values of each other attempt, in their order, by its operation."""
+        for attempt in attempts:
+            if attempt.size == 1:
+                insort(self._single[attempt.value], (attempt.invoke_ns, attempt.op))
+            else:
+                self._batches[attempt.op].append(attempt)
+        for values in self._batches.values():
+            values.sort(key=lambda one: one.index)
+        self._tries = Counter(one.value for values in self._batches.values() for one in values)
+        self._ambiguous = {
+            value for value, count in self._tries.items() if count > 1 or value in self._single
+        }
+        """Values of batches that another attempt has, too."""
+        self._open = {
+            position: hole.deadline_ns for hole in holes for position in range(hole.first, hole.last + 1)
+        }
+        self._places = {one.position: one for one in seen}
+        self._by_batch: dict[Hashable, Seen] = {}
+        """What only a batch can explain, by value."""
+        self._spent: list[int] = []
+        """When those single attempts began that a batch might stand for, which would leave them for the holes."""
+
+    def explain_seen(self) -> None:
+        """Takes single attempts for the values that were seen, and leaves the rest of these to batches."""
+        for position in sorted(self._places):
+            one = self._places[position]
+            # Ascending offsets have ascending deadlines. The latest attempt that fits leaves the earliest ones, which
+            # fit most, for the holes.
+            fitting = bisect_right(self._single.get(one.value, []), (one.deadline_ns, math.inf))
+            if fitting:
+                time_ns, op = self._single[one.value].pop(fitting - 1)
+                self.placed[position] = op, 0
+                if self._tries[one.value]:
+                    self._spent.append(time_ns)
+            elif self._tries[one.value]:
+                if one.value in self._by_batch:
+                    complaints = self.unsure if one.value in self._ambiguous else self.findings
+                    complaints.append(Finding("duplicate-value", position))
+                self._by_batch[one.value] = one
+            else:
+                self.findings.append(Finding("unexplained-value", position))
+
+    def explain_batches(self) -> None:
+        """Places the batches of which a value was seen."""
+        tried: set[tuple[Hashable, ...]] = set()
+        # What is certain comes first: a batch that need not have had effect must not take an offset from one that has.
+        in_order = sorted(
+            self._batches.values(),
+            key=lambda values: (self._is_ambiguous(values), values[0].invoke_ns, values[0].op),
+        )
+        for values in in_order:
+            same = tuple(one.value for one in values)
+            if same in tried:
+                continue  # what this attempt could explain the first one of the same values explains, too
+            tried.add(same)
+            self._place_batch(values)
+
+    def _is_ambiguous(self, values: Iterable[Attempt]) -> bool:
+        return any(one.value in self._ambiguous for one in values)
+
+    def _place_batch(self, values: Sequence[Attempt]) -> None:
+        """Has a batch stand where values of it were seen: the first ones of it, at neighbouring offsets."""
+        found = [(self._by_batch[one.value], one.index) for one in values if one.value in self._by_batch]
         if not found:
-            continue
-        complaints = unsure if is_ambiguous(values) else findings
+            return
+        complaints = self.unsure if self._is_ambiguous(values) else self.findings
         bases = {place.position - index for place, index in found}
         base = min(bases)
         if len(bases) > 1 or base < 0:
             complaints.append(Finding("torn-append", found[0][0].position))
-            continue
+            return
         deadlines = []
         for index in range(max(index for _, index in found) + 1):
             position = base + index
-            if position in open_positions:
-                deadlines.append(open_positions.pop(position))
-            elif position in places and places[position].value == values[index].value:
-                deadlines.append(places[position].deadline_ns)
+            place = self._places.get(position)
+            if position in self._open:
+                deadlines.append(self._open.pop(position))
+            elif place is not None and place.value == values[index].value:
+                deadlines.append(place.deadline_ns)
             else:
                 complaints.append(Finding("torn-append", position))
                 continue
-            placed.setdefault(position, (values[index].op, index))
+            self.placed.setdefault(position, (values[index].op, index))
         if deadlines and values[0].invoke_ns > min(deadlines):
             complaints.append(Finding("unexplained-value", found[0][0].position))
-    if findings:
-        return findings, unsure, placed
 
-    left = sorted(open_positions.items())
-    deadlines = [deadline for _, deadline in left]
-    unused = sorted(one for listed in single.values() for one in listed)
-    placed |= {position: (op, 0) for (position, _), (_, op) in zip(left, unused, strict=False)}
-    free = [time_ns for time_ns, _ in unused]
-    if not _enough(free, deadlines):
+    def fill_holes(self, shared: Sequence[int]) -> None:
+        """Takes the attempts that are left for the offsets that are; `shared` as `settle` has it."""
+        left = sorted(self._open.items())
+        deadlines = [deadline for _, deadline in left]
+        unused = sorted(one for listed in self._single.values() for one in listed)
+        self.placed |= {position: (op, 0) for (position, _), (_, op) in zip(left, unused, strict=False)}
+        free = [time_ns for time_ns, _ in unused]
+        if _enough(free, deadlines):
+            return
         hole = Finding("unexplained-offset", left[0][0])
-        batched = [one.invoke_ns for values in batches.values() for one in values]
-        if _enough(sorted([*free, *spent, *batched, *shared]), deadlines):
-            unsure.append(hole)
+        batched = [one.invoke_ns for values in self._batches.values() for one in values]
+        if _enough(sorted([*free, *self._spent, *batched, *shared]), deadlines):
+            self.unsure.append(hole)
         else:
-            findings.append(hole)
-    return findings, unsure, placed
+            self.findings.append(hole)
 
 
 def contested(
