@@ -155,11 +155,11 @@ async def way_of(groups: Groups, topic: str, message_id: str) -> MessageWay:
 
     found = await each(groups.admin, places, copies)
     elsewhere = [view for views in found for view in views if _belongs_to(view, topic)]
-    steps = [_step(stored_message(view)) for view in elsewhere]
+    steps = [_step_elsewhere(stored_message(view)) for view in elsewhere]
     if not own and not steps:
         raise NotThere(f"topic {topic!r}: no message with the id {message_id!r} is kept, nor a copy of it")
     was_delayed = any(step.what == "waits" for step in steps)
-    steps = [_own_step(message, "delivered" if was_delayed else "stored") for message in own] + steps
+    steps = [_step(message, "delivered" if was_delayed else "stored") for message in own] + steps
     message = own[-1] if own else None
     consumed = [] if message is None else await _consumptions(groups, consumers, message)
     return MessageWay(
@@ -252,33 +252,14 @@ def _belongs_to(view: MessageView, topic: str) -> bool:
     return topic in map(view.properties.get, homes)
 
 
-def _own_step(message: StoredMessage, what: What) -> Step:
-    return Step(
-        what=what,
-        at_ms=message.stored_ms,
-        topic=message.topic,
-        broker=message.broker,
-        queue=message.queue,
-        offset=message.offset,
-    )
-
-
-def _step(message: StoredMessage) -> Step:
-    """Return what a copy in a topic of the brokers' own tells."""
-    what: What
-    group = until_ms = None
-    if message.topic.startswith(RETRY_PREFIX):
-        what, group = "retried", message.topic.removeprefix(RETRY_PREFIX)
-    elif message.topic.startswith(DEAD_LETTER_PREFIX):
-        what, group = "dead letter", message.topic.removeprefix(DEAD_LETTER_PREFIX)
-    elif message.topic == HALF_TOPIC:
-        what = "half"
-    elif message.topic == CHECK_EXHAUSTED_TOPIC:
-        what = "given up"
-    else:
-        what, until_ms = "waits", due_ms_of(message)
-        home = message.properties.get(property_names.REAL_TOPIC, "")
-        group = home.removeprefix(RETRY_PREFIX) if home.startswith(RETRY_PREFIX) else None
+def _step(
+    message: StoredMessage,
+    what: What,
+    *,
+    until_ms: int | None = None,
+    group: str | None = None,
+    times: int = 0,
+) -> Step:
     return Step(
         what=what,
         at_ms=message.stored_ms,
@@ -288,8 +269,24 @@ def _step(message: StoredMessage) -> Step:
         offset=message.offset,
         until_ms=until_ms,
         group=group,
-        times=message.reconsume_times,
+        times=times,
     )
+
+
+def _step_elsewhere(message: StoredMessage) -> Step:
+    """Return what a copy in a topic of the brokers' own, or of a consumer group's, tells."""
+    topic, times = message.topic, message.reconsume_times
+    if topic.startswith(RETRY_PREFIX):
+        return _step(message, "retried", group=topic.removeprefix(RETRY_PREFIX), times=times)
+    if topic.startswith(DEAD_LETTER_PREFIX):
+        return _step(message, "dead letter", group=topic.removeprefix(DEAD_LETTER_PREFIX), times=times)
+    if topic == HALF_TOPIC:
+        return _step(message, "half", times=times)
+    if topic == CHECK_EXHAUSTED_TOPIC:
+        return _step(message, "given up", times=times)
+    home = message.properties.get(property_names.REAL_TOPIC, "")
+    group = home.removeprefix(RETRY_PREFIX) if home.startswith(RETRY_PREFIX) else None
+    return _step(message, "waits", until_ms=due_ms_of(message), group=group, times=times)
 
 
 def due_ms_of(message: StoredMessage) -> int | None:
