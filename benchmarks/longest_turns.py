@@ -511,7 +511,7 @@ def registration(longest: Longest) -> None:
             with longest.part(f"{count} topics, {'compressed' if compressed else 'JSON'}, {what}"):
                 session.received(frame)
                 while sessions.has_more:
-                    sessions.step()
+                    sessions.turn()
         with longest.part(f"{count} topics, unregistered"):
             session.received(encode(request(RequestCode.UNREGISTER_BROKER, fields)))
 

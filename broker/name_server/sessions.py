@@ -12,7 +12,7 @@ from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand, encode, response
 from broker.remoting.errors import RemotingError
 from broker.requests.budget import Budget
-from broker.requests.client_sessions import ClientSessions
+from broker.requests.client_sessions import SWEEP_NS, ClientSessions
 from broker.requests.connection import Connection, Outgoing
 from broker.requests.deadline import Time
 from broker.requests.errors import OverloadedError
@@ -35,7 +35,7 @@ class NameServerSessions:
 
     `nonce` returns the given number of random bytes. `control` decides what each client may do. `answer_in_steps`
     stands in for `NameServer.answer_in_steps`, and has the same arguments: the connection is the id. It is asked what
-    may be asked. The owner calls `step` as long as `has_more`, and lets others run between two calls.
+    may be asked. The owner calls `turn` when it is due, and soon after each `wake` as long as `has_more`.
     """
 
     def __init__(
@@ -79,17 +79,34 @@ class NameServerSessions:
             can_be_proven=lambda: control.knows_brokers,
             has_strangers=lambda: True,
         )
+        self._sweep_deadline = time.add_deadline(self._sweep, time.now_ns + SWEEP_NS)
 
-    def sweep(self) -> None:
-        """Drops brokers that have fallen silent, and closes idle connections: every `SWEEP_NS`."""
+    @property
+    def sweep_due_ns(self) -> int:
+        """When the next turn drops brokers that have fallen silent, and closes idle connections."""
+        return self._sweep_deadline.due_ns
+
+    def turn(self) -> int:
+        """Sweeps when that is due, and goes on with what takes long, for some milliseconds.
+
+        Returns when the next turn is due, in monotonic nanoseconds: now as long as `has_more`. Others are to have
+        their turn between two calls.
+        """
         self._begin()
+        self._time.run_due()
+        if self.has_more:
+            self._go_on()
+        self._wake()
+        return self._time.now_ns if self.has_more else self._time.earliest_ns
+
+    def _sweep(self) -> None:
+        self._sweep_deadline.due_ns = self._time.now_ns + SWEEP_NS
         for connection in self._core.routes.drop_silent(self._time.now_ns):
             assert isinstance(connection, Connection)
             self.clients.must_go(
                 "silent broker", connection, "a broker registered on it, and no more in time"
             )
         self.clients.sweep()
-        self._wake()
 
     def _handle(self, connection: Connection, command: RemotingCommand) -> None:
         queued = self._queued_bytes.get(connection, 0) if connection.outbox else 0
@@ -126,14 +143,11 @@ class NameServerSessions:
             or self._core.routes.is_forgetting
         )
 
-    def step(self) -> None:
-        """Goes on with what takes long, for some milliseconds."""
-        self._begin()
+    def _go_on(self) -> None:
         if self.clients.unhandled:
             self.clients.go_on()
         if self._core.routes.is_forgetting:
             self._core.routes.forget()
-            self._wake()
             return
         if self._long is not None:
             connection, steps = self._long
@@ -150,7 +164,6 @@ class NameServerSessions:
                 del self._behind_of[connection]
             if connection in self.clients.open:
                 self._send(connection, self._carried_out(connection, command, sight))
-        self._wake()
 
     def _is_to_wait(self, connection: Connection, command: RemotingCommand) -> bool:
         """Tells whether a request comes behind a long one of its connection, or is long while there is another."""

@@ -18,7 +18,6 @@ from broker.name_server import NameServer
 from broker.name_server.metrics import NameServerMetrics
 from broker.name_server.sessions import NameServerSessions
 from broker.remoting.addresses import join_address
-from broker.requests.client_sessions import SWEEP_NS
 from broker.requests.connection import Outgoing
 from broker.requests.deadline import Time
 from broker.settings.live import differing
@@ -30,6 +29,7 @@ from broker.shell.descriptors import FILES_OF_A_NAME_SERVER, connections_allowed
 from broker.shell.sockets import listen
 from broker.shell.stopping import Stopping
 from broker.shell.tls_contexts import ask_brokers, reload_certificates, server_context
+from broker.shell.turns import Turns
 from broker.shell.wires import Wires
 from broker.state.release import THIS_RELEASE
 from log.private_files import make_directories, open_file
@@ -105,7 +105,7 @@ class NameServerProcess:
             self._control,
             connections_max=connections_allowed(settings.max_connections, FILES_OF_A_NAME_SERVER),
         )
-        self._has_more = trio.Event()
+        self._turns = Turns(self._sessions.turn, time.monotonic_ns)
         self.operators = None
         """Serves metrics and health checks."""
         if self._operators_listener is not None:
@@ -161,8 +161,8 @@ class NameServerProcess:
     async def _serve_until_stopped(self) -> None:
         async with trio.open_nursery() as nursery:
             self._client_port.start(nursery)
-            nursery.start_soon(self._sweep)
-            nursery.start_soon(self._do_steps)
+            nursery.start_soon(self._turns.run)
+            nursery.start_soon(self._turns.run_timer)
             if self._access is not None:
                 nursery.start_soon(self._access.watch)
             if self.operators is not None:
@@ -195,20 +195,6 @@ class NameServerProcess:
             events=self._sessions.events,
         )
 
-    async def _sweep(self) -> None:
-        while True:
-            await trio.sleep(SWEEP_NS / 1e9)
-            self._sessions.sweep()
-
-    async def _do_steps(self) -> None:
-        """Goes on with requests that take long; between two steps whoever is ready has his turn."""
-        while True:
-            await self._has_more.wait()
-            self._has_more = trio.Event()
-            while self._sessions.has_more:
-                self._sessions.step()
-                await trio.lowlevel.checkpoint()
-
     # ------------------------------------------------------------------ for the sessions
 
     def _begin(self) -> None:
@@ -218,4 +204,4 @@ class NameServerProcess:
         """Writes what is queued: a name server answers at once."""
         self._wires.hand_out()
         if self._sessions.has_more:
-            self._has_more.set()
+            self._turns.wake()

@@ -1,4 +1,4 @@
-"""The turns of a node: one follows whatever has happened, and one comes at each deadline.
+"""The turns of a node, or of a name server: one follows whatever has happened, and one comes at each deadline.
 
 Whoever gives the node something calls `wake`. A turn that sockets want runs in the same step, when all sockets that are
 ready have been read (broker/shell/socket_reading.py). A turn that other tasks want runs after all tasks that are ready

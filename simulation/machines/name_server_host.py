@@ -17,7 +17,6 @@ from broker.access.name_server_control import NameServerControl
 from broker.name_server import NameServer
 from broker.name_server.sessions import UNREAD_BYTES_MAX, NameServerSessions
 from broker.remoting.command import RemotingCommand
-from broker.requests.client_sessions import SWEEP_NS
 from broker.requests.connection import Connection, Outgoing
 from broker.requests.deadline import Time
 from broker.settings.tables import NameServerSettings
@@ -152,6 +151,7 @@ class NameServerHost:
             self._wires = Wires(outgoing, self._network.scheduler, self._guarded, UNREAD_BYTES_MAX)
             self._core = NameServer(settings, self.storage, long_registration_bytes=_LONG_REGISTRATION_BYTES)
             self._steps_planned = False
+            self._time = Time(self._clock.now_ns(), 0)
             self._sessions = NameServerSessions(
                 self._core,
                 self,
@@ -169,7 +169,7 @@ class NameServerHost:
             for watcher in self._watchers:
                 watcher.name_server_started(self, self._core)
             self._network.listen(self.address, self.name, self._accept)
-            self._network.scheduler.after(SWEEP_NS, self._sweep, self._sessions)
+            self._await_sweep(self._sessions)
 
     def fail(self, amount: float) -> None:
         """Its process ends, and something may happen to its disk."""
@@ -223,7 +223,22 @@ class NameServerHost:
 
     def _step(self, sessions: NameServerSessions) -> None:
         self._steps_planned = False
-        sessions.step()
+        self._turn(sessions)
+
+    def _turn(self, sessions: NameServerSessions) -> None:
+        self.begin()
+        if sessions.sweep_due_ns <= self._time.now_ns:
+            for watcher in self._watchers:
+                watcher.name_server_expired(self)
+        sessions.turn()
+
+    def _await_sweep(self, sessions: NameServerSessions) -> None:
+        at_ns = self._clock.true_ns(sessions.sweep_due_ns)
+        self._network.scheduler.at(at_ns, self._guarded(self._sweep_is_due), sessions)
+
+    def _sweep_is_due(self, sessions: NameServerSessions) -> None:
+        self._turn(sessions)
+        self._await_sweep(sessions)
 
     def _guarded(self, callback: Callable[..., object]) -> Callable[..., None]:
         core = self._core
@@ -275,11 +290,3 @@ class NameServerHost:
         self.kill()
         self._disk.lose_power()
         self._network.scheduler.after(_DARK_NS, self.start)
-
-    def _sweep(self, sessions: NameServerSessions) -> None:
-        if self._sessions is not sessions:
-            return
-        for watcher in self._watchers:
-            watcher.name_server_expired(self)
-        sessions.sweep()
-        self._network.scheduler.after(SWEEP_NS, self._sweep, sessions)

@@ -396,7 +396,7 @@ class NameServerRound:
 
     def _finish(self) -> None:
         while self._sessions.has_more:
-            self._sessions.step()
+            self._sessions.turn()
 
     def _ask(
         self,

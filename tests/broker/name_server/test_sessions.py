@@ -48,6 +48,13 @@ class Rig:
     def connect(self, name: str = "client") -> Connection:
         return let_in(self.sessions.clients, name).connection
 
+    def pass_time(self, seconds: int) -> None:
+        """Lets time pass, with a turn whenever one is due."""
+        end_ns = self.desk.now_ns + seconds * 10**9
+        while (due_ns := self.sessions.turn()) <= end_ns:
+            self.desk.now_ns = due_ns
+        self.desk.now_ns = end_ns
+
     def ask(self, connection: Connection, count: int = 1) -> list[RemotingCommand]:
         """The responses to so many requests that come at once."""
         data = b"".join(encode(request(RequestCode.GET_BROKER_CLUSTER_INFO, opaque=k)) for k in range(count))
@@ -98,11 +105,10 @@ def test_idle_connections_are_closed() -> None:
     """As shipped; the simulated name server closed those of silent brokers only."""
     rig = Rig()
     silent, busy = rig.connect(), rig.connect()
-    rig.desk.advance(100)
+    rig.pass_time(100)
     rig.ask(busy)
-    rig.desk.advance(21)
     turns = rig.desk.turns_wanted
-    rig.sessions.sweep()
+    rig.pass_time(26)
     assert (silent.aborted, busy.aborted) == (True, False)
     assert rig.desk.turns_wanted > turns
     assert rig.sessions.events.counts == {(Event.CONNECTION_CLOSED, "idle"): 1}
@@ -112,9 +118,8 @@ def test_whose_broker_is_silent_is_closed_and_told_once() -> None:
     rig = Rig()
     connection = rig.connect("10.0.0.1:1")
     rig.sessions.clients.open[connection].received(registration(1))
-    rig.desk.advance(121)
     with structlog.testing.capture_logs() as logs:
-        rig.sessions.sweep()
+        rig.pass_time(126)
     assert connection.aborted
     (told,) = logs
     assert (told["event"], told["reason"], told["source"]) == (
@@ -167,7 +172,7 @@ def test_a_long_registration_is_carried_out_in_steps(compressed: bool) -> None:
     steps, seen = 0, set()
     while rig.sessions.has_more:
         assert rig.ask(client)[0].code == 0
-        rig.sessions.step()
+        rig.sessions.turn()
         seen.add(topic_count(rig))
         steps += 1
     assert steps > 12
@@ -185,11 +190,11 @@ def test_a_long_registration_ends_with_its_connection() -> None:
         for connection in (broker, other):
             rig.sessions.clients.open[connection].received(registration(30_000))
         for _ in range(steps):
-            rig.sessions.step()
+            rig.sessions.turn()
         for connection in (other, broker):
             rig.sessions.clients.open[connection].lost()
         while rig.sessions.has_more:
-            rig.sessions.step()
+            rig.sessions.turn()
         assert rig.core.figures()[:3] == (0, 0, 0)
 
 
@@ -202,7 +207,7 @@ def test_brokers_that_are_gone_are_forgotten_in_steps(monkeypatch: pytest.Monkey
         address = f"10.0.1.{number}:10911"
         rig.sessions.clients.open[broker].received(registration(500, address, name=f"b{number}"))
         while rig.sessions.has_more:
-            rig.sessions.step()
+            rig.sessions.turn()
     other.take()
     drops = 0
     original = RouteTable._drop_queues
@@ -223,7 +228,7 @@ def test_brokers_that_are_gone_are_forgotten_in_steps(monkeypatch: pytest.Monkey
     while rig.sessions.has_more:
         assert {queue.broker_name for queue in routes(rig, other, "topic-0")} == {"lasting"}
         drops = 0
-        rig.sessions.step()
+        rig.sessions.turn()
         longest = max(longest, drops)
         steps += 1
     assert 0 < longest <= TOPICS_AT_ONCE
@@ -273,7 +278,7 @@ def test_few_bytes_that_unfold_to_many_topics_wait_for_their_turn() -> None:
     rig.sessions.clients.open[other].received(frame)
     assert not other.take()
     while rig.sessions.has_more:
-        rig.sessions.step()
+        rig.sessions.turn()
     for connection in (broker, other):
         assert [answer.code for answer in FrameDecoder().feed(b"".join(connection.take()))] == [0]
     assert rig.core.figures()[:3] == (2, 2, 30_001)
@@ -298,7 +303,7 @@ def test_long_registrations_of_one_address_leave_room_to_those_of_another() -> N
     for number, connection in enumerate((*crowd, other)):
         rig.sessions.clients.open[connection].received(registration(10_000, f"10.0.0.{number}:1"))
     while rig.sessions.has_more:
-        rig.sessions.step()
+        rig.sessions.turn()
     (answer,) = FrameDecoder().feed(b"".join(other.take()))
     assert answer.code == ResponseCode.SUCCESS
     codes = [FrameDecoder().feed(b"".join(connection.take()))[0].code for connection in crowd]

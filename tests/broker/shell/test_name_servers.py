@@ -14,6 +14,7 @@ from broker.client.admin import AdminClient
 from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.message import Message
 from broker.client.producing.producer import Producer
+from broker.name_server.sessions import NameServerSessions
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode, request
 from broker.remoting.frame import FrameDecoder
@@ -120,12 +121,11 @@ async def test_a_name_server_says_what_it_begins_with_and_why_it_ends(tmp_path: 
 
 
 async def test_a_name_server_that_fails_says_of_what(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = NameServerProcess(NameServerSettings(listen="127.0.0.1:0", kv_config_path=""))
-
-    async def fails() -> None:
+    def fails(self: NameServerSessions) -> int:
         raise RuntimeError("planted")
 
-    monkeypatch.setattr(server, "_sweep", fails)
+    monkeypatch.setattr(NameServerSessions, "turn", fails)
+    server = NameServerProcess(NameServerSettings(listen="127.0.0.1:0", kv_config_path=""))
     with (
         structlog.testing.capture_logs() as logs,
         trio.fail_after(LIMIT_S),
