@@ -25,7 +25,7 @@ from broker.state.topic_rules import (
     SCHEDULE_TOPIC,
     is_system_topic,
 )
-from broker.statistics.events import Event
+from broker.statistics.events import EventKind
 from broker.statistics.families import Told, counter, gauge, histogram, many, one
 from broker.statistics.totals import OTHERS
 from log.disk import Disk
@@ -289,7 +289,7 @@ class NodeMetrics:
         )
         yield one(LEADER_CHANGES, self._node.stats.leader_changes)
         events = self._node.events
-        yield many(EVENTS, (((event.label,), events.count(event)) for event in Event))
+        yield many(EVENTS, (((event.label,), events.count(event)) for event in EventKind))
         yield many(
             REASONS, (((event.label, reason), count) for (event, reason), count in events.counts.items())
         )

@@ -45,7 +45,7 @@ from broker.requests.responses import reply
 from broker.settings.live import LiveSettings
 from broker.state.commands import SingleCommand
 from broker.state.topic_rules import CLIENT_ID_LENGTH_MAX, RETRY_PREFIX, InvalidNameError, check_group_name
-from broker.statistics.events import Event, Events
+from broker.statistics.events import EventKind, Events
 from broker.topics.creation import Creations, missing_for_consumers
 from log.errors import DiskFullError
 
@@ -349,7 +349,7 @@ class HeartbeatsProcessor:
         for connection in expired.connections:
             if not isinstance(connection, RelayedConnection):
                 self._events.warn(
-                    Event.CONNECTION_CLOSED,
+                    EventKind.CONNECTION_CLOSED,
                     "silent client",
                     self._time.now_ns,
                     source=connection.address,

@@ -18,7 +18,7 @@ from broker.replica.proposals import NewMessage, stored_again
 from broker.requests.errors import ReplicaError
 from broker.state.topic_rules import WAITING_TOPICS
 from broker.state.waiting_messages import destination
-from broker.statistics.events import Event, Events
+from broker.statistics.events import EventKind, Events
 from log.consume_queue import ConsumeQueue
 from log.entry_reads import record_at
 from log.errors import DamagedLogError, DiskFullError, OutOfRangeError, RecordError
@@ -103,13 +103,13 @@ def count_delivered(
 def tell_of_damage(events: Events, what: str, error: DamagedLogError, now_ns: int) -> None:
     """Tells of deliveries that wait until a message is whole again, as long as they do."""
     events.warn(
-        Event.DELIVERIES_WAIT, what, now_ns, source=error.file, offset=error.offset, detail=error.reason
+        EventKind.DELIVERIES_WAIT, what, now_ns, source=error.file, offset=error.offset, detail=error.reason
     )
 
 
 def tell_of_refusal(events: Events, what: str, error: ReplicaError | DiskFullError, now_ns: int) -> None:
     """Tells of deliveries or checks that wait because the log takes no more now, as on a full disk."""
-    events.warn(Event.DELIVERIES_WAIT, "append refused", now_ns, source=what, detail=str(error))
+    events.warn(EventKind.DELIVERIES_WAIT, "append refused", now_ns, source=what, detail=str(error))
 
 
 def _is_delivery(delivery: memoryview, waiting: Record, delivered_properties: DeliveredProperties) -> bool:

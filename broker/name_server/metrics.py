@@ -5,7 +5,7 @@ from typing import Final
 
 from broker.name_server.server import NameServer
 from broker.remoting.codes import RequestCode
-from broker.statistics.events import Event, Events
+from broker.statistics.events import EventKind, Events
 from broker.statistics.families import Told, counter, gauge, many, one
 
 CONNECTIONS: Final = gauge("trivet_namesrv_connections", "Connections of clients and brokers.")
@@ -48,7 +48,7 @@ class NameServerMetrics:
         refused = self._events.counts.items()
         yield many(
             FORBIDDEN,
-            (((reason,), count) for (event, reason), count in refused if event is Event.REQUEST_REFUSED),
+            (((reason,), count) for (event, reason), count in refused if event is EventKind.REQUEST_REFUSED),
         )
 
 

@@ -17,7 +17,7 @@ from broker.requests.connection import Connection, Outgoing
 from broker.requests.deadline import Time
 from broker.requests.errors import OverloadedError
 from broker.requests.line import Surroundings
-from broker.statistics.events import Event, Events
+from broker.statistics.events import EventKind, Events
 
 UNREAD_BYTES_MAX: Final = 16 * 1024 * 1024
 """Responses that may wait for one client: a hundred questions come in one read, and a list may have megabytes."""
@@ -181,7 +181,7 @@ class NameServerSessions:
             sight = SEES_ALL if command.is_response else self._control.check(connection, command)
         except RefusedError as refused:
             self.events.warn(
-                Event.REQUEST_REFUSED,
+                EventKind.REQUEST_REFUSED,
                 refused.reason.value,
                 now_ns,
                 source=connection.address,

@@ -17,7 +17,16 @@ import structlog
 from broker.node.client_calls import ClientCalls
 from broker.node.held_requests import HeldRequests
 from broker.node.relayed_clients import RelayedClients
-from broker.node.request_states import ASKED, DOUBT_NS, HELD_NS_MAX, ONCE, OVER, Event, State, WaitingRequest
+from broker.node.request_states import (
+    ASKED,
+    DOUBT_NS,
+    HELD_NS_MAX,
+    ONCE,
+    OVER,
+    RequestEvent,
+    State,
+    WaitingRequest,
+)
 from broker.node.unsent_forwards import UnsentForwards
 from broker.peers.protocol import ClientGone, Forward, NotDone, PeerProtocolError, Relay, encode_frame
 from broker.remoting.codes import FLAG_ONE_WAY, ResponseCode
@@ -32,8 +41,7 @@ from broker.requests.processing import Handler
 from broker.requests.responses import reply, reply_unknown
 from broker.requests.shared_places import SharedPlaces
 from broker.requests.work import work_of
-from broker.statistics.events import Event as Trouble
-from broker.statistics.events import Events
+from broker.statistics.events import EventKind, Events
 
 log = structlog.get_logger("trivet.node")
 
@@ -139,9 +147,9 @@ class Forwarding:
         client = self._by_connection.pop(connection)
         del self._by_number[client.number]
         for request in list(client.waiting.values()):
-            self._happens(client, request, Event.CLIENT_GONE)
+            self._happens(client, request, RequestEvent.CLIENT_GONE)
         for request in self._held.take_back(connection, lambda _: True):
-            request.happens(Event.CLIENT_GONE)
+            request.happens(RequestEvent.CLIENT_GONE)
         if client.known_to is not None:
             self._send_gone(client.known_to, client)
 
@@ -301,13 +309,13 @@ class Forwarding:
                 if request is None or request.leader != source or request.state not in ASKED:
                     return  # answered otherwise meanwhile, or another node was asked anew: a client gets one response
                 self._note_if_doubted(source, request)
-                self._happens(client, request, Event.RESPONSE)
+                self._happens(client, request, RequestEvent.RESPONSE)
             elif not command.is_one_way:
                 self._calls.relayed(connection, command.opaque, source)
         if connection.leaves_much_unread():
             if not connection.aborted:
                 self._events.warn(
-                    Trouble.CONNECTION_CLOSED,
+                    EventKind.CONNECTION_CLOSED,
                     "its answers stay unread",
                     self._time.now_ns,
                     source=connection.address,
@@ -329,17 +337,17 @@ class Forwarding:
             and request.state in ASKED
         ):
             self._note_if_doubted(source, request)
-            self._happens(client, request, Event.NOT_DONE)
+            self._happens(client, request, RequestEvent.NOT_DONE)
 
     def leader_changed(self) -> None:
         """Goes through all waiting requests: a node that was asked as leader of another term will not do them."""
         today, links = (self._replica.leader, self._replica.term), self._replica.links
 
-        def event_of(request: WaitingRequest) -> Event:
+        def event_of(request: WaitingRequest) -> RequestEvent:
             if (request.leader, request.term) == today:
-                return Event.LEADER_BACK
+                return RequestEvent.LEADER_BACK
             # The replica hears of a lost link before this module does, and its role may change because of that.
-            return Event.LEADER_CHANGED if request.leader in links else Event.LINK_LOST
+            return RequestEvent.LEADER_CHANGED if request.leader in links else RequestEvent.LINK_LOST
 
         before = self._doubts_begun
         self._happens_to_all([(client, request, event_of(request)) for client, request in self._all_asked()])
@@ -349,7 +357,9 @@ class Forwarding:
 
     def link_lost(self, node: str) -> None:
         """Ends the wait for responses of `node`: nothing more can be heard from it."""
-        lost = [(*waiting, Event.LINK_LOST) for waiting in self._all_asked() if waiting[1].leader == node]
+        lost = [
+            (*waiting, RequestEvent.LINK_LOST) for waiting in self._all_asked() if waiting[1].leader == node
+        ]
         self._happens_to_all(lost)
         self._gave_back_ns.pop(node, None)
 
@@ -360,7 +370,7 @@ class Forwarding:
 
     def _end_doubts(self) -> None:
         now_ns = self._time.now_ns
-        over: list[tuple[_Client, WaitingRequest, Event]] = []
+        over: list[tuple[_Client, WaitingRequest, RequestEvent]] = []
         for request, client in list(self._doubted.items()):
             if request.until_ns > now_ns:
                 break
@@ -371,7 +381,7 @@ class Forwarding:
                 del self._doubted[request]
                 self._doubted[request] = client
             else:
-                over.append((client, request, Event.TIME_OVER))
+                over.append((client, request, RequestEvent.TIME_OVER))
         self._happens_to_all(over)
         self._plan_end_of_doubts()
 
@@ -395,26 +405,26 @@ class Forwarding:
                 if request.state is not State.REFUSED and is_wanted(request.command)
             ]
             for request in taken:
-                self._happens(client, request, Event.ANSWERED_HERE)
+                self._happens(client, request, RequestEvent.ANSWERED_HERE)
         for request in self._held.take_back(connection, is_wanted):
-            request.happens(Event.ANSWERED_HERE)
+            request.happens(RequestEvent.ANSWERED_HERE)
             taken.append(request)
         return [request.command for request in taken]
 
-    def _happens(self, client: _Client, request: WaitingRequest, event: Event) -> None:
+    def _happens(self, client: _Client, request: WaitingRequest, event: RequestEvent) -> None:
         """Takes a request that was forwarded to its next state, and does what that state asks for."""
         client.ended -= request.state not in ASKED
         if self._enters(client, request, event):
             self._carry_out(client, request, event)
 
-    def _happens_to_all(self, events: Iterable[tuple[_Client, WaitingRequest, Event]]) -> None:
+    def _happens_to_all(self, events: Iterable[tuple[_Client, WaitingRequest, RequestEvent]]) -> None:
         """Takes requests that were forwarded to their next states, and has turns do what these ask for."""
         for client, request, event in events:
             if self._enters(client, request, event):
                 client.ended += 1
                 self.ended.append((client, request))
 
-    def _enters(self, client: _Client, request: WaitingRequest, event: Event) -> bool:
+    def _enters(self, client: _Client, request: WaitingRequest, event: RequestEvent) -> bool:
         """Takes a request to its next state. Returns True if it does not wait for the leader that it was forwarded to
         any more.
         """
@@ -431,7 +441,7 @@ class Forwarding:
             self._doubts_first &= bool(self._doubted)
         return state is not State.FORWARDED
 
-    def _carry_out(self, client: _Client, request: WaitingRequest, event: Event | None = None) -> None:
+    def _carry_out(self, client: _Client, request: WaitingRequest, event: RequestEvent | None = None) -> None:
         """Does what the state asks for in which a request has come to its end as one that waits for this leader; by
         `event`, if that was just now.
         """
@@ -446,10 +456,10 @@ class Forwarding:
             self.refuse_outside(connection, request.command)
         elif state is State.RESUMED:
             asked = request.leader, request.term
-            if event is Event.NOT_DONE and (self._replica.leader, self._replica.term) == asked:
+            if event is RequestEvent.NOT_DONE and (self._replica.leader, self._replica.term) == asked:
                 # Asked now, it would be the same one again.
                 self._hold_for_leader(connection, request.as_of(now_ns), request.number)
-            elif event is Event.NOT_DONE and self._held.has_any_of(connection):
+            elif event is RequestEvent.NOT_DONE and self._held.has_any_of(connection):
                 self._hold(connection, request.as_of(now_ns), request.number)  # in its place among them
             else:
                 self._go_on(request)
@@ -545,7 +555,7 @@ class Forwarding:
             return  # it takes some turns, in which nobody's time is over
         while left > 0 and (expired := self._held.take_expired(self._time.now_ns)) is not None:
             left -= 1
-            expired.happens(Event.TIME_OVER)
+            expired.happens(RequestEvent.TIME_OVER)
             reply(
                 expired.connection,
                 expired.command,
@@ -555,10 +565,10 @@ class Forwarding:
 
     def _release(self, request: WaitingRequest) -> None:
         if self.is_outside:
-            request.happens(Event.OUTSIDE)
+            request.happens(RequestEvent.OUTSIDE)
             self.refuse_outside(request.connection, request.command)
         else:
-            request.happens(Event.LEADER_FOUND)
+            request.happens(RequestEvent.LEADER_FOUND)
             self._go_on(request)
 
     def _go_on(self, request: WaitingRequest) -> None:
@@ -595,4 +605,4 @@ class Forwarding:
         if not outside:
             return
         self.leaving.extend(self._by_number.values())
-        self._happens_to_all([(*waiting, Event.OUTSIDE) for waiting in self._all_asked()])
+        self._happens_to_all([(*waiting, RequestEvent.OUTSIDE) for waiting in self._all_asked()])

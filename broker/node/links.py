@@ -29,7 +29,7 @@ from broker.requests.connection import Connection
 from broker.requests.crowd import Crowd
 from broker.requests.deadline import NEVER
 from broker.requests.line import TRANSITIONS, Line, LineState, Patience, Surroundings
-from broker.statistics.events import Event
+from broker.statistics.events import EventKind
 
 log = structlog.get_logger("trivet.peers")
 
@@ -233,7 +233,7 @@ class AcceptedLink:
         peer = self._accepting.source
         node = self._links.node
         node.events.warn(
-            Event.LINK_CLOSED,
+            EventKind.LINK_CLOSED,
             "a stranger's" if self._state is LineState.AWAITS else "a peer's",
             node.time.now_ns,
             source=self.host,

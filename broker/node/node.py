@@ -53,7 +53,7 @@ from broker.requests.responses import refuse, reply
 from broker.settings.live import LiveSettings
 from broker.settings.tables import Settings
 from broker.state.commands import Command, DeleteTopic, PutTopic, Several
-from broker.statistics.events import Event, Events
+from broker.statistics.events import EventKind, Events
 from broker.statistics.stats import Stats
 from log.errors import DamagedLogError, DiskError, DiskFullError
 
@@ -284,7 +284,7 @@ class Node:
             access.check(connection.host, command, connection.greeting, is_encrypted=connection.is_encrypted)
         except RefusedError as refused:
             self.events.warn(
-                Event.REQUEST_REFUSED,
+                EventKind.REQUEST_REFUSED,
                 refused.reason.value,
                 self.time.now_ns,
                 source=connection.address,
@@ -296,7 +296,7 @@ class Node:
             reply(connection, command, ResponseCode.SYSTEM_ERROR, str(error))
         except Exception as error:
             # As in `_handle`: what nobody foresaw hurts this request only, and what cannot be judged is refused.
-            if self._admits(Event.REQUEST_NOT_JUDGED, error, connection):
+            if self._admits(EventKind.REQUEST_NOT_JUDGED, error, connection):
                 log.exception("request not judged", code=command.code, client=connection.name)
             reply(connection, command, ResponseCode.NO_PERMISSION, f"{type(error).__name__}: {error}")
         else:
@@ -310,7 +310,7 @@ class Node:
         """
         return SEES_ALL if self.access is None else self.access.sight(connection.host, command)
 
-    def _admits(self, event: Event, error: Exception, connection: Connection) -> bool:
+    def _admits(self, event: EventKind, error: Exception, connection: Connection) -> bool:
         kind, source = type(error).__name__, connection.address
         return self.events.admits(event, kind, self.time.now_ns, source=source)
 
@@ -357,7 +357,7 @@ class Node:
         except Exception as error:
             # What a client can send and a handler did not foresee hurts this request only. Code 1 says that its
             # outcome is unknown, which is true wherever the handler was interrupted.
-            if self._admits(Event.REQUEST_FAILED, error, connection):
+            if self._admits(EventKind.REQUEST_FAILED, error, connection):
                 log.exception("request failed", code=command.code, client=connection.name)
             reply(connection, command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from broker.node.held_requests import HeldRequests
 from broker.node.listeners import Listeners
-from broker.node.request_states import Event
+from broker.node.request_states import RequestEvent
 from broker.node.unhandled_forwards import UnhandledForwards, work_of
 from broker.peers.protocol import ClientGone, Forward, NotDone, PeerProtocolError, Relay, encode_frame
 from broker.remoting.command import RemotingCommand
@@ -200,7 +200,7 @@ class RelayedClients:
 
     def _give_back_of(self, is_gone: Callable[[Connection], bool]) -> None:
         for request in self._held.take_of(is_gone):
-            request.happens(Event.CLIENT_UNKNOWN)
+            request.happens(RequestEvent.CLIENT_UNKNOWN)
             connection, command = request.connection, request.command
             assert isinstance(connection, RelayedConnection)
             if not command.is_one_way:

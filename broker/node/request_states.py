@@ -96,7 +96,7 @@ class State(enum.Enum):
     """Dropped, as its client is gone."""
 
 
-class Event(enum.Enum):
+class RequestEvent(enum.Enum):
     """The events that can happen to a request that waits."""
 
     LEADER_FOUND = "leader found"
@@ -123,25 +123,25 @@ class Event(enum.Enum):
     """The client of another node is not known here any more: it is gone, or this node does not lead."""
 
 
-Transitions = MappingProxyType[State, MappingProxyType[Event, State]]
+Transitions = MappingProxyType[State, MappingProxyType[RequestEvent, State]]
 
 
-def _table(rows: dict[State, dict[Event, State]]) -> Transitions:
+def _table(rows: dict[State, dict[RequestEvent, State]]) -> Transitions:
     return MappingProxyType({state: MappingProxyType(row) for state, row in rows.items()})
 
 
 _HELD: Final = {
-    Event.LEADER_FOUND: State.RESUMED,
-    Event.TIME_OVER: State.REFUSED,
-    Event.ANSWERED_HERE: State.TAKEN_BACK,
-    Event.OUTSIDE: State.REFUSED,
-    Event.CLIENT_GONE: State.FORGOTTEN,
-    Event.CLIENT_UNKNOWN: State.GIVEN_BACK,
+    RequestEvent.LEADER_FOUND: State.RESUMED,
+    RequestEvent.TIME_OVER: State.REFUSED,
+    RequestEvent.ANSWERED_HERE: State.TAKEN_BACK,
+    RequestEvent.OUTSIDE: State.REFUSED,
+    RequestEvent.CLIENT_GONE: State.FORGOTTEN,
+    RequestEvent.CLIENT_UNKNOWN: State.GIVEN_BACK,
 }
 
 _RESUMED: Final = {
-    Event.ANSWERED_HERE: State.TAKEN_BACK,
-    Event.CLIENT_GONE: State.FORGOTTEN,
+    RequestEvent.ANSWERED_HERE: State.TAKEN_BACK,
+    RequestEvent.CLIENT_GONE: State.FORGOTTEN,
 }
 """Until what the state asks for is done."""
 
@@ -149,17 +149,17 @@ OF_REPEATABLE: Final = _table(
     {
         State.HELD: _HELD,
         State.FORWARDED: {
-            Event.RESPONSE: State.ANSWERED,
-            Event.NOT_DONE: State.RESUMED,
-            Event.LEADER_BACK: State.FORWARDED,
-            Event.LEADER_CHANGED: State.RESUMED,
-            Event.LINK_LOST: State.RESUMED,
-            Event.ANSWERED_HERE: State.TAKEN_BACK,
-            Event.OUTSIDE: State.REFUSED,
-            Event.CLIENT_GONE: State.FORGOTTEN,
+            RequestEvent.RESPONSE: State.ANSWERED,
+            RequestEvent.NOT_DONE: State.RESUMED,
+            RequestEvent.LEADER_BACK: State.FORWARDED,
+            RequestEvent.LEADER_CHANGED: State.RESUMED,
+            RequestEvent.LINK_LOST: State.RESUMED,
+            RequestEvent.ANSWERED_HERE: State.TAKEN_BACK,
+            RequestEvent.OUTSIDE: State.REFUSED,
+            RequestEvent.CLIENT_GONE: State.FORGOTTEN,
         },
         State.RESUMED: _RESUMED,
-        State.REFUSED: {Event.CLIENT_GONE: State.FORGOTTEN},
+        State.REFUSED: {RequestEvent.CLIENT_GONE: State.FORGOTTEN},
     }
 )
 
@@ -167,26 +167,26 @@ OF_ONCE: Final = _table(
     {
         State.HELD: _HELD,
         State.FORWARDED: {
-            Event.RESPONSE: State.ANSWERED,
-            Event.NOT_DONE: State.RESUMED,
-            Event.LEADER_BACK: State.FORWARDED,
-            Event.LEADER_CHANGED: State.DOUBTED,
-            Event.LINK_LOST: State.UNKNOWN,
+            RequestEvent.RESPONSE: State.ANSWERED,
+            RequestEvent.NOT_DONE: State.RESUMED,
+            RequestEvent.LEADER_BACK: State.FORWARDED,
+            RequestEvent.LEADER_CHANGED: State.DOUBTED,
+            RequestEvent.LINK_LOST: State.UNKNOWN,
             # The leader may have done the request, and still sends its response to this node. So it waits on.
-            Event.OUTSIDE: State.FORWARDED,
-            Event.CLIENT_GONE: State.FORGOTTEN,
+            RequestEvent.OUTSIDE: State.FORWARDED,
+            RequestEvent.CLIENT_GONE: State.FORGOTTEN,
         },
         State.DOUBTED: {
-            Event.RESPONSE: State.ANSWERED,
-            Event.NOT_DONE: State.RESUMED,
-            Event.LEADER_BACK: State.FORWARDED,
-            Event.LEADER_CHANGED: State.DOUBTED,
-            Event.LINK_LOST: State.UNKNOWN,
-            Event.TIME_OVER: State.UNKNOWN,
-            Event.OUTSIDE: State.DOUBTED,
-            Event.CLIENT_GONE: State.FORGOTTEN,
+            RequestEvent.RESPONSE: State.ANSWERED,
+            RequestEvent.NOT_DONE: State.RESUMED,
+            RequestEvent.LEADER_BACK: State.FORWARDED,
+            RequestEvent.LEADER_CHANGED: State.DOUBTED,
+            RequestEvent.LINK_LOST: State.UNKNOWN,
+            RequestEvent.TIME_OVER: State.UNKNOWN,
+            RequestEvent.OUTSIDE: State.DOUBTED,
+            RequestEvent.CLIENT_GONE: State.FORGOTTEN,
         },
-        State.UNKNOWN: {Event.CLIENT_GONE: State.FORGOTTEN},
+        State.UNKNOWN: {RequestEvent.CLIENT_GONE: State.FORGOTTEN},
     }
 )
 
@@ -237,7 +237,7 @@ class WaitingRequest:
         self.term = term
         self._table = OF_ONCE if command.code in ONCE else OF_REPEATABLE
 
-    def happens(self, event: Event) -> State:
+    def happens(self, event: RequestEvent) -> State:
         """Enters and returns the state that the event leads to. An event without a row in the table is a bug here."""
         row = self._table.get(self.state)
         assert row is not None, f"request {self.command.code} is {self.state.value} already: {event.value}"

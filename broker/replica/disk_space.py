@@ -16,7 +16,7 @@ refused because more of the disk is used than the settings allow.
 
 from typing import Final
 
-from broker.statistics.events import Event, Events
+from broker.statistics.events import EventKind, Events
 from log.errors import DiskFullError
 from log.store import Store
 from raft.core import Raft
@@ -112,4 +112,4 @@ class DiskSpace:
 
     def _tell(self, what: str, now_ns: int, again_ns: int, error: str) -> None:
         self._full_until_ns = max(self._full_until_ns, now_ns + again_ns + TRIED_WITHIN_NS)
-        self._events.warn(Event.DISK_FULL, what, now_ns, error=error)
+        self._events.warn(EventKind.DISK_FULL, what, now_ns, error=error)

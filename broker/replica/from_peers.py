@@ -26,7 +26,7 @@ from broker.requests.processing import Pace
 from broker.state.snapshot import StateSnapshot, state_read
 from broker.state.snapshot_reading import Read
 from broker.state.writing import slices
-from broker.statistics.events import Event, Events
+from broker.statistics.events import EventKind, Events
 from broker.statistics.timings import Timings
 from log.consume_queues import EmptyQueues
 from log.entry_range import EntryRange
@@ -120,7 +120,7 @@ class FromPeers:
                 entries = self._log.check_range(frame.body, message.prev_index + 1, frame.position)
             except DamagedRangeError as error:
                 self._events.warn(
-                    Event.DAMAGED_FRAME, "append", now_ns, source=message.source, error=str(error)
+                    EventKind.DAMAGED_FRAME, "append", now_ns, source=message.source, error=str(error)
                 )
                 return False
             if not entries.has_terms(message.spans):

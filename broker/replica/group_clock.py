@@ -29,7 +29,7 @@ leader's time that differs by as much from what a follower knew: ahead at once, 
 
 from typing import Final
 
-from broker.statistics.events import Event, Events
+from broker.statistics.events import EventKind, Events
 
 SLEW: Final = 100
 """The part of the time that passes by which the group's time approaches the leader's wall clock: one in so many. NTP
@@ -120,7 +120,7 @@ class GroupClock:
             self._wall_offset_ms = wall_offset_ms
             if abs(jump_ms) > JUMP_MS + elapsed_ns // (SLEW * _MS):
                 self._events.warn(
-                    Event.CLOCK_JUMP,
+                    EventKind.CLOCK_JUMP,
                     "ahead" if jump_ms > 0 else "back",
                     now_ns,
                     by_ms=abs(jump_ms),
@@ -195,7 +195,7 @@ class GroupClock:
         self._set_back_ns = 0
 
     def _tell(self, reason: str, moves_ns: int, now_ns: int) -> None:
-        self._events.warn(Event.CLOCK_JUMP, reason, now_ns, by_ms=abs(moves_ns) // _MS)
+        self._events.warn(EventKind.CLOCK_JUMP, reason, now_ns, by_ms=abs(moves_ns) // _MS)
 
     def told(self, node: str, time_ms: int, now_ns: int, *, is_agreed: bool) -> None:
         """`node` has said what time it is: it has dialled this one, or answers when this one asks for its vote."""
@@ -219,7 +219,9 @@ class GroupClock:
         self._time_ns = clocks[(len(clocks) - 1) // 2]
         self.is_agreed = self.was_made_here = True
         if spread_ms > JUMP_MS:
-            self._events.warn(Event.CLOCK_JUMP, "wall clocks of the group differ", now_ns, by_ms=spread_ms)
+            self._events.warn(
+                EventKind.CLOCK_JUMP, "wall clocks of the group differ", now_ns, by_ms=spread_ms
+            )
         return self._time_ns // _MS
 
     def follow(self, now_ns: int) -> None:

@@ -1,6 +1,6 @@
 """What whoever is on call is told of raft's decisions: who leads and why, and which peers are slow."""
 
-from broker.statistics.events import Event, Events
+from broker.statistics.events import EventKind, Events
 from raft.effects import PeerSlow, Role, RoleChanged
 
 
@@ -13,17 +13,17 @@ def tell_of_role(events: Events, change: RoleChanged) -> None:
         facts["peer"] = cause.peer
     if cause.after_ns:
         facts["after_ms"] = cause.after_ns // 1_000_000
-    events.note(Event.ROLE_CHANGED, reason, role=change.role.value, leader=change.leader, **facts)
+    events.note(EventKind.ROLE_CHANGED, reason, role=change.role.value, leader=change.leader, **facts)
     if change.before is Role.LEADER:
-        events.note(Event.STEPPED_DOWN, reason, **facts)
+        events.note(EventKind.STEPPED_DOWN, reason, **facts)
     elif change.lost_leader is not None:
-        events.note(Event.LEADER_LOST, reason, leader=change.lost_leader, **facts)
+        events.note(EventKind.LEADER_LOST, reason, leader=change.lost_leader, **facts)
 
 
 def tell_of_slow_peer(events: Events, slow: PeerSlow, now_ns: int) -> None:
     """Says on a leader that a peer has been behind or silent for a while."""
     events.warn(
-        Event.SLOW_PEER,
+        EventKind.SLOW_PEER,
         "behind or silent",
         now_ns,
         source=slow.node,

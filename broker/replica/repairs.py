@@ -19,7 +19,7 @@ from broker.replica.committed_entries import CommittedEntries
 from broker.replica.loads import Loads
 from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER
-from broker.statistics.events import Event, Events
+from broker.statistics.events import EventKind, Events
 from log.entry_log import EntryLog
 from log.entry_reads import check_run, index_of
 from log.entry_repair import put_back
@@ -180,7 +180,7 @@ class Repairs:
         """Counts damage and tells of it."""
         self.found += count
         self._events.warn(
-            Event.DAMAGE_FOUND,
+            EventKind.DAMAGE_FOUND,
             what,
             now_ns,
             source=error.file,
@@ -193,7 +193,9 @@ class Repairs:
 
     def note_left(self, reason: str, now_ns: int, *, source: str = "", **facts: object) -> None:
         """Tells of damage that cannot be put right."""
-        self._events.warn(Event.DAMAGE_LEFT, reason, now_ns, source=source, at_once=_TOLD_AT_ONCE, **facts)
+        self._events.warn(
+            EventKind.DAMAGE_LEFT, reason, now_ns, source=source, at_once=_TOLD_AT_ONCE, **facts
+        )
 
     def _is_there(self, place: _Place) -> bool:
         """False if the log was cut or begun anew: what is there now is not what was damaged."""
@@ -240,7 +242,7 @@ class Repairs:
                     raise DamagedRangeError(0, f"entries up to {place.last_index} were wanted")
                 differing, flush = put_back(self._log, entries)
             except DamagedRangeError as error:
-                self._events.warn(Event.DAMAGED_FRAME, "lent", now_ns, source=source, error=str(error))
+                self._events.warn(EventKind.DAMAGED_FRAME, "lent", now_ns, source=source, error=str(error))
             else:
                 del self._places[place.first_index]
                 self.to_flush(flush, f"entries {entries.first_index}..{entries.last_index}", differing)
@@ -278,7 +280,7 @@ class Repairs:
     def note_repaired(self, what: str, count: int) -> None:
         """Counts what is on the disk as it should be again, and tells of it."""
         self.repaired += count
-        self._events.note(Event.DAMAGE_REPAIRED, what.partition(" ")[0], what=what, count=count)
+        self._events.note(EventKind.DAMAGE_REPAIRED, what.partition(" ")[0], what=what, count=count)
 
     # ------------------------------------------------------------------ lending
 

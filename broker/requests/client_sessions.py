@@ -45,7 +45,7 @@ from broker.requests.line import Surroundings
 from broker.requests.responses import reply
 from broker.requests.unread import UnreadAnswers
 from broker.requests.work import work_of
-from broker.statistics.events import Event, Events
+from broker.statistics.events import EventKind, Events
 
 _GREETING: Final = int(RequestCode.TRIVET_GREETING)
 
@@ -185,7 +185,7 @@ class ClientSession:
         if connection.close_requested:
             return
         sessions.events.warn(
-            Event.CONNECTION_CLOSED,
+            EventKind.CONNECTION_CLOSED,
             error.reason.value,  # by which bounds are told apart from what is no frame at all
             sessions.time.now_ns,
             source=connection.address,
@@ -206,7 +206,7 @@ class ClientSession:
         except RequestError as refused:
             # Once for each connection: then it cannot be made to keep responses that nobody reads.
             self._sessions.events.warn(
-                Event.CONNECTION_CLOSED,
+                EventKind.CONNECTION_CLOSED,
                 "greeted again",
                 self._sessions.time.now_ns,
                 source=connection.address,
@@ -319,7 +319,7 @@ class ClientSessions:
         """Tells and counts why a connection is closed, or not let in, and closes it."""
         is_in = connection in self.open
         self.events.warn(
-            Event.CONNECTION_CLOSED if is_in else Event.CONNECTION_REFUSED,
+            EventKind.CONNECTION_CLOSED if is_in else EventKind.CONNECTION_REFUSED,
             reason,
             self.time.now_ns,
             source=connection.address,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from broker.requests.connection import Connection
 from broker.requests.crowd import Crowd
 from broker.requests.deadline import Time
-from broker.statistics.events import Event, Events
+from broker.statistics.events import EventKind, Events
 
 
 class ConnectionPlaces:
@@ -50,10 +50,10 @@ class ConnectionPlaces:
         if self.taken >= self._most:
             crowd = self._silent or self._strangers
             if not crowd:
-                self._warn(Event.CONNECTION_REFUSED, connection)
+                self._warn(EventKind.CONNECTION_REFUSED, connection)
                 return False
             goes = crowd.first_to_go()
-            self._warn(Event.CONNECTION_CLOSED, goes)
+            self._warn(EventKind.CONNECTION_CLOSED, goes)
             self.free(goes)
             self._send_away(goes)
         self._crowds[connection] = self._silent
@@ -78,7 +78,7 @@ class ConnectionPlaces:
         if crowd is not None:
             crowd.discard(connection, connection.share)
 
-    def _warn(self, event: Event, connection: Connection) -> None:
+    def _warn(self, event: EventKind, connection: Connection) -> None:
         self._events.warn(
             event, "too many connections", self._time.now_ns, source=connection.address, limit=self._most
         )

@@ -33,7 +33,7 @@ from broker.sending.responses import send_fields
 from broker.sending.shared import choose_queue, forbidden_topic, sent_message, too_early
 from broker.settings.live import LiveSettings
 from broker.state.topic_rules import FORBIDDEN_TO_SEND, REPLY_SUFFIX
-from broker.statistics.events import Event, Events
+from broker.statistics.events import EventKind, Events
 from log.errors import DiskFullError, EntryTooLargeError, RecordError
 from log.properties import REPLY_TO_CLIENT, get_property, terminated, with_property
 from log.record import SYS_FLAG_TRANSACTION_MASK, unpack_host
@@ -214,7 +214,7 @@ class RepliesProcessor:
             offset, answering.queue_offset = self._leadership.append_message(message, answering)
         except (ReplicaError, DiskFullError, RecordError, EntryTooLargeError) as error:
             self._events.warn(
-                Event.REPLY_NOT_STORED,
+                EventKind.REPLY_NOT_STORED,
                 type(error).__name__,
                 self._time.now_ns,
                 source=answering.connection.address,

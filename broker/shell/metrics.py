@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from broker.administration.health import Check
 from broker.shell.http import HttpServer, Page, Query
-from broker.statistics.events import Event, Events
+from broker.statistics.events import EventKind, Events
 from broker.statistics.families import COMMON_LABELS, ROCKETMQ_LABELS, ROCKETMQ_PREFIX, Told
 from broker.statistics.histogram import BOUNDS_S, Histogram
 
@@ -172,7 +172,7 @@ def operators_server(
         return asked
 
     def closed(reason: str, address: str) -> None:
-        events.warn(Event.CONNECTION_CLOSED, reason, monotonic_ns(), source=address)
+        events.warn(EventKind.CONNECTION_CLOSED, reason, monotonic_ns(), source=address)
 
     return HttpServer(
         trio.SocketListener(trio.socket.from_stdlib_socket(listener)),

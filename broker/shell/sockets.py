@@ -25,7 +25,7 @@ from broker.remoting.addresses import split_address
 from broker.requests.connection import Buffer, Connection
 from broker.shell.socket_reading import PASS_S, Reading
 from broker.shell.tls import IdleTlsError, RefusedError, TlsSession
-from broker.statistics.events import Event, Events
+from broker.statistics.events import EventKind, Events
 from log.record import pack_host
 
 RECEIVE_BYTES: Final = 120 * 1024
@@ -498,7 +498,9 @@ async def accept_forever(
             continue
         except OSError as error:
             if error.errno in _OUT_OF_DESCRIPTORS:
-                events.warn(Event.CONNECTION_REFUSED, "out of descriptors", monotonic_ns(), detail=str(error))
+                events.warn(
+                    EventKind.CONNECTION_REFUSED, "out of descriptors", monotonic_ns(), detail=str(error)
+                )
                 await trio.sleep(0.1)
                 continue
             raise

@@ -26,7 +26,7 @@ SOURCES_MAX: Final = 1000
 OTHERS: Final = "others"
 
 
-class Event(Enum):
+class EventKind(Enum):
     """The kinds. The value is the line in the log; with underscores it is the name of the counter."""
 
     ROLE_CHANGED = "role"
@@ -75,19 +75,19 @@ class Events:
     """What has happened on one node since it started."""
 
     def __init__(self) -> None:
-        self.counts: dict[tuple[Event, str], int] = {}
+        self.counts: dict[tuple[EventKind, str], int] = {}
         """By kind and reason; reasons are few, and never what a client sent."""
-        self._told: dict[tuple[Event, str, str], _Told] = {}
+        self._told: dict[tuple[EventKind, str, str], _Told] = {}
         """By kind, reason and what the source counts as; what ends first comes first, as all take equally long."""
 
-    def note(self, event: Event, reason: str, **facts: object) -> None:
+    def note(self, event: EventKind, reason: str, **facts: object) -> None:
         """Counts a change that is no trouble by itself, and tells of each."""
         self._count(event, reason)
         log.info(event.value, reason=reason, **facts)
 
     def warn(
         self,
-        event: Event,
+        event: EventKind,
         reason: str,
         now_ns: int,
         *,
@@ -103,7 +103,9 @@ class Events:
         if left_out is not None:
             _write(event, reason, source, left_out, facts)
 
-    def admits(self, event: Event, reason: str, now_ns: int, *, source: str = "", at_once: int = 1) -> bool:
+    def admits(
+        self, event: EventKind, reason: str, now_ns: int, *, source: str = "", at_once: int = 1
+    ) -> bool:
         """Does as `warn` for what the caller writes into the log itself, where this returns True."""
         left_out = self._left_out(event, reason, now_ns, source, at_once)
         if left_out:
@@ -120,7 +122,7 @@ class Events:
             if told.left_out:
                 _write(*key, told.left_out, {})
 
-    def _left_out(self, event: Event, reason: str, now_ns: int, source: str, at_once: int) -> int | None:
+    def _left_out(self, event: EventKind, reason: str, now_ns: int, source: str, at_once: int) -> int | None:
         """Counts trouble; returns how much of it was left out until now, or None if this is left out, too."""
         self._count(event, reason)
         key = (event, reason, share_of(source))
@@ -143,17 +145,17 @@ class Events:
         told.lines += 1
         return left_out
 
-    def count(self, event: Event) -> int:
+    def count(self, event: EventKind) -> int:
         """Returns how often it has happened, for whatever reason."""
         return sum(count for (kind, _), count in self.counts.items() if kind is event)
 
-    def _count(self, event: Event, reason: str) -> int:
+    def _count(self, event: EventKind, reason: str) -> int:
         key = (event, reason)
         count = self.counts[key] = self.counts.get(key, 0) + 1
         return count
 
 
-def _write(event: Event, reason: str, source: str, left_out: int, facts: dict[str, object]) -> None:
+def _write(event: EventKind, reason: str, source: str, left_out: int, facts: dict[str, object]) -> None:
     if left_out:
         facts["not_told"] = left_out
     if source:

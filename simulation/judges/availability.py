@@ -26,7 +26,7 @@ from broker.client.producing.producer import SEND_TIMEOUT_S
 from broker.node.links import PATIENCE
 from broker.replica.inner_limits import InnerLimits
 from broker.settings.tables import Settings
-from broker.statistics.events import Event
+from broker.statistics.events import EventKind
 from raft.reasons import Reason
 from simulation.journal import Violation
 from simulation.judges.client_judge import ClientJudge
@@ -270,7 +270,7 @@ class Availability:
             handed_over += sum(
                 count
                 for (event, reason), count in process.node.events.counts.items()
-                if event is Event.STEPPED_DOWN and reason in _ON_PURPOSE
+                if event is EventKind.STEPPED_DOWN and reason in _ON_PURPOSE
             )
         if handed_over != self._handed_over:
             self._handed_over = handed_over
@@ -401,5 +401,5 @@ def _stepped_down(core: Sequence[BrokerHost]) -> int:
         for host in core
         if host.process is not None
         for (event, reason), count in host.process.node.events.counts.items()
-        if event is Event.STEPPED_DOWN and reason not in _ON_PURPOSE
+        if event is EventKind.STEPPED_DOWN and reason not in _ON_PURPOSE
     )

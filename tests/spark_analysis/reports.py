@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED, Anomaly, Verdict
 from spark_analysis.telling.report.run_figure import Panel, Series
-from spark_analysis.telling.report.tables import Event, ReportData, Window
+from spark_analysis.telling.report.tables import ReportData, TracedEvent, Window
 from spark_analysis.telling.report.windows import places_to_draw, window_around
 from spark_analysis.telling.stories import decisive
 
@@ -164,23 +164,26 @@ UNDECIDED_VERDICT = verdict_of(
 )
 
 
-def events_of_a_failover() -> list[Event]:
+def events_of_a_failover() -> list[TracedEvent]:
     """n0 leads, is killed, and n1 takes over."""
     second = 1_000 * MILLISECOND
     return [
-        *(Event(f"n{number}", "start", 900 * MILLISECOND, term=0, last_index=-1) for number in range(3)),
-        Event("n0", "role", second, "leader", 1, last_index=-1),
-        Event("driver", "fault", 4 * second, detail="kill: SIGKILL", targets=("n0",)),
-        Event("n1", "role", 5 * second, "candidate", 2, last_index=60),
-        Event("n1", "role", 6 * second, "leader", 2, last_index=60),
-        Event("n0", "start", 7 * second, term=1, last_index=58),
+        *(
+            TracedEvent(f"n{number}", "start", 900 * MILLISECOND, term=0, last_index=-1)
+            for number in range(3)
+        ),
+        TracedEvent("n0", "role", second, "leader", 1, last_index=-1),
+        TracedEvent("driver", "fault", 4 * second, detail="kill: SIGKILL", targets=("n0",)),
+        TracedEvent("n1", "role", 5 * second, "candidate", 2, last_index=60),
+        TracedEvent("n1", "role", 6 * second, "leader", 2, last_index=60),
+        TracedEvent("n0", "start", 7 * second, term=1, last_index=58),
     ]
 
 
 def data_for(verdict: Verdict) -> ReportData:
     """The small tables that a report of this verdict has, as Spark would give them."""
-    evidence = [Event("n0", "role", 2_000 * MILLISECOND, "leader", 4, last_index=3)]
-    evidence.append(Event("n2", "role", 2_500 * MILLISECOND, "leader", 4, last_index=2))
+    evidence = [TracedEvent("n0", "role", 2_000 * MILLISECOND, "leader", 4, last_index=3)]
+    evidence.append(TracedEvent("n2", "role", 2_500 * MILLISECOND, "leader", 4, last_index=2))
     windows: dict[int, Window] = {}
     for place in places_to_draw(verdict.anomalies):
         window = window_around(decisive(verdict.anomalies[place]))

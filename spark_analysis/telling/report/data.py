@@ -14,7 +14,7 @@ from spark_analysis.importing.history import History
 from spark_analysis.telling.names import names_of, operations_of
 from spark_analysis.telling.report.evidence import EVENT_COLUMNS, event_of, evidence_of
 from spark_analysis.telling.report.run_data import panels_of
-from spark_analysis.telling.report.tables import Event, ReportData
+from spark_analysis.telling.report.tables import ReportData, TracedEvent
 from spark_analysis.telling.report.windows import windows_of
 
 EVENTS_MAX: Final = 5000
@@ -33,7 +33,7 @@ def collect_report(verdict: Verdict, history: History) -> ReportData:
     )
 
 
-def _events(history: History) -> list[Event]:
+def _events(history: History) -> list[TracedEvent]:
     """Roles, starts, stops and faults in the order of their times; the first `EVENTS_MAX`."""
     rows = (
         history.events.where("kind IN ('role', 'start', 'stop', 'fault')")

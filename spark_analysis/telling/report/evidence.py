@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_analysis.checking.verdict import REPLICA_ANOMALIES, Anomaly
 from spark_analysis.importing.history import History
-from spark_analysis.telling.report.tables import Event
+from spark_analysis.telling.report.tables import TracedEvent
 from spark_analysis.telling.stories.replicas import number_in, numbers_in
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ EVENT_COLUMNS: Final = (
 )
 
 
-def event_of(row: Any) -> Event:
+def event_of(row: Any) -> TracedEvent:
     """A row with `EVENT_COLUMNS`."""
     columns = {name: row[name] for name in EVENT_COLUMNS}
-    return Event(**columns | {"targets": tuple(row["targets"] or ())})
+    return TracedEvent(**columns | {"targets": tuple(row["targets"] or ())})
 
 
-def evidence_of(anomalies: Sequence[Anomaly], history: History) -> dict[int, tuple[Event, ...]]:
+def evidence_of(anomalies: Sequence[Anomaly], history: History) -> dict[int, tuple[TracedEvent, ...]]:
     """For findings about replicas the events that show them; one query."""
     from pyspark.sql import Window as Over
     from pyspark.sql import functions as sf
@@ -52,7 +52,7 @@ def evidence_of(anomalies: Sequence[Anomaly], history: History) -> dict[int, tup
         .orderBy("place", "time_ns", "file", "position")
         .collect()
     )
-    found: dict[int, list[Event]] = {}
+    found: dict[int, list[TracedEvent]] = {}
     for row in rows:
         found.setdefault(row["place"], []).append(event_of(row))
     return {place: telling(anomalies[place], events) for place, events in found.items()}
@@ -89,7 +89,7 @@ def _shows(anomaly: Anomaly) -> Column | None:
     return None
 
 
-def telling(anomaly: Anomaly, events: Sequence[Event]) -> tuple[Event, ...]:
+def telling(anomaly: Anomaly, events: Sequence[TracedEvent]) -> tuple[TracedEvent, ...]:
     """The events that contradict each other, at most one of each side where there are sides.
 
     ``events``: of one finding, in the order of their times.
@@ -111,7 +111,7 @@ def telling(anomaly: Anomaly, events: Sequence[Event]) -> tuple[Event, ...]:
             first = {one.node: one for one in reversed(events)}
             return tuple(sorted(first.values(), key=_time))
     # Runs of entries, and prefixes, that different digests were stated for.
-    by_run: dict[tuple[int | None, ...], dict[int | None, Event]] = {}
+    by_run: dict[tuple[int | None, ...], dict[int | None, TracedEvent]] = {}
     for event in events:
         by_run.setdefault((event.term, event.first_index, event.last_index), {}).setdefault(
             event.digest, event
@@ -119,13 +119,13 @@ def telling(anomaly: Anomaly, events: Sequence[Event]) -> tuple[Event, ...]:
     return tuple(sorted(max(by_run.values(), key=len, default={}).values(), key=_time))
 
 
-def _time(event: Event) -> int:
+def _time(event: TracedEvent) -> int:
     return event.time_ns
 
 
-def _turn(events: Sequence[Event], was: Any, became: Any) -> tuple[Event, ...]:
+def _turn(events: Sequence[TracedEvent], was: Any, became: Any) -> tuple[TracedEvent, ...]:
     """The last event of one side before the first of the other side that follows any."""
-    earlier: Event | None = None
+    earlier: TracedEvent | None = None
     for event in events:
         if was(event):
             earlier = event

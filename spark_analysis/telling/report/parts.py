@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from spark_analysis.telling.console import call_words
 from spark_analysis.telling.report.lanes import Band, Mark
-from spark_analysis.telling.report.tables import Event
+from spark_analysis.telling.report.tables import TracedEvent
 from spark_analysis.telling.report.timeline import Bar
 
 FAULTS_MAX: Final = 400
@@ -17,7 +17,7 @@ ROLE_WORDS: Final = {"candidate": "asks for votes", "precandidate": "asks for vo
 _CALL_MAX: Final = 40
 
 
-def role_bands(events: Iterable[Event], until_s: float, first_ns: int) -> list[Band]:
+def role_bands(events: Iterable[TracedEvent], until_s: float, first_ns: int) -> list[Band]:
     """The roles of each node over time, in seconds after ``first_ns``. A node is down between its end (or its kill) and
     its next start."""
     bands: list[Band] = []
@@ -51,7 +51,7 @@ def role_bands(events: Iterable[Event], until_s: float, first_ns: int) -> list[B
     return bands
 
 
-def fault_marks(events: Iterable[Event], first_ns: int) -> list[Mark]:
+def fault_marks(events: Iterable[TracedEvent], first_ns: int) -> list[Mark]:
     """The faults in order, numbered from 1, in seconds after ``first_ns``; the first `FAULTS_MAX`."""
     faults = [event for event in events if event.kind == "fault"][:FAULTS_MAX]
     return [
@@ -60,7 +60,7 @@ def fault_marks(events: Iterable[Event], first_ns: int) -> list[Mark]:
     ]
 
 
-def fault_words(fault: Event) -> str:
+def fault_words(fault: TracedEvent) -> str:
     """A fault and its targets in words, such as "kill n0" or "slow disk n1 (25 ms a flush)"."""
     name, _, more = (fault.detail or "fault").partition(": ")
     return f"{name} {' '.join(fault.targets)}".rstrip() + (f" ({more})" if more else "")
@@ -84,7 +84,7 @@ def bar_of(
     )
 
 
-def bar_of_event(event: Event, scale: Callable[[float], float]) -> Bar:
+def bar_of_event(event: TracedEvent, scale: Callable[[float], float]) -> Bar:
     """A replica's event: a mark without length."""
     at = scale(event.time_ns)
     return Bar(event.node, at, at, _event_label(event), True, sentence(event, 0))
@@ -130,7 +130,7 @@ def _tooltip(operation: dict[str, Any]) -> str:
 # ---- what replicas recorded ----------------------------------------------------------------------------------------
 
 
-def _event_label(event: Event) -> str:
+def _event_label(event: TracedEvent) -> str:
     match event.kind:
         case "role":
             return f"{event.role}, term {event.term}"
@@ -146,7 +146,7 @@ def _event_label(event: Event) -> str:
             return f"digest {_hex(event.digest)} up to {event.last_index}"
 
 
-def sentence(event: Event, first_ns: int) -> str:
+def sentence(event: TracedEvent, first_ns: int) -> str:
     """An event in one line."""
     at = f"{(event.time_ns - first_ns) / 1e9:,.6f} s  {event.node}"
     log = (

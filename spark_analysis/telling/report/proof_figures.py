@@ -18,7 +18,7 @@ from spark_analysis.telling.report.parts import (
     role_bands,
     sentence,
 )
-from spark_analysis.telling.report.tables import Event, ReportData, Window
+from spark_analysis.telling.report.tables import ReportData, TracedEvent, Window
 from spark_analysis.telling.report.timeline import Bar, Gap, timeline
 from spark_analysis.telling.report.windows import fitted
 from spark_analysis.telling.stories.words import duration
@@ -76,7 +76,7 @@ class _Scale:
     def __call__(self, at_ns: float) -> float:
         return (at_ns - self.zero_ns) / self.unit_ns
 
-    def bands(self, events: Sequence[Event], until_ns: int) -> list[Band]:
+    def bands(self, events: Sequence[TracedEvent], until_ns: int) -> list[Band]:
         """Roles with the leader's term spelled out, as these pictures have room."""
         return [
             Band(
@@ -107,7 +107,7 @@ class _Scale:
 class _Draughtsman:
     """Draws proofs in front of what all of them share: roles, faults (in seconds), the first operation's moment."""
 
-    events: Sequence[Event]
+    events: Sequence[TracedEvent]
     faults: Sequence[Mark]
     first_ns: int
 
@@ -135,7 +135,7 @@ class _Draughtsman:
         drawing, note = self._drawing(bars, scale, window.low_ns, window.high_ns, gap)
         return _figure(anomaly, told, reading + note, drawing, lines)
 
-    def replicas(self, anomaly: Anomaly, evidence: Sequence[Event]) -> Figure:
+    def replicas(self, anomaly: Anomaly, evidence: Sequence[TracedEvent]) -> Figure:
         """The events of replicas, as marks."""
         begin, end = evidence[0].time_ns, evidence[-1].time_ns
         margin = max(1_000_000, (end - begin) // 3)

@@ -31,7 +31,7 @@ from spark_analysis.telling.report.run_data import (
     slices_for,
 )
 from spark_analysis.telling.report.run_figure import Panel
-from spark_analysis.telling.report.tables import Event, ReportData, Window
+from spark_analysis.telling.report.tables import ReportData, TracedEvent, Window
 from spark_analysis.telling.report.windows import (
     CHANGES,
     DRAWN,
@@ -157,9 +157,9 @@ def _panels(verdict: Verdict, history: HistoryRows) -> list[Panel]:
     return drawn
 
 
-def _evidence(anomalies: Sequence[Anomaly], history: HistoryRows) -> dict[int, tuple[Event, ...]]:
+def _evidence(anomalies: Sequence[Anomaly], history: HistoryRows) -> dict[int, tuple[TracedEvent, ...]]:
     """For findings about replicas the events that show them."""
-    found: dict[int, tuple[Event, ...]] = {}
+    found: dict[int, tuple[TracedEvent, ...]] = {}
     for kind in REPLICA_ANOMALIES:
         places = [place for place, one in enumerate(anomalies) if one.kind == kind][:EVIDENCE_OF_A_KIND]
         for place in places:

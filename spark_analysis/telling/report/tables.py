@@ -9,7 +9,7 @@ from spark_analysis.telling.report.run_figure import Panel
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TracedEvent:
     """A record of a replica or a driver, at ``time_ns``; the columns of schema.EVENTS that a report shows."""
 
     node: str
@@ -41,8 +41,8 @@ class Window:
 class ReportData:
     """``windows`` and ``evidence`` are by the finding's place in ``Verdict.anomalies``; ``names`` by client."""
 
-    events: tuple[Event, ...] = ()
+    events: tuple[TracedEvent, ...] = ()
     panels: tuple[Panel, ...] = ()
     windows: dict[int, Window] = field(default_factory=dict)
-    evidence: dict[int, tuple[Event, ...]] = field(default_factory=dict)
+    evidence: dict[int, tuple[TracedEvent, ...]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)

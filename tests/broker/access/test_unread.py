@@ -7,7 +7,7 @@ from broker.access.control import AccessControl
 from broker.client.transport.credentials import Credentials
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.requests import unread
-from broker.statistics.events import Event
+from broker.statistics.events import EventKind
 from tests.broker.harness import Group
 
 READER = Credentials("reader-account", "reader-secret")
@@ -46,4 +46,4 @@ def test_strangers_that_read_nothing_are_closed(monkeypatch: pytest.MonkeyPatch,
     assert not known.closed
     assert known.connection.is_proven is accounts
     reasons = group.node("n0").events.counts
-    assert reasons.get((Event.CONNECTION_CLOSED, "leaves answers unread"), 0) == closed
+    assert reasons.get((EventKind.CONNECTION_CLOSED, "leaves answers unread"), 0) == closed

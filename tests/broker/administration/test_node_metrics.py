@@ -7,7 +7,7 @@ from broker.administration.metrics import QUEUES_AT_ONCE, NodeMetrics
 from broker.remoting.codes import RequestCode
 from broker.remoting.node_status import decode_node_status
 from broker.shell.metrics import SAMPLES_AT_ONCE, MetricsPage
-from broker.statistics.events import Event
+from broker.statistics.events import EventKind
 from broker.statistics.families import ALL, ROCKETMQ_PREFIX
 from broker.statistics.histogram import BOUNDS_NS, Histogram
 from broker.statistics.totals import OTHERS, Totals
@@ -216,7 +216,7 @@ def test_status_readiness_and_metrics_say_the_same_of_the_disk(group: Group) -> 
             Told(group, node).value("trivet_disk_full") == 1,
         ]
 
-    group.run_until(lambda: events.count(Event.DISK_FULL) > 0)
+    group.run_until(lambda: events.count(EventKind.DISK_FULL) > 0)
     for _ in range(80):
         assert told() == [True, True, True]
         group.advance(0.1)

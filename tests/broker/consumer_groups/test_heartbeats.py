@@ -15,7 +15,7 @@ from broker.remoting.bodies import (
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.headers import NotifyConsumerIdsChangedHeader
 from broker.remoting.json_body import decode_body, encode_body
-from broker.statistics.events import Event
+from broker.statistics.events import EventKind
 from tests.broker.harness import Client, Group
 
 
@@ -136,7 +136,7 @@ def test_silent_client_is_disconnected(group: Group, client: Client) -> None:
     group.advance(121)
     assert client.closed
     node = group.node(group.leader)
-    assert node.events.counts[Event.CONNECTION_CLOSED, "silent client"] == 1
+    assert node.events.counts[EventKind.CONNECTION_CLOSED, "silent client"] == 1
 
 
 def test_list_of_an_unknown_group_is_an_error(group: Group) -> None:

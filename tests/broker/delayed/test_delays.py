@@ -14,7 +14,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.json_body import parse_loose_json
 from broker.replica.inner_limits import InnerLimits
 from broker.state.topic_rules import SCHEDULE_TOPIC
-from broker.statistics.events import Event
+from broker.statistics.events import EventKind
 from log.batch import BatchItem, encode_batch
 from log.errors import DamagedLogError, DiskFullError
 from raft.messages import AppendRequest
@@ -267,7 +267,7 @@ def settle_a_full_disk(
     group.advance(due_s + 0.05)
     assert calls == 3, "no new attempt while the disk is full"
     events = group.node(group.leader).events
-    assert events.counts[Event.DELIVERIES_WAIT, "append refused"] == 1
+    assert events.counts[EventKind.DELIVERIES_WAIT, "append refused"] == 1
     client.send("T", b"between", 0)
     group.advance(1)
     assert bodies(client) == [b"0", b"1", b"between", b"2", b"3", b"4"]

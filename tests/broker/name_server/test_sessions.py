@@ -26,7 +26,7 @@ from broker.requests import unread
 from broker.requests.budget import Budget
 from broker.requests.connection import Connection
 from broker.settings.tables import NameServerSettings
-from broker.statistics.events import Event
+from broker.statistics.events import EventKind
 from tests.broker.lines import Desk, let_in
 
 
@@ -98,7 +98,7 @@ def test_strangers_that_read_nothing_take_a_bounded_memory(monkeypatch: pytest.M
         assert len(rig.ask(reads, 3)) == 3
     assert sum(each.aborted for each in strangers) > 20
     assert not reads.aborted
-    assert rig.sessions.events.counts[Event.CONNECTION_CLOSED, "leaves answers unread"] > 20
+    assert rig.sessions.events.counts[EventKind.CONNECTION_CLOSED, "leaves answers unread"] > 20
 
 
 def test_idle_connections_are_closed() -> None:
@@ -111,7 +111,7 @@ def test_idle_connections_are_closed() -> None:
     rig.pass_time(26)
     assert (silent.aborted, busy.aborted) == (True, False)
     assert rig.desk.turns_wanted > turns
-    assert rig.sessions.events.counts == {(Event.CONNECTION_CLOSED, "idle"): 1}
+    assert rig.sessions.events.counts == {(EventKind.CONNECTION_CLOSED, "idle"): 1}
 
 
 def test_whose_broker_is_silent_is_closed_and_told_once() -> None:

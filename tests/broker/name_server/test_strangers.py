@@ -25,7 +25,7 @@ from broker.remoting.register_body import RegisterBrokerBody
 from broker.remoting.route import QueueData, TopicRouteData
 from broker.requests.greeting import read_greeting
 from broker.settings.tables import NameServerSettings
-from broker.statistics.events import TOLD_EVERY_NS, Event
+from broker.statistics.events import TOLD_EVERY_NS, EventKind
 from log.record import pack_host
 from tests.broker.lines import Desk, let_in
 
@@ -78,7 +78,7 @@ class Rig:
         return route.broker_datas[0].broker_addresses
 
     def refused(self, reason: str) -> int:
-        return self.sessions.events.counts.get((Event.REQUEST_REFUSED, reason), 0)
+        return self.sessions.events.counts.get((EventKind.REQUEST_REFUSED, reason), 0)
 
 
 class Caller:
@@ -215,7 +215,7 @@ def test_who_is_no_broker_and_no_administrator_changes_nothing(
     assert rig.core._key_values.namespace("ORDER_TOPIC_CONFIG") is None
     (line,) = logs
     assert (line["event"], line["source"], line["code"]) == ("request refused", "192.168.0.1", attack[0])
-    assert rig.sessions.events.count(Event.REQUEST_REFUSED) == 1
+    assert rig.sessions.events.count(EventKind.REQUEST_REFUSED) == 1
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: str(attack[0]))

@@ -14,7 +14,7 @@ import pytest
 
 from broker.replica.jobs import Job
 from broker.requests.line import Line
-from broker.statistics.events import Event
+from broker.statistics.events import EventKind
 from tests.broker.harness import Group, Member
 
 TURNS_PER_SECOND_MAX = 60
@@ -77,7 +77,7 @@ def test_a_full_disk_brings_no_turns(monkeypatch: pytest.MonkeyPatch, flush: str
     with turns_counted(monkeypatch, 40):
         group.advance(40)
     for member in group.alive():
-        assert member.alive.events.count(Event.STALLED_LOOP) == 0
+        assert member.alive.events.count(EventKind.STALLED_LOOP) == 0
 
 
 @pytest.mark.parametrize("alive", [1, 2])
@@ -136,7 +136,7 @@ def test_a_message_after_idle_seconds_makes_nobody_late(flush: str) -> None:
     for _ in range(3):
         client.send("T", b"x")
         group.advance(8)
-    assert [member.alive.events.count(Event.STALLED_LOOP) for member in group.alive()] == [0, 0, 0]
+    assert [member.alive.events.count(EventKind.STALLED_LOOP) for member in group.alive()] == [0, 0, 0]
 
 
 def test_a_deadline_of_the_past_makes_nobody_late() -> None:
@@ -151,4 +151,4 @@ def test_a_deadline_of_the_past_makes_nobody_late() -> None:
     member.process.turn(group.now_ns, group.wall_ms)
     assert member.process.end_turn() == group.now_ns
     node.begin(group.now_ns + 1_000_000, group.wall_ms)
-    assert node.events.count(Event.STALLED_LOOP) == 0
+    assert node.events.count(EventKind.STALLED_LOOP) == 0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.node.request_states import OF_ONCE, OF_REPEATABLE, ONCE, Event, State, WaitingRequest
+from broker.node.request_states import OF_ONCE, OF_REPEATABLE, ONCE, RequestEvent, State, WaitingRequest
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import request
 from broker.requests.connection import Connection, Outgoing
@@ -17,7 +17,7 @@ def waiting(code: int, state: State) -> WaitingRequest:
 
 
 @pytest.mark.parametrize("table", [OF_ONCE, OF_REPEATABLE])
-def test_every_state_is_entered_and_an_end_is_an_end(table: dict[State, dict[Event, State]]) -> None:
+def test_every_state_is_entered_and_an_end_is_an_end(table: dict[State, dict[RequestEvent, State]]) -> None:
     assert set(table) <= WAITING
     for state in NOT_DONE_YET & set(table):
         assert set(table[state].values()) <= {State.TAKEN_BACK, State.FORGOTTEN}
@@ -29,7 +29,7 @@ def test_every_state_is_entered_and_an_end_is_an_end(table: dict[State, dict[Eve
 def test_what_is_done_once_goes_on_after_it_was_forwarded_only_if_it_was_given_back() -> None:
     for state in (State.FORWARDED, State.DOUBTED):
         assert [event for event, after in OF_ONCE[state].items() if after is State.RESUMED] == [
-            Event.NOT_DONE
+            RequestEvent.NOT_DONE
         ]
         assert State.REFUSED not in OF_ONCE[state].values(), "its client would take it for not done"
 
@@ -37,15 +37,15 @@ def test_what_is_done_once_goes_on_after_it_was_forwarded_only_if_it_was_given_b
 def test_a_doubted_send_whose_leader_is_back_is_waited_for_again() -> None:
     send = waiting(RequestCode.SEND_MESSAGE_V2, State.FORWARDED)
     assert send.command.code in ONCE
-    assert send.happens(Event.LEADER_CHANGED) is State.DOUBTED
-    assert send.happens(Event.LEADER_BACK) is State.FORWARDED
-    assert send.happens(Event.RESPONSE) is State.ANSWERED
+    assert send.happens(RequestEvent.LEADER_CHANGED) is State.DOUBTED
+    assert send.happens(RequestEvent.LEADER_BACK) is State.FORWARDED
+    assert send.happens(RequestEvent.RESPONSE) is State.ANSWERED
 
 
 def test_what_cannot_happen_is_a_bug() -> None:
     answered = waiting(RequestCode.PULL_MESSAGE, State.FORWARDED)
-    answered.happens(Event.RESPONSE)
+    answered.happens(RequestEvent.RESPONSE)
     with pytest.raises(AssertionError, match="answered already: response"):
-        answered.happens(Event.RESPONSE)
+        answered.happens(RequestEvent.RESPONSE)
     with pytest.raises(AssertionError, match="held: not done cannot happen"):
-        waiting(RequestCode.PULL_MESSAGE, State.HELD).happens(Event.NOT_DONE)
+        waiting(RequestCode.PULL_MESSAGE, State.HELD).happens(RequestEvent.NOT_DONE)

@@ -9,7 +9,7 @@ from broker.peers.protocol import EntriesWanted, Frame
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.state.topic_rules import HALF_TOPIC, SCHEDULE_TOPIC
-from broker.statistics.events import Event
+from broker.statistics.events import EventKind
 from log.entry_reads import index_at
 from log.layout import HEADER_BYTES
 from tests.broker.fields import pull_fields
@@ -101,7 +101,7 @@ def test_damaged_entries_are_not_sent_to_a_follower_that_lacks_them(at: int, off
     refused = []
 
     def watch(source: str, target: str, frame: Frame) -> bool:
-        refused.append(group.node(target).events.count(Event.DAMAGED_FRAME))
+        refused.append(group.node(target).events.count(EventKind.DAMAGED_FRAME))
         return False
 
     group.lose = watch
@@ -183,7 +183,7 @@ def test_what_nobody_holds_whole_is_said_once_and_all_else_is_served() -> None:
     group.advance(100)
     leader = group.node(group.leader)
     assert leader.replica.repairs.left == 1
-    assert leader.events.count(Event.DAMAGE_LEFT) == 1
+    assert leader.events.count(EventKind.DAMAGE_LEFT) == 1
     assert asked <= 3 * 2 * 7, "it is asked for less and less often"
     assert len(client.pull("T", "g", 6, count=8).bodies) == 8
 
@@ -207,7 +207,7 @@ def test_deliveries_that_wait_for_a_damaged_message_say_so() -> None:
         group.advance(8)
     (told,) = [line for line in lines if line["event"] == "deliveries wait"]
     assert (told["reason"], told["log_level"]) == ("level 2", "warning")
-    assert group.node(group.leader).events.count(Event.DELIVERIES_WAIT) >= 1
+    assert group.node(group.leader).events.count(EventKind.DELIVERIES_WAIT) >= 1
     assert replica_of(group, group.leader).metadata.delays == {}, "nothing was passed"
 
 
@@ -244,7 +244,7 @@ def test_damage_at_a_takeover_keeps_only_its_level_waiting() -> None:
         return [body for body in bodies if len(body) < 100]
 
     assert delivered() == [b"first", b"other level"]
-    assert group.node(group.leader).events.count(Event.DELIVERIES_WAIT) >= 1
+    assert group.node(group.leader).events.count(EventKind.DELIVERIES_WAIT) >= 1
     group.restart(gone)
     group.converge()
     group.advance(5)
@@ -265,7 +265,7 @@ def test_a_transaction_check_that_waits_for_damage_is_counted() -> None:
         group.advance(25)
     told = [line for line in lines if line["event"] == "deliveries wait"]
     assert {line["reason"] for line in told} == {"transactions"}
-    assert group.node(group.leader).events.count(Event.DELIVERIES_WAIT) >= 1
+    assert group.node(group.leader).events.count(EventKind.DELIVERIES_WAIT) >= 1
 
 
 @pytest.mark.parametrize("position", [1 << 40, 0])

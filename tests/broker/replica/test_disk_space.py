@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from broker.peers.protocol import Frame, RaftFrame
 from broker.replica.members_file import MembersFile
-from broker.statistics.events import Event
+from broker.statistics.events import EventKind
 from log.errors import DiskFullError
 from raft.configuration import Configuration
 from simulation.machines.simulated_disk import SimulatedDisk
@@ -48,7 +48,7 @@ def test_a_follower_takes_no_entries_while_its_disk_is_full_and_all_when_there_i
     assert peer.match_index <= held, "it acknowledges nothing that it has not"
     assert peer.silence_ns < 500_000_000, "it is heard all the while"
     assert replica.disk_space.lacks
-    assert group.node(node).events.count(Event.DISK_FULL) >= 1
+    assert group.node(node).events.count(EventKind.DISK_FULL) >= 1
     assert sum(line["event"] == "disk full" for line in lines) <= 2
     empty(group, node)
     group.converge()
@@ -116,7 +116,7 @@ def test_a_stop_on_a_full_disk_is_in_order_and_loses_nothing(group: Group) -> No
     last_index = replica.store.log.last_index
     fill(group, node)
     replica.close(group.now_ns)
-    assert group.node(node).events.counts[Event.DISK_FULL, "notes of the stop"] == 1
+    assert group.node(node).events.counts[EventKind.DISK_FULL, "notes of the stop"] == 1
     empty(group, node)
     group.kill(node)
     group.restart(node)

@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from broker.peers.protocol import RaftFrame
 from broker.replica.group_clock import DRIFT, LATE_NS, SLEW, GroupClock
-from broker.statistics.events import Event, Events
+from broker.statistics.events import EventKind, Events
 from raft.effects import Role
 from tests.broker.harness import Group
 
@@ -26,10 +26,10 @@ def test_a_leader_follows_its_wall_clock_by_a_hundredth_of_the_time() -> None:
     clock.lead(0)
     with capture_logs() as lines:
         assert clock.read(S, DAWN_MS + 1000 + 2 * HOUR_MS) == DAWN_MS + 1010
-    assert events.counts == {(Event.CLOCK_JUMP, "ahead"): 1}
+    assert events.counts == {(EventKind.CLOCK_JUMP, "ahead"): 1}
     assert lines[0]["by_ms"] == 2 * HOUR_MS
     assert clock.read(3601 * S, DAWN_MS + 3 * HOUR_MS + 1000) == DAWN_MS + HOUR_MS + 1000 + 36_010
-    assert events.count(Event.CLOCK_JUMP) == 1, "it is told when it jumps, not for as long as it differs"
+    assert events.count(EventKind.CLOCK_JUMP) == 1, "it is told when it jumps, not for as long as it differs"
     # set back: the time does not go back
     times = [clock.read((3601 + second) * S, DAWN_MS) for second in range(10)]
     assert all(0 < 1000 - (after - before) <= 1000 // SLEW for before, after in pairwise(times))
@@ -88,7 +88,7 @@ def test_a_new_leader_s_time_is_the_group_s_and_is_told_where_it_differs() -> No
     assert clock.read(6 * S, DAWN_MS + 6000) == DAWN_MS + 6000
     clock.follow(1000 * S)
     clock.heard(DAWN_MS + 1_000_000 + 9_000, 1000 * S)
-    assert events.count(Event.CLOCK_JUMP) == 2, (
+    assert events.count(EventKind.CLOCK_JUMP) == 2, (
         "a leader's clock comes so near to its wall clock in that time"
     )
 
@@ -116,7 +116,7 @@ def test_who_leads_by_a_late_word_says_that_the_time_is_back() -> None:
     clock.follow(7 * S)
     with capture_logs() as lines:
         assert clock.lead(7 * S) == DAWN_MS + 2500
-    assert events.counts == {(Event.CLOCK_JUMP, "a new leader's time is back"): 1}
+    assert events.counts == {(EventKind.CLOCK_JUMP, "a new leader's time is back"): 1}
     assert lines[0]["by_ms"] == 3500
 
 
@@ -131,7 +131,7 @@ def test_a_leader_whose_monotonic_clock_stood_still_is_believed_after_a_while() 
         clock.heard(word_ms, now_ns)
         is_believed = clock.ahead_ms(word_ms) == 0
         assert is_believed == (now_ns - words[0] >= LATE_NS)
-    assert events.counts == {(Event.CLOCK_JUMP, "the leader's time is back"): 1}
+    assert events.counts == {(EventKind.CLOCK_JUMP, "the leader's time is back"): 1}
 
 
 def test_words_from_before_a_pause_are_not_believed_however_long_others_were_late() -> None:
@@ -191,7 +191,7 @@ def test_the_first_leader_takes_the_middle_of_the_wall_clocks_and_says_that_they
         for number, other in enumerate(others):
             clock.told(f"n{number}", DAWN_MS + other, 0, is_agreed=False)
         assert clock.lead(0) == DAWN_MS + expected
-        assert events.count(Event.CLOCK_JUMP) == bool(others)
+        assert events.count(EventKind.CLOCK_JUMP) == bool(others)
 
 
 def test_a_follower_that_is_back_in_an_idle_group_goes_on_with_its_time() -> None:
@@ -210,7 +210,7 @@ def test_a_follower_that_is_back_in_an_idle_group_goes_on_with_its_time() -> Non
     group.transfer_leadership(back)
     replica = group.node(back).replica
     assert abs(replica.clock.ahead_ms(group.wall_ms)) <= 10
-    assert group.node(back).events.count(Event.CLOCK_JUMP) == 0
+    assert group.node(back).events.count(EventKind.CLOCK_JUMP) == 0
     client = group.connect()
     group.advance(236)
     assert client.pull("T", "g", 0).bodies == []
@@ -255,7 +255,7 @@ def test_a_leader_whose_clock_jumps_two_hours_ahead_delivers_an_hour_delay_after
     group.wall_offset_ms = 2 * HOUR_MS
     group.advance(290)
     assert client.pull("T", "g", 0).bodies == []
-    assert leader.events.counts[Event.CLOCK_JUMP, "ahead"] == 1
+    assert leader.events.counts[EventKind.CLOCK_JUMP, "ahead"] == 1
     group.advance(11)
     assert client.pull("T", "g", 0).bodies == [b"x"]
 

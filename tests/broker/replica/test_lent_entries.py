@@ -6,7 +6,7 @@ import pytest
 
 from broker.peers.protocol import EntriesLent, EntriesWanted, Frame
 from broker.remoting.codes import ResponseCode
-from broker.statistics.events import Event
+from broker.statistics.events import EventKind
 from log.errors import DamagedEntryError
 from log.layout import HEADER_BYTES
 from tests.broker.replica.damage import Damage, entry_of, group_of, replica_of
@@ -18,7 +18,7 @@ def test_a_group_of_one_says_that_nobody_has_it() -> None:
     damage.entry(entry_of(damage.replica, 5), HEADER_BYTES + 600)
     group.run_until(lambda: damage.replica.repairs.left == 1, "it is found")
     group.advance(5)
-    assert group.node("n0").events.count(Event.DAMAGE_LEFT) == 1
+    assert group.node("n0").events.count(EventKind.DAMAGE_LEFT) == 1
 
 
 def test_a_peer_that_comes_back_is_asked_at_once() -> None:
@@ -85,7 +85,7 @@ def test_what_a_peer_lends_is_checked_before_a_byte_is_written(
     assert client.wait(client.start_pull("T", "g", 5)).code == ResponseCode.SYSTEM_BUSY
     group.advance(3)
     assert bytes(group.members[group.follower].disk.files[path].seen) == before
-    assert node.events.count(Event.DAMAGED_FRAME) == 2, "one for each peer"
+    assert node.events.count(EventKind.DAMAGED_FRAME) == 2, "one for each peer"
     group.lose = lambda source, target, frame: False
     group.advance(10)
     assert node.replica.repairs.left == 0

@@ -4,7 +4,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.remoting.codes import RequestCode
-from broker.statistics.events import Event
+from broker.statistics.events import EventKind
 from log.consume_queue import UNIT_BYTES as QUEUE_UNIT_BYTES
 from log.entry_reads import index_at
 from log.layout import HEADER_BYTES
@@ -46,7 +46,7 @@ def test_the_scrubber_finds_damaged_entries_and_has_them_put_back_durably(
     told = [line for line in lines if line["event"] == "damage found"]
     assert told[0]["source"] == damage.path_of_data(0)
     assert told[0]["entry"] == entry_of(damage.replica, 3)
-    assert group.node(node).events.count(Event.DAMAGE_REPAIRED) >= 1
+    assert group.node(node).events.count(EventKind.DAMAGE_REPAIRED) >= 1
     assert all(replica_of(group, other).repairs.found == 0 for other in group.members if other != node)
 
 
@@ -162,7 +162,7 @@ def test_an_index_file_whose_records_are_gone_in_part_is_told_of_once() -> None:
     file._checked_crc ^= 1  # that of entries which the log does not have any more
     group.advance(5)
     events = group.node(group.follower).events
-    assert events.count(Event.DAMAGE_LEFT) == 1
+    assert events.count(EventKind.DAMAGE_LEFT) == 1
     assert damage.replica.repairs.found == 1
 
 
@@ -190,7 +190,7 @@ def test_a_snapshot_counts_as_repaired_when_it_is_on_the_disk(monkeypatch: pytes
     monkeypatch.undo()
     group.run_until(lambda: replica.repairs.repaired == 1, "it is written anew")
     assert replica.store.snapshot.read() is not None
-    assert group.node(group.follower).events.count(Event.DAMAGE_REPAIRED) == 1
+    assert group.node(group.follower).events.count(EventKind.DAMAGE_REPAIRED) == 1
 
 
 def test_damaged_commands_are_not_applied_at_a_start() -> None:

@@ -17,7 +17,7 @@ from broker.requests.client_sessions import WORK_AT_ONCE, ClientSession, ClientS
 from broker.requests.connection import Connection
 from broker.requests.unread import UnreadAnswers
 from broker.requests.work import work_of
-from broker.statistics.events import Event, Events
+from broker.statistics.events import EventKind, Events
 from tests.broker.lines import Desk, let_in
 
 IDLE_S = 120
@@ -146,7 +146,7 @@ def test_a_connection_is_aborted_by_one_sweep_only(rig: Rig) -> None:
             assert rig.sweep() == {"a"}
     assert rig.desk.outgoing.take() == [session.connection]
     assert [(entry["event"], entry["reason"]) for entry in logs] == [("connection closed", "idle")]
-    assert rig.sessions.events.count(Event.CONNECTION_CLOSED) == 1
+    assert rig.sessions.events.count(EventKind.CONNECTION_CLOSED) == 1
 
 
 def test_who_neither_reads_nor_writes_is_closed(rig: Rig) -> None:
@@ -159,7 +159,7 @@ def test_who_neither_reads_nor_writes_is_closed(rig: Rig) -> None:
     rig.desk.advance(1)
     assert rig.sweep() == {"silent"}
     assert silent.connection in rig.desk.outgoing.connections
-    assert rig.sessions.events.counts == {(Event.CONNECTION_CLOSED, "idle"): 1}
+    assert rig.sessions.events.counts == {(EventKind.CONNECTION_CLOSED, "idle"): 1}
     silent.lost()
     rig.desk.advance(IDLE_S - 1)
     assert rig.sweep() == set()
@@ -223,7 +223,7 @@ def test_a_flood_of_garbage_fills_no_log(rig: Rig) -> None:
         rig.desk.time.now_ns += 20 * 10**9
         rig.sweep()
     assert (len(logs), logs[-1]["source"], logs[-1]["not_told"]) == (2, "10.0.0.9", 999)
-    assert rig.sessions.events.counts == {(Event.CONNECTION_CLOSED, "oversized"): 1_000}
+    assert rig.sessions.events.counts == {(EventKind.CONNECTION_CLOSED, "oversized"): 1_000}
 
 
 # ---------------------------------------------------------------------- more than is handled at once

@@ -15,7 +15,7 @@ from broker.remoting.command import RemotingCommand, encode, request
 from broker.requests import client_sessions
 from broker.requests.client_sessions import ClientSession, ClientSessions
 from broker.requests.connection import Connection
-from broker.statistics.events import Event, Events
+from broker.statistics.events import EventKind, Events
 from tests.broker.lines import Desk, let_in
 
 IDLE_S = 120
@@ -80,11 +80,11 @@ def test_the_silent_go_before_strangers_and_those_before_nobody() -> None:
         assert rig.sessions.accept("10.0.0.9:5") is None
     assert rig.gone == []
     assert [(each["event"], each["source"], each["limit"]) for each in logs] == [
-        (Event.CONNECTION_REFUSED.value, "10.0.0.9", 2)
+        (EventKind.CONNECTION_REFUSED.value, "10.0.0.9", 2)
     ]
     assert rig.events.counts == {
-        (Event.CONNECTION_CLOSED, "too many connections"): 2,
-        (Event.CONNECTION_REFUSED, "too many connections"): 1,
+        (EventKind.CONNECTION_CLOSED, "too many connections"): 2,
+        (EventKind.CONNECTION_REFUSED, "too many connections"): 1,
     }
 
 
@@ -159,7 +159,7 @@ def test_who_is_not_let_in_in_time_is_refused_once(shakes: bool, limit_s: int, d
         rig.sessions.sweep()
     assert rig.gone == ["1"]
     assert [(each["event"], each["reason"], each["detail"]) for each in logs] == [
-        (Event.CONNECTION_REFUSED.value, "not let in", detail)
+        (EventKind.CONNECTION_REFUSED.value, "not let in", detail)
     ]
     session.lost()
     assert (rig.known, rig.sessions.places.taken) == ([], 0)
@@ -174,7 +174,7 @@ def test_what_is_refused_for_various_reasons_is_told_ten_times() -> None:
             session.refuse(client_sessions.NOT_LET_IN, f"reason {port}")
             session.lost()
     assert [each["detail"] for each in logs] == [f"reason {port}" for port in range(10)]
-    assert rig.events.counts == {(Event.CONNECTION_REFUSED, "not let in"): 12}
+    assert rig.events.counts == {(EventKind.CONNECTION_REFUSED, "not let in"): 12}
 
 
 PLACES = 6

@@ -26,7 +26,7 @@ from broker.shell.sockets import ACCEPTED_AT_ONCE, accept_forever, listen
 from broker.shell.tls import Handshakes, dial_tls
 from broker.shell.tls_contexts import server_context
 from broker.shell.wires import Wires
-from broker.statistics.events import Event, Events
+from broker.statistics.events import EventKind, Events
 from tests.broker.shell.certificates import Certificates
 from tests.broker.shell.servers import LIMIT_S
 
@@ -267,7 +267,7 @@ async def test_of_those_who_go_at_once_few_are_heard_in_a_pass(
     assert passes.noted.total() == CROWD
     assert max(passes.noted.values()) <= HEARD_AT_ONCE
     assert server.let_in == []
-    assert server.clients.events.counts == {(Event.CONNECTION_REFUSED, "not let in"): CROWD}
+    assert server.clients.events.counts == {(EventKind.CONNECTION_REFUSED, "not let in"): CROWD}
 
 
 async def test_who_loses_his_place_in_a_handshake_is_closed(certificates: Certificates) -> None:

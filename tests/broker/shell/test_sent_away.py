@@ -15,7 +15,7 @@ import trio
 from broker.settings.tables import NameServerSettings, Settings, TlsSettings
 from broker.shell.sockets import accept_forever, connect
 from broker.shell.tls import TlsSession, dial_tls
-from broker.statistics.events import Event, Events
+from broker.statistics.events import EventKind, Events
 from tests.broker.shell.certificates import Certificates
 from tests.broker.shell.servers import LIMIT_S, Servers, running
 from tests.hostile.key_updates import KeyUpdates
@@ -86,7 +86,7 @@ async def test_what_tls_does_not_bear_is_told(
             broker, process = servers.brokers["n0"], servers.name_servers[servers.name_server]
             events = process._sessions.events if server == "name server" else broker.node.events
             is_link = server == "peers"
-            event = Event.LINK_CLOSED if is_link else Event.CONNECTION_CLOSED
+            event = EventKind.LINK_CLOSED if is_link else EventKind.CONNECTION_CLOSED
             reason = "a stranger's" if is_link else reason
             while True:  # the client may hear of the end before it is told
                 if events.counts.get((event, reason), 0) == 2:
@@ -127,5 +127,5 @@ async def test_a_server_that_has_no_descriptors_left_says_so() -> None:
             await accepted.wait()
             nursery.cancel_scope.cancel()
     listener.close()
-    assert events.counts == {(Event.CONNECTION_REFUSED, "out of descriptors"): 1}
+    assert events.counts == {(EventKind.CONNECTION_REFUSED, "out of descriptors"): 1}
     assert [line["detail"] for line in lines] == ["[Errno 24] Too many open files"]

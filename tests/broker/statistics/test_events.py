@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import structlog.testing
 
-from broker.statistics.events import OTHERS, SOURCES_MAX, TOLD_EVERY_NS, Event, Events
+from broker.statistics.events import OTHERS, SOURCES_MAX, TOLD_EVERY_NS, EventKind, Events
 
 SECOND = 1_000_000_000
 Logs = list[MutableMapping[str, Any]]
@@ -21,7 +21,7 @@ def logs() -> Iterator[Logs]:
 
 
 def damaged(events: Events, source: str, now_ns: int, at_once: int = 1) -> None:
-    events.warn(Event.DAMAGED_FRAME, "no frame", now_ns, source=source, at_once=at_once)
+    events.warn(EventKind.DAMAGED_FRAME, "no frame", now_ns, source=source, at_once=at_once)
 
 
 def test_a_flood_from_one_source_is_told_in_few_lines(logs: Logs) -> None:
@@ -29,7 +29,7 @@ def test_a_flood_from_one_source_is_told_in_few_lines(logs: Logs) -> None:
     for second in range(60):
         for number in range(690):
             damaged(events, "10.0.0.9", second * SECOND + number)
-    assert events.count(Event.DAMAGED_FRAME) == 60 * 690
+    assert events.count(EventKind.DAMAGED_FRAME) == 60 * 690
     assert [entry.get("not_told") for entry in logs] == [None, *[6899] * 5]
     events.sweep(60 * SECOND)
     assert logs[-1]["not_told"] == 6899, "also where nothing more happens"
@@ -42,7 +42,7 @@ def test_other_sources_and_kinds_are_told_meanwhile(logs: Logs) -> None:
         damaged(events, "10.0.0.9", number)
     logs.clear()
     damaged(events, "10.0.0.8", 200)
-    events.warn(Event.CONNECTION_REFUSED, "too many connections", 201, source="10.0.0.9", limit=7)
+    events.warn(EventKind.CONNECTION_REFUSED, "too many connections", 201, source="10.0.0.9", limit=7)
     assert [(entry["event"], entry["source"], entry.get("limit")) for entry in logs] == [
         ("damaged frame", "10.0.0.8", None),
         ("connection refused", "10.0.0.9", 7),
@@ -76,13 +76,15 @@ def test_many_sources_share_one_place(logs: Logs) -> None:
     assert len(logs) == SOURCES_MAX + 1
     events.sweep(2 * TOLD_EVERY_NS)
     assert (logs[-1]["source"], logs[-1]["not_told"]) == (OTHERS, 9 * SOURCES_MAX - 1)
-    assert (events.count(Event.DAMAGED_FRAME), events._told) == (10 * SOURCES_MAX, {})
+    assert (events.count(EventKind.DAMAGED_FRAME), events._told) == (10 * SOURCES_MAX, {})
 
 
 def test_what_others_write_is_limited_and_counted_alike(logs: Logs) -> None:
     events = Events()
-    told = [events.admits(Event.REQUEST_FAILED, "KeyError", number, source="10.0.0.9") for number in range(5)]
+    told = [
+        events.admits(EventKind.REQUEST_FAILED, "KeyError", number, source="10.0.0.9") for number in range(5)
+    ]
     assert told == [True, *[False] * 4]
-    assert events.admits(Event.REQUEST_FAILED, "KeyError", TOLD_EVERY_NS, source="10.0.0.9")
+    assert events.admits(EventKind.REQUEST_FAILED, "KeyError", TOLD_EVERY_NS, source="10.0.0.9")
     assert [(entry["event"], entry["not_told"]) for entry in logs] == [("request failed", 4)]
-    assert events.counts == {(Event.REQUEST_FAILED, "KeyError"): 6}
+    assert events.counts == {(EventKind.REQUEST_FAILED, "KeyError"): 6}

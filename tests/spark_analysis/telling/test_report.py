@@ -42,7 +42,7 @@ from spark_analysis.telling.report.run_data import (
     rate_and_latency,
     slices_for,
 )
-from spark_analysis.telling.report.tables import Event, ReportData
+from spark_analysis.telling.report.tables import ReportData, TracedEvent
 from spark_analysis.telling.report.timeline import Bar, timeline
 from spark_analysis.telling.report.windows import places_to_draw
 from tests.spark_analysis.reports import (
@@ -99,11 +99,12 @@ def _crowd(verdict: Verdict) -> ReportData:
         for number in range(26)
     )
     roles = [  # each changes at every event
-        Event(f"n{n % 5}", "role", n * MILLISECOND, ("leader", "follower")[n // 5 % 2], n)
+        TracedEvent(f"n{n % 5}", "role", n * MILLISECOND, ("leader", "follower")[n // 5 % 2], n)
         for n in range(EVENTS_MAX - 400)
     ]
     faults = [
-        Event("d", "fault", n * 25 * MILLISECOND, detail="reset: links", targets=("n0",)) for n in range(400)
+        TracedEvent("d", "fault", n * 25 * MILLISECOND, detail="reset: links", targets=("n0",))
+        for n in range(400)
     ]
     events = tuple(sorted((*roles, *faults), key=lambda event: event.time_ns))
     return replace(data, events=events, windows={0: replace(window, operations=(*window.operations, *many))})
@@ -314,7 +315,7 @@ def test_roles_become_bands() -> None:
 
 
 def test_a_follower_of_another_leader_is_a_follower_still() -> None:
-    events = [Event("n0", "role", at * 10**9, "follower", at) for at in range(1, 4)]
+    events = [TracedEvent("n0", "role", at * 10**9, "follower", at) for at in range(1, 4)]
     assert [(band.role, band.start, band.stop) for band in role_bands(events, 9.0, 0)] == [
         ("follower", 1.0, 9.0)
     ]
@@ -323,7 +324,7 @@ def test_a_follower_of_another_leader_is_a_follower_still() -> None:
 def test_power_of_all_is_everybodys() -> None:
     events = [
         *events_of_a_failover(),
-        Event("d", "fault", 8_000 * MILLISECOND, detail="power of all", targets=("group",)),
+        TracedEvent("d", "fault", 8_000 * MILLISECOND, detail="power of all", targets=("group",)),
     ]
     down = {band.node for band in role_bands(events, 9.0, 0) if band.role == "down" and band.stop == 9.0}
     assert down == {"n0", "n1", "n2"}
@@ -369,23 +370,23 @@ def test_lag_is_drawn_of_few_nodes() -> None:
 
 
 def test_replicas_events_show_both_sides() -> None:
-    def commit(at: int, index: int) -> Event:
-        return Event("n1", "commit", at, term=3, last_index=index)
+    def commit(at: int, index: int) -> TracedEvent:
+        return TracedEvent("n1", "commit", at, term=3, last_index=index)
 
-    def role(node: str, at: int, term: int, last: int = 9) -> Event:
-        return Event(node, "role", at, "leader", term, last_index=last)
+    def role(node: str, at: int, term: int, last: int = 9) -> TracedEvent:
+        return TracedEvent(node, "role", at, "leader", term, last_index=last)
 
     cases = {
         "term-went-back": ([role("n1", 1, 3), role("n1", 2, 7), role("n1", 3, 3)], [2, 3]),
         "commit-went-back": ([commit(1, 80), commit(2, 90), commit(3, 80)], [2, 3]),
-        "committed-truncated": ([commit(5, 90), Event("n1", "truncate", 7, last_index=80)], [5, 7]),
+        "committed-truncated": ([commit(5, 90), TracedEvent("n1", "truncate", 7, last_index=80)], [5, 7]),
         "leader-incomplete": ([commit(1, 88), commit(2, 88), role("n2", 8, 5, 73)], [1, 8]),
         "two-leaders": ([role("n0", 1, 4), role("n2", 2, 4), role("n0", 3, 4)], [1, 2]),
         "log-mismatch": (
             [
-                Event("n0", "append", 1, term=3, first_index=12, last_index=12, digest=7),
-                Event("n1", "append", 2, term=3, first_index=12, last_index=14, digest=8),
-                Event("n1", "append", 3, term=3, first_index=12, last_index=12, digest=9),
+                TracedEvent("n0", "append", 1, term=3, first_index=12, last_index=12, digest=7),
+                TracedEvent("n1", "append", 2, term=3, first_index=12, last_index=14, digest=8),
+                TracedEvent("n1", "append", 3, term=3, first_index=12, last_index=12, digest=9),
             ],
             [1, 3],
         ),
