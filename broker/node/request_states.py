@@ -95,6 +95,10 @@ class State(enum.Enum):
     FORGOTTEN = "forgotten"
     """Dropped, as its client is gone."""
 
+    __hash__ = (
+        object.__hash__
+    )  # an enum's own is made in Python from the name: thousands are looked up at once
+
 
 class RequestEvent(enum.Enum):
     """The events that can happen to a request that waits."""
@@ -121,6 +125,8 @@ class RequestEvent(enum.Enum):
     """The client has disconnected from this node."""
     CLIENT_UNKNOWN = "client unknown"
     """The client of another node is not known here any more: it is gone, or this node does not lead."""
+
+    __hash__ = object.__hash__
 
 
 Transitions = MappingProxyType[State, MappingProxyType[RequestEvent, State]]

@@ -19,6 +19,7 @@ from broker.state.commands import Command, decode_command, deleted_topics
 from broker.state.metadata import Metadata
 from broker.state.release import Release
 from broker.state.snapshot import StateSnapshot, state_written
+from broker.state.snapshot_reading import let_go
 from broker.state.writing import ROWS_AT_ONCE, Written
 from broker.statistics.timings import Timings
 from log.dispatch import Allowance, Arrival
@@ -166,6 +167,9 @@ class AppliedState:
             return
         command = decode_command(body, self._release.newest_format)
         result = self.metadata.apply(command) if is_new else None
+        if gone := self.metadata.gone:
+            self.metadata.gone = []
+            self.writing.begin(let_go(gone, self._rows_at_once), lambda *_: None)
         # Also for those that the snapshot reflects: dispatch began before them, and made the topic's queues again.
         for topic in deleted_topics(command):
             self._store.remove_topic(topic)

@@ -107,6 +107,9 @@ class Metadata:
     groups_version: DataVersion = field(default_factory=DataVersion)
     format: int = FIRST_FORMAT
     """What the group writes has this format, snapshots of this state too (broker/state/release.py). It never falls."""
+    gone: list[object] = field(default_factory=list, compare=False, repr=False)
+    """What a command has taken out, and is no part of the state any more: to free a hundred thousand objects takes
+    long, so whoever has applied the command takes them, and lets some of them go at a time."""
 
     @property
     def group_count(self) -> int:
@@ -146,10 +149,13 @@ class Metadata:
                 if self.groups.pop(group, None) is not None:
                     self.nameless_groups += group in self.offsets.by_group
                 if clean_offsets and group in self.offsets.by_group:
-                    self.offsets.forget_group(group)
+                    self.gone += self.offsets.forget_group(group)
                     self._offsets_forgotten(group)
-                self.parked.offsets.forget_group(group)
-                self.locks.forget_group(group)
+                self.gone += self.parked.offsets.forget_group(group)
+                locks = self.locks.without_group(group)
+                if locks is not self.locks:
+                    self.gone += [*self.locks, *self.locks.values()]
+                    self.locks = locks
                 self.groups_version = _next_version(self.groups_version, wall_ms)
             case CommitOffsets(offsets, is_order):
                 if not is_order:
@@ -251,6 +257,7 @@ class Metadata:
             offsets=self.offsets.view(),
             parked=ParkedOffsets(self.parked.offsets.view()),
             locks=LockTable(self.locks),
+            gone=[],
             delays=self.delays.copy(),
             writers=self.writers.view(),
             transactions=self.transactions.view(),

@@ -59,9 +59,14 @@ class LockTable(dict[tuple[str, str, int], OrderLock]):
         """A topic is deleted."""
         self._drop([key for key in self if key[1] == topic])
 
-    def forget_group(self, group: str) -> None:
-        """A consumer group is deleted."""
-        self._drop([key for key in self if key[0] == group])
+    def without_group(self, group: str) -> "LockTable":
+        """Returns the table that is left when a consumer group is deleted: this one, if the group has no locks.
+
+        Else this one is not used any more, and may be let go in steps: all its locks may be the group's.
+        """
+        if not any(key[0] == group for key in self):
+            return self
+        return LockTable({key: lock for key, lock in self.items() if key[0] != group})
 
     def _drop(self, keys: Iterable[tuple[str, str, int]]) -> None:
         # Without a step of Python for each: there may be tens of thousands.

@@ -113,7 +113,8 @@ def let_go(parts: list[object], at_once: int) -> Read[None]:
     milliseconds."""
     while parts:
         del parts[-at_once:]
-        yield
+        if parts:
+            yield
 
 
 class MessagePackReader:

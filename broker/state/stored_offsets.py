@@ -95,9 +95,11 @@ class StoredOffsets(Mapping[_Key, dict[int, int]]):
         if not queues:
             self._remove_queues(group, topic)
 
-    def forget_group(self, group: str) -> None:
-        """Removes all offsets of a group."""
-        self.count -= sum(map(len, self.by_group.pop(group, {}).values()))
+    def forget_group(self, group: str) -> list[dict[int, int]]:
+        """Removes all offsets of a group, and returns them, to be let go in steps."""
+        gone = [*self.by_group.pop(group, {}).values()]
+        self.count -= sum(map(len, gone))
+        return gone
 
     def forget_topic(self, topic: str) -> list[str]:
         """Removes the offsets of all groups in a topic. Returns those groups."""

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.node.node import Node
 from broker.node.request_states import HELD_NS_MAX, State
 from broker.peers.protocol import Forward, NotDone, RaftFrame
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -354,11 +355,12 @@ def test_requests_that_were_forwarded_do_not_go_on_in_one_turn(
         group.settle()
     forwarding = group.node(node)._forwarding
     assert len(forwarding._all_asked()) == 1800
+    monkeypatch.setattr(Node, "peer_lost", lines.counted(Node.peer_lost))
     lines.most = 0
     if what == "outside":
         members = group.node(node).replica.members
         monkeypatch.setattr(Members, "is_member", property(lambda self: self is not members))
-        forwarding.look_at_membership()
+        lines.counted(forwarding.look_at_membership)()
         assert forwarding.ended
         assert not any(client.answers for client in clients)
         group.members[node].due_ns = group.now_ns

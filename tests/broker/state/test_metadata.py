@@ -323,8 +323,27 @@ def test_locks_go_with_their_topic_and_their_group() -> None:
     metadata.apply(LockQueues("h", "a", (("T", 0),), 0))
     metadata.apply(DeleteTopic("U", 1))
     assert list(metadata.locks) == [("g", "T", 0), ("h", "T", 0)]
+    before = metadata.view()
     metadata.apply(DeleteGroup("g", False, 1))
     assert list(metadata.locks) == [("h", "T", 0)]
+    assert list(before.locks) == [("g", "T", 0), ("h", "T", 0)]
+
+
+def test_what_a_group_had_is_kept_to_be_let_go_in_steps() -> None:
+    """A hundred thousand offsets and locks were freed within the command."""
+    metadata = Metadata()
+    metadata.apply(PutTopic(topic_config("T", 8), 1))
+    metadata.apply(CommitOffsets((("g", "T", 0, 5), ("h", "T", 0, 6))))
+    metadata.apply(LockQueues("g", "a", (("T", 0),), 0))
+    metadata.apply(LockQueues("h", "a", (("T", 1),), 0))
+    locks = dict(metadata.locks)
+    metadata.apply(DeleteGroup("other", True, 1))
+    assert metadata.gone == []
+    metadata.apply(DeleteGroup("g", True, 1))
+    assert metadata.gone == [{0: 5}, *locks, *locks.values()]
+    assert (dict(metadata.offsets), metadata.offsets.count) == ({("h", "T"): {0: 6}}, 1)
+    assert metadata.view().gone == []
+    assert metadata == Metadata.restore(metadata.snapshot())
 
 
 def test_what_is_kept_along_follows_the_tables() -> None:
