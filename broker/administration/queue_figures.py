@@ -3,14 +3,13 @@
 from collections.abc import Iterator
 from typing import Final
 
-from broker.node.ports import State
+from broker.node.ports import State, StoredMessages
 from broker.remoting.admin_bodies import ConsumeOffset
 from broker.remoting.bodies import MessageQueue, TopicConfig
 from broker.remoting.codes import ResponseCode
 from broker.requests.errors import RequestError
 from log.consume_queue import ConsumeQueue
 from log.errors import DamagedLogError
-from log.store import Store
 
 QUEUES_TOLD_MAX: Final = 100_000
 """One response tells the progress in at most so many queues; of more it would be no frame, after seconds of work."""
@@ -28,7 +27,7 @@ def check_number_told(queues: int, instead: str) -> None:
         )
 
 
-def store_time(store: Store, queue: ConsumeQueue, offset: int) -> int:
+def store_time(store: StoredMessages, queue: ConsumeQueue, offset: int) -> int:
     """Returns when the message at an offset was stored (ms), 0 if it is not there, or damaged."""
     unit = queue.unit(offset)
     try:

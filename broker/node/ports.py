@@ -19,7 +19,51 @@ from broker.requests.connection import Connection
 from broker.requests.processing import Handler
 from broker.state.commands import Command
 from broker.state.metadata import Metadata
-from log.store import Store
+from log.consume_queue import ConsumeQueue
+from log.consume_queues import ConsumeQueues
+from log.entry_log import EntryLog
+from log.index_files import IndexFiles
+from log.options import StoreOptions
+from log.timer_index import TimerIndex
+
+
+class StoredMessages(Protocol):
+    """What is read of the store: its log, and what is made of it. See `Store` for what each method raises."""
+
+    @property
+    def log(self) -> EntryLog:
+        """The entries. Only the replica appends to it, and cuts it."""
+
+    @property
+    def queues(self) -> ConsumeQueues:
+        """The queues of all topics."""
+
+    @property
+    def index(self) -> IndexFiles:
+        """Where the messages with a key are."""
+
+    @property
+    def timers(self) -> TimerIndex:
+        """The messages that wait for a time of their own."""
+
+    @property
+    def options(self) -> StoreOptions:
+        """The sizes that it was opened with."""
+
+    def find_by_key(self, topic: str, key: str, limit: int) -> list[int]:
+        """The physical offsets of records that may have the key, newest first."""
+
+    def store_time_of(self, physical_offset: int, size: int | None = None) -> int:
+        """The store time (ms) of a record."""
+
+    def is_unit_right(self, queue: ConsumeQueue, offset: int) -> bool:
+        """Tells whether the unit of an offset leads to a record that claims that offset."""
+
+    def is_gone(self, queue: ConsumeQueue, unit: tuple[int, int, int]) -> bool:
+        """Tells whether retention took the record of a unit."""
+
+    def record_of(self, queue: ConsumeQueue, offset: int, unit: tuple[int, int, int]) -> memoryview:
+        """The record of a message, to which its unit leads."""
 
 
 class State(Protocol):
@@ -34,7 +78,7 @@ class State(Protocol):
         """The replicated state. A snapshot from a leader puts another object here: ask anew each time."""
 
     @property
-    def store(self) -> Store:
+    def store(self) -> StoredMessages:
         """The log and its queues."""
 
     @property

@@ -10,14 +10,14 @@ A pure function of what is replicated and dispatched, so that every node decides
 
 from collections.abc import Iterator
 
+from broker.node.ports import StoredMessages
 from broker.state.metadata import Metadata
 from broker.state.topic_rules import HALF_TOPIC, SCHEDULE_TOPIC
 from log.consume_queue import ConsumeQueue
 from log.layout import HEADER_BYTES
-from log.store import Store
 
 
-def first_waiting_position(store: Store, metadata: Metadata) -> int | None:
+def first_waiting_position(store: StoredMessages, metadata: Metadata) -> int | None:
     """Returns the position of the first entry whose message still waits, or of one before it; None if none waits.
 
     Where a damaged unit hides which one that is, it may be any: all are looked over then, and the unit is put right.
@@ -35,7 +35,7 @@ def first_waiting_position(store: Store, metadata: Metadata) -> int | None:
     return min(positions, default=None)
 
 
-def _queues(store: Store, metadata: Metadata) -> Iterator[tuple[ConsumeQueue, int]]:
+def _queues(store: StoredMessages, metadata: Metadata) -> Iterator[tuple[ConsumeQueue, int]]:
     """Yields the queues in which messages wait, each with the offset of the first one that may."""
     timed = store.timers.queue
     if timed is not None:
