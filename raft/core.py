@@ -541,7 +541,9 @@ class Raft:
 
         Raises NotLeader, LeadershipTransferring, ProposalLimit.
         """
-        self._leading().check_proposal(count)
+        if self._leader is None:
+            raise NotLeader(self._state.leader)
+        self._leader.check_proposal(count)
 
     def grant(self, count: int) -> None:
         """Allows `count` entries to be proposed in parts, others between them; ends with the last, or `end_grant`.

@@ -214,7 +214,8 @@ class Leader:
         last_index, commit_index = state.log.last_index, state.commit_index
         window = state.config.max_inflight_appends
         # Reads that wait begin a round of their own; before this term's first commit no index is safe for them (6.4).
-        beat = self._round_due or (self._reads.wants_round and self._has_committed_in_term)
+        reads = self._reads
+        beat = self._round_due or (bool(reads.waiting) and reads.wants_round and self._has_committed_in_term)
         if beat:
             self._begin_round()
         notice_due = self._commit_notice_due is not None and now >= self._commit_notice_due
@@ -254,7 +255,7 @@ class Leader:
     @property
     def wants_replicate(self) -> bool:
         """True when `replicate` may send a peer something, or may begin the delay before a commit notice."""
-        if self._round_due or self._leaving or self._reads.wants_round:
+        if self._round_due or self._leaving or (self._reads.waiting and self._reads.wants_round):
             return True
         last_index, commit_index = self._state.log.last_index, self._state.commit_index
         notice_is_planned = self._commit_notice_due is not None

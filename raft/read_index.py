@@ -11,10 +11,11 @@ from raft.effects import Effect, ReadLost, ReadReady
 class ReadQueue:
     """Tokens of reads, in the order of their arrival: those without a round yet, and those of the open round."""
 
-    __slots__ = ("_open", "_open_index", "_waiting", "open_round")
+    __slots__ = ("_open", "_open_index", "open_round", "waiting")
 
     def __init__(self) -> None:
-        self._waiting: list[object] = []
+        self.waiting: list[object] = []
+        """Those that wait for a round which has not begun; to be looked at only."""
         # The round that is open, the reads that wait for it, and the commit index when it began: step 2 of 6.4.
         self._open: list[object] = []
         self._open_index = -1
@@ -22,22 +23,22 @@ class ReadQueue:
 
     def add(self, token: object) -> None:
         """A read has arrived: it waits for the next round."""
-        self._waiting.append(token)
+        self.waiting.append(token)
 
     @property
     def wants_round(self) -> bool:
         """True when reads wait and no round is open that they must let pass first."""
-        return self.open_round is None and bool(self._waiting)
+        return self.open_round is None and bool(self.waiting)
 
     def begin_round(self, round_number: int, commit_index: int) -> None:
         """A heartbeat round begins, and all reads wait for it.
 
         The reads of an open round, which may have lost its answers, wait for it, too: it proves no less for them.
         """
-        if self.open_round is None and not self._waiting:
+        if self.open_round is None and not self.waiting:
             return
-        self._open += self._waiting
-        self._waiting = []
+        self._open += self.waiting
+        self.waiting = []
         self._open_index = commit_index
         self.open_round = round_number
 
@@ -50,6 +51,6 @@ class ReadQueue:
 
     def abandon(self) -> list[Effect]:
         """Returns the refusals of all reads: the leadership is over."""
-        lost: list[Effect] = [ReadLost(token) for token in self._open + self._waiting]
-        self._open, self._waiting, self.open_round = [], [], None
+        lost: list[Effect] = [ReadLost(token) for token in self._open + self.waiting]
+        self._open, self.waiting, self.open_round = [], [], None
         return lost

@@ -223,7 +223,7 @@ class Replica:
         reads.begin_turn()
         if leadership.lost_senders:
             leadership.tell_lost_senders()
-        if writing.is_under_way:
+        if writing.under_way:
             writing.step()
         # At most one slice of entries is applied in a turn, however often the loop goes round: between two slices
         # heartbeats are answered, and whatever else is small.
@@ -267,7 +267,7 @@ class Replica:
             # A read that passes its barrier may propose something. It leaves in this turn: the next one may be far.
             reads.applied(applied.index)
         return (
-            writing.is_under_way
+            bool(writing.under_way)
             or reads.wait(applied.index)
             or bool(leadership.lost_senders)
             or (applied.index < committed.index and committed.is_behind)
@@ -280,7 +280,7 @@ class Replica:
         """
         leadership = self.leadership
         if (
-            self.applied.writing.is_under_way
+            self.applied.writing.under_way
             or leadership.reads.wait(self.applied.index)
             or leadership.lost_senders
         ):

@@ -20,16 +20,13 @@ _OVER: Final = object()
 class StateWriting:
     """The tables of state that are being written, or summed up, one step of one of them in each turn."""
 
-    __slots__ = ("_timings", "_under_way")
+    __slots__ = ("_timings", "under_way")
 
     def __init__(self, timings: Timings) -> None:
         self._timings = timings
-        self._under_way: deque[Iterator[None]] = deque()
-
-    @property
-    def is_under_way(self) -> bool:
-        """Something is being written: the next turn is wanted at once."""
-        return bool(self._under_way)
+        self.under_way: deque[Iterator[None]] = deque()
+        """The steps that are left of each; to be looked at only. While there are any the next turn is wanted at once.
+        """
 
     def begin(
         self, written: Generator[None, None, _Result], done: Callable[[_Result, int], None]
@@ -41,15 +38,15 @@ class StateWriting:
         steps = self._steps(written, done)
         if next(steps, _OVER) is not None:
             return None
-        self._under_way.append(steps)
-        return lambda: self._under_way.remove(steps)
+        self.under_way.append(steps)
+        return lambda: self.under_way.remove(steps)
 
     def step(self) -> None:
         """Goes on with what was begun first; to be called once a turn."""
-        if self._under_way:
-            steps = self._under_way.popleft()
+        if self.under_way:
+            steps = self.under_way.popleft()
             if next(steps, _OVER) is None:
-                self._under_way.append(steps)
+                self.under_way.append(steps)
 
     def _steps(
         self, written: Generator[None, None, _Result], done: Callable[[_Result, int], None]

@@ -52,7 +52,7 @@ def reads_that_wait_are_not_refused(patch: pytest.MonkeyPatch) -> None:
     original = ReadQueue.abandon
 
     def abandon(self: ReadQueue) -> list[Effect]:
-        self._waiting = []
+        self.waiting = []
         return original(self)
 
     patch.setattr(ReadQueue, "abandon", abandon)

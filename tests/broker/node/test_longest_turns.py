@@ -103,7 +103,7 @@ def test_a_snapshot_s_work_is_cut(full_group: tuple[Group, Client], lines: Lines
     replica = group.node(group.leader).replica
     replica.applied.save()
     group.advance(0.5)
-    assert not replica.applied.writing.is_under_way
+    assert not replica.applied.writing.under_way
     assert lines.most <= LINES_MAX
 
 

@@ -63,7 +63,7 @@ def test_commands_between_its_turns_are_not_in_a_snapshot() -> None:
     client.create_topic("T9")
     assert replica.metadata.offsets["G3", "T3"] == {0: 7}
     group.advance(2)
-    assert not replica.applied.writing.is_under_way
+    assert not replica.applied.writing.under_way
     assert saved(group, group.leader) == (index, expected)
 
 
@@ -73,7 +73,7 @@ def test_a_snapshot_is_begun_once_and_a_stop_writes_another_at_once() -> None:
     replica = group.node("n0").replica
     for _ in range(3):
         replica.applied.save()
-    assert len(replica.applied.writing._under_way) == 1
+    assert len(replica.applied.writing.under_way) == 1
     replica.close(group.now_ns)
     index, state = saved(group, "n0")
     assert (index, state) == (replica.applied_index, replica.metadata)
@@ -83,7 +83,7 @@ def until_it_is_written(group: Group, replica: Replica) -> None:
     """Lets the group do one thing after the other, until the replica writes its state."""
     order = Random(1)
     for _ in range(10_000):
-        if replica.applied.writing.is_under_way:
+        if replica.applied.writing.under_way:
             return
         if not group._in_flight:
             group.now_ns = max(group.now_ns, group.next_due_ns())
@@ -129,7 +129,7 @@ def until_it_is_read(group: Group, away: str) -> Replica:
     order = Random(1)
     for _ in range(10_000):
         replica = group.node(away).replica
-        if replica.applied.writing.is_under_way:
+        if replica.applied.writing.under_way:
             return replica
         if not group._in_flight:
             group.now_ns = max(group.now_ns, group.next_due_ns())
@@ -141,7 +141,7 @@ def test_a_peer_s_state_is_read_in_turns_between_which_heartbeats_are_answered()
     group, away = away_and_back()
     replica, order, turns = until_it_is_read(group, away), Random(2), 0
     before, leader, term = replica.metadata, group.leader, replica.term
-    while replica.applied.writing.is_under_way:
+    while replica.applied.writing.under_way:
         assert replica.metadata is before, "the state is replaced at once"
         assert replica.store.log.first_index == 0
         assert replica.deadline_ns() <= group.now_ns, "the next turn is wanted"
