@@ -292,7 +292,7 @@ def test_an_acknowledged_order_stands_until_it_is_followed_whatever_happens(seed
 
 def heartbeat_of(client: Client, version: Version, monkeypatch: pytest.MonkeyPatch, **more: Any) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("tests.broker.harness.request", partial(request, version=int(version)))
+        patch.setattr("tests.broker.client_end.request", partial(request, version=int(version)))
         client.heartbeat("g", **more)
     client.group.settle()
     client.notices.clear()
