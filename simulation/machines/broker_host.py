@@ -40,14 +40,11 @@ from simulation.machines.frame_faults import FrameFaults, FrameWatcher, PeerFram
 from simulation.machines.medium import Page
 from simulation.machines.network import Endpoint, Network
 from simulation.machines.simulated_disk import PowerFailure, SimulatedDisk
+from simulation.machines.turns import TURN_DELAYS_NS, IdleTurns, ProcessTurns
 from simulation.machines.wires import Wires
 from simulation.randomness import Random, branch, draw_range
 from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND, Scheduler, Timer
 
-_BUSY_SHARE = 0.95
-"""A node that applies nothing in so many of the turns that a second has room for is busy with nothing."""
-_TURN_DELAY_NS_MIN = 20 * MICROSECOND
-_TURN_DELAYS_NS = (120 * MICROSECOND, 400 * MICROSECOND, 1500 * MICROSECOND)
 _RESTART_NS = 200 * MILLISECOND
 
 _KEPT = "an orderly stop keeps everything"
@@ -143,7 +140,7 @@ class BrokerHost:
         """Told when something waits for a disk that a fault has made slow."""
         self.held_up_until_ns = 0
         """Until when, in true time, it stood still or its disk was at work: a flush that was due may have waited."""
-        self.turn_delay_ns = random.choice(_TURN_DELAYS_NS)
+        self.turn_delay_ns = random.choice(TURN_DELAYS_NS)
         """From something's arrival to the turn that deals with it, at most: what comes meanwhile shares the turn."""
         self.release = THIS_RELEASE
         """The release of Trivet that the next process runs."""
@@ -382,18 +379,15 @@ class BrokerProcess:
         self._is_closed = False
         self.jobs_out: list[Callable[[], None]] = []
         """One for each job that is out: calling it ends the job."""
-        self._turn_planned = False
-        self._counted_second, self._idle_turns = -1, 0
-        mean_delay_ns = (_TURN_DELAY_NS_MIN + host.turn_delay_ns) // 2
-        self._idle_turns_max = _BUSY_SHARE * SECOND / mean_delay_ns
-        self._deadline_ns = 0
-        self._timer: Timer | None = None
         self._scheduler = surroundings.scheduler
         unsent_bytes_max = host.settings.limits.max_pending_bytes_per_connection
         self._wires = Wires(self.outgoing, self._scheduler, self.guarded, unsent_bytes_max)
         self.hand_out = self._wires.hand_out
-        self._guarded_turn = self.guarded(self._turn)
-        self._guarded_deadline = self.guarded(self._deadline_passed)
+        self._turns = ProcessTurns(
+            self._scheduler, host.clock, host.random, host.turn_delay_ns, self.guarded, self._turn
+        )
+        self.wake = self._turns.wake
+        self._idle_turns = IdleTurns(host.name, self._scheduler, host.turn_delay_ns)
         self.writer = surroundings.replica_writer(host)
         self.node = build_node(
             host.settings,
@@ -494,50 +488,15 @@ class BrokerProcess:
 
     # ---- turns ---------------------------------------------------------------------------------------
 
-    def wake(self) -> None:
-        """A turn follows soon."""
-        if not self._turn_planned:
-            self._turn_planned = True
-            host, scheduler = self.host, self._scheduler
-            delay = draw_range(host.random, _TURN_DELAY_NS_MIN, host.turn_delay_ns)
-            scheduler.at(scheduler.now_ns + delay, self._guarded_turn)
-
     def _turn(self) -> None:
         host = self.host
-        self._turn_planned = False
         applied = self.node.replica.applied
         applied_index = applied.index
         self.running.turn(*host.clock.read())
         if applied.index == applied_index:
-            self._count_idle_turn()
+            self._idle_turns.count()
         host.surroundings.watcher.turned(host, self.node)
-        self._arm(self.running.end_turn())
-
-    def _count_idle_turn(self) -> None:
-        """Judges turns that have applied nothing; a node that catches up takes a turn for each slice."""
-        second = self._scheduler.now_ns // SECOND
-        if second != self._counted_second:
-            self._counted_second, self._idle_turns = second, 0
-        self._idle_turns += 1
-        if self._idle_turns > self._idle_turns_max:
-            detail = f"{self._idle_turns} turns that applied nothing in second {second}"
-            raise Violation("busy loop", self.host.name, detail)
-
-    def _arm(self, deadline_ns: int) -> None:
-        self._deadline_ns = deadline_ns
-        at_ns = self.host.clock.true_ns(deadline_ns)
-        timer = self._timer
-        if timer is not None and timer.callback is not None:
-            if timer.time_ns <= at_ns:
-                return  # it looks again when it fires
-            timer.cancel()
-        self._timer = self._scheduler.at(at_ns, self._guarded_deadline)
-
-    def _deadline_passed(self) -> None:
-        if self.host.clock.now_ns() >= self._deadline_ns:
-            self.wake()
-        else:
-            self._arm(self._deadline_ns)
+        self._turns.await_deadline(self.running.end_turn())
 
     # ---- jobs ----------------------------------------------------------------------------------------
 
