@@ -52,7 +52,7 @@ ENTRANCES: Final[tuple[tuple[type, str], ...]] = (
     (RunningNode, "turn"),
     (RunningNode, "job_done"),
     (AppliedState, "save"),
-    (NameServerSessions, "step"),
+    (NameServerSessions, "turn"),
 )
 STORE: Final = StoreOptions(
     data_file_bytes=256 << 20,
