@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right, insort
 from collections import Counter, defaultdict
-from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -214,57 +214,101 @@ def contested(
     have a value that it shows; but an attempt stands in one queue. The cases are those of docs/checker.md, "Appends
     that leave the queue to the broker".
     """
-    batches: dict[int, list[Hashable]] = defaultdict(list)
-    supply: dict[Hashable, list[Attempt]] = defaultdict(list)
-    for attempt in sorted(attempts.get(topic, ()), key=lambda one: one.index):
-        batches[attempt.op].append(attempt.value)
-        supply[attempt.value].append(attempt)
-    own: dict[tuple[str, Hashable], list[Attempt]] = defaultdict(list)
-    for queue, listed in attempts.items():
-        for attempt in listed:
-            if queue != topic and attempt.value in supply:
-                own[queue, attempt.value].append(attempt)
-    holed = frozenset(with_holes)
-    found: list[tuple[str, Finding, bool]] = []
-    shown = _shown(supply, seen)
-    wanting: dict[Hashable, set[str]] = {}
-    needed: dict[Hashable, set[str]] = {}
-    for value, by_queue in shown.items():
-        deadline_ns = min(one.deadline_ns for places in by_queue.values() for one in places)
-        needs = {
-            queue: _need(len(places), own[queue, value], deadline_ns) for queue, places in by_queue.items()
+    contest = _Contest(topic, attempts, seen, with_holes)
+    return [*contest.of_values(), *contest.of_batches()]
+
+
+class _Contest:
+    """The attempts of unknown queue of one topic, and the queues that may need them.
+
+    ``supply`` has the attempts by value, ``batches`` the values by operation, ``shown`` by value the places at which
+    each queue shows it. ``wanting`` and ``needed``: by value the queues that may take one of its attempts, and those
+    that must have one.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        attempts: Mapping[str, Sequence[Attempt]],
+        seen: Mapping[str, Sequence[Seen]],
+        with_holes: Iterable[str],
+    ) -> None:
+        self.batches: dict[int, list[Hashable]] = defaultdict(list)
+        self.supply: dict[Hashable, list[Attempt]] = defaultdict(list)
+        for attempt in sorted(attempts.get(topic, ()), key=lambda one: one.index):
+            self.batches[attempt.op].append(attempt.value)
+            self.supply[attempt.value].append(attempt)
+        own: dict[tuple[str, Hashable], list[Attempt]] = defaultdict(list)
+        for queue, listed in attempts.items():
+            for attempt in listed:
+                if queue != topic and attempt.value in self.supply:
+                    own[queue, attempt.value].append(attempt)
+        self.holed = frozenset(with_holes)
+        self.shown = _shown(self.supply, seen)
+        self.deadlines = {
+            value: min(one.deadline_ns for places in by_queue.values() for one in places)
+            for value, by_queue in self.shown.items()
+        }
+        self.needs = {
+            value: {
+                queue: _need(len(places), own[queue, value], self.deadlines[value])
+                for queue, places in by_queue.items()
+            }
+            for value, by_queue in self.shown.items()
         }
         # What a queue does not need for this value it may take for a hole.
-        wanting[value] = {queue for queue, need in needs.items() if need.most or queue in holed}
-        needed[value] = {queue for queue, need in needs.items() if need.least}
-        count, rivals = len(supply[value]), sorted(wanting[value])
-        if len(rivals) < 2 or any(need.least > count for need in needs.values()):
-            continue  # 1.: nobody else wants these attempts, or one queue shows by itself that they are too few
-        finding = Finding("duplicate-value", min(one.position for one in by_queue[rivals[-1]]))
-        if sum(need.least for need in needs.values()) > count:
-            found.append((rivals[-1], finding, False))  # 2.: one has had effect twice
-            continue
-        makes_no_difference = (
-            all(one.invoke_ns <= deadline_ns for one in supply[value])
-            and sum(need.most for need in needs.values()) <= count
-            and len({tuple(batches[one.op]) for one in supply[value]}) == 1
-            and holed.isdisjoint(rivals)
+        self.wanting = {
+            value: {queue for queue, need in needs.items() if need.most or queue in self.holed}
+            for value, needs in self.needs.items()
+        }
+        self.needed = {
+            value: {queue for queue, need in needs.items() if need.least}
+            for value, needs in self.needs.items()
+        }
+
+    def of_values(self) -> Iterator[tuple[str, Finding, bool]]:
+        """The cases 1 to 4: each value by itself."""
+        for value, needs in self.needs.items():
+            count, rivals = len(self.supply[value]), sorted(self.wanting[value])
+            if len(rivals) < 2 or any(need.least > count for need in needs.values()):
+                continue  # 1.: nobody else wants these attempts, or one queue shows by itself that they are too few
+            finding = Finding("duplicate-value", min(one.position for one in self.shown[value][rivals[-1]]))
+            if sum(need.least for need in needs.values()) > count:
+                yield rivals[-1], finding, False  # 2.: one has had effect twice
+            elif not self._makes_no_difference(value, rivals):
+                yield rivals[-1], finding, True  # 4.; in 3. the answers of the queues stand
+
+    def _makes_no_difference(self, value: Hashable, rivals: Iterable[str]) -> bool:
+        supply = self.supply[value]
+        return (
+            all(one.invoke_ns <= self.deadlines[value] for one in supply)
+            and sum(need.most for need in self.needs[value].values()) <= len(supply)
+            and len({tuple(self.batches[one.op]) for one in supply}) == 1
+            and self.holed.isdisjoint(rivals)
         )
-        if not makes_no_difference:
-            found.append((rivals[-1], finding, True))  # 4.; in 3. the answers of the queues stand
-    for batch in dict.fromkeys(map(tuple, batches.values())):
-        # 5.: the queues that show its values may be others for each value.
-        by_value = [wanting[value] for value in batch if value in shown]
-        rivals = sorted(set().union(*by_value))
-        if len(rivals) < 2 or any(len(queues) == len(rivals) for queues in by_value):
-            continue  # nobody else wants it, or one value has all who do: see above
-        bound = {queue for value in batch if len(supply[value]) == 1 for queue in needed.get(value, ())}
-        last = max(bound) if len(bound) > 1 else rivals[-1]
-        position = min(
-            one.position for value in batch if value in shown for one in shown[value].get(last, ())
-        )
-        found.append((last, Finding("duplicate-value", position), len(bound) < 2))
-    return found
+
+    def of_batches(self) -> Iterator[tuple[str, Finding, bool]]:
+        """The case 5: the queues that show a batch's values may be others for each value."""
+        for batch in dict.fromkeys(map(tuple, self.batches.values())):
+            by_value = [self.wanting[value] for value in batch if value in self.shown]
+            rivals = sorted(set().union(*by_value))
+            if len(rivals) < 2 or any(len(queues) == len(rivals) for queues in by_value):
+                continue  # nobody else wants it, or one value has all who do: `of_values` has judged it
+            # What nobody else attempted this batch must have put there.
+            bound = {
+                queue
+                for value in batch
+                if len(self.supply[value]) == 1
+                for queue in self.needed.get(value, ())
+            }
+            last = max(bound) if len(bound) > 1 else rivals[-1]
+            position = min(
+                one.position
+                for value in batch
+                if value in self.shown
+                for one in self.shown[value].get(last, ())
+            )
+            yield last, Finding("duplicate-value", position), len(bound) < 2
 
 
 class _Need(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from spark_analysis.checking.search import SearchResult
@@ -56,7 +56,7 @@ def _one_element(element: Any, calls: Sequence[Call]) -> list[LinearizationPoint
     if not adds:
         if seen:
             return violated(f"{element!r:.60} was found, which nobody had added", *(one.op for one in seen))
-        return _in_turn(sorted((one for one in calls if one.complete_ns is not None), key=_begin))
+        return _in_turn(calls)
     if len(adds) > 1:
         return None
     (add,) = adds
@@ -70,8 +70,10 @@ def _one_element(element: Any, calls: Sequence[Call]) -> list[LinearizationPoint
     removed, remover = _first_removal(removes, wanted)
     added: Moment = added_until
     if removed > added_until:
+        # Added as late as can be; then no removal before that is the one that took it out.
         removed, remover = _first_removal(removes, max(wanted, added_until))
     else:
+        # It can be taken out before it has to be inside: then it is inside for a moment only.
         added = removed
     before, behind = [], []
     for one in (*missed, *removes):
@@ -82,25 +84,19 @@ def _one_element(element: Any, calls: Sequence[Call]) -> list[LinearizationPoint
         elif _end(one) >= removed:
             behind.append(one)
         else:
-            ops = [op.op for op in (add, *(op for op in (first_seen, last_seen, remover) if op is not None))]
+            provers = [call for call in (add, first_seen, last_seen, remover, one) if call is not None]
             what = "missed" if one.function == "contains" else "removed"
-            return violated(
-                f"{element!r:.60} was {what} at a time when it was inside before and after", *ops, one.op
-            )
+            reason = f"{element!r:.60} was {what} at a time when it was inside before and after"
+            return violated(reason, *(call.op for call in provers))
     inside = [one for one in seen if one.op != add.op]
-    points = [
-        (float(one.invoke_ns), one.op) for one in sorted(before, key=_begin) if one.complete_ns is not None
+    taken_out = [] if remover is None else [(removed, remover.op)]
+    return [
+        *_in_turn(before),
+        (added, add.op),
+        *_in_turn(inside, added),
+        *taken_out,
+        *_in_turn(behind, removed),
     ]
-    points.append((added, add.op))
-    points += [(max(added, one.invoke_ns), one.op) for one in sorted(inside, key=_begin)]
-    if remover is not None:
-        points.append((removed, remover.op))
-    points += [
-        (max(removed, one.invoke_ns), one.op)
-        for one in sorted(behind, key=_begin)
-        if one.complete_ns is not None
-    ]
-    return points
 
 
 def _first_removal(removes: Sequence[Call], wanted: Moment) -> tuple[Moment, Call | None]:
@@ -158,8 +154,11 @@ def _growing(calls: Sequence[Call]) -> SearchResult | None:
     return linearizable(order)
 
 
-def _in_turn(calls: Sequence[Call]) -> list[LinearizationPoint]:
-    return [(float(one.invoke_ns), one.op) for one in calls]
+def _in_turn(calls: Iterable[Call], earliest: Moment = -math.inf) -> list[LinearizationPoint]:
+    """The calls whose outcome is known, each as soon as it can take effect from ``earliest`` on; the others need not
+    have."""
+    known = (one for one in calls if one.complete_ns is not None)
+    return [(max(earliest, one.invoke_ns), one.op) for one in sorted(known, key=_begin)]
 
 
 def _begin(call: Call) -> int:
