@@ -134,6 +134,7 @@ class BackupProcessor:
                 ResponseCode.SYSTEM_BUSY,
                 f"{node_id} has applied up to {last_index}, not {wanted} yet",
             )
+        # The state as it is now: its steps write that, however much is applied meanwhile.
         written = applied.written()
         self._backup = backup = _Backup(connection, log.epoch, last_index, log.first_index)
         self._renew()

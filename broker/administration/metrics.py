@@ -276,6 +276,7 @@ class NodeMetrics:
         yield one(SERVING, replica.serving)
         yield one(RECOVERING, raft.recovering is not None)
         yield one(TERM, raft.term)
+        # The first entry has index 0: these tell how many there are.
         yield one(COMMITTED, raft.commit_index + 1)
         yield one(APPLIED, replica.applied_index + 1)
         yield one(PENDING, max(0, raft.last_index - raft.commit_index))

@@ -205,6 +205,7 @@ class RouteTable:
                 if self._live.get(address) is not live:
                     return
             topic = config.topic_name
+            # What has not changed stays as it is here, also without a permission that was wiped (`RouteInfoManager`).
             if is_changed or topic not in own:
                 queues = self._queues.get(topic)
                 if queues is None:

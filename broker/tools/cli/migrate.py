@@ -222,6 +222,7 @@ def _of_store(
         if to is not None:
             with BackupWriter(to) as writer:
                 copied = copy_entries(surveyed, writer, THIS_RELEASE, show)
+                # What the survey has found is copied by now; the broker has written more meanwhile.
                 if follow and store.is_running:
                     following = Following(surveyed, writer, THIS_RELEASE)
                     while not store.has_stopped():
