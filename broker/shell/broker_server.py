@@ -32,13 +32,13 @@ from broker.shell.certificate_expiry import told_expiry
 from broker.shell.client_port import ClientPort
 from broker.shell.descriptors import FILES_OF_A_STORE, connections_allowed, open_files
 from broker.shell.machine import local_hour, machine_clock, machine_memory_bytes
+from broker.shell.node_wires import NodeWires
 from broker.shell.socket_reading import Reading
 from broker.shell.sockets import accept_forever, listen
 from broker.shell.stopping import Stopping
 from broker.shell.tls_contexts import name_server_context, peer_contexts, reload_certificates, server_context
 from broker.shell.trace_file import TraceFile
 from broker.shell.turns import Turns
-from broker.shell.wires import Wires
 from broker.shell.worker import JobsBetweenReads
 from log.errors import DiskError
 from log.mmap_disk import MmapDisk
@@ -104,7 +104,7 @@ class BrokerServer:
         """By the job that failed when it ran last, why."""
         """The reason, as it was logged last, why files could not be made ready."""
         self._told_of_lock = False
-        self._wires = Wires(
+        self._wires = NodeWires(
             self._outgoing,
             self._begin,
             self._turns.wake,

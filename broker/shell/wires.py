@@ -1,32 +1,17 @@
-"""A node's connections to its peers and name servers: each is made, encrypted, read and written by one task.
+"""The open connections of a server: what its core has queued for one is written through its wire.
 
-What is said on a connection, how long it may take and when it is made anew is decided without I/O, by lines
-(broker/requests/line.py) and accepted links (broker/node/links.py). They are told what becomes of a connection; they
-send, and end it, through its `Connection`.
+A node's, which dials as well, has more (`node_wires.py`).
 """
 
 import contextlib
 import socket
-import ssl
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from typing import Protocol
 
 import trio
 
-from broker.node.links import PROBED_NS, RECEIVE_BYTES, UNACKNOWLEDGED_NS_MAX, PeerLinks
-from broker.remoting.addresses import split_address
 from broker.requests.connection import Connection, Outgoing
-from broker.requests.line import Line
-from broker.shell.socket_reading import Reading
-from broker.shell.sockets import SocketConnection, connect
-from broker.shell.tls import Handshakes, RefusedError, dial_tls
-from broker.shell.tls_contexts import PeerContexts
-
-_CLOSED: Final = "it closed the connection: its log says why"
-
-
-def _nobody_comes() -> None:
-    """There is no port for clients yet."""
+from broker.shell.sockets import SocketConnection
 
 
 class Wire(Protocol):
@@ -50,33 +35,14 @@ class Attempt:
 
 
 class Wires:
-    """The `broker.node.running.NodeSurroundings` of a process, and all its open connections."""
+    """The `broker.requests.line.Surroundings` of a process, and all its open connections."""
 
-    def __init__(
-        self,
-        outgoing: Outgoing,
-        begin: Callable[[], None],
-        wake: Callable[[], None],
-        reading: Reading | None = None,
-        *,
-        peers: PeerContexts | None = None,
-        name_servers: ssl.SSLContext | None = None,
-    ) -> None:
-        """`peers` and `name_servers` are None for connections in the clear."""
+    def __init__(self, outgoing: Outgoing, begin: Callable[[], None], wake: Callable[[], None]) -> None:
         self.begin = begin
         self.wake = wake
         self.open: dict[Connection, Wire] = {}
         """By what the core knows of them. The port of the clients (`client_port.py`) puts its connections here, too."""
-        self.tasks: trio.Nursery | None = None
-        """The owner sets it before anything is dialled. The tasks of dialled connections run in it."""
-        self.refuse_clients: Callable[[], None] = _nobody_comes
-        """See `broker.node.running.NodeSurroundings`. The owner sets it as soon as it accepts clients."""
         self._outgoing = outgoing
-        self._reading = reading
-        self._peers = peers
-        self._name_servers = name_servers
-        self._handshakes = Handshakes()
-        """Of those who come to the port of the peers: however many clients shake hands, no peer waits for them."""
 
     def hand_out(self) -> None:
         """Writes what is queued, as far as the sockets take it now."""
@@ -87,84 +53,6 @@ class Wires:
                 connection.take()
             else:
                 wire.flush()
-
-    def has_unread(self, connection: Connection) -> bool:
-        """See `broker.node.running.NodeSurroundings`."""
-        wire = self.open.get(connection)
-        return isinstance(wire, SocketConnection) and wire.has_unread()
-
-    # ------------------------------------------------------------------ dialled
-
-    def dial_peer(self, line: Line) -> None:
-        """See `broker.node.running.NodeSurroundings`."""
-        self._dial(line, None if self._peers is None else self._peers.dialling, is_peer=True)
-
-    def dial_name_server(self, line: Line) -> None:
-        """See `broker.node.running.NodeSurroundings`."""
-        self._dial(line, self._name_servers, is_peer=False)
-
-    def _dial(self, line: Line, context: ssl.SSLContext | None, *, is_peer: bool) -> None:
-        assert self.tasks is not None, "nothing is dialled before the node serves"
-        assert line.connection not in self.open, "each attempt of a line has a connection of its own"
-        attempt = self.open[line.connection] = Attempt(line.connection)
-        self.tasks.start_soon(self._serve_line, line, line.connection, attempt, context, is_peer)
-
-    async def _serve_line(
-        self,
-        line: Line,
-        connection: Connection,
-        attempt: Attempt,
-        context: ssl.SSLContext | None,
-        is_peer: bool,
-    ) -> None:
-        reason = _CLOSED
-        try:
-            with attempt.scope:
-                address = line.address
-                sock = await connect(address)
-                with closed_unless_done(sock):
-                    if is_peer:
-                        _detect_silence(sock)
-                    line.opened(connection)
-                    tls = (
-                        None if context is None else await dial_tls(sock, context, split_address(address)[0])
-                    )
-                wire = SocketConnection(sock, connection, tls=tls, reading=self._reading, is_peer=is_peer)
-                self.open[connection] = wire
-                wire.flush()  # what was queued meanwhile
-                await wire.read_and_write(line.received)
-        except (OSError, RefusedError) as error:
-            reason = str(error)
-        finally:
-            del self.open[connection]
-            line.lost(connection, reason)
-
-    # ------------------------------------------------------------------ accepted
-
-    async def serve_accepted(self, links: PeerLinks, sock: socket.socket, address: str) -> None:
-        """Receives what comes on a connection to the port of the peers, until it is closed."""
-        connection = Connection(self._outgoing, f"peer at {address}")
-        attempt = self.open[connection] = Attempt(connection)
-        link = links.accept(connection, address)
-        try:
-            with attempt.scope:
-                with closed_unless_done(sock):
-                    _detect_silence(sock)
-                    tls = (
-                        None
-                        if self._peers is None
-                        else await self._handshakes.accept(sock, self._peers.accepting, link.share)
-                    )
-                wire = SocketConnection(sock, connection, tls=tls, reading=self._reading, is_peer=True)
-                self.open[connection] = wire
-                # Nobody waits until it can be written to: its challenge is all that is ever sent on it, which the
-                # buffer of a new socket has room for.
-                await wire.read(link.received, RECEIVE_BYTES)
-        except RefusedError as error:
-            link.close(str(error))
-        finally:
-            del self.open[connection]
-            link.lost()
 
     def close(self) -> None:
         """Closes all sockets, for a process that ends."""
@@ -181,16 +69,3 @@ def closed_unless_done(sock: socket.socket) -> Iterator[None]:
     except BaseException:
         sock.close()
         raise
-
-
-def _detect_silence(sock: socket.socket) -> None:
-    unacknowledged_s, probed_s = UNACKNOWLEDGED_NS_MAX // 1_000_000_000, PROBED_NS // 1_000_000_000
-    for level, option, value in (
-        (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", unacknowledged_s * 1000),
-        (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
-        (socket.IPPROTO_TCP, "TCP_KEEPIDLE", probed_s),
-        (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 1),
-        (socket.IPPROTO_TCP, "TCP_KEEPCNT", unacknowledged_s - probed_s),
-    ):
-        with contextlib.suppress(OSError, AttributeError):
-            sock.setsockopt(level, getattr(socket, option), value)

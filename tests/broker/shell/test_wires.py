@@ -11,10 +11,10 @@ import trio.testing
 
 from broker.node.links import PROBED_NS
 from broker.node.running import RunningNode
+from broker.shell.node_wires import NodeWires
 from broker.shell.socket_reading import Reading
 from broker.shell.sockets import connect, listen
 from broker.shell.turns import Turns
-from broker.shell.wires import Wires
 from tests.broker.harness import Group
 
 
@@ -25,7 +25,7 @@ async def test_an_address_that_is_none_ends_no_node(address: str) -> None:
     """Whoever dials says where it listens, and a member may be added with any name for its host."""
     node = Group(3).node("n0")
     node.replica.members.peers = {"n7": address}
-    wires = Wires(node.outgoing, lambda: None, lambda: None)
+    wires = NodeWires(node.outgoing, lambda: None, lambda: None)
     running = RunningNode(node, wires, address="127.0.0.1:1", nonce=bytes, begin_job=print)
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
@@ -40,9 +40,9 @@ async def test_an_attempt_that_is_given_up_ends(monkeypatch: pytest.MonkeyPatch)
     async def connect(address: str) -> None:
         await trio.sleep_forever()
 
-    monkeypatch.setattr("broker.shell.wires.connect", connect)
+    monkeypatch.setattr("broker.shell.node_wires.connect", connect)
     node = Group(3).node("n0")
-    wires = Wires(node.outgoing, lambda: None, lambda: None)
+    wires = NodeWires(node.outgoing, lambda: None, lambda: None)
     running = RunningNode(node, wires, address="127.0.0.1:1", nonce=bytes, begin_job=print)
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
@@ -65,10 +65,10 @@ async def test_an_idle_link_whose_other_end_has_lost_its_power_ends(monkeypatch:
         dialled.append(await connect(address))
         return dialled[0]
 
-    monkeypatch.setattr("broker.shell.wires.connect", noted)
+    monkeypatch.setattr("broker.shell.node_wires.connect", noted)
     node, listener = Group(3).node("n0"), listen("127.0.0.1:0")
     node.replica.members.peers = {"n1": f"127.0.0.1:{listener.getsockname()[1]}"}
-    wires = Wires(node.outgoing, lambda: None, lambda: None)
+    wires = NodeWires(node.outgoing, lambda: None, lambda: None)
     running = RunningNode(node, wires, address="127.0.0.1:1", nonce=bytes, begin_job=print)
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
@@ -119,8 +119,8 @@ async def test_no_turn_follows_when_the_node_fails_of_a_new_link(monkeypatch: py
     monkeypatch.setattr(dialling, "peer_connected", fail)
     turns = Turns(turn, lambda: 0)
     reading = Reading.begin(turns, lambda: None)
-    near = Wires(dialling.outgoing, lambda: None, turns.wake, reading)
-    far = Wires(accepting.outgoing, lambda: None, lambda: None)
+    near = NodeWires(dialling.outgoing, lambda: None, turns.wake, reading)
+    far = NodeWires(accepting.outgoing, lambda: None, lambda: None)
     far.wake = far.hand_out
     running = RunningNode(dialling, near, address="127.0.0.1:1", nonce=bytes, begin_job=print)
     other = RunningNode(accepting, far, address="127.0.0.1:2", nonce=bytes, begin_job=print)
