@@ -13,7 +13,7 @@ from zlib import crc32
 import numpy as np
 
 from log.disk import MappedFile
-from log.errors import DamagedLogError
+from log.errors import DamagedLogError, DiskFullError
 from log.index_file import IndexFile, hashes_of_keys
 from log.index_files import IndexFiles
 
@@ -52,7 +52,8 @@ class IndexScrubber:
         self.given_up: list[str] = []
         """The paths of files that cannot be made anew, as records of theirs are gone: the caller takes them out."""
         self._told: set[str] = set()
-        """The files of `given_up` so far, each named there once. Each pass tries them anew: entries that were damaged
+        """The files of `given_up` so far, each named there once, and those that a full disk kept from being made anew.
+        Each pass tries them again: entries that were damaged
         may be whole by then."""
 
     # ------------------------------------------------------------------ checking
@@ -107,9 +108,14 @@ class IndexScrubber:
     """For the dispatcher: it walks, one by one."""
 
     def put(self, keys: Sequence[bytes], offsets: Sequence[int], times: Sequence[int], wall_ms: int) -> None:
-        """Takes the keys of entries that go by, as `IndexFiles.put` does."""
-        if self._rebuilt is not None:
-            self._rebuilt.put(keys, offsets, times)
+        """Takes the keys of entries that go by, as `IndexFiles.put` does. On a full disk a later pass does."""
+        rebuilt = self._rebuilt
+        if rebuilt is not None:
+            try:
+                rebuilt.put(keys, offsets, times)
+            except DiskFullError:
+                self._rebuilt = None
+                self._told.add(rebuilt.file.name)
 
     def passed(self, first_position: int, *, is_whole: bool) -> None:
         """All entries of the log, which begins at `first_position`, have gone by; `is_whole`: none of them is damaged.

@@ -2,11 +2,12 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from log.errors import DamagedLogError
-from log.index_file import ENTRY_BYTES, HEADER_BYTES
+from log.errors import DamagedLogError, DiskFullError
+from log.index_file import ENTRY_BYTES, HEADER_BYTES, IndexFile
 from log.index_files import IndexFiles
 from log.index_scrub import IndexScrubber
 from log.options import StoreOptions
@@ -116,3 +117,29 @@ def test_a_damaged_file_is_named_and_made_anew_to_the_byte(data: st.DataObject, 
     assert scrubber.given_up == []
     assert contents(disk) == before
     assert found_by(scrubber) == []
+
+
+def test_a_full_disk_leaves_a_damaged_file_to_a_later_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seed 9400002 of 40 s: the node ended."""
+    disk = MemoryDisk()
+    entries = [[b"T#%d" % number] for number in range(40)]
+    index = filled(disk, entries, lambda _: False)
+    scrubber = IndexScrubber(index)
+    before = contents(disk)
+    name = index.full_files()[0]
+    disk.files[f"index/{name}"].seen[ENTRIES_AT] ^= 1
+
+    def full(*_: object) -> None:
+        raise DiskFullError(name, "allocation", "no space left on the device")
+
+    assert len(found_by(scrubber)) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(IndexFile, "_prepare", full)
+        scrubber.put(*columns(entries, 0, 40), NOW)
+        scrubber.passed(0, is_whole=True)
+    assert (scrubber.corrected, scrubber.given_up) == ([], [])
+    assert found_by(scrubber) == [], "it was told"
+    scrubber.put(*columns(entries, 0, 40), NOW)
+    scrubber.passed(0, is_whole=True)
+    assert [mapped.path for mapped, _, _ in scrubber.corrected] == [f"index/{name}"]
+    assert contents(disk) == before
