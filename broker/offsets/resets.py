@@ -65,9 +65,13 @@ class OffsetResets:
         return parked.get(group, topic, queue_id)
 
     def told(self, group: str, topic: str, queue_id: int, *, by_pull: bool) -> None:
-        """Notes that a consumer was told the order that stands, if one does: it had pulled, or asked for its offset."""
+        """Notes that a consumer was told the order that stands, if one does: it had pulled, or asked for its offset.
+
+        A read that was confirmed before this node lost its leadership may be answered behind that: the next leader does
+        not know of it, nor is this node to when it leads again.
+        """
         target = self.target(group, topic, queue_id)
-        if target is not None:
+        if target is not None and self._leadership.serving:
             key = (group, topic, queue_id)
             before, times = self._told.get(key, (target, 0))
             self._told[key] = (target, (times if before == target else 0) + by_pull)

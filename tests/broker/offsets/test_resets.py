@@ -11,7 +11,7 @@ import cbor2
 import msgspec
 import pytest
 
-from broker.offsets.resets import TOLD_MAX
+from broker.offsets.resets import TOLD_MAX, OffsetResets
 from broker.remoting.admin_bodies import QueueOffsets
 from broker.remoting.bodies import MessageModel, MessageQueue
 from broker.remoting.codes import RequestCode, ResponseCode, Version
@@ -386,3 +386,16 @@ def test_snapshots_hold_them_and_those_without_are_read() -> None:
     assert restored.offsets == metadata.offsets
     restored.apply(CommitOffsets((("g", "T", 0, 9),)))
     assert restored.offsets["g", "T"] == {0: 9}
+
+
+def test_a_former_leader_does_not_count_whom_it_tells(group: Group, client: Client) -> None:
+    """Dense seed 9300058: a read that was confirmed before the leadership ended is answered behind that."""
+    reset(client, 3)
+    resets = next(
+        part
+        for listener in group.node(group.follower).listeners.role_changes
+        if isinstance(part := getattr(listener, "__self__", None), OffsetResets)
+    )
+    assert resets.target("g", "T", 0) == 3
+    resets.told("g", "T", 0, by_pull=False)
+    assert not resets._told
