@@ -253,6 +253,7 @@ def _about_the_node(
         machine,
         time,
         lambda: backups.needed_from_index,
+        replica.group_changes.hand_over_to_room,
     )
     DeadOffsets(replica.leadership, node.registry, time, listeners)
     FormatGate(replica, settings, time, listeners)

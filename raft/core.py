@@ -168,6 +168,11 @@ class Raft:
         return None if self._leader is None else self._leader.transferee
 
     @property
+    def transfer_deadline(self) -> int | None:
+        """The time at which this leader gives up to hand over, and takes proposals again."""
+        return None if self._leader is None else self._leader.transfer_deadline
+
+    @property
     def commit_index(self) -> int:
         return self._state.commit_index
 
@@ -627,6 +632,11 @@ class Raft:
         else:
             self._election.lost_peer(peer, now)
 
+    def peer_lacks_room(self, node: str, lacks: bool) -> None:
+        """A peer has said whether its disk has room for messages; a leader hands over to none without, unasked."""
+        if self._leader is not None and (peer := self._leader.peers.get(node)) is not None:
+            peer.lacks_room = lacks
+
     def status(self, now: int) -> Status:
         """Returns the node's state for a status command."""
         state = self._state
@@ -644,6 +654,7 @@ class Raft:
                     inflight_appends=len(peer.inflight),
                     silence_ns=now - peer.last_contact,
                     recovering=peer.recovering,
+                    lacks_room=peer.lacks_room,
                 )
                 for peer in leader.peers.values()
             )

@@ -566,6 +566,12 @@ class Leader:
         """The voter that is to lead next, while a transfer is under way."""
         return self._succession.target
 
+    @property
+    def transfer_deadline(self) -> int | None:
+        """When the transfer that is under way is given up (ns)."""
+        transfer = self._succession.transfer
+        return None if transfer is None else transfer.deadline
+
     def _hand_over_to_preferred(self, now: int) -> None:
         """Begins to hand over to the best of the preferred leaders that could lead at once, if there is one."""
         preferred = self._state.config.preferred_leaders
@@ -582,6 +588,7 @@ class Leader:
             if peer.node in preferred
             and peer.connected
             and not peer.recovering
+            and not peer.lacks_room
             and self._is_caught_up(peer, now)
         ]
         if ready:

@@ -33,6 +33,7 @@ class Progress:
         "connected",
         "inflight",
         "is_slow",
+        "lacks_room",
         "last_contact",
         "leaving_index",
         "mark",
@@ -69,6 +70,8 @@ class Progress:
         # That it is slow was told, and it has not caught up with the mark since.
         self.is_slow = False
         self.connected = True
+        # Its node takes no messages for want of room: nobody hands over to it unasked.
+        self.lacks_room = False
         # When to offer a snapshot again that was sent and not answered; None while it is being made.
         self.snapshot_deadline: int | None = None
         # Index of the configuration that removes this peer, which still has to hear of its commit.

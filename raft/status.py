@@ -7,7 +7,10 @@ from raft.configuration import Configuration
 
 @dataclass(frozen=True, slots=True)
 class PeerStatus:
-    """A leader's view of one peer; until the peer has answered, `match_index` is -1 and it is taken for recovering."""
+    """A leader's view of one peer; until the peer has answered, `match_index` is -1 and it is taken for recovering.
+
+    `lacks_room`: it has said that it would take no messages for want of room.
+    """
 
     node: str
     state: str
@@ -18,6 +21,7 @@ class PeerStatus:
     inflight_appends: int
     silence_ns: int
     recovering: bool
+    lacks_room: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,9 @@ class Proof:
 class RaftFrame(NamedTuple):
     """A Raft message. `position` and `body` belong to appends: where the entries stand in the log, and their bytes.
 
-    For a snapshot `position` is where the log is to begin, `applied_index` what the metadata in `body` reflects.
+    For a snapshot `position` is where the log is to begin, `applied_index` what the metadata in `body` reflects. In an
+    answer to an append a `position` other than 0 says that its node takes no messages for want of room
+    (broker/replica/disk_space.py); those of release 0.1.0 have 0.
     `time_ms` is the group's time (ms since 1970) at which an append, or a heartbeat, was sent, or a vote given or
     refused (broker/replica/group_clock.py); -1 in all other messages, in those of release 0.1.0, and of a voter that
     does not know the group's time.

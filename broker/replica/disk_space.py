@@ -10,6 +10,10 @@ Raft believes that what it asks for is written, and a failed write of it stops t
 
 It looks again every `LOOK_NS`, which is also how often a leader may send entries in vain.
 
+A leader that refuses sends hands over, if it can, to a member that has room for them (`hand_over_to_room`,
+group_changes.py). Each follower says with its answers whether it would refuse sends (`to_peers.py`), so that no one
+is asked that would, nor a preferred leader before it has room again.
+
 `is_full` is what status, readiness and metrics tell of the disk: whatever found no room, and that retention has sends
 refused because more of the disk is used than the settings allow.
 """

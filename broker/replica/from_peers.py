@@ -97,6 +97,8 @@ class FromPeers:
         """Who has sent the snapshot that is being read, in which term, and what gives it up."""
         self._written: ReadSnapshot | None = None
         """The snapshot that is whole, and on the disk, while the message that brought it is taken."""
+        self._heard_of_full_disks = False
+        """A peer has said that it has no room: from then on each answer is looked at for whether one has."""
         self._broken: tuple[str, BrokenPeerError] | None = None
         """Who has sent a snapshot that was read in later turns, and what is wrong with it: he hears of it with his next
         message."""
@@ -137,6 +139,10 @@ class FromPeers:
                 if self._written is None or self._written.frame is not frame:
                     return self._begin_to_read(frame, message)
                 snapshot = self._written
+        elif (frame.position or self._heard_of_full_disks) and isinstance(message, AppendResponse):
+            self._heard_of_full_disks = True
+            if message.term == self._raft.term:
+                self._raft.peer_lacks_room(message.source, bool(frame.position))
         raft, disk_space = self._raft, self._disk_space
         # A write that raft asks for must not fail: a node without room for it does not hear of the message.
         if raft.may_note(message) and not disk_space.is_there(now_ns):

@@ -1,4 +1,5 @@
-"""The requests for other members and another leader: an operator's to a group's leader, or a node's before it stops.
+"""The requests for other members and another leader: an operator's to a group's leader, or a node's own, before it
+stops and while its disk is full.
 
 Raft decides about all of them. Here they reach it, and its effects are carried out at once.
 """
@@ -8,6 +9,7 @@ from typing import Final
 
 import structlog
 
+from broker.replica.disk_space import DiskSpace
 from broker.replica.leadership import Leadership
 from broker.replica.members import Members
 from broker.replica.proposals import Waiter
@@ -24,6 +26,9 @@ from raft.status import PeerStatus
 
 log = structlog.get_logger("trivet.replica")
 
+HEARD_NS: Final = 1_000_000_000
+"""Whoever has answered within that time is there, by all that is known."""
+
 CONFIGURATION_BYTES_MAX: Final = 4096
 """More than the entry of a membership change has: names and addresses of a few nodes."""
 
@@ -37,6 +42,7 @@ class GroupChanges:
         entry_log: EntryLog,
         leadership: Leadership,
         members: Members,
+        disk_space: DiskSpace,
         time: Time,
         carry_out: Callable[[], None],
     ) -> None:
@@ -45,6 +51,7 @@ class GroupChanges:
         self._log = entry_log
         self._leadership = leadership
         self._members = members
+        self._disk_space = disk_space
         self._time = time
         self._carry_out = carry_out
 
@@ -93,15 +100,40 @@ class GroupChanges:
         self._carry_out()
 
     def hand_over(self) -> str | None:
-        """Begins to hand leadership over to the peer that holds most of the log; returns its id, None if there is
-        none.
+        """Begins to hand leadership over to the peer that holds most of the log, of those with room if there are any.
+
+        Returns its id, None if there is none.
         """
-        heirs = [peer for peer in self.peers() if peer.voter and peer.connected and not peer.recovering]
+        heirs = self._heirs()
+        return self._hand_over([heir for heir in heirs if not heir.lacks_room] or heirs, Reason.STOP)
+
+    def hand_over_to_room(self) -> str | None:
+        """Begins to hand leadership over, if this node has it, to a peer that holds the whole log and has room for
+        more. To be called while this node takes no messages for want of room.
+
+        Returns its id, None if there is none, or if those who have room to keep their votes are no majority: it could
+        not be elected then.
+        """
+        if not self._leadership.serving or self._raft.transferee is not None:
+            return None
+        with_room = [peer for peer in self._heirs() if not peer.lacks_room and peer.silence_ns <= HEARD_NS]
+        votes = len(with_room) + self._disk_space.is_there(self._time.now_ns)
+        if 2 * votes <= len(self.configuration.voters):
+            return None
+        last_index = self._log.last_index
+        return self._hand_over(
+            [peer for peer in with_room if peer.match_index == last_index], Reason.DISK_FULL
+        )
+
+    def _heirs(self) -> list[PeerStatus]:
+        return [peer for peer in self.peers() if peer.voter and peer.connected and not peer.recovering]
+
+    def _hand_over(self, heirs: list[PeerStatus], reason: Reason) -> str | None:
         if not heirs:
             return None
         target = max(heirs, key=lambda peer: peer.match_index).node
         try:
-            self._raft.transfer_leadership(target, self._time.now_ns, Reason.STOP)
+            self._raft.transfer_leadership(target, self._time.now_ns, reason)
         except RaftError as error:
             log.info("leadership is not handed over", target=target, reason=str(error))
             return None

@@ -136,7 +136,9 @@ class Replica:
         self.leadership = Leadership(
             store, raft, self.applied, self.members, self.disk_space, observer, self.time, timings, options
         )
-        self._to_peers = ToPeers(self.links, store.log, raft, self.applied, self.clock, self.time)
+        self._to_peers = ToPeers(
+            self.links, store.log, raft, self.applied, self.disk_space, self.clock, self.time
+        )
         self.from_peers = FromPeers(
             store,
             raft,
@@ -171,7 +173,7 @@ class Replica:
 
         self.head = LogHead(store, raft, self.members, self.applied, self.clock, self.time)
         self.group_changes = GroupChanges(
-            raft, store.log, self.leadership, self.members, self.time, self.carry_out
+            raft, store.log, self.leadership, self.members, self.disk_space, self.time, self.carry_out
         )
         self._handlers = self._handlers_of_effects()
         self.carry_out()

@@ -13,6 +13,7 @@ from broker.peers import protocol as peer_protocol
 from broker.peers.protocol import RaftFrame
 from broker.remoting.pieces import Pieces
 from broker.replica.applied import AppliedState
+from broker.replica.disk_space import DiskSpace
 from broker.replica.group_clock import GroupClock
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
@@ -21,7 +22,7 @@ from log.entry_reads import check_run, index_of
 from log.errors import DamagedEntryError
 from raft.core import Raft
 from raft.effects import Role, Send, SnapshotNeeded
-from raft.messages import AppendRequest, SnapshotRequest, VoteResponse
+from raft.messages import AppendRequest, AppendResponse, SnapshotRequest, VoteResponse
 
 log = structlog.get_logger("trivet.replica")
 
@@ -53,6 +54,7 @@ class ToPeers:
         entry_log: EntryLog,
         raft: Raft,
         applied: AppliedState,
+        disk_space: DiskSpace,
         clock: GroupClock,
         time: Time,
     ) -> None:
@@ -60,6 +62,7 @@ class ToPeers:
         self._log = entry_log
         self._raft = raft
         self._applied = applied
+        self._disk_space = disk_space
         self._clock = clock
         self._time = time
         self._snapshots: dict[str, Callable[[], None]] = {}
@@ -71,7 +74,9 @@ class ToPeers:
         link = self._links.get(message.target)
         if link is None:
             return
-        if not isinstance(message, AppendRequest):
+        if isinstance(message, AppendResponse):
+            frame = RaftFrame(message, int(self._disk_space.refuses_sends))
+        elif not isinstance(message, AppendRequest):
             assert run is None, "only appends carry entries"
             knows_time = isinstance(message, VoteResponse) and self._clock.is_agreed
             frame = RaftFrame(message, time_ms=self._time.wall_ms if knows_time else -1)

@@ -45,11 +45,15 @@ class Retention:
         machine: Machine,
         time: Time,
         needed_from_index: Callable[[], int | None],
+        make_way: Callable[[], object],
     ) -> None:
-        """`needed_from_index` tells the first entry that a backup under way may still read, None if there is none: it
+        """`make_way` is called while sends are refused: another member may have room, and lead.
+
+        `needed_from_index` tells the first entry that a backup under way may still read, None if there is none: it
         and what follows stay, even on a disk that is nearly full.
         """
         self._needed_from_index = needed_from_index
+        self._make_way = make_way
         self._state = state
         self._head = head
         self._disk_space = disk_space
@@ -91,12 +95,15 @@ class Retention:
             log.info("data files deleted", count=removed, first_index=self._state.store.log.first_index)
 
     def _refuse_sends_if_full(self, full_ratio: float, policy: RetentionPolicy) -> None:
-        """Decides by the used part of the disk. Warns of each watermark that is passed, up or down: the first one gives
-        an operator the time to act.
+        """Decides by the used part of the disk: a leader that refuses them makes way for one that need not.
+
+        Warns of each watermark that is passed, up or down: the first one gives an operator the time to act.
         """
         usage = self._machine.disk.usage()
         used = 1 - usage.free_bytes / max(usage.total_bytes, 1)
         self._disk_space.refuses_sends = used > full_ratio
+        if used > full_ratio:
+            self._make_way()
         before = self._watermark
         if used > full_ratio:
             self._watermark = _FULL

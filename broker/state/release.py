@@ -34,7 +34,8 @@ THIS_RELEASE: Final = Release("0.2.0", oldest_protocol=7, newest_protocol=9, new
 """Protocols:
 
 9: a node asks others for committed entries that its disk has damaged. Leaders say the time with their appends, and
-voters with their votes, whatever version the link has: before, a number stood there that meant nothing.
+voters with their votes, whatever version the link has: before, a number stood there that meant nothing. So do followers
+say with their answers whether their disks have room.
 
 8: both ends of a link say which formats they read, and prove it.
 

@@ -2,6 +2,7 @@
 
 from random import Random
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -17,6 +18,12 @@ from tests.broker.harness import Group
 def fill(group: Group, node: str) -> None:
     disk = group.members[node].disk
     disk.free_pages, disk.free_bytes = 0, 0
+
+
+def nearly_fill(group: Group, node: str) -> None:
+    """There is room for a vote, and none for messages."""
+    disk = group.members[node].disk
+    disk.free_bytes = disk.total_bytes // 20
 
 
 def empty(group: Group, node: str) -> None:
@@ -186,3 +193,62 @@ def test_the_commit_of_members_writes_nothing() -> None:
     disk.full = False
     membership.save(members[:1])
     assert MembersFile(disk, membership.addresses).load(9) == members[:1]
+
+
+def stepped_down(group: Group, node: str) -> dict[str, int]:
+    counts = group.node(node).events.counts
+    return {reason: count for (event, reason), count in counts.items() if event is EventKind.STEPPED_DOWN}
+
+
+def test_a_leader_without_room_hands_over_to_one_that_has_some() -> None:
+    """Seed 9150004 of 40 s: it refused sends, and went on to lead."""
+    group = Group.elected(5)
+    old = group.leader
+    full, *others = sorted(set(group.members) - {old})
+    client = group.connect(others[0])
+    client.create_topic("T")
+    group.converge()
+    nearly_fill(group, full)
+    group.advance(20)
+    nearly_fill(group, old)
+    group.run_until(lambda: any(group.node(node).replica.serving for node in others), "another leader")
+    new = group.leader
+    assert stepped_down(group, old) == {"disk full": 1}
+    client.send("T", b"x")
+    group.advance(60)
+    assert group.leader == new, "it stays"
+
+
+def test_a_leader_without_room_leads_on_while_nobody_has_any() -> None:
+    group = Group.elected(3)
+    leader = group.leader
+    term = group.node(leader).replica.term
+    for node in sorted(group.members, key=lambda node: node == leader):
+        fill(group, node)
+    group.advance(60)
+    assert group.leader == leader
+    assert group.node(leader).replica.term == term
+    one, other = sorted(set(group.members) - {leader})
+    empty(group, one)
+    group.advance(60)
+    assert group.leader == leader, "no majority could keep its votes"
+    assert group.node(leader).replica.term == term
+    empty(group, other)
+    group.run_until(lambda: not group.node(leader).replica.serving, "the end of its leadership")
+    group.elect()
+
+
+def test_a_preferred_leader_leads_again_when_it_has_room() -> None:
+    group = Group(3, start=False)
+    for member in group.members.values():
+        raft = msgspec.structs.replace(member.config.raft, preferred_leaders=("n0",))
+        member.config = msgspec.structs.replace(member.config, raft=raft)
+        group.start(member.id)
+    group.elect()
+    group.run_until(lambda: group.node("n0").replica.serving, "the preferred leader")
+    nearly_fill(group, "n0")
+    group.run_until(lambda: not group.node("n0").replica.serving, "the end of its leadership")
+    group.advance(60)
+    assert group.leader != "n0", "it has no room"
+    empty(group, "n0")
+    group.run_until(lambda: group.node("n0").replica.serving, "the preferred leader")
