@@ -15,6 +15,7 @@ from simulation.faults import (
     damage,
     disk_faults,
     links,
+    moments,
     operations,
     overload,
     processes,
@@ -88,6 +89,7 @@ _INJECTORS: Final[dict[str, Callable[[Stage, BrokerHost, Fault], None]]] = {
     "change without one": choreographies.change_without_one,
     "left behind": choreographies.left_behind,
     "change that is lost": choreographies.change_that_is_lost,
+    "at a moment": moments.at_a_moment,
     "core": cores.core,
     "overload": overload.overload,
 }

@@ -32,6 +32,7 @@ from simulation.journal import Violation
 from simulation.judges.client_judge import ClientJudge
 from simulation.judges.group_model import GroupModel
 from simulation.judges.limits import check_limits
+from simulation.judges.waits import Waits
 from simulation.machines.broker_host import BrokerHost
 from simulation.machines.clock import RATE_MAX_PPM
 from simulation.machines.members import Members
@@ -52,7 +53,8 @@ _SEND_NS: Final = int(SEND_TIMEOUT_S * SECOND)
 _FAILED_SENDS: Final = 3
 """So many attempts at least stand behind a finding that clients are not served."""
 _ON_PURPOSE: Final = frozenset(
-    reason.value for reason in (Reason.TRANSFER, Reason.PREFERRED, Reason.STOP, Reason.REMOVED)
+    reason.value
+    for reason in (Reason.TRANSFER, Reason.PREFERRED, Reason.STOP, Reason.DISK_FULL, Reason.REMOVED)
 )
 _ROUNDS_IN_VAIN: Final = 3
 _VOTE_ROUNDS: Final = 4
@@ -116,6 +118,7 @@ class Availability:
         self._model = model
         self._judge = judge
         self._bounds: Bounds | None = None
+        self.waits = Waits(network)
         self._whole: dict[str, tuple[int, int]] = {}
         """Machine -> since when nothing is wrong with it, and its process."""
         self._pairs: dict[tuple[str, str], _Pair] = {}
@@ -155,11 +158,13 @@ class Availability:
         for host in hosts.values():
             check_limits(host)
         voters = [hosts[name] for name in self._model.voters if name in hosts]
+        members = (*self._model.voters, *self._model.learners)
+        now_ns = self._scheduler.now_ns
+        self.waits.look({name: hosts[name] for name in members if name in hosts}, self._model.voters, now_ns)
         if len(voters) < 2:
             return
         if self._bounds is None:
             self._bounds = bounds_of(voters[0].settings)
-        now_ns = self._scheduler.now_ns
         self._look_at_machines(voters, now_ns)
         core_ns, core = self._best_core(voters)
         if core_ns is not None and not self._owes(hosts, voters, core):

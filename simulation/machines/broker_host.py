@@ -149,6 +149,8 @@ class BrokerHost:
         self.incarnation = 0
         self.boots = 0
         """Counts the losses of power, as the number in a machine's boot id."""
+        self.after_turn: list[Callable[[BrokerHost], object]] = []
+        """Called behind each turn, whatever process has it."""
         self.deferred: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self.backlog: deque[tuple[Callable[[Endpoint], object], Endpoint]] = deque()
         """Connections that came while it was paused."""
@@ -497,6 +499,9 @@ class BrokerProcess:
             self._idle_turns.count()
         host.surroundings.watcher.turned(host, self.node)
         self._turns.await_deadline(self.running.end_turn())
+        if host.after_turn:
+            for listener in [*host.after_turn]:
+                listener(host)
 
     # ---- jobs ----------------------------------------------------------------------------------------
 

@@ -41,8 +41,10 @@ LATER_KINDS: Final = (
     "change without one",
     "left behind",
     "change that is lost",
+    "at a moment",
 )
-"""Kinds that a share of the seeds has beside what they draw (plans/seeds.py; all but the first two: plans/dense.py)."""
+"""Kinds that a share of the seeds has beside what they draw (plans/seeds.py; all but the first two: plans/dense.py, the
+last in both)."""
 LASTING: Final = ("core", "overload")
 """Kinds of which a plan has one at most, with no other fault behind its beginning (simulation/plans/lasting.py)."""
 

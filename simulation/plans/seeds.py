@@ -41,6 +41,14 @@ _SUSPEND_RHYTHM: Final = Rhythm(
     gap_ns_min=200 * MILLISECOND,
     durations_ns_max=(500 * MILLISECOND, 2 * SECOND),  # a leader that is away for long leads no more
 )
+_MOMENTS_SHARE: Final = 0.5
+_MOMENTS_RHYTHM: Final = Rhythm(
+    begin_ns=5 * SECOND,
+    first_within_ns=4 * SECOND,
+    mean_gaps_s=(1, 2, 4),
+    gap_ns_min=100 * MILLISECOND,
+    durations_ns_max=(100 * MILLISECOND, SECOND, 3 * SECOND),
+)
 _SNAPSHOT_ENTRIES: Final = (100, 500, 200_000)
 
 
@@ -53,7 +61,7 @@ def plan_of_seed(seed: int, *, seconds: int = 60, nodes: int | None = None) -> P
         return with_overload(draw_swarm_plan(seed, seconds=seconds, nodes=nodes or _NODES, groups=1))
     if seed % _OUT_OF not in _DENSE:
         swarm = draw_swarm_plan(seed, seconds=seconds, nodes=nodes or _NODES)
-        return _with_strangers(_with_suspensions(_with_damage(swarm)))
+        return _with_moments(_with_strangers(_with_suspensions(_with_damage(swarm))))
     number = seed // _OUT_OF * len(_DENSE) + _DENSE.index(seed % _OUT_OF)
     return draw_dense_plan(seed, number, seconds=seconds, nodes=nodes)
 
@@ -79,6 +87,14 @@ def _with_suspensions(plan: Plan) -> Plan:
     if random.random() >= _SUSPEND_SHARE:
         return plan
     return _with_faults(plan, draw_faults(random, "suspend", _SUSPEND_RHYTHM, plan.calm_ns))
+
+
+def _with_moments(plan: Plan) -> Plan:
+    """Adds, to a share of the plans, faults that strike at a moment; all else of them stays as it was."""
+    random = stream(f"moments {plan.seed}")
+    if random.random() >= _MOMENTS_SHARE:
+        return plan
+    return _with_faults(plan, draw_faults(random, "at a moment", _MOMENTS_RHYTHM, plan.calm_ns))
 
 
 def _with_faults(plan: Plan, faults: list[Fault]) -> Plan:

@@ -32,7 +32,7 @@ async def operate(context: Context, runtime: Runtime, writer: TraceWriter) -> No
                 context.journal.note("operator", f"in vain: {error}")
 
         if context.wishes.expected.isdisjoint(
-            ("transfer", "membership", "transfer in a change", "change without one")
+            ("transfer", "membership", "transfer in a change", "change without one", "at a moment")
         ):
             await runtime.sleep(math.inf)  # nobody will ask
         while True:

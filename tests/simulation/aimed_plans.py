@@ -8,15 +8,16 @@ docs/planted-mistakes.md beside it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from simulation.faults.cores import KINDS
-from simulation.plans.plan import Fault, Limits, Plan
+from simulation.faults.moments import MOMENTS, STRIKES
+from simulation.plans.plan import Fault, Limits, Plan, Shape
 from simulation.scheduler import SECOND
 from simulation.world.running import Result
 from tests.simulation.planted_bugs import PLANTED, plan_of, run_planted
@@ -58,6 +59,32 @@ def _often(
                 Fault(int(at_s * SECOND), kind, random.randrange(1 << 16), duration_ns, random.random())
             )
             at_s += 2 * gap_s * random.random()
+        return faults
+
+    return draw
+
+
+_LOST: Final = tuple(name for name in STRIKES if "lost" in name or "hear" in name)
+"""The strikes by which only words are lost."""
+
+
+def _at(moment: str, strikes: Sequence[str]) -> Schedule:
+    """One of the strikes at each of these moments, every four seconds."""
+
+    def draw(random: Random) -> list[Fault]:
+        faults = []
+        for at_s in range(int(_BEGIN_S), int(_END_S), 4):
+            number = tuple(MOMENTS).index(moment) + len(MOMENTS) * random.randrange(1000)
+            strike = tuple(STRIKES).index(random.choice(strikes))
+            faults.append(
+                Fault(
+                    at_s * SECOND,
+                    "at a moment",
+                    number << 1,
+                    random.randrange(SECOND),
+                    (strike + 0.5) / len(STRIKES),
+                )
+            )
         return faults
 
     return draw
@@ -439,6 +466,17 @@ AIMED: dict[str, Aim] = {
     "overload: bytes are not given back": Aim(_overload, "a core serves clients", _CROWDED),
     "overload: proposals without a limit": Aim(_overload, "what waits stays within its limits", _CROWDED),
     "overload: pulls without a limit": Aim(_overload, "what waits stays within its limits", _CROWDED),
+    "waits: who recovers asks once": Aim(_at("a node that recovers", _LOST), "what waits moves"),
+    "waits: a pull wakes for single messages": Aim(lambda random: [], "what waits moves", {"think_ms": 300}),
+    "waits: a preferred leader is left aside": Aim(
+        _often("kill", gap_s=5, seconds=(1, 2), end_s=10),
+        "what waits moves",
+        {"shape": Shape(prefers_first=True)},
+    ),
+    "waits: no snapshot but at a stop": Aim(
+        lambda random: [], "what waits moves", {"think_ms": 300, "limits": Limits(snapshot_entries=20)}
+    ),
+    "waits: no checkpoint but at a stop": Aim(lambda random: [], "what waits moves"),
     # One of two groups is without a majority now and then, while a node of it stays registered.
     "groups: a key goes to whoever leads": Aim(
         _often("kill", gap_s=0.7, seconds=(3, 8)),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from simulation.judges.replicated_state import SAME
+from simulation.judges.waits import MOVES
 from tests.simulation.aimed_plans import AIMED, AIMED_SEEDS, hunt_aimed
 from tests.simulation.planted_bugs import PLANTED, hunt
 
@@ -80,6 +81,7 @@ def test_a_planted_mistake_is_found(name: str) -> None:
         "queue agrees with log",
         "decided as it should be",
         "committed once",
+        MOVES,
     )
     assert result.violation.invariant in allowed, str(result.violation)
 
@@ -96,6 +98,7 @@ def test_a_mistake_of_a_rare_situation_is_found_where_that_is_made(name: str) ->
         *aim.or_as,
         "stored offsets are linearizable",
         "the end of a queue is linearizable",
+        MOVES,
     )
     found = result.violation.invariant
     assert found in (*allowed, "state machine safety", SAME, "log matching", "election safety"), str(

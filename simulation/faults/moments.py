@@ -1,0 +1,300 @@
+"""A fault that strikes while something is under way that is over in a moment.
+
+Drawn times meet what lasts: that a node is down, that a disk is slow. What lasts for milliseconds (a hand-over, a batch
+half in the log, a snapshot on its way, a vote) is met by one fault in thousands, and which fault it is decides what
+goes wrong. So this one brings the moment about, waits until a node's turn has come to it, and does something then to
+this node or to the one that it deals with. Which moment and which strike is drawn, each with each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from broker.replica.replica import Replica
+from raft.effects import Role
+from raft.progress import PeerState
+from simulation.faults import disk_faults, links, processes
+from simulation.faults.operations import give_leadership_to, hand_over_leadership
+from simulation.faults.stage import Stage
+from simulation.machines.broker_host import BrokerHost
+from simulation.machines.frame_faults import FrameFaults
+from simulation.plans.plan import Fault
+from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND
+
+_PATIENCE_NS: Final = 6 * SECOND
+"""What has not come by then is not waited for any more."""
+_BEHIND_NS: Final = (0, 100 * MICROSECOND, MILLISECOND)
+"""How long behind the moment the fault strikes: before anybody hears of it, while it is on its way, behind it."""
+_WORDS_NS: Final = (100 * MILLISECOND, 1200 * MILLISECOND)
+"""For how long words are lost."""
+_AWAY_NS: Final = 2500 * MILLISECOND
+"""How long a node is down that is to need a snapshot: retention looks every second, and first makes one of its own."""
+
+ANYBODY: Final = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Something that is under way for a short time."""
+
+    brought_about: Callable[[Stage, Fault], object]
+    """What is done so that it comes."""
+    with_whom: Callable[[BrokerHost], str | None]
+    """At a running node: None while it is not under way; else the node that it deals with, or `ANYBODY`."""
+
+
+# ---- moments ----------------------------------------------------------------------------------------
+
+
+def _nothing(stage: Stage, fault: Fault) -> None:
+    """The load brings it about."""
+
+
+def _hand_over(stage: Stage, fault: Fault) -> None:
+    hand_over_leadership(stage)
+
+
+def _call_one(stage: Stage, fault: Fault) -> None:
+    """One of the followers is called to stand for election."""
+    leader, follower = _leader_and_another(stage, fault)
+    if leader is not None and follower is not None and follower.process is not None:
+        assert leader.process is not None, "it serves"
+        stage.availability.disturbed()
+        follower.process.frames.call_to_arms(leader.name, leader.process.node.replica.raft.term)
+
+
+def _change_members(stage: Stage, fault: Fault) -> None:
+    stage.wishes.member_changes += 1
+
+
+def _leave_behind(stage: Stage, fault: Fault) -> None:
+    """A follower is down until the others have deleted the heads of their logs."""
+    leader, follower = _leader_and_another(stage, fault)
+    if leader is None or follower is None or follower.process is None:
+        return
+    processes.kill(stage, follower, replace(fault, kind="kill", duration_ns=_AWAY_NS))
+    alone = replace(fault, kind="retention", amount=0.9, duration_ns=SECOND)
+    for other in stage.members.in_service():
+        if other is not follower:
+            disk_faults.retention(stage, other, alone)
+
+
+def _lose_power(stage: Stage, fault: Fault) -> None:
+    """A follower comes back with less than it had, or with nothing."""
+    leader, follower = _leader_and_another(stage, fault)
+    if leader is None or follower is None:
+        return
+    soon = replace(fault, duration_ns=fault.duration_ns % SECOND)
+    if stage.flush == "async":
+        processes.power(stage, follower, replace(soon, kind="power"))
+    else:
+        processes.new_disk(stage, follower, replace(soon, kind="new disk"))
+
+
+def _depose(stage: Stage, fault: Fault) -> None:
+    leader = stage.members.leader()
+    if leader is not None:
+        links.depose(stage, leader, replace(fault, kind="depose", amount=0.5 + fault.amount / 2))
+
+
+def _leader_and_another(stage: Stage, fault: Fault) -> tuple[BrokerHost | None, BrokerHost | None]:
+    leader = stage.members.leader()
+    others = [host for host in stage.members.in_service() if host is not leader and host.process is not None]
+    return leader, others[fault.target % len(others)] if others else None
+
+
+def _replica(host: BrokerHost) -> Replica:
+    assert host.process is not None, "it has a turn"
+    return host.process.node.replica
+
+
+def _while_leading(with_whom: Callable[[BrokerHost], str | None]) -> Callable[[BrokerHost], str | None]:
+    def led(host: BrokerHost) -> str | None:
+        return with_whom(host) if _replica(host).raft.role is Role.LEADER else None
+
+    return led
+
+
+def _heir(host: BrokerHost) -> str | None:
+    return _replica(host).raft.transferee
+
+
+def _who_needs_a_snapshot(host: BrokerHost) -> str | None:
+    peers = _replica(host).raft.peers.values()
+    return next((peer.node for peer in peers if peer.state is PeerState.SNAPSHOT), None)
+
+
+def _batch(host: BrokerHost) -> str | None:
+    """A batch of which a part is in the log."""
+    under_way = _replica(host).leadership.batches.under_way
+    return None if under_way is None or under_way.waiter is None else ANYBODY
+
+
+def _change(host: BrokerHost) -> str | None:
+    raft = _replica(host).raft
+    return ANYBODY if raft.configuration_index > raft.commit_index else None
+
+
+def _new_leader(host: BrokerHost) -> str | None:
+    return None if _replica(host).serving else ANYBODY
+
+
+def _read(host: BrokerHost) -> str | None:
+    return ANYBODY if _replica(host).leadership.reads.confirming else None
+
+
+def _candidacy(host: BrokerHost) -> str | None:
+    return ANYBODY if _replica(host).raft.role is Role.CANDIDATE else None
+
+
+def _recovery(host: BrokerHost) -> str | None:
+    raft = _replica(host).raft
+    return None if raft.recovering is None else raft.leader or ANYBODY
+
+
+def _held_requests(host: BrokerHost) -> str | None:
+    assert host.process is not None, "it has a turn"
+    return ANYBODY if host.process.node.held_count else None
+
+
+MOMENTS: Final = {
+    "a hand-over": Moment(_hand_over, _while_leading(_heir)),
+    "a candidacy": Moment(_call_one, _candidacy),
+    "a snapshot on its way": Moment(_leave_behind, _while_leading(_who_needs_a_snapshot)),
+    "a batch half in the log": Moment(_nothing, _while_leading(_batch)),
+    "a change of members": Moment(_change_members, _while_leading(_change)),
+    "a leader that does not serve yet": Moment(_hand_over, _while_leading(_new_leader)),
+    "a read to be confirmed": Moment(_nothing, _while_leading(_read)),
+    "a node that recovers": Moment(_lose_power, _recovery),
+    "requests without a leader": Moment(_depose, _held_requests),
+}
+
+
+# ---- strikes ----------------------------------------------------------------------------------------
+
+
+def _lose_words(stage: Stage, host: BrokerHost, source: BrokerHost | None, fault: Fault) -> None:
+    """Messages to a node are lost for a while, those of `source`, or all."""
+    shortest_ns, longest_ns = _WORDS_NS
+    lost = FrameFaults(
+        loss=1.0, source=None if source is None else source.name, told=stage.counted_once("messages")
+    )
+    host.frame_faults = host.frame_faults or lost
+
+    def undo() -> None:
+        if host.frame_faults is lost:
+            host.frame_faults = None
+
+    stage.scheduler.after(shortest_ns + fault.duration_ns % (longest_ns - shortest_ns), undo)
+
+
+def _words_of_one(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
+    for host in stage.members.machines:
+        if host is not one:
+            _lose_words(stage, host, one, fault)
+
+
+def _words_to_one(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
+    _lose_words(stage, one, None, fault)
+
+
+def _words_to_the_other(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
+    _lose_words(stage, other, one, fault)
+
+
+def _kill(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
+    processes.kill(stage, one, replace(fault, kind="kill"))
+
+
+def _kill_the_other(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
+    processes.kill(stage, other, replace(fault, kind="kill"))
+
+
+def _power(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
+    processes.power(stage, one, replace(fault, kind="power"))
+
+
+def _pause(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
+    processes.pause(stage, one, replace(fault, kind="pause"))
+
+
+def _pause_the_other(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
+    processes.pause(stage, other, replace(fault, kind="pause"))
+
+
+def _cut(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
+    one_way = replace(fault, kind="cut one way")
+    links.cut(stage, [(one.name, other.name)], one_way, one.name, f"towards {other.name}")
+
+
+def _isolate(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
+    links.isolate(stage, one, replace(fault, kind="isolate"))
+
+
+def _give_away(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
+    if give_leadership_to(stage, other):
+        stage.done(replace(fault, kind="transfer"), one.name, f"to {other.name}")
+
+
+def _fill_disk(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
+    disk_faults.full_disk(stage, other, replace(fault, kind="full disk"))
+
+
+Strike = Callable[[Stage, BrokerHost, BrokerHost, Fault], None]
+"""Done to the node at which something is under way, and the one that it deals with."""
+
+STRIKES: Final[dict[str, Strike]] = {
+    "its words are lost": _words_of_one,
+    "what it is told is lost": _words_to_one,
+    "the other does not hear it": _words_to_the_other,
+    "it is killed": _kill,
+    "the other is killed": _kill_the_other,
+    "it loses power": _power,
+    "it stands still": _pause,
+    "the other stands still": _pause_the_other,
+    "it is cut off from the other": _cut,
+    "it is isolated": _isolate,
+    "leadership moves": _give_away,
+    "the other's disk is full": _fill_disk,
+}
+
+
+def at_a_moment(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """Brings a moment about, and strikes when it has come; the target says which moment, the amount which strike."""
+    number, names = fault.target >> 1, tuple(MOMENTS)
+    moment_name = names[number % len(names)]
+    delay_ns = _BEHIND_NS[number // len(names) % len(_BEHIND_NS)]
+    strike_name = tuple(STRIKES)[int(fault.amount * len(STRIKES))]
+    moment = MOMENTS[moment_name]
+    watched = stage.members.machines
+    until_ns = stage.scheduler.now_ns + _PATIENCE_NS
+
+    def end() -> None:
+        for one in watched:
+            if look in one.after_turn:
+                one.after_turn.remove(look)
+
+    def look(one: BrokerHost) -> None:
+        if stage.is_calm() or stage.scheduler.now_ns > until_ns:
+            end()
+            return
+        name = None if one.process is None else moment.with_whom(one)
+        if name is not None:
+            end()
+            stage.scheduler.after(delay_ns, strike, one, name)
+
+    def strike(one: BrokerHost, name: str) -> None:
+        others = [other for other in stage.members.in_service() if other is not one]
+        other = next((other for other in others if other.name == name), None)
+        if other is None:
+            other = others[number % len(others)]
+        if not stage.is_calm():
+            stage.done(fault, one.name, f"{moment_name} with {other.name}: {strike_name}")
+            STRIKES[strike_name](stage, one, other, fault)
+
+    for one in watched:
+        one.after_turn.append(look)
+    stage.scheduler.after(_PATIENCE_NS, end)
+    moment.brought_about(stage, fault)

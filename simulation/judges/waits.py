@@ -1,0 +1,413 @@
+"""Whatever waits in a healthy part of a group moves within a bound, however the rest is doing.
+
+The judge of cores (`availability.py`) asks what a majority owes as a whole, in the time of two elections. This one asks
+of each node that nothing has happened to what it waits for: a hand-over, a flush, a commit, a read, a snapshot, a
+request. What waits is a row of `WAITS`: it says what of the node's state has to change, within which time, and whose
+help that needs:
+
+- nobody's: the machine is undisturbed, its process runs;
+- a majority's: it leads, and has links with enough undisturbed voters;
+- the leader's: it has links with a node for which that holds;
+- the leader's and all voters': it has links with each that it knows, and nothing is wrong with any.
+
+The bound counts from the moment at which the help was there, or the state changed last. What waits for something else
+(a disk that was full a moment ago) is said by no value: it does not wait then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from itertools import islice
+from typing import Any, Final
+
+from broker.node.node import Node
+from broker.reading.held_pulls import HeldPulls
+from broker.remoting.codes import RequestCode
+from broker.replica.disk_space import UPKEEP_PAUSE_NS
+from broker.replica.replica import Replica
+from broker.replica.upkeep import CHECKPOINT_INTERVAL_NS
+from broker.requests.errors import NotServingError, OverloadedError
+from log.errors import DiskFullError
+from raft.effects import Role
+from simulation.journal import Violation
+from simulation.machines.broker_host import BrokerHost
+from simulation.machines.network import Network
+from simulation.scheduler import MILLISECOND, SECOND
+
+MOVES: Final = "what waits moves"
+
+_LOOK_NS: Final = 200 * MILLISECOND
+_JOB_NS: Final = 10 * MILLISECOND
+"""A job of a whole disk takes less."""
+_LONG: Final = frozenset(
+    {
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.TRIVET_CHANGE_GROUP,
+    }
+)
+"""Requests that a leader may keep for as long as they ask it to."""
+
+
+class Help(Enum):
+    """Whose help it takes that something moves."""
+
+    NOBODY = "nobody"
+    MAJORITY = "a majority"
+    LEADER = "the leader"
+    VOTERS = "the leader and all voters"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A node at the moment of a look, and the leader that it has links with: itself where it leads."""
+
+    node: Node
+    leader: Replica | None
+
+    @property
+    def replica(self) -> Replica:
+        return self.node.replica
+
+    @property
+    def lacks_room(self) -> bool:
+        """Its disk is full, or was so lately that what found no room has not been tried again."""
+        return self.replica.disk_space.is_full(self.node.time.now_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Something that waits: what has to change of it, and within which time."""
+
+    what: str
+    help: Help
+    bound_ns: int
+    state: Callable[[Seen], object]
+    """None while nothing waits."""
+
+
+# ---- what waits at any node -------------------------------------------------------------------------
+
+
+def _hand_over(seen: Seen) -> object:
+    raft = seen.replica.raft
+    return None if raft.transferee is None else (raft.term, raft.transferee, raft.transfer_deadline)
+
+
+def _flush(seen: Seen) -> object:
+    entries = seen.replica.store.log
+    if entries.durable_index >= entries.last_index or seen.lacks_room:
+        return None
+    return entries.durable_index
+
+
+def _application(seen: Seen) -> object:
+    replica = seen.replica
+    behind = replica.applied_index < replica.committed.index
+    if not behind or seen.lacks_room or replica.store.log.damaged:
+        return None
+    return replica.applied_index
+
+
+def _own_snapshot(seen: Seen) -> object:
+    waiting = seen.replica.upkeep.waiting_snapshot
+    return None if waiting is None or seen.lacks_room else waiting[0]
+
+
+def _snapshot_that_is_due(seen: Seen) -> object:
+    replica = seen.replica
+    covered = replica.store.snapshot.applied_index
+    is_due = replica.applied_index - covered > replica.limits.snapshot_interval_entries
+    return covered if is_due and not seen.lacks_room else None
+
+
+def _checkpoint(seen: Seen) -> object:
+    replica = seen.replica
+    noted = replica.upkeep.checkpointed_index
+    return None if noted == replica.store.dispatched_index or seen.lacks_room else noted
+
+
+# ---- what waits at a leader -------------------------------------------------------------------------
+
+
+def _commit(seen: Seen) -> object:
+    raft = seen.replica.raft
+    return None if raft.commit_index >= raft.log_terms.last_index else raft.commit_index
+
+
+def _read(seen: Seen) -> object:
+    reads = seen.replica.leadership.reads
+    first = next(iter(reads.confirming), None)
+    if first is not None:
+        return "unconfirmed", first
+    return ("confirmed", reads.confirmed_at[0][1]) if reads.confirmed_at else None
+
+
+def _acceptance(seen: Seen) -> object:
+    """A leader that takes nothing, for another reason than a hand-over."""
+    replica = seen.replica
+    if replica.raft.transferee is not None or seen.lacks_room:
+        return None
+    try:
+        replica.leadership.check_may_append()
+    except DiskFullError:
+        return None
+    except NotServingError:
+        return None
+    except OverloadedError as error:
+        return type(error), replica.raft.commit_index, replica.store.log.last_index
+    return None
+
+
+def _held_pull(seen: Seen) -> object:
+    """A pull that is held although its message is there."""
+    pulls = _part(seen.node, HeldPulls)
+    queues = seen.replica.store.queues
+    for (topic, queue_id), waiting in pulls._by_queue.items():
+        queue = queues.get(topic, queue_id)
+        if queue is not None:
+            for held in waiting:
+                if held.header.queue_offset < queue.max_offset:
+                    return held, held.header.queue_offset
+    return None
+
+
+# ---- what waits at a node that has links with its leader --------------------------------------------
+
+
+def _news_of_the_leader(seen: Seen) -> object:
+    raft, leader = seen.replica.raft, seen.leader
+    assert leader is not None, "its help is there"
+    if raft.recovery is not None and raft.recovery.is_mute:
+        return None  # it learns the term of its voters first
+    if (raft.term, raft.leader) == (leader.raft.term, leader.node_id):
+        return None
+    return raft.term, raft.leader
+
+
+def _entries(seen: Seen) -> object:
+    replica, leader = seen.replica, seen.leader
+    assert leader is not None, "its help is there"
+    if replica.applied_index >= leader.raft.commit_index or seen.lacks_room or replica.store.log.damaged:
+        return None
+    return replica.applied_index, replica.raft.log_terms.last_index, replica.raft.persisted_index
+
+
+def _preferred_leader(seen: Seen) -> object:
+    replica, leader = seen.replica, seen.leader
+    assert leader is not None, "its help is there"
+    preferred, raft = seen.node.settings.current.raft.preferred_leaders, leader.raft
+    if replica.node_id not in preferred or leader.node_id in preferred:
+        return None
+    peer = raft.peers.get(replica.node_id)
+    is_ready = (
+        replica.node_id in raft.configuration.voters
+        and raft.configuration_index <= raft.commit_index
+        and peer is not None
+        and peer.match_index >= raft.commit_index
+        and not seen.replica.disk_space.refuses_sends
+    )
+    return raft.term if is_ready else None
+
+
+def _recovery(seen: Seen) -> object:
+    raft = seen.replica.raft
+    if raft.recovering is None or seen.lacks_room:
+        return None
+    return raft.recovering, raft.commit_index, raft.persisted_index
+
+
+def _held_request(seen: Seen) -> object:
+    """A request that waits for a leader where there is one."""
+    return next(iter(seen.node._held.waiting), None)
+
+
+def _forwarded_request(seen: Seen) -> object:
+    waiting = seen.node._forwarding._all_asked()
+    return next((request for _, request in waiting if request.command.code not in _LONG), None)
+
+
+WAITS: Final = (
+    Wait("a hand-over", Help.NOBODY, 1_500 * MILLISECOND, _hand_over),
+    Wait("entries for their flush", Help.NOBODY, 2 * SECOND, _flush),
+    Wait("committed entries for their dispatch", Help.NOBODY, 2 * SECOND, _application),
+    Wait("a snapshot for the disk", Help.NOBODY, UPKEEP_PAUSE_NS + 2 * SECOND, _own_snapshot),
+    Wait("a snapshot that is due", Help.NOBODY, UPKEEP_PAUSE_NS + 3 * SECOND, _snapshot_that_is_due),
+    Wait("a checkpoint", Help.NOBODY, UPKEEP_PAUSE_NS + CHECKPOINT_INTERVAL_NS + 2 * SECOND, _checkpoint),
+    Wait("entries for a majority", Help.MAJORITY, 2 * SECOND, _commit),
+    Wait("a read for a majority", Help.MAJORITY, 2 * SECOND, _read),
+    Wait("messages for a place", Help.MAJORITY, 2 * SECOND, _acceptance),
+    Wait("a pull for a message that is there", Help.MAJORITY, SECOND, _held_pull),
+    Wait("a node for its leader", Help.LEADER, 1_500 * MILLISECOND, _news_of_the_leader),
+    Wait("a node for what is committed", Help.LEADER, 4 * SECOND, _entries),
+    Wait("a preferred leader for its leadership", Help.LEADER, 6 * SECOND, _preferred_leader),
+    Wait("a node that recovers", Help.VOTERS, 4 * SECOND, _recovery),
+    Wait("a request for a leader", Help.LEADER, 2 * SECOND, _held_request),
+    Wait("a request for its response", Help.LEADER, 5 * SECOND, _forwarded_request),
+)
+"""All that waits. A bound is some times what it takes where nothing goes wrong, and one try in vain: an election
+timeout (1 s) behind which a hand-over is given up and a snapshot sent again, a flush of the interval, heartbeats."""
+
+
+@dataclass(slots=True)
+class _Since:
+    """What was seen last, and since when that is so."""
+
+    state: object
+    since_ns: int
+
+
+class Waits:
+    """Looks at the members of one group, five times a second."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._due_ns = 0
+        self._undisturbed: dict[str, _Since] = {}
+        """Machine -> its process, and since when nothing is wrong with them."""
+        self._linked: dict[tuple[str, str], _Since] = {}
+        """Two machines, in order -> their connections, and since when nothing is wrong with these."""
+        self._leads = _Since(None, 0)
+        """The leader with a majority: its process and term."""
+        self._waits: dict[tuple[str, str], _Since] = {}
+        """(what waits, machine) -> its state."""
+        self.looked_at: dict[str, int] = {}
+        """What waits -> how often that was seen."""
+
+    def look(self, hosts: Mapping[str, BrokerHost], voters: Iterable[str], now_ns: int) -> None:
+        """Looks at the members of the group that are in service; to be called often. Raises Violation."""
+        if now_ns < self._due_ns:
+            return
+        self._due_ns = now_ns + _LOOK_NS
+        whole = {name: host for name, host in hosts.items() if _is_undisturbed(host, now_ns)}
+        _keep(self._undisturbed, {name: host.process for name, host in whole.items()}, now_ns)
+        _keep(self._linked, dict(self._connected(whole)), now_ns)
+        leader = self._leader(whole, [*voters])
+        if leader is None:
+            self._leads.state = None
+        else:
+            leads = leader.process, _replica(leader).raft.term
+            if leads != self._leads.state:
+                self._leads = _Since(leads, now_ns)
+        seen = {}
+        for host in whole.values():
+            for wait, since_ns, at in self._what_may_move(host, leader):
+                state = wait.state(at)
+                if state is not None:
+                    self.looked_at[wait.what] = self.looked_at.get(wait.what, 0) + 1
+                    known = self._waits.get((wait.what, host.name))
+                    if known is None or known.state != state:
+                        known = _Since(state, now_ns)
+                    seen[wait.what, host.name] = known
+                    waits_ns = now_ns - max(known.since_ns, since_ns)
+                    if waits_ns > wait.bound_ns:
+                        raise Violation(
+                            MOVES,
+                            host.name,
+                            f"{wait.what} has waited for {waits_ns / SECOND:.1f} s, and is still {_told(state)}; "
+                            f"nothing is wrong with the machine, and it takes the help of {wait.help.value}",
+                        )
+        self._waits = seen
+
+    def _what_may_move(self, host: BrokerHost, leader: BrokerHost | None) -> Iterator[tuple[Wait, int, Seen]]:
+        """Yields what has the help that it takes, and since when."""
+        assert host.process is not None, "it is undisturbed"
+        alone_ns = self._undisturbed[host.name].since_ns
+        since_ns: dict[Help, int] = {Help.NOBODY: alone_ns}
+        if leader is host:
+            since_ns[Help.MAJORITY] = since_ns[Help.LEADER] = self._leads.since_ns
+        elif leader is not None:
+            pair = self._linked.get(_pair(host.name, leader.name))
+            if pair is not None:
+                since_ns[Help.LEADER] = max(alone_ns, pair.since_ns, self._leads.since_ns)
+                known = _replica(host).raft.configuration.voters
+                others = [self._linked.get(_pair(host.name, voter)) for voter in known if voter != host.name]
+                linked = [pair.since_ns for pair in others if pair is not None]
+                if len(linked) == len(others):
+                    since_ns[Help.VOTERS] = max(since_ns[Help.LEADER], *linked)
+        at = Seen(
+            host.process.node, None if leader is None or Help.LEADER not in since_ns else _replica(leader)
+        )
+        for wait in WAITS:
+            since = since_ns.get(wait.help)
+            if since is not None:
+                yield wait, since, at
+
+    def _connected(self, whole: Mapping[str, BrokerHost]) -> Iterator[tuple[tuple[str, str], object]]:
+        """Yields each two machines between which nothing is wrong, with their connections."""
+        names = sorted(whole)
+        for number, name in enumerate(names):
+            for other in islice(names, number + 1, None):
+                if self._is_path_whole(name, other) and self._is_path_whole(other, name):
+                    connections = (*_links(whole[name], other), *_links(whole[other], name))
+                    if None not in connections:
+                        yield (name, other), connections
+
+    def _is_path_whole(self, source: str, target: str) -> bool:
+        link = self._network.link(source, target)
+        return not (link.cut or link.clogged or link.loss or link.slowed_by)
+
+    def _leader(self, whole: Mapping[str, BrokerHost], voters: list[str]) -> BrokerHost | None:
+        """Returns the leader of the newest term, if it serves and has links with enough undisturbed voters."""
+        leaders = [host for host in whole.values() if _replica(host).raft.role is Role.LEADER]
+        if not leaders:
+            return None
+        leader = max(leaders, key=lambda host: _replica(host).raft.term)
+        raft = _replica(leader).raft
+        if not _replica(leader).serving or set(raft.configuration.voters) != set(voters):
+            return None
+        linked = sum(voter == leader.name or _pair(voter, leader.name) in self._linked for voter in voters)
+        return leader if 2 * linked > len(voters) else None
+
+
+def _keep(known: dict[Any, _Since], now: Mapping[Any, object], now_ns: int) -> None:
+    """Makes `known` what is so `now`; what is as it was keeps its time."""
+    for key in [key for key in known if key not in now]:
+        del known[key]
+    for key, state in now.items():
+        before = known.get(key)
+        if before is None or before.state != state:
+            known[key] = _Since(state, now_ns)
+
+
+def _told(state: object) -> str:
+    """What something waits in, for people: the same in each run."""
+    if isinstance(state, tuple):
+        return ", ".join(_told(part) for part in state)
+    return str(state) if state is None or isinstance(state, int | str | Enum) else type(state).__name__
+
+
+def _pair(one: str, other: str) -> tuple[str, str]:
+    return (one, other) if one < other else (other, one)
+
+
+def _replica(host: BrokerHost) -> Replica:
+    assert host.process is not None, "it runs"
+    return host.process.node.replica
+
+
+def _links(host: BrokerHost, other: str) -> tuple[object, object]:
+    """Returns the link that a node has dialled to another one, and the one accepted from it; None without one."""
+    assert host.process is not None, "it runs"
+    return host.process.node.replica.links.get(other), host.process.running.links.accepted.get(other)
+
+
+def _is_undisturbed(host: BrokerHost, now_ns: int) -> bool:
+    """True if the machine's process runs, and nothing is wrong with it, its disk and what it is told."""
+    process, disk = host.process, host.disk
+    if process is None or process.is_stopping or host.paused or host.frame_faults is not None:
+        return False
+    if disk.full or disk.failing_flushes or disk.failing_reads or host.disk_slowed is not None:
+        return False
+    return host.held_up_until_ns <= now_ns + _JOB_NS
+
+
+def _part(node: Node, kind: type[HeldPulls]) -> HeldPulls:
+    """Returns the part of a node of that class, which hears of changes of the role."""
+    return next(
+        part
+        for listener in node.listeners.role_changes
+        if isinstance(part := getattr(listener, "__self__", None), kind)
+    )

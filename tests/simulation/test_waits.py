@@ -1,0 +1,160 @@
+"""What waits with all the help that it takes must move; what lacks help, or moves, may take its time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from raft.effects import Role
+from simulation.faults.moments import MOMENTS, STRIKES
+from simulation.journal import Violation
+from simulation.judges import waits
+from simulation.judges.waits import MOVES, WAITS, Help, Wait, Waits
+from simulation.plans.plan import Fault
+from simulation.plans.seeds import dense_seed, plan_of_seed
+from simulation.scheduler import SECOND
+from simulation.world.building import World
+from simulation.world.running import run_world
+
+NAMES = ("n0", "n1", "n2")
+
+
+class _Group:
+    """Three nodes with links, of which n0 leads, and one thing that waits, at n1 unless a test says otherwise."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, helped_by: Help, at: str = "n1") -> None:
+        self.state: object = "as it was"
+        self.links = {
+            (one, other): SimpleNamespace(cut=0, clogged=0, loss=0.0, slowed_by=None)
+            for one in NAMES
+            for other in NAMES
+        }
+        network: Any = SimpleNamespace(link=lambda one, other: self.links[one, other])
+        self.waits = Waits(network)
+        self.hosts: dict[str, Any] = {name: _host(name) for name in NAMES}
+        wait = Wait(
+            "something", helped_by, SECOND, lambda seen: self.state if seen.replica.node_id == at else None
+        )
+        patch.setattr(waits, "WAITS", (wait,))
+
+    def look_from_to(self, begin_s: float, end_s: float) -> None:
+        for tick in range(round(begin_s * 5), round(end_s * 5)):
+            self.waits.look(self.hosts, NAMES, tick * SECOND // 5)
+
+
+def _host(name: str) -> Any:
+    links = {other: object() for other in NAMES if other != name}
+    raft = SimpleNamespace(
+        role=Role.LEADER if name == "n0" else Role.FOLLOWER,
+        term=1,
+        configuration=SimpleNamespace(voters=NAMES),
+    )
+    replica = SimpleNamespace(node_id=name, raft=raft, serving=name == "n0", links=links)
+    return SimpleNamespace(
+        name=name,
+        process=SimpleNamespace(
+            is_stopping=False,
+            node=SimpleNamespace(replica=replica),
+            running=SimpleNamespace(links=SimpleNamespace(accepted=dict(links))),
+        ),
+        disk=SimpleNamespace(full=False, failing_flushes=0, failing_reads=0),
+        disk_slowed=None,
+        paused=False,
+        frame_faults=None,
+        held_up_until_ns=0,
+    )
+
+
+@pytest.mark.parametrize("helped_by", Help)
+def test_what_does_not_move_is_found(monkeypatch: pytest.MonkeyPatch, helped_by: Help) -> None:
+    group = _Group(monkeypatch, helped_by, "n0" if helped_by is Help.MAJORITY else "n1")
+    group.look_from_to(0, 1.2)
+    with pytest.raises(Violation, match=MOVES):
+        group.look_from_to(1.2, 1.6)
+
+
+def test_what_moves_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = _Group(monkeypatch, Help.LEADER)
+    for second in range(5):
+        group.state = second
+        group.look_from_to(second, second + 1)
+
+
+def test_what_does_not_wait_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = _Group(monkeypatch, Help.LEADER)
+    group.state = None
+    group.look_from_to(0, 5)
+
+
+@pytest.mark.parametrize("lost", ["machine", "path", "connection", "leader", "majority"])
+def test_the_time_begins_when_the_help_is_there(monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+    group = _Group(monkeypatch, Help.LEADER)
+    group.look_from_to(0, 0.8)
+    host = group.hosts["n1"]
+    if lost == "machine":
+        host.paused = True
+    elif lost == "path":
+        group.links["n1", "n0"].cut = 1
+    elif lost == "connection":
+        del host.process.running.links.accepted["n0"]
+    elif lost == "leader":
+        group.hosts["n0"].process.node.replica.serving = False
+    else:
+        for name in ("n1", "n2"):
+            group.links["n0", name].slowed_by = group
+    group.look_from_to(0.8, 5)
+    host.paused = False
+    group.links["n1", "n0"].cut = 0
+    host.process.running.links.accepted["n0"] = object()
+    group.hosts["n0"].process.node.replica.serving = True
+    for name in ("n1", "n2"):
+        group.links["n0", name].slowed_by = None
+    group.look_from_to(5, 6.2)
+    with pytest.raises(Violation, match="has waited for 1"):
+        group.look_from_to(6.2, 6.6)
+
+
+def test_a_new_connection_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = _Group(monkeypatch, Help.LEADER)
+    for second in range(5):
+        group.hosts["n0"].process.running.links.accepted["n1"] = object()
+        group.look_from_to(second, second + 1)
+
+
+@pytest.mark.slow
+def test_runs_see_all_that_waits() -> None:
+    """A row that no run ever fills checks nothing."""
+    seen: set[str] = set()
+    for number in range(12):
+        world = World(plan_of_seed(dense_seed(number), seconds=40))
+        result = run_world(world)
+        assert result.violation is None, f"{result.plan.seed}: {result.violation}"
+        seen.update(*(group.availability.waits.looked_at for group in world.groups))
+    rare = {
+        "a pull for a message that is there",
+        "a snapshot for the disk",
+        "messages for a place",
+        "a request for a leader",
+    }
+    assert {wait.what for wait in WAITS} - rare <= seen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_each_moment_comes(moment: str) -> None:
+    """And is struck at, by one strike or another."""
+    plan = plan_of_seed(dense_seed(1), seconds=40)
+    actors = tuple(dict.fromkeys((*plan.actors, "operator")))
+    names = tuple(MOMENTS)
+    for number, strike in enumerate(STRIKES):
+        target = (names.index(moment) + len(names) * number) << 1
+        fault = Fault(8 * SECOND, "at a moment", target, SECOND // 2, (number + 0.5) / len(STRIKES))
+        world = World(replace(plan, actors=actors, faults=(fault,)))
+        result = run_world(world)
+        assert result.violation is None, f"{strike}: {result.violation}"
+        if result.fault_counts.get("at a moment"):
+            return
+    raise AssertionError("it never came")
