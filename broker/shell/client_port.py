@@ -64,7 +64,6 @@ class ClientPort:
         self._unsent_bytes_high = unsent_bytes_high
         self._handshakes = Handshakes()
         self._first_bytes = _FirstBytes.begin()
-        self._accepting = trio.CancelScope()
         self._tasks: trio.Nursery
 
     def start(self, tasks: trio.Nursery) -> None:
@@ -72,19 +71,13 @@ class ClientPort:
         self._tasks = tasks
         if self._first_bytes is not None:
             tasks.start_soon(self._first_bytes.run)
-        tasks.start_soon(self._accept)
+        for listener in self._listeners:
+            tasks.start_soon(accept_forever, listener, self._take, self._clients.events)
 
     def refuse_others(self) -> None:
         """Lets nobody connect any more; who has connected already is taken in."""
-        self._accepting.cancel()
         for listener in self._listeners:
             accept_rest(listener, self._take)
-
-    async def _accept(self) -> None:
-        with self._accepting:
-            async with trio.open_nursery() as nursery:
-                for listener in self._listeners:
-                    nursery.start_soon(accept_forever, listener, self._take, self._clients.events)
 
     def _take(self, sock: socket.socket, address: tuple[str, int]) -> None:
         """Begins to serve a connection that was accepted, or closes it."""

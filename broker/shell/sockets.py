@@ -476,6 +476,7 @@ def accept_rest(listener: socket.socket, accepted: Callable[[socket.socket, tupl
         while True:
             sock, address = listener.accept()
             accepted(sock, (address[0], address[1]))
+    trio.lowlevel.notify_closing(listener)
     listener.close()
 
 
@@ -484,17 +485,17 @@ async def accept_forever(
     accepted: Callable[[socket.socket, tuple[str, int]], None],
     events: Events,
 ) -> None:
-    """Accepts connections until cancelled.
+    """Accepts connections until cancelled, or until `accept_rest` closes the listener.
 
     Running out of descriptors delays new connections and harms no open one; `events` hear of it each time.
     """
-    while True:
-        await trio.lowlevel.wait_readable(listener)
+    while listener.fileno() >= 0:
         try:
+            await trio.lowlevel.wait_readable(listener)
             for _ in range(ACCEPTED_AT_ONCE):
                 sock, address = listener.accept()
                 accepted(sock, (address[0], address[1]))
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError, trio.ClosedResourceError):
             continue
         except OSError as error:
             if error.errno in _OUT_OF_DESCRIPTORS:
@@ -502,8 +503,8 @@ async def accept_forever(
                     EventKind.CONNECTION_REFUSED, "out of descriptors", monotonic_ns(), detail=str(error)
                 )
                 await trio.sleep(0.1)
-                continue
-            raise
+            elif listener.fileno() >= 0:  # else it was closed when this task was about to run
+                raise
 
 
 async def connect(address: str) -> socket.socket:

@@ -9,7 +9,7 @@ import socket
 import ssl
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -135,6 +135,55 @@ async def test_those_who_have_connected_are_accepted_by_the_handful() -> None:
     assert passes.noted.total() == CROWD
     assert max(passes.noted.values()) == ACCEPTED_AT_ONCE
     assert len(passes.noted) == -(-CROWD // ACCEPTED_AT_ONCE)
+
+
+class WhenWoken(trio.abc.Instrument):
+    """Does something right before a task goes on that has waited until a listener can be read."""
+
+    def __init__(self, do: Callable[[], None]) -> None:
+        self._do = do
+        self._is_waiting = False
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        if "accept_forever" in task.name:
+            if self._is_waiting:
+                self._do()
+            self._is_waiting = True
+
+
+@pytest.mark.parametrize("passes", [0, 1, 2, 9])
+async def test_a_port_that_refuses_others_ends_in_order(passes: int, certificates: Certificates) -> None:
+    """Also one that has just begun, as a node that is stopped while it starts."""
+    server = Server(certificates)
+    listener = listen("127.0.0.1:0")
+    port = ClientPort([listener], server.clients, server.wires, None, enforcing=False)
+    with trio.fail_after(LIMIT_S):
+        async with trio.open_nursery() as running:
+            port.start(running)
+            for _ in range(passes):
+                await trio.lowlevel.checkpoint()
+            port.refuse_others()
+            await trio.testing.wait_all_tasks_blocked()
+            running.cancel_scope.cancel()
+
+
+async def test_who_connects_while_others_are_refused_is_taken_in(certificates: Certificates) -> None:
+    """The node refuses others in a turn that runs before its task which has heard of this one."""
+    server = Server(certificates)
+    listener = listen("127.0.0.1:0")
+    port = ClientPort([listener], server.clients, server.wires, None, enforcing=False)
+    refuses = WhenWoken(port.refuse_others)
+    with trio.fail_after(LIMIT_S):
+        async with trio.open_nursery() as running:
+            port.start(running)
+            trio.lowlevel.add_instrument(refuses)
+            await trio.testing.wait_all_tasks_blocked()
+            with socket.create_connection(listener.getsockname()):
+                await trio.testing.wait_all_tasks_blocked()
+                assert listener.fileno() == -1
+                assert len(server.let_in) == 1
+            trio.lowlevel.remove_instrument(refuses)
+            running.cancel_scope.cancel()
 
 
 async def test_one_step_of_one_handshake_in_a_pass(

@@ -192,7 +192,7 @@ async def test_what_has_come_and_was_not_received_is_known() -> None:
     assert not ours.has_unread()
 
 
-def test_who_has_connected_is_accepted_before_others_are_refused() -> None:
+async def test_who_has_connected_is_accepted_before_others_are_refused() -> None:
     listener = listen("127.0.0.1:0")
     address = listener.getsockname()
     early = [socket.create_connection(address) for _ in range(3)]
