@@ -12,7 +12,7 @@ from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand, encode, response
 from broker.remoting.errors import RemotingError
 from broker.requests.budget import Budget
-from broker.requests.client_sessions import SWEEP_NS, ClientSessions
+from broker.requests.client_sessions import ClientSessions
 from broker.requests.connection import Connection, Outgoing
 from broker.requests.deadline import Time
 from broker.requests.errors import OverloadedError
@@ -79,7 +79,7 @@ class NameServerSessions:
             can_be_proven=lambda: control.knows_brokers,
             has_strangers=lambda: True,
         )
-        self._sweep_deadline = time.add_deadline(self._sweep, time.now_ns + SWEEP_NS)
+        self._sweep_deadline = time.add_deadline(self._sweep, self.clients.sweep_due_ns)
 
     @property
     def sweep_due_ns(self) -> int:
@@ -100,13 +100,13 @@ class NameServerSessions:
         return self._time.now_ns if self.has_more else self._time.earliest_ns
 
     def _sweep(self) -> None:
-        self._sweep_deadline.due_ns = self._time.now_ns + SWEEP_NS
         for connection in self._core.routes.drop_silent(self._time.now_ns):
             assert isinstance(connection, Connection)
             self.clients.must_go(
                 "silent broker", connection, "a broker registered on it, and no more in time"
             )
         self.clients.sweep()
+        self._sweep_deadline.due_ns = self.clients.sweep_due_ns
 
     def _handle(self, connection: Connection, command: RemotingCommand) -> None:
         queued = self._queued_bytes.get(connection, 0) if connection.outbox else 0

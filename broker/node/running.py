@@ -19,7 +19,7 @@ from broker.node.registrar import Registrar
 from broker.node.registration_request import registration, unregistration
 from broker.peers.protocol import Frame
 from broker.replica.jobs import Job, Jobs
-from broker.requests.client_sessions import SWEEP_NS, ClientSessions
+from broker.requests.client_sessions import ClientSessions
 from broker.requests.connection import Connection
 from broker.requests.line import Line, Surroundings
 
@@ -114,7 +114,7 @@ class RunningNode:
         self.due_ns = node.time.now_ns
         """The time at which the next turn is due at the latest."""
         self._stop: OrderlyStop | None = None
-        self._sweep = node.time.add_deadline(self._sweep_clients, node.time.now_ns + SWEEP_NS)
+        self._sweep = node.time.add_deadline(self._sweep_clients, self.clients.sweep_due_ns)
 
     def start(self) -> None:
         """Begins to dial peers and name servers."""
@@ -208,4 +208,4 @@ class RunningNode:
 
     def _sweep_clients(self) -> None:
         self.clients.sweep()
-        self._sweep.due_ns = self.node.time.now_ns + SWEEP_NS
+        self._sweep.due_ns = self.clients.sweep_due_ns

@@ -102,7 +102,6 @@ class BrokerServer:
         self._reading = Reading.begin(self._turns, self._set_time)
         self._complaints: dict[str, str] = {}
         """By the job that failed when it ran last, why."""
-        """The reason, as it was logged last, why files could not be made ready."""
         self._told_of_lock = False
         self._wires = NodeWires(
             self._outgoing,

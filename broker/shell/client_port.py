@@ -95,6 +95,9 @@ class ClientPort:
             with attempt.scope:
                 with closed_unless_done(sock):
                     tls = await self._keys(sock, session)
+                if connection.aborted:  # it has lost its place, and its task has yet to hear of it
+                    sock.close()
+                    return
                 session.let_in(
                     is_encrypted=tls is not None, is_certified=tls is not None and tls.has_certificate
                 )
@@ -107,7 +110,6 @@ class ClientPort:
                     has_to_prove=clients.has_strangers(),
                 )
                 self._wires.open[connection] = wire
-                wire.flush()  # it may have lost its place meanwhile
                 await wire.read_and_write(session.received)
         except RefusedError as refused:
             session.refuse(refused.reason, str(refused))

@@ -13,7 +13,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand, encode, request
 from broker.requests import client_sessions
-from broker.requests.client_sessions import ClientSession, ClientSessions
+from broker.requests.client_sessions import (
+    SENT_AWAY_AT_ONCE,
+    SWEEP_NS,
+    ClientSession,
+    ClientSessions,
+)
 from broker.requests.connection import Connection
 from broker.statistics.events import EventKind, Events
 from tests.broker.lines import Desk, let_in
@@ -163,6 +168,37 @@ def test_who_is_not_let_in_in_time_is_refused_once(shakes: bool, limit_s: int, d
     ]
     session.lost()
     assert (rig.known, rig.sessions.places.taken) == ([], 0)
+
+
+def test_who_has_lost_his_place_is_not_told_to_be_refused_too() -> None:
+    """As one whose far end is closed in the same moment, before his task has heard."""
+    rig = Rig()
+    first = rig.sessions.accept(f"{HERE}:1")
+    assert first is not None
+    rig.asks(2), rig.asks(3)
+    first.refuse(client_sessions.NOT_LET_IN, "closed before its first byte")
+    first.lost()
+    assert rig.gone == ["1"]
+    assert rig.events.counts == {(EventKind.CONNECTION_CLOSED, "too many connections"): 1}
+
+
+@pytest.mark.parametrize("is_in", [False, True])
+def test_a_crowd_that_came_at_once_is_sent_away_in_steps(is_in: bool) -> None:
+    """Each costs its task a tenth of a millisecond, and all of them are due in the same moment."""
+    crowd = 2 * SENT_AWAY_AT_ONCE + 1
+    rig = Rig(places=crowd)
+    here = [rig.sessions.accept(f"{HERE}:{port}") for port in range(crowd)]
+    for session in here:
+        assert session is not None
+        if is_in:
+            session.let_in()
+    rig.desk.advance(IDLE_S + 1)
+    now_ns = rig.desk.time.now_ns
+    steps = []
+    for _ in range(3):
+        rig.sessions.sweep()
+        steps.append((len(rig.gone), rig.sessions.sweep_due_ns - now_ns))
+    assert steps == [(SENT_AWAY_AT_ONCE, 0), (SENT_AWAY_AT_ONCE, 0), (1, SWEEP_NS)]
 
 
 def test_what_is_refused_for_various_reasons_is_told_ten_times() -> None:

@@ -75,7 +75,7 @@ def _context(certificates: Certificates) -> ssl.SSLContext:
 class Server:
     """A port without a listener, whose clients ask for nothing."""
 
-    def __init__(self, certificates: Certificates) -> None:
+    def __init__(self, certificates: Certificates, *, in_the_clear: bool = False) -> None:
         outgoing = Outgoing()
         self.wires = Wires(outgoing, lambda: None, self._wake)
         self.let_in: list[Connection] = []
@@ -94,7 +94,8 @@ class Server:
             has_strangers=lambda: False,
             connected=self._connected,
         )
-        self.port = ClientPort([], self.clients, self.wires, _context(certificates), enforcing=False)
+        context = None if in_the_clear else _context(certificates)
+        self.port = ClientPort([], self.clients, self.wires, context, enforcing=False)
 
     def _connected(self, connection: Connection) -> None:
         self.let_in.append(connection)
@@ -341,8 +342,12 @@ async def test_who_loses_his_place_in_a_handshake_is_closed(certificates: Certif
         far.close()
 
 
-async def test_who_loses_his_place_before_his_task_has_run_is_closed(certificates: Certificates) -> None:
-    server = Server(certificates)
+@pytest.mark.parametrize("in_the_clear", [False, True])
+async def test_who_loses_his_place_before_his_task_has_run_is_closed(
+    in_the_clear: bool, certificates: Certificates
+) -> None:
+    """The server never hears of him."""
+    server = Server(certificates, in_the_clear=in_the_clear)
     pairs = [socket.socketpair() for _ in range(CROWD + 1)]
     with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as running:
@@ -352,6 +357,7 @@ async def test_who_loses_his_place_before_his_task_has_run_is_closed(certificate
             await trio.testing.wait_all_tasks_blocked()
             assert pairs[0][0].fileno() == -1
             assert server.clients.places.taken == len(server.wires.open) == CROWD
+            assert len(server.let_in) == (CROWD if in_the_clear else 0)
             running.cancel_scope.cancel()
     for _, far in pairs:
         far.close()

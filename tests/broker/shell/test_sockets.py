@@ -240,8 +240,7 @@ async def test_what_a_socket_has_taken_is_told_to_whoever_looks_for_idle_connect
 async def test_idle_connection_is_closed_and_one_in_use_is_not(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("broker.node.running", "broker.name_server.sessions"):
-        monkeypatch.setattr(f"{module}.SWEEP_NS", 50_000_000)
+    monkeypatch.setattr("broker.requests.client_sessions.SWEEP_NS", 50_000_000)
     base = NameServerSettings(idle_seconds=IDLE_S)
 
     def short(settings: Settings) -> Settings:

@@ -142,7 +142,7 @@ async def test_garbage_after_a_handshake_byte_is_sent_away(
 async def test_connection_that_says_nothing_is_closed(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.name_server.sessions.SWEEP_NS", 10**8)
+    monkeypatch.setattr("broker.requests.client_sessions.SWEEP_NS", 10**8)
     async with name_server(certificates, idle_seconds=1) as address:
         stream = await trio.open_tcp_stream("127.0.0.1", int(address.rpartition(":")[2]))
         assert await stream.receive_some(1) == b""
@@ -151,7 +151,7 @@ async def test_connection_that_says_nothing_is_closed(
 async def test_handshake_that_stops_half_way_is_given_up(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.name_server.sessions.SWEEP_NS", 10**8)
+    monkeypatch.setattr("broker.requests.client_sessions.SWEEP_NS", 10**8)
     monkeypatch.setattr("broker.requests.client_sessions.HANDSHAKE_NS", 10**8)
     async with name_server(certificates, idle_seconds=FAR_S) as address:
         stream = await trio.open_tcp_stream("127.0.0.1", int(address.rpartition(":")[2]))
