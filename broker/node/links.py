@@ -245,7 +245,7 @@ class AcceptedLink:
         if self._state is LineState.UP:
             self._end_up()
         else:
-            self._links.no_stranger(self)
+            self._links.strangers.discard(self)
             self.end()
 
     @property
@@ -317,10 +317,8 @@ class PeerLinks:
         self.deliver = deliver or node.peer_received
         self.accepted: dict[str, AcceptedLink] = {}
         """The links that are up, by peer: the newest of each."""
-        self.strangers: dict[AcceptedLink, None] = {}
+        self.strangers: Crowd[AcceptedLink] = Crowd()
         """The accepted links that are not up, oldest first: so the first one's `until_ns` is the earliest."""
-        self._crowd: Crowd[AcceptedLink] = Crowd()
-        """The same links."""
         self.peers: dict[str, str] = {}
         """The peers that there are links to, with their addresses: the `Members.peers` that was followed last."""
         self._surroundings = surroundings
@@ -359,24 +357,18 @@ class PeerLinks:
     def accept(self, connection: Connection, address: str) -> AcceptedLink:
         """Takes a connection that somebody has made from `address`. A stranger may have to go for it."""
         if len(self.strangers) >= STRANGERS_MAX:
-            oldest = self._crowd.first_to_go()
+            oldest = self.strangers.first_to_go()
             oldest.close(f"{STRANGERS_MAX} others are there")
         self.begin()
         link = AcceptedLink(self, connection, address, self.node.time.now_ns + HANDSHAKE_NS)
-        self.strangers[link] = None
-        self._crowd.add(link, link.share)
+        self.strangers.add(link, link.share)
         self._strangers_due.due_ns = min(self._strangers_due.due_ns, link.until_ns)
         self.wake()
         return link
 
-    def no_stranger(self, link: AcceptedLink) -> None:
-        """Counts a link as a stranger's no more."""
-        del self.strangers[link]
-        self._crowd.discard(link, link.share)
-
     def accepted_link_up(self, link: AcceptedLink, source: str, hello: Hello) -> None:
         """Believes a peer that has proved itself. A peer that dials again has lost its earlier link."""
-        self.no_stranger(link)
+        self.strangers.discard(link)
         earlier = self.accepted.pop(source, None)
         self.accepted[source] = link
         if earlier is not None:

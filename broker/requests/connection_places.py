@@ -66,7 +66,7 @@ class ConnectionPlaces:
         stays = connection.is_proven or not self._can_be_proven()
         crowd = None if stays else self._strangers
         if before is not None and before is not crowd:
-            before.discard(connection, connection.share)
+            before.discard(connection)
         if crowd is not None:
             crowd.add(connection, connection.share)
         self._crowds[connection] = crowd
@@ -76,7 +76,7 @@ class ConnectionPlaces:
         """Takes the place back of a connection, which may have lost it already."""
         crowd = self._crowds.pop(connection, None)
         if crowd is not None:
-            crowd.discard(connection, connection.share)
+            crowd.discard(connection)
 
     def _warn(self, event: EventKind, connection: Connection) -> None:
         self._events.warn(

@@ -5,36 +5,44 @@ come when all are taken would leave the places to who took them first, and one s
 saying nothing. He has few addresses, though, and so it is his own that go.
 """
 
+from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
 Member = TypeVar("Member")
 
 
 class Crowd(Generic[Member]):
-    """Members by what their addresses count as (`share_of`), those that were added last at the end."""
+    """Members, each with what its address counts as (`share_of`). It is iterated over in the order of `add`."""
 
     def __init__(self) -> None:
+        self._shares: Final[dict[Member, str]] = {}
         self._by_share: Final[dict[str, dict[Member, None]]] = {}
+        """The same members by their shares."""
         self._of_size: Final[dict[int, dict[str, None]]] = {}
         """The same shares by the number of their members: so the largest are found without a look at all."""
-        self._count = 0
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._shares)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._shares)
 
     def add(self, member: Member, share: str) -> None:
-        """Takes in a member, or has one that is here count as added last."""
+        """Takes in a member, or has one that is here, with this share, count as added last."""
+        self._shares.pop(member, None)
+        self._shares[member] = share
         members = self._by_share.setdefault(share, {})
         before = len(members)
         members.pop(member, None)
         members[member] = None
         self._resized(share, before, len(members))
 
-    def discard(self, member: Member, share: str) -> None:
+    def discard(self, member: Member) -> None:
         """Takes out a member, if it is here."""
-        members = self._by_share.get(share)
-        if members is None or member not in members:
+        share = self._shares.pop(member, None)
+        if share is None:
             return
+        members = self._by_share[share]
         del members[member]
         self._resized(share, len(members) + 1, len(members))
         if not members:
@@ -50,7 +58,6 @@ class Crowd(Generic[Member]):
     def _resized(self, share: str, before: int, after: int) -> None:
         if before == after:
             return
-        self._count += after - before
         if before:
             same = self._of_size[before]
             del same[share]

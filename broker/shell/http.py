@@ -48,11 +48,10 @@ _NOT_ALLOWED: Final = Page(405, b"method not allowed\n")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Guest:
-    """One connection: what ends it, the address that it comes from, and what that counts as."""
+    """One connection: what ends it, and the address that it comes from."""
 
     scope: trio.CancelScope
     address: str
-    share: str
 
 
 class HttpServer:
@@ -87,8 +86,8 @@ class HttpServer:
             self._close_one()
         address = _address(stream)
         with trio.CancelScope() as scope:
-            guest = _Guest(scope, address, share_of(address))
-            self._open.add(guest, guest.share)
+            guest = _Guest(scope, address)
+            self._open.add(guest, share_of(address))
             try:
                 await self._serve(stream)
             except _LimitError as limit:
@@ -96,7 +95,7 @@ class HttpServer:
             except (trio.BrokenResourceError, trio.ClosedResourceError, h11.LocalProtocolError):
                 pass  # the other end is gone, in the midst of what it asked for or was told
             finally:
-                self._open.discard(guest, guest.share)
+                self._open.discard(guest)
                 await trio.aclose_forcefully(stream)
 
     def _close_one(self) -> None:
@@ -104,7 +103,7 @@ class HttpServer:
         oldest = self._open.first_to_go()
         self._closed("operators' port: too many connections", oldest.address)
         # It has no place any more, although its task has yet to hear of it.
-        self._open.discard(oldest, oldest.share)
+        self._open.discard(oldest)
         oldest.scope.cancel()
 
     async def _serve(self, stream: trio.SocketStream) -> None:

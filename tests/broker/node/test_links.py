@@ -116,7 +116,7 @@ def test_a_peer_that_has_proved_itself_is_heard(rig: Rig) -> None:
     link.received(FRAME + FRAME[:3])
     link.received(FRAME[3:])
     assert rig.happened == [("n1", ClientGone(1))] * 3
-    assert rig.links.strangers == {}
+    assert not rig.links.strangers
     link.lost()
     link.lost()
     link.received(FRAME)
