@@ -64,11 +64,11 @@ def _often(
     return draw
 
 
-_LOST: Final = tuple(name for name in STRIKES if "lost" in name or "hear" in name)
+LOST: Final = tuple(name for name in STRIKES if "lost" in name or "hear" in name)
 """The strikes by which only words are lost."""
 
 
-def _at(moment: str, strikes: Sequence[str]) -> Schedule:
+def at_moments(moment: str, strikes: Sequence[str]) -> Schedule:
     """One of the strikes at each of these moments, every four seconds."""
 
     def draw(random: Random) -> list[Fault]:
@@ -466,7 +466,7 @@ AIMED: dict[str, Aim] = {
     "overload: bytes are not given back": Aim(_overload, "a core serves clients", _CROWDED),
     "overload: proposals without a limit": Aim(_overload, "what waits stays within its limits", _CROWDED),
     "overload: pulls without a limit": Aim(_overload, "what waits stays within its limits", _CROWDED),
-    "waits: who recovers asks once": Aim(_at("a node that recovers", _LOST), "what waits moves"),
+    "waits: who recovers asks once": Aim(at_moments("a node that recovers", LOST), "what waits moves"),
     "waits: a pull wakes for single messages": Aim(lambda random: [], "what waits moves", {"think_ms": 300}),
     "waits: a preferred leader is left aside": Aim(
         _often("kill", gap_s=5, seconds=(1, 2), end_s=10),
