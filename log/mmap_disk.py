@@ -271,7 +271,7 @@ class MemoryLocker:
 class MmapDisk:
     """`log.disk.Disk` below the directory `root`, which is created if missing.
 
-    Methods without a text are described there.
+    Methods without a text are described there, with what they raise.
 
     With `lock_memory` the pages made ready for the writer are locked into memory, of them the newest
     `locked_bytes_max`, as far as the system allows.

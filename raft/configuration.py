@@ -135,7 +135,10 @@ class ConfigurationHistory:
         self._refresh()
 
     def at(self, index: int) -> tuple[int, Configuration]:
-        """The (index, configuration) in force at `index`, which must not lie before the oldest one kept."""
+        """The (index, configuration) in force at `index`.
+
+        Raises AssertionError if `index` lies before the oldest one that is kept.
+        """
         for entry in reversed(self._entries):
             if entry[0] <= index:
                 return entry

@@ -65,10 +65,6 @@ class HeldRequests:
         first = next(iter(self.waiting), None)
         return self._take(first) if first is not None and first.until_ns <= now_ns else None
 
-    def take_all(self) -> list[WaitingRequest]:
-        """Removes and returns everything."""
-        return [self._take(request) for request in [*self.waiting]]
-
     def take_of(self, is_wanted: Callable[[Connection], bool]) -> list[WaitingRequest]:
         """Removes and returns the requests of some connections, in order."""
         return [self._take(request) for request in [*self.waiting] if is_wanted(request.connection)]

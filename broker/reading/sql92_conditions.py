@@ -93,7 +93,10 @@ def _joined(nodes: tuple[Part, ...], decides: bool) -> Part:
 
 
 def truth(node: Part) -> Part:
-    """Reads what stands where a condition must: a condition, or a property, which is a text and so never true."""
+    """Reads what stands where a condition must: a condition, or a property, which is a text and so never true.
+
+    Raises SqlError for a value.
+    """
     if node.is_truth:
         return node
     if node.property:
@@ -112,7 +115,11 @@ def _unquoted(token: Token) -> str:
 
 
 class Compiler:
-    """Called by the parser for each part that it has recognized."""
+    """Called by the parser for each part that it has recognized; a method is called as the part is in the grammar.
+
+    Raises SqlError for a part that has the form of the language and no meaning: NULL that is compared, a number beyond
+    64 bits, conditions within more conditions than are allowed.
+    """
 
     def any_of(self, *nodes: Part) -> Part:
         return _limited(_joined(tuple(truth(node) for node in nodes), True))

@@ -196,7 +196,7 @@ def _settings(file: str, table: type[_AnySettings], found: _Found, prefix: str) 
 
 
 def expected_value(kind: msgspec.inspect.Type) -> str:
-    """Say in words which values a field of this type takes."""
+    """Say in words which values a field of this type takes. Raises AssertionError for a type that no setting has."""
     match kind:
         case msgspec.inspect.IntType(ge=low, le=high, multiple_of=step):
             bounds = f" from {low} to {high}" if high is not None else f" of at least {low}" if low else ""

@@ -46,7 +46,10 @@ class SimulatedStream:
             raise OSError(errno.ECONNRESET, self._ended or "the connection is closed")
 
     async def receive_some(self) -> bytes:
-        """Returns all bytes that have arrived, and waits for the first."""
+        """Returns all bytes that have arrived, and waits for the first; none at the stream's end.
+
+        Raises OSError, as a socket would, once the connection is reset or closed here.
+        """
         while not self._received:
             if self._ended is not None:
                 if "reset" in self._ended or "acknowledged" in self._ended:

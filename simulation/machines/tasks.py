@@ -309,7 +309,7 @@ class TaskProcess:
         task.abort = abort
 
     async def checkpoint(self) -> None:
-        """Lets others run, and notices a cancellation."""
+        """Lets others run. Raises Cancelled if this task is, ProcessKilled if its process was ended."""
         task = self.current()
         if self.killed:
             raise ProcessKilled

@@ -163,7 +163,7 @@ async def send_many(
     in_flight: int,
     timeout_s: float | None,
 ) -> list[SendResult]:
-    """Do what `Producer.send_many` says."""
+    """Do what `Producer.send_many` says, and raise what it says."""
     results: list[SendResult | None] = []
     failures: list[tuple[Message, ClientError]] = []
 

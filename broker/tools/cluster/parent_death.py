@@ -21,7 +21,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """Arrange for SIGKILL at the parent's death if the environment asks for it."""
+    """Arrange for SIGKILL at the parent's death if the environment asks for it. Raises OSError if Linux refuses."""
     expected = os.environ.pop(PARENT_VARIABLE, "")
     if not expected or sys.platform != "linux":
         return
