@@ -1,6 +1,6 @@
 """Figures of topics, queues and groups for administrators.
 
-What groups were given and gave back is counted where it happens, what topics took is summed up from their queues' new
+What groups were given and sent back is counted where it happens, what topics took is summed up from their queues' new
 units (broker/statistics/stored_bytes.py): to search the queues when somebody asks would take as long as there are
 queues.
 """
@@ -283,7 +283,7 @@ class StatisticsProcessor:
                 taken = stats.got_by_group[key].microseconds
                 return lambda span, seconds: _milliseconds(taken.total(now_s, span))
             case "SNDBCK_PUT_NUMS":
-                windows = stats.given_back_by_group.get(key)
+                windows = stats.sent_back_by_group.get(key)
             case "BROKER_PUT_NUMS" if key == self._cluster:
                 windows = stats.put_windows
             case "BROKER_GET_NUMS" if key == self._cluster:

@@ -1,4 +1,4 @@
-"""Dead letters: the messages that a consumer group has given back too often, listed, sent again, deleted.
+"""Dead letters: the messages that a consumer group has sent back too often, listed, sent again, deleted.
 
 A dead letter that is sent again goes to the group's retry topic, not to the topic that it came from: other groups have
 consumed it already. It begins with no retries behind it.

@@ -129,7 +129,7 @@ class SendBackProcessor:
         self._append(record, topic, queue_id, level, ReplyWhenCommitted(connection, command))
         origin = get_property(record.properties, RETRY_TOPIC)
         origin_topic = record.topic if origin is None else origin.decode("utf-8", "replace")
-        self._stats.given_back(origin_topic, group.group_name, self._time.now_ns)
+        self._stats.sent_back(origin_topic, group.group_name, self._time.now_ns)
 
     def _check_message(self, view: memoryview, header: ConsumerSendMessageBackHeader) -> None:
         """Raises `RequestError` for a message that no consumer could get, or that the consumer group may not read.

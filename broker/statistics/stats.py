@@ -45,7 +45,6 @@ class Stats:
         "get_ms_longest",
         "gets_found",
         "gets_missed",
-        "given_back_by_group",
         "given_totals",
         "got",
         "got_by_group",
@@ -58,6 +57,7 @@ class Stats:
         "put_times",
         "put_windows",
         "puts_failed",
+        "sent_back_by_group",
         "started_ns",
         "started_wall_ms",
         "stored",
@@ -92,8 +92,8 @@ class Stats:
         self.got_windows = Windows()
         self.got_by_group: dict[str, Given] = {}
         """The messages that groups were given, by ``topic@group``, RocketMQ's key."""
-        self.given_back_by_group: dict[str, Windows] = {}
-        """Messages that groups gave back, by the same key."""
+        self.sent_back_by_group: dict[str, Windows] = {}
+        """Messages that groups sent back, by the same key."""
         self.started_ns = now_ns
         self.started_wall_ms = wall_ms
         self.next_sample_ns = now_ns + SAMPLE_NS
@@ -135,9 +135,9 @@ class Stats:
         given.record_bytes.add(now_s, record_bytes)
         given.microseconds.add(now_s, took_ns // 1000)
 
-    def given_back(self, topic: str, group: str, now_ns: int) -> None:
+    def sent_back(self, topic: str, group: str, now_ns: int) -> None:
         """A group gave a message of a topic back, to be retried or as a dead letter."""
-        _counted(self.given_back_by_group, f"{topic}@{group}", Windows).add(now_ns // 1_000_000_000, 1)
+        _counted(self.sent_back_by_group, f"{topic}@{group}", Windows).add(now_ns // 1_000_000_000, 1)
 
     def leader_known(self, leader: str | None) -> None:
         """Counts each leader that is another than the one before; to lose one is no change yet."""

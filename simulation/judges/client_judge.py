@@ -221,12 +221,12 @@ class ClientJudge:
         self._offsets_judged[key] = len(history)
         unasked = first_unasked(history, begin, requests)
         if unasked is not None:
-            time_ns, position = unasked
+            time_ns, offset = unasked
             group, topic, queue_id = key
             raise Violation(
-                "positions are stored when clients ask",
+                "offsets are stored when clients ask",
                 "clients",
-                f"{group} at {topic}/{queue_id}: {position} was stored at {time_ns / SECOND:.6f} s, "
+                f"{group} at {topic}/{queue_id}: {offset} was stored at {time_ns / SECOND:.6f} s, "
                 f"which no request accounts for, or no further one; stored were {history[-5:]}",
             )
 

@@ -21,7 +21,7 @@ from simulation.scheduler import SECOND
 
 SAME: Final = "nodes make the same of the same log"
 OF_TOPICS: Final = "what is kept of a topic goes with it"
-ORDERS: Final = "an order is a position, too"
+ORDERS: Final = "an order is an offset, too"
 
 _COMPARED_EVERY_NS: Final = SECOND // 4
 
@@ -77,7 +77,7 @@ class ReplicatedState:
         if tables == self._tables.get(name):
             return
         self._tables[name] = tables
-        for what, kept in (("a position", offsets), ("an order", parked)):
+        for what, kept in (("an offset", offsets), ("an order", parked)):
             for group, topic in kept:
                 if topic not in topics:
                     raise Violation(OF_TOPICS, name, f"there is no {topic}; group {group} has {what} in it")
@@ -89,5 +89,5 @@ class ReplicatedState:
                 raise Violation(
                     ORDERS,
                     name,
-                    f"group {group} is sent elsewhere in {topic}/{min(lacking)}, without a position",
+                    f"group {group} is sent elsewhere in {topic}/{min(lacking)}, without an offset",
                 )

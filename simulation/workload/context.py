@@ -44,7 +44,7 @@ class Load(Protocol):
         """A consumer's application got a message."""
 
     def answered(self) -> None:
-        """A question about a queue or a group's position has its answer."""
+        """A question about a queue or a group's offset has its answer."""
 
 
 @dataclass(slots=True)
@@ -116,7 +116,7 @@ class Context:
         self.journal.did("message of unknown outcome", messages)
 
     def answered(self) -> None:
-        """A question about a queue or a group's position has its answer."""
+        """A question about a queue or a group's offset has its answer."""
         self.journal.did("question answered")
 
     def invariant(self, kind: type[AnyInvariant]) -> AnyInvariant:

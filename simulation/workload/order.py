@@ -69,7 +69,7 @@ class Orders(Invariant):
                 handled = self._handled.get(queue_id, 0)
                 if offset > handled and not self._may_pass(queue_id, handled, offset):
                     raise Violation(
-                        "positions follow handling",
+                        "offsets follow handling",
                         "group",
                         f"{topic}/{queue_id}: {offset} is stored, handled up to {handled}",
                     )

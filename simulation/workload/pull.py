@@ -1,6 +1,6 @@
-"""Readers of chosen queues, who keep to no group: they poll, store positions, look them up again, and seek.
+"""Readers of chosen queues, who keep to no group: they poll, store offsets, look them up again, and seek.
 
-Each machine has a group of its own, whose stored positions nobody else touches: so it knows at any time where it is,
+Each machine has a group of its own, whose stored offsets nobody else touches: so it knows at any time where it is,
 and what it must find when it comes back.
 """
 
@@ -62,35 +62,35 @@ class _Reader:
             self._at[queue_id] = (offset + 1, offset + 1)
             self._context.journal.did("message pulled")
 
-    def positions_are(self, positions: Mapping[MessageQueue, int]) -> None:
+    def offsets_are(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Judges what the reader would store: where it goes on, which may be behind what retention took."""
-        for queue, position in positions.items():
+        for queue, offset in offsets.items():
             if queue.queue_id in self._at:
-                self._check_place(queue.queue_id, position, "position")
+                self._check_place(queue.queue_id, offset, "offset")
 
-    def stores(self, positions: Mapping[MessageQueue, int]) -> None:
+    def stores(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Notes that the brokers are asked to store these offsets."""
-        for queue, position in positions.items():
-            self._doubtful.setdefault(queue.queue_id, []).append(position)
+        for queue, offset in offsets.items():
+            self._doubtful.setdefault(queue.queue_id, []).append(offset)
 
-    def was_stored(self, positions: Mapping[MessageQueue, int]) -> None:
+    def was_stored(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Notes that the brokers have acknowledged all of these offsets."""
-        for queue, position in positions.items():
-            self._stored[queue.queue_id] = position
+        for queue, offset in offsets.items():
+            self._stored[queue.queue_id] = offset
             del self._doubtful[queue.queue_id]
-        self._context.journal.did("puller's position stored")
+        self._context.journal.did("puller's offset stored")
 
-    def is_stored(self, queue: MessageQueue, position: int | None) -> None:
+    def is_stored(self, queue: MessageQueue, offset: int | None) -> None:
         """Judges the group's stored offset: the one acknowledged last, or one of unknown outcome."""
         acknowledged = self._stored.get(queue.queue_id)
         unknown = self._context.judge.offsets_to_come(self.group, queue.topic, queue.queue_id)
         unknown += self._doubtful.get(queue.queue_id, ())
         # A consumer group without an offset starts at 0 on a queue from which nothing was deleted yet.
-        if position in (acknowledged, *unknown) or (position == 0 and acknowledged is None):
+        if offset in (acknowledged, *unknown) or (offset == 0 and acknowledged is None):
             return
         raise self._violation(
-            "a puller's position stays",
-            f"{queue.topic}/{queue.queue_id}: told {position}, acknowledged {acknowledged}, perhaps {unknown}",
+            "a puller's offset stays",
+            f"{queue.topic}/{queue.queue_id}: told {offset}, acknowledged {acknowledged}, perhaps {unknown}",
         )
 
     def check_end(self) -> None:
@@ -116,7 +116,7 @@ class _Reader:
 
 
 class Pulls(Invariant):
-    """A poll returns the log from the reader's position on; a stored offset changes by its owner's will only."""
+    """A poll returns the log from the reader's offset on; a stored offset changes by its owner's will only."""
 
     asks_readers = True
 
@@ -146,7 +146,7 @@ async def pull(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
         while True:
             messages = await consumer.poll(max_messages=random.choice((1, 5, 32)), timeout_s=_PAUSE_S)
             reader.polled(messages)
-            reader.positions_are(consumer.positions())
+            reader.offsets_are(consumer.positions())
             chance = random.random()
             try:
                 if chance < _COMMITS:
@@ -168,25 +168,25 @@ async def _begin(consumer: PullConsumer, reader: _Reader, runtime: Runtime) -> N
         except ClientError:
             await runtime.sleep(0.2)
             continue
-        for queue, position in stored.items():
-            reader.is_stored(queue, position)
-        starts = {queue: position or 0 for queue, position in stored.items()}
-    for queue, position in starts.items():
-        reader.goes_on(queue, position)
+        for queue, offset in stored.items():
+            reader.is_stored(queue, offset)
+        starts = {queue: offset or 0 for queue, offset in stored.items()}
+    for queue, offset in starts.items():
+        reader.goes_on(queue, offset)
     consumer.assign(starts)
 
 
 async def _commit(consumer: PullConsumer, reader: _Reader, random: Random) -> None:
-    positions = consumer.positions()
-    if positions and random.random() < 0.3:
-        chosen = random.choice(sorted(positions))
-        positions = {chosen: positions[chosen]}
-        reader.stores(positions)
-        await consumer.commit(positions)
+    offsets = consumer.positions()
+    if offsets and random.random() < 0.3:
+        chosen = random.choice(sorted(offsets))
+        offsets = {chosen: offsets[chosen]}
+        reader.stores(offsets)
+        await consumer.commit(offsets)
     else:
-        reader.stores(positions)
+        reader.stores(offsets)
         await consumer.commit()
-    reader.was_stored(positions)
+    reader.was_stored(offsets)
 
 
 async def _seek(context: Context, consumer: PullConsumer, reader: _Reader, random: Random) -> None:

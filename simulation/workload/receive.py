@@ -64,12 +64,12 @@ class _Machine:
         self._at[queue_id] = offset + 1
         self._context.journal.did("broadcast message received")
 
-    def positions_are(self, positions: Mapping[MessageQueue, int]) -> None:
+    def offsets_are(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Judges where the member says it is: behind what it got, or what retention took then."""
-        for queue, position in positions.items():
-            if position > self._at.get(queue.queue_id, -1):
-                self._check_place(queue, position, "position")
-                self._at.setdefault(queue.queue_id, position)
+        for queue, offset in offsets.items():
+            if offset > self._at.get(queue.queue_id, -1):
+                self._check_place(queue, offset, "offset")
+                self._at.setdefault(queue.queue_id, offset)
 
     def check_end(self) -> None:
         """Checks that it got everything."""
@@ -110,13 +110,13 @@ class _Shelf:
         self._machine.begins()
         return dict(self._machine.stored)
 
-    async def store(self, positions: Mapping[MessageQueue, int]) -> None:
+    async def store(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Stores the offsets after a moment in which the process may die; fails now and then, as a full disk does."""
-        self._machine.positions_are(positions)
+        self._machine.offsets_are(offsets)
         await self._runtime.sleep(_STORES_S * self._runtime.random.random())
         if self._runtime.random.random() < _FAILS:
             raise OSError(errno.ENOSPC, "no space left on device")
-        self._machine.stored = dict(positions)
+        self._machine.stored = dict(offsets)
 
     def close(self) -> None:
         """Does nothing: nothing is open."""
@@ -139,7 +139,7 @@ class Broadcasts(Invariant):
         """Checks that no offset of the group is committed: its members are each somewhere else."""
         if isinstance(command, CommitOffsets) and any(offset[0] == GROUP for offset in command.offsets):
             raise Violation(
-                "positions of a broadcast group stay with its members", "group", str(command.offsets)
+                "offsets of a broadcast group stay with its members", "group", str(command.offsets)
             )
 
     def check_end(self) -> None:
@@ -162,7 +162,7 @@ async def receive(context: Context, runtime: Runtime, writer: TraceWriter) -> No
     async def look(consumer: Consumer) -> None:
         while True:
             await runtime.sleep(_LOOKS_S)
-            machine.positions_are(consumer.positions())
+            machine.offsets_are(consumer.positions())
 
     async def read(consumer: Consumer) -> None:
         async for message in consumer:

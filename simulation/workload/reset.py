@@ -2,7 +2,7 @@
 
 Each machine has a member of one group, which comes and goes, and a plain reader with a group of its own; and an
 administrator who has any of these groups reset: by time or of one queue, with force or without. `reset_rules` says
-what must hold of that. Half of the readers bring their position with each pull, as Java's consumers do.
+what must hold of that. Half of the readers bring their offset with each pull, as Java's consumers do.
 """
 
 from __future__ import annotations
@@ -165,12 +165,12 @@ async def _read(context: Context, runtime: Runtime, rules: Resets, group: str) -
     random = runtime.random
     member = Member(rules, group, f"reader {runtime.local_address()}")
     reports = _Reports(context, member, group)
-    brings_position = random.random() < 0.5
+    brings_offset = random.random() < 0.5
 
     @contextmanager
     def asking(fields: Fields, body: Buffer) -> Iterator[Attempt]:
         brought = None
-        if brings_position and isinstance(fields, dict) and "queueOffset" in fields:
+        if brings_offset and isinstance(fields, dict) and "queueOffset" in fields:
             brought = bring(fields)
         with member.asking(fields, body) as attempt:
             yield attempt
@@ -179,11 +179,11 @@ async def _read(context: Context, runtime: Runtime, rules: Resets, group: str) -
 
     def bring(fields: dict[str, str]) -> int | None:
         queue_id = int(fields["queueId"])
-        for queue, position in consumer.positions().items():
+        for queue, offset in consumer.positions().items():
             if queue.queue_id == queue_id:
                 fields["sysFlag"] = str(int(fields["sysFlag"]) | PullSysFlag.COMMIT_OFFSET)
-                fields["commitOffset"] = str(position)
-                operation = reports.invoke_commit_offset(0, group, trace_key(queue), group, position)
+                fields["commitOffset"] = str(offset)
+                operation = reports.invoke_commit_offset(0, group, trace_key(queue), group, offset)
                 reports.info(0, operation)  # nothing ever says what became of it
                 return operation
         return None

@@ -1,16 +1,16 @@
 """The rules of consumer groups that an administrator sends elsewhere (request 222, broker/offsets/resets.py).
 
 What the log says. Each order in it has a request of its own, and says what that asked for. While one stands, what
-members report moves nothing; it ends when a member that was told has pulled from there. So the position of a group
+members report moves nothing; it ends when a member that was told has pulled from there. So the offset of a group
 follows from the commands, and every node must have derived the same.
 
-What members see. Each message follows the one before it, or the position that the member was given: by the brokers
+What members see. Each message follows the one before it, or the offset that the member was given: by the brokers
 when it asked, or by an order, and from then on nothing else comes, and nothing else is reported. So what a group's
-position passes has come to some member since the last order, but what retention took.
+offset passes has come to some member since the last order, but what retention took.
 
 One thing an order cannot help. A report says nothing of which order its sender knew. One that left before its sender
 heard of an order, and was on its way until others had followed, counts like any report: as with RocketMQ. Nothing but
-such a report excuses a position that passes what nobody read, and how often that happened is counted.
+such a report excuses an offset that passes what nobody read, and how often that happened is counted.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class _Asking:
 class Report:
     """An offset that a member reports, which knew of the orders up to a time."""
 
-    position: int
+    offset: int
     known_ns: int
     until_ns: int = NEVER
 
@@ -81,7 +81,7 @@ class Report:
 class _Place:
     """A consumer group in a queue, as the log tells of it."""
 
-    position: int | None = None
+    offset: int | None = None
     parked: int | None = None
     orders: list[tuple[int, int]] = field(default_factory=list)
     """The orders: the true time of each commit, and the target."""
@@ -101,7 +101,7 @@ class _Place:
         return self.orders[-1][1] if self.orders else 0
 
     def ordered(self, now_ns: int, target: int) -> None:
-        self.position = self.parked = target
+        self.offset = self.parked = target
         self.orders.append((now_ns, target))
         self.read.clear()
         self.is_excused = False
@@ -219,19 +219,19 @@ class Resets(Invariant):
         if place.parked is not None:
             self.context.journal.did("report while a reset stood")
             return
-        place.position = offset
+        place.offset = offset
         skipped = self._first_unread(place, queue_id, offset)
         if skipped is None or place.is_excused:
             return
         if any(
-            report.position == offset and report.until_ns >= now_ns and report.known_ns < place.ordered_ns
+            report.offset == offset and report.until_ns >= now_ns and report.known_ns < place.ordered_ns
             for report in place.reports
         ):
             place.is_excused = True
             self.context.journal.did("late report after a reset")
             return
         raise Violation(
-            "positions pass what was read, or reset",
+            "offsets pass what was read, or reset",
             "group",
             f"{group} at {TOPIC}/{queue_id}: {offset} is stored, nobody got {skipped}; sent to {place.orders[-1:]}",
         )
@@ -266,7 +266,7 @@ class Resets(Invariant):
         self.context.journal.did("reset ordered")
 
     def _stored(self, group: str, targets: Mapping[int, int]) -> dict[int, int | None]:
-        return {queue_id: self.place(group, queue_id).position for queue_id in targets}
+        return {queue_id: self.place(group, queue_id).offset for queue_id in targets}
 
     def _may_order(self, request: ResetRequest, targets: Mapping[int, int]) -> bool:
         """True if a request may have come to this order, as to queues and places."""
@@ -309,8 +309,8 @@ class Resets(Invariant):
             request.is_force
             or request.offset is not None
             or all(
-                position is not None and targets[queue_id] <= position
-                for queue_id, position in self._stored(request.group, targets).items()
+                offset is not None and targets[queue_id] <= offset
+                for queue_id, offset in self._stored(request.group, targets).items()
             )
         )
 
@@ -346,12 +346,12 @@ class Resets(Invariant):
         for (group, queue_id), place in self._places.items():
             stored = metadata.offsets.get((group, TOPIC), {}).get(queue_id)
             parked = metadata.parked.get(group, TOPIC, queue_id)
-            if (stored, parked) != (place.position, place.parked):
+            if (stored, parked) != (place.offset, place.parked):
                 raise Violation(
-                    "positions and orders are known",
+                    "offsets and orders are known",
                     host.name,
                     f"{group} at {TOPIC}/{queue_id}: at {stored}, to go to {parked}; by the log "
-                    f"{place.position} and {place.parked}",
+                    f"{place.offset} and {place.parked}",
                 )
 
     # ---- at the end ----------------------------------------------------------------------------------
@@ -415,16 +415,16 @@ class Member:
         self._rules.place(self.group, queue_id).read.add(offset)
         self._context.journal.did("message read after resets")
 
-    def reports(self, queue_id: int, position: int) -> Report:
+    def reports(self, queue_id: int, offset: int) -> Report:
         """Judges a report that is about to leave: an offset that the member came to since its begin."""
         run = self._runs.get(queue_id)
         if (
             run is None
-            or position < run.begin
-            or not (position <= run.reached or self._may_pass(queue_id, run.reached, position))
+            or offset < run.begin
+            or not (offset <= run.reached or self._may_pass(queue_id, run.reached, offset))
         ):
-            raise self._violation("members report where they are", queue_id, f"reports {position}, {run}")
-        report = Report(position, run.known_ns)
+            raise self._violation("members report where they are", queue_id, f"reports {offset}, {run}")
+        report = Report(offset, run.known_ns)
         self._rules.place(self.group, queue_id).reports.append(report)
         return report
 

@@ -1,4 +1,4 @@
-"""Messages that are given back: couriers with parcels that nobody takes in, at the first attempt or at any.
+"""Messages that are sent back: couriers with parcels that nobody takes in, at the first attempt or at any.
 
 Each parcel says how often delivering it is to fail, and the listener fails accordingly, and now and then without need.
 The rest is the client's and the brokers': CONSUMER_SEND_MSG_BACK, the wait for the delay level, the group's retry
@@ -9,7 +9,7 @@ made only for a delivery whose listener failed; a member that finds its message 
 the retry topic itself, which is a request like the others. So there are as many copies as requests at most, and as
 requests that were confirmed at least. More than one for one delivery come from requests of unknown outcome, which the
 client repeats (the reference's client then sends the message itself, with the same result), and more than one delivery
-from what any group consumer may see: a member that ends, loses its queue or dies before it has stored its position.
+from what any group consumer may see: a member that ends, loses its queue or dies before it has stored its offset.
 Nothing else makes a second one: each copy comes back once, whoever leads when.
 
 Delays run on the leader's wall clock, and clocks of brokers differ by up to an hour and jump. So a retry is early if it
@@ -84,7 +84,7 @@ class _Parcel:
 
 @dataclass(slots=True)
 class Stage:
-    """What becomes of a message that was given back so many times. `requests` may have had an effect."""
+    """What becomes of a message that was sent back so many times. `requests` may have had an effect."""
 
     requests: int = 0
     confirmed: int = 0
@@ -112,7 +112,7 @@ class Retries(Invariant):
         self._origins: dict[str, CommittedMessage] = {}
         """Parcels as they were committed first, by message id."""
         self.stages: dict[tuple[str, int], Stage] = {}
-        """Stages by origin and number of times given back."""
+        """Stages by origin and number of times sent back."""
         self._places: dict[int, _Place] = {}
         """Places by physical offset."""
         self._again: dict[str, None] = {}
@@ -156,11 +156,11 @@ class Retries(Invariant):
         self._place(message.head.physical_offset).is_settled = True
 
     @contextmanager
-    def giving_back(self, fields: Fields, body: Buffer) -> Iterator[Attempt]:
-        """Watches a request that gives back, from its leaving to its outcome."""
+    def sending_back(self, fields: Fields, body: Buffer) -> Iterator[Attempt]:
+        """Watches a request that sends back, from its leaving to its outcome."""
         place = self._place(int(fields["offset"])) if isinstance(fields, dict) else self._sent_again(fields)
         if not place.has_failed:
-            raise self._violation("retries follow failures", place, "given back, and no listener failed")
+            raise self._violation("retries follow failures", place, "sent back, and no listener failed")
         place.stage.requests += 1
         attempt = Attempt()
         yield attempt
@@ -184,7 +184,7 @@ class Retries(Invariant):
                 self._again[origin] = None
                 self.context.journal.did("parcel sent again")
                 return place
-        raise Violation("given back where it is", "couriers", f"{origin} is sent again, {stage}")
+        raise Violation("sent back where it is", "couriers", f"{origin} is sent again, {stage}")
 
     def _place(self, physical_offset: int) -> _Place:
         place = self._places.get(physical_offset)
@@ -212,7 +212,7 @@ class Retries(Invariant):
             self.context.journal.did("dead letter")
 
     def _stage_before(self, message: CommittedMessage) -> Stage:
-        """Finds the stage of which a copy is made: the message that was sent, given back once more."""
+        """Finds the stage of which a copy is made: the message that was sent, sent back once more."""
         record = message.record
         origin = self._check_content(message)
         times = record.reconsume_times
@@ -299,7 +299,7 @@ class Retries(Invariant):
             begin = self._settled.get((topic, queue_id), 0)
             for place in queue[begin:offset]:
                 if not place.is_settled and not self._is_deleted(place.message):
-                    raise self._violation("positions pass what is settled", place, f"{offset} is stored")
+                    raise self._violation("offsets pass what is settled", place, f"{offset} is stored")
             self._settled[topic, queue_id] = max(begin, min(offset, len(queue)))
 
     def waiting(self) -> Iterable[CommittedMessage]:
@@ -421,7 +421,7 @@ async def deliver(context: Context, runtime: Runtime, writer: TraceWriter) -> No
                 runtime=runtime,
             ) as consumer:
                 codes = (RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2)
-                consumer.core.pool = WatchedPool(consumer.core.pool, codes, invariant.giving_back)
+                consumer.core.pool = WatchedPool(consumer.core.pool, codes, invariant.sending_back)
                 stay_s = random.expovariate(1 / 20) if not context.load_stopped else 3600.0
                 with runtime.move_on_after(stay_s):
                     await listen(consumer, watched, concurrency=3)

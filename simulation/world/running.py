@@ -202,7 +202,7 @@ class _Course:
         read_by_ns = world.plan.calm_ns + _READ_NS + (_ROUTE_NS if len(world.groups) > 1 else 0)
         while world.journal.finding is None:
             if applied_by_ns is None and (scheduler.now_ns >= read_by_ns or is_read(world)):
-                # From here on: while readers are waited for, positions are stored that a follower has yet to apply.
+                # From here on: while readers are waited for, offsets are stored that a follower has yet to apply.
                 applied_by_ns = scheduler.now_ns + _LAST_ENTRIES_NS
             if applied_by_ns is not None and (scheduler.now_ns >= applied_by_ns or is_applied(world)):
                 break

@@ -339,11 +339,11 @@ AIMED: dict[str, Aim] = {
         _SYNC | _with("warden"),
     ),
     "reset: forgotten by the next leader": Aim(
-        _often("transfer", gap_s=1), "positions and orders are known", _with("resetter")
+        _often("transfer", gap_s=1), "offsets and orders are known", _with("resetter")
     ),
     "reset: old report counts": Aim(
         _often("delay", "pause", gap_s=1),
-        "positions and orders are known",
+        "offsets and orders are known",
         _with("resetter"),
         or_as=("acknowledged offsets are committed",),
     ),
@@ -381,7 +381,7 @@ AIMED: dict[str, Aim] = {
         _with("clerk"),
         or_as=("one holder of an ordered queue", "order without gaps or steps back"),
     ),
-    "broadcast: position behind what is fetched": Aim(
+    "broadcast: offset behind what is fetched": Aim(
         _often("client kill", gap_s=0.7),
         "each member gets every message",
         {"think_ms": 300, "actors": ("administrator", "producer", "receiver")},
@@ -399,7 +399,7 @@ AIMED: dict[str, Aim] = {
     "begin remembered": Aim(_often("retention", gap_s=2), _BEGIN_OF_A_QUEUE, {"data_file_bytes": 16 * 1024}),
     "pull: forward of another term acted on": Aim(
         _often("transfer", gap_s=0.25),
-        "positions are stored when clients ask",
+        "offsets are stored when clients ask",
         {"think_ms": 100, "actors": ("producer", "consumer", "administrator", "puller")},
     ),
     "timer: announced taken for delivered": Aim(
@@ -416,7 +416,7 @@ AIMED: dict[str, Aim] = {
     # Nobody takes a message back for longer than a request may take.
     "retry: done with before it is confirmed": Aim(
         _often("partition", "isolate", "depose", gap_s=2, seconds=(4, 8)),
-        "positions pass what is settled",
+        "offsets pass what is settled",
         {"actors": ("administrator", "courier")},
     ),
     "retry: repeated by the broker": Aim(

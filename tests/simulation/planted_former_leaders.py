@@ -26,8 +26,8 @@ from broker.transactions.decisions import Decisions
 from tests.simulation.planting import planted
 
 
-@planted("staged positions outlive leadership", "RocketMQ: offsets of a former master", part="broker")
-def staged_positions_outlive_leadership(patch: pytest.MonkeyPatch) -> None:
+@planted("staged offsets outlive leadership", "RocketMQ: offsets of a former master", part="broker")
+def staged_offsets_outlive_leadership(patch: pytest.MonkeyPatch) -> None:
     original = OffsetCommits._role_changed
 
     def role_changed(self: OffsetCommits) -> None:

@@ -92,8 +92,8 @@ def given_back_before_the_handler_has_ended(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OrderLocks, "hand_over", hand_over)
 
 
-@planted("order: position read before the lock", "where another member was, not where it is", actor="clerk")
-def position_read_before_the_lock(patch: pytest.MonkeyPatch) -> None:
+@planted("order: offset read before the lock", "where another member was, not where it is", actor="clerk")
+def offset_read_before_the_lock(patch: pytest.MonkeyPatch) -> None:
     """A member looks where the group is, and then waits for its lock while another one goes on."""
     original = Assignment._start_reader
 

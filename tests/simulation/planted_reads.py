@@ -31,8 +31,8 @@ from tests.simulation.planting import planted
 # ---- pull consumers --------------------------------------------------------------------------------------
 
 
-@planted("pull: older position stored again", "a report that is repeated late", actor="puller")
-def older_position_stored_again(patch: pytest.MonkeyPatch) -> None:
+@planted("pull: older offset stored again", "a report that is repeated late", actor="puller")
+def older_offset_stored_again(patch: pytest.MonkeyPatch) -> None:
     """An older offset is stored once more, behind the one stored now."""
     original = PullConsumer.commit
     before: dict[PullConsumer, Mapping[MessageQueue, int]] = {}
@@ -48,7 +48,7 @@ def older_position_stored_again(patch: pytest.MonkeyPatch) -> None:
 
 @planted("pull: fetched counts as polled", "at most once instead of at least once", actor="puller")
 def fetched_counts_as_polled(patch: pytest.MonkeyPatch) -> None:
-    """Of a batch that is handed out in parts the position is behind all of it."""
+    """Of a batch that is handed out in parts the offset is behind all of it."""
     original = PullConsumer._hand_out
 
     def hand_out(
@@ -74,7 +74,7 @@ def fetched_stays_after_a_seek(patch: pytest.MonkeyPatch) -> None:
 
 @planted("pull: forward of another term acted on", "found here, seeds 108 and 306", actor="puller")
 def forward_of_another_term_acted_on(patch: pytest.MonkeyPatch) -> None:
-    """A leader keeps a position that was forwarded to it until it leads again, in another term, and stores it then; its
+    """A leader keeps an offset that was forwarded to it until it leads again, in another term, and stores it then; its
     node, which saw that leader go, has had it stored by the next one."""
     kept: dict[RelayedClients, list[tuple[Connection, RemotingCommand]]] = {}
     original = RelayedClients.turn_ended
@@ -103,10 +103,10 @@ def forward_of_another_term_acted_on(patch: pytest.MonkeyPatch) -> None:
 
 
 @planted(
-    "broadcast: positions at the brokers", "LocalFileOffsetStore: they live in the client", actor="receiver"
+    "broadcast: offsets at the brokers", "LocalFileOffsetStore: they live in the client", actor="receiver"
 )
-def broadcast_positions_at_the_brokers(patch: pytest.MonkeyPatch) -> None:
-    """A broadcast member stores its positions where all members of a group find them."""
+def broadcast_offsets_at_the_brokers(patch: pytest.MonkeyPatch) -> None:
+    """A broadcast member stores its offsets where all members of a group find them."""
     original = StoredOffsets.store
 
     async def store(self: StoredOffsets, readers: Sequence[QueueReader]) -> Any:
@@ -116,8 +116,8 @@ def broadcast_positions_at_the_brokers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StoredOffsets, "store", store)
 
 
-@planted("broadcast: positions not read", "a member that begins anew each time", actor="receiver")
-def broadcast_positions_not_read(patch: pytest.MonkeyPatch) -> None:
+@planted("broadcast: offsets not read", "a member that begins anew each time", actor="receiver")
+def broadcast_offsets_not_read(patch: pytest.MonkeyPatch) -> None:
     """A broadcast member begins anew at each start."""
     original = StoredOffsets.find
 
@@ -127,10 +127,8 @@ def broadcast_positions_not_read(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StoredOffsets, "find", find)
 
 
-@planted(
-    "broadcast: position behind what is fetched", "a crash leaves out what was fetched", actor="receiver"
-)
-def broadcast_position_behind_what_is_fetched(patch: pytest.MonkeyPatch) -> None:
+@planted("broadcast: offset behind what is fetched", "a crash leaves out what was fetched", actor="receiver")
+def broadcast_offset_behind_what_is_fetched(patch: pytest.MonkeyPatch) -> None:
     """Fetched messages count as done with when offsets are stored on the member's machine."""
     original = StoredOffsets._store_locally
 

@@ -1,4 +1,4 @@
-"""Mistakes about messages that are given back, each put into the real code by a patch; `planted_bugs` lists them."""
+"""Mistakes about messages that are sent back, each put into the real code by a patch; `planted_bugs` lists them."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def _append_instead(patch: pytest.MonkeyPatch, append: Callable[..., None]) -> N
     patch.setattr(SendBackProcessor, "_append", patched)
 
 
-@planted("retry: delay dropped", "what is given back is in the retry topic at once", actor="courier")
+@planted("retry: delay dropped", "what is sent back is in the retry topic at once", actor="courier")
 def delay_dropped(patch: pytest.MonkeyPatch) -> None:
-    """A message that is given back is in the retry topic at once."""
+    """A message that is sent back is in the retry topic at once."""
 
     def append(
         original: Append,

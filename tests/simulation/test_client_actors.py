@@ -1,4 +1,4 @@
-"""Actors whose clients give back, ask and answer, do not wait, are sent elsewhere, configure name servers or change
+"""Actors whose clients send back, ask and answer, do not wait, are sent elsewhere, configure name servers or change
 settings: without faults all of it gets somewhere."""
 
 from dataclasses import replace
@@ -62,9 +62,9 @@ def test_without_faults_each_request_makes_one_copy() -> None:
     plan = replace(draw_swarm_plan(2, seconds=40), faults=(), actors=("administrator", "operator", "courier"))
     world = World(plan)
     assert run_world(world).violation is None
-    given_back = [stage for stage in world.invariant(Retries).stages.values() if stage.requests]
-    assert len(given_back) > 20
-    assert all(stage.copies == stage.requests for stage in given_back)
+    sent_back = [stage for stage in world.invariant(Retries).stages.values() if stage.requests]
+    assert len(sent_back) > 20
+    assert all(stage.copies == stage.requests for stage in sent_back)
 
 
 @pytest.mark.slow

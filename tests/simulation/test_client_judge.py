@@ -1,4 +1,4 @@
-"""The judge of clients: what they read, what a group's members are told of its positions, and that nobody but they
+"""The judge of clients: what they read, what a group's members are told of its offsets, and that nobody but they
 moves them."""
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class History:
         return self.now_ns
 
     def ask(self, offset: int) -> Callable[[], None]:
-        """A member asks to store a position; call what is returned when it is told that it is stored."""
+        """A member asks to store an offset; call what is returned when it is told that it is stored."""
         asked = self.judge.asked("reader0", "events/broker-a:0", "readers", (), offset)
         self.judge.asked_to_store(asked)
         return lambda: self.judge.offset_stored(asked)
 
     def store(self, offset: int | None) -> None:
-        """The group commits a position, or that there is none."""
+        """The group commits an offset, or that there is none."""
         self.model.offsets.setdefault(KEY, []).append((self._time(), offset))
 
     def query(self) -> Callable[[int | None], None]:
-        """A member asks for the position; call what is returned with the answer."""
+        """A member asks for the offset; call what is returned with the answer."""
         asked = self.judge.asked("reader1", "events/broker-a:0", "readers", (), 0)
         return lambda offset: self.judge.offset_was(asked, offset)
 
@@ -61,7 +61,7 @@ def test_position_that_is_stored_again_after_a_newer_one_is_a_violation(history:
         acknowledged()
     history.store(85)
     answer = history.query()
-    with pytest.raises(Violation, match=r"positions are stored when clients ask.*85 was stored at"):
+    with pytest.raises(Violation, match=r"offsets are stored when clients ask.*85 was stored at"):
         answer(85)
 
 
@@ -70,7 +70,7 @@ def test_it_is_one_at_the_end_too_if_nobody_has_asked(history: History) -> None:
     history.store(85)
     acknowledged()
     history.store(84)
-    with pytest.raises(Violation, match=r"positions are stored when clients ask.*84 was stored"):
+    with pytest.raises(Violation, match=r"offsets are stored when clients ask.*84 was stored"):
         history.judge.check_outcomes()
 
 
@@ -107,7 +107,7 @@ def test_request_that_certainly_failed_moves_nothing(history: History) -> None:
         history.judge.check_outcomes()
 
 
-def test_the_same_position_stored_again_in_its_place_is_nothing_new(history: History) -> None:
+def test_the_same_offset_stored_again_in_its_place_is_nothing_new(history: History) -> None:
     acknowledged = history.ask(85)
     history.store(85)
     history.store(85)
@@ -115,7 +115,7 @@ def test_the_same_position_stored_again_in_its_place_is_nothing_new(history: His
     history.query()(85)
 
 
-def test_positions_that_were_on_their_way_together_may_be_stored_as_the_last(history: History) -> None:
+def test_offsets_that_were_on_their_way_together_may_be_stored_as_the_last(history: History) -> None:
     first, last = history.ask(85), history.ask(86)
     history.store(86)
     first()
@@ -129,7 +129,7 @@ def test_acknowledged_position_that_is_nowhere_is_a_violation(history: History) 
         acknowledged()
 
 
-def test_being_forgotten_stores_no_position(history: History) -> None:
+def test_being_forgotten_stores_no_offset(history: History) -> None:
     first = history.ask(84)
     history.store(84)
     first()
@@ -181,7 +181,7 @@ spans = st.tuples(st.integers(0, 9), st.one_of(st.integers(0, 9), st.just(NEVER)
 
 @given(st.lists(st.integers(0, 9), max_size=5).map(sorted), st.lists(spans, max_size=5))
 def test_requests_are_assigned_if_they_can_be(times: list[int], asked: list[tuple[int, int]]) -> None:
-    """Held against all assignments. Between its changes the position is another one, which nobody looks at."""
+    """Held against all assignments. Between its changes the offset is another one, which nobody looks at."""
     history: list[tuple[int, int | None]] = [item for time in times for item in ((time, 1), (time, None))]
     requests = [OffsetRequest(1, since, until) for since, until in asked]
     possible = any(

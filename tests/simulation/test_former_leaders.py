@@ -83,7 +83,7 @@ def test_what_is_left_is_seen(
 @pytest.mark.parametrize(
     ("mistake", "kind", "field", "value"),
     [
-        ("staged positions outlive leadership", "OffsetCommits", "_staged", {("g", "T", 0): 1}),
+        ("staged offsets outlive leadership", "OffsetCommits", "_staged", {("g", "T", 0): 1}),
         ("decisions under way outlive leadership", "Decisions", "_deciding", {7: None}),
         ("questions under way outlive leadership", "TransactionChecks", "_under_way", True),
         ("an earlier term's suspicion", "RepeatedSends", "suspect", 7),

@@ -14,7 +14,7 @@ from simulation.world.running import run_plan
 @pytest.mark.parametrize(
     ("actor", "work"),
     [
-        ("puller", {"message pulled": 50, "puller's position stored": 5, "puller sought": 1}),
+        ("puller", {"message pulled": 50, "puller's offset stored": 5, "puller sought": 1}),
         ("receiver", {"broadcast message received": 100}),
         (
             "inquirer",

@@ -89,7 +89,7 @@ def _not_asked(event: TraceEvent, asked: Invoke | None) -> TraceEvent:
         (_gap, "reads leave nothing out"),
         (_empty, "the end of a queue is linearizable"),
         (_elsewhere, "stored offsets are linearizable"),
-        (_not_asked, "positions are stored when clients ask"),
+        (_not_asked, "offsets are stored when clients ask"),
     ],
 )
 def test_what_is_untrue_is_found(

@@ -24,7 +24,7 @@ from simulation.scheduler import SECOND
 
 
 class Group:
-    """Two nodes that have applied as much: a topic with a position, an order and a writer's portion."""
+    """Two nodes that have applied as much: a topic with an offset, an order and a writer's portion."""
 
     def __init__(self) -> None:
         self.now_ns = 0
@@ -71,11 +71,11 @@ def test_what_is_deleted_with_its_topic_may_come_again(group: Group) -> None:
         group.apply(command)
 
 
-@pytest.mark.parametrize("what", ["position", "order", "portion"])
+@pytest.mark.parametrize("what", ["offset", "order", "portion"])
 def test_nothing_outlives_its_topic(group: Group, what: str) -> None:
     group.apply(DeleteTopic("T", 2))
     metadata = group.nodes["n0"].metadata
-    if what == "position":
+    if what == "offset":
         metadata.offsets.put("readers", "T", 0, 5)
     elif what == "order":
         metadata.parked.offsets.put("readers", "T", 1, 7)

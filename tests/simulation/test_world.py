@@ -81,7 +81,7 @@ def test_another_seed_gives_other_traces() -> None:
 
 
 def test_a_message_that_no_consumer_got_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though positions went past it: what only looks at how far a group has come does not see it."""
+    """Though offsets went past it: what only looks at how far a group has come does not see it."""
     consumed = Context.consumed
 
     def consumed_but_one(self: Context, queue: MessageQueue, offset: int) -> None:

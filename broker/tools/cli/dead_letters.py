@@ -1,4 +1,4 @@
-"""``trivet dlq``: dead letters, the messages that a consumer group has given back too often."""
+"""``trivet dlq``: dead letters, the messages that a consumer group has sent back too often."""
 
 from __future__ import annotations
 

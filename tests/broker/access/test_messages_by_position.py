@@ -68,7 +68,7 @@ class Account:
         data = HeartbeatData(client_id=self.client.client_id, consumer_data_set=[consumer])
         assert self.call(RequestCode.HEART_BEAT, {}, encode_body(data)).code == ResponseCode.SUCCESS
 
-    def give_back(self, position: int, **more: Any) -> RemotingCommand:
+    def send_back(self, position: int, **more: Any) -> RemotingCommand:
         fields = {"offset": position, "group": "mine", "delayLevel": 0, **more}
         return self.call(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
 
@@ -115,14 +115,14 @@ def test_a_delayed_message_is_shown_under_its_true_topic(group: Group) -> None:
 
 
 @pytest.mark.parametrize("names_topic", [True, False])
-def test_a_consumer_gives_back_what_its_group_consumes(group: Group, place: str, names_topic: bool) -> None:
+def test_a_consumer_sends_back_what_its_group_consumes(group: Group, place: str, names_topic: bool) -> None:
     operator, service = account(group, "operator"), account(group, "service", place)
     service.consume("orders")
     secret, own = operator.send("payroll", b"secret"), service.send("orders", b"own")
     more = {"originTopic": "orders"} if names_topic else {}
-    assert service.give_back(own, **more).code == ResponseCode.SUCCESS
-    assert service.give_back(secret, **more).code == ResponseCode.NO_PERMISSION
-    assert service.give_back(secret, originTopic="payroll").code == ResponseCode.NO_PERMISSION
+    assert service.send_back(own, **more).code == ResponseCode.SUCCESS
+    assert service.send_back(secret, **more).code == ResponseCode.NO_PERMISSION
+    assert service.send_back(secret, originTopic="payroll").code == ResponseCode.NO_PERMISSION
 
 
 def test_a_consumer_is_made_to_consume_only_what_its_group_consumes(group: Group, place: str) -> None:
@@ -154,7 +154,7 @@ def test_a_default_permission_does_not_open_what_holds_those_of_all_topics(group
     )
 
 
-def test_an_undecided_message_cannot_be_given_back() -> None:
+def test_an_undecided_message_cannot_be_sent_back() -> None:
     """It would be seen by consumers then, whatever its producer decides."""
     group = Group.elected(1)
     client = group.connect()

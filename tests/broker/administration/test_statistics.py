@@ -235,7 +235,7 @@ def test_a_node_counts_what_it_gave(group: Group) -> None:
     assert figure(reader, "GROUP_GET_NUMS", "T@g")["statsMinute"]["sum"] == 3
 
 
-def test_what_a_group_gave_back_counts_for_the_topic_it_came_from(group: Group) -> None:
+def test_what_a_group_sent_back_counts_for_the_topic_it_came_from(group: Group) -> None:
     client = group.connect(group.leader, name="me")
     client.create_topic("T")
     client.heartbeat("g")

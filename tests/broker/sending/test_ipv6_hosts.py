@@ -84,9 +84,9 @@ def test_every_way_of_a_message_while_leaders_of_both_kinds_change() -> None:
         },
     )
     found = {record.body.decode(): record for record in records(client, "T")}
-    given_back = found["plain"].physical_offset
-    client.ok(RequestCode.CONSUMER_SEND_MSG_BACK, {"offset": given_back, "group": "g", "delayLevel": 1})
-    client.ok(RequestCode.CONSUMER_SEND_MSG_BACK, {"offset": given_back, "group": "g", "delayLevel": -1})
+    sent_back = found["plain"].physical_offset
+    client.ok(RequestCode.CONSUMER_SEND_MSG_BACK, {"offset": sent_back, "group": "g", "delayLevel": 1})
+    client.ok(RequestCode.CONSUMER_SEND_MSG_BACK, {"offset": sent_back, "group": "g", "delayLevel": -1})
     group.advance(15)  # the producer of the last half message is asked, and gives no answer
     (question,) = [n for n in client.notices if n.code == RequestCode.CHECK_TRANSACTION_STATE]
     (asked,) = split_records(question.body)

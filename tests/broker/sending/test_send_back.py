@@ -27,7 +27,7 @@ def client(group: Group, request: pytest.FixtureRequest) -> Client:
     return client
 
 
-def give_back(client: Client, record: Record, delay_level: int = 0, **more: object) -> int:
+def send_back(client: Client, record: Record, delay_level: int = 0, **more: object) -> int:
     fields = {
         "offset": record.physical_offset,
         "group": "g",
@@ -48,7 +48,7 @@ def test_message_comes_back_later_each_time_and_is_a_dead_letter_in_the_end(clie
     group = client.group
     original = record = first_message(client)
     for retry in range(3):
-        assert give_back(client, record, maxReconsumeTimes=3) == ResponseCode.SUCCESS
+        assert send_back(client, record, maxReconsumeTimes=3) == ResponseCode.SUCCESS
         group.advance(3 + retry - 0.5)
         assert client.pull(RETRY, "g", retry).code == ResponseCode.PULL_NOT_FOUND, "level 3 + retry"
         group.advance(1)
@@ -61,7 +61,7 @@ def test_message_comes_back_later_each_time_and_is_a_dead_letter_in_the_end(clie
         assert properties["ORIGIN_MESSAGE_ID"] == offset_message_id(
             original.store_host, original.physical_offset
         )
-    assert give_back(client, record, maxReconsumeTimes=3) == ResponseCode.SUCCESS
+    assert send_back(client, record, maxReconsumeTimes=3) == ResponseCode.SUCCESS
     client.create_topic("other")
     (dead,) = client.pull(DEAD, "g", 0).records
     assert (dead.body, dead.reconsume_times) == (b"body", 4)
@@ -73,13 +73,13 @@ def test_message_comes_back_later_each_time_and_is_a_dead_letter_in_the_end(clie
 
 def test_level_that_the_client_names_counts(client: Client) -> None:
     record = first_message(client)
-    assert give_back(client, record, 1) == ResponseCode.SUCCESS
+    assert send_back(client, record, 1) == ResponseCode.SUCCESS
     client.group.advance(1.2)
     assert client.pull(RETRY, "g", 0).bodies == [b"body"]
 
 
 def test_negative_level_is_a_dead_letter_at_once(client: Client) -> None:
-    assert give_back(client, first_message(client), -1) == ResponseCode.SUCCESS
+    assert send_back(client, first_message(client), -1) == ResponseCode.SUCCESS
     assert client.pull(DEAD, "g", 0).bodies == [b"body"]
 
 
@@ -87,14 +87,14 @@ def test_group_says_how_often_where_the_client_does_not(client: Client) -> None:
     config = encode_body(SubscriptionGroupConfig(group_name="g", retry_max_times=0))
     client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config)
     record = first_message(client)
-    assert give_back(client, record, maxReconsumeTimes=-1) == ResponseCode.SUCCESS
+    assert send_back(client, record, maxReconsumeTimes=-1) == ResponseCode.SUCCESS
     assert client.pull(DEAD, "g", 0).bodies == [b"body"]
 
 
-def test_group_without_retry_queues_drops_what_is_given_back(client: Client) -> None:
+def test_group_without_retry_queues_drops_what_is_sent_back(client: Client) -> None:
     config = encode_body(SubscriptionGroupConfig(group_name="g", retry_queue_nums=0))
     client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config)
-    assert give_back(client, first_message(client), 1) == ResponseCode.SUCCESS
+    assert send_back(client, first_message(client), 1) == ResponseCode.SUCCESS
     client.group.advance(5)
     assert client.pull(RETRY, "g", 0).code == ResponseCode.PULL_NOT_FOUND
 
@@ -103,7 +103,7 @@ def test_acknowledged_retry_survives_the_leader(group: Group) -> None:
     client = group.connect(group.follower)
     client.create_topic("T")
     client.heartbeat("g")
-    assert give_back(client, first_message(client), 2) == ResponseCode.SUCCESS
+    assert send_back(client, first_message(client), 2) == ResponseCode.SUCCESS
     group.kill(group.leader)
     group.elect()
     group.advance(5)
@@ -124,9 +124,9 @@ def test_client_that_sends_to_the_retry_topic_itself_meets_the_same_limit(client
 def test_refusals(client: Client) -> None:
     record = first_message(client)
     offset = record.physical_offset
-    assert give_back(client, record, group="unknown") == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert send_back(client, record, group="unknown") == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     for wrong in (offset + 1, offset - 48, -5, 1 << 50):
-        assert give_back(client, record, offset=wrong) == ResponseCode.SYSTEM_ERROR
+        assert send_back(client, record, offset=wrong) == ResponseCode.SYSTEM_ERROR
     unknown = client.wait(client.start_send("%RETRY%unknown", b"x"))
     assert unknown.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
@@ -134,9 +134,9 @@ def test_refusals(client: Client) -> None:
 def test_a_retry_topic_that_takes_no_messages(client: Client) -> None:
     record = first_message(client)
     client.create_topic(RETRY, perm=4)
-    assert give_back(client, record) == ResponseCode.NO_PERMISSION
+    assert send_back(client, record) == ResponseCode.NO_PERMISSION
     client.create_topic(RETRY)
-    assert give_back(client, record) == ResponseCode.SUCCESS
+    assert send_back(client, record) == ResponseCode.SUCCESS
 
 
 def test_no_room_for_a_topic_of_dead_letters(group: Group) -> None:
@@ -146,9 +146,9 @@ def test_no_room_for_a_topic_of_dead_letters(group: Group) -> None:
     record = first_message(client)
     count = len(group.node(group.leader).replica.metadata.topics)
     client.ok(RequestCode.UPDATE_BROKER_CONFIG, None, b"limits.max_topics=%d" % count)
-    assert give_back(client, record, -1) == ResponseCode.SYSTEM_ERROR
+    assert send_back(client, record, -1) == ResponseCode.SYSTEM_ERROR
     client.ok(RequestCode.UPDATE_BROKER_CONFIG, None, b"limits.max_topics=%d" % (count + 1))
-    assert give_back(client, record, -1) == ResponseCode.SUCCESS
+    assert send_back(client, record, -1) == ResponseCode.SUCCESS
     assert client.pull(DEAD, "g", 0).bodies == [b"body"]
 
 
