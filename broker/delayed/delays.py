@@ -245,7 +245,12 @@ class DelayService:
             batch_bytes += size
             if at > offset and batch_bytes > limits.delivery_bytes_max:
                 break
-            delivery = delivery_of(self._leadership, queue, at, unit, delivered_properties)
+            try:
+                delivery = delivery_of(self._leadership, queue, at, unit, delivered_properties)
+            except DamagedLogError:
+                if at == offset:
+                    raise
+                break  # those before it need not wait for its repair
             if delivery is not None:
                 deliveries.append(delivery)
             elif deliveries:

@@ -6,16 +6,19 @@ from typing import Any
 
 import pytest
 
-from broker.delayed import deliveries
+from broker.delayed import delays, deliveries
 from broker.delayed.delays import delivered_properties
 from broker.node.node import Node
+from broker.node.ports import State
 from broker.peers.protocol import Frame, RaftFrame
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.json_body import parse_loose_json
 from broker.replica.inner_limits import InnerLimits
+from broker.replica.proposals import NewMessage
 from broker.state.topic_rules import SCHEDULE_TOPIC
 from broker.statistics.events import EventKind
 from log.batch import BatchItem, encode_batch
+from log.consume_queue import ConsumeQueue
 from log.errors import DamagedLogError, DiskFullError
 from raft.messages import AppendRequest
 from tests.broker.harness import SECOND, Client, Group
@@ -304,6 +307,28 @@ def test_a_message_whose_queue_is_gone_for_a_while_is_not_lost(properties: dict[
     group.advance(3)
     client.create_topic("T", 2)
     assert client.pull("T", "g", 0, 1).bodies == [b"kept"]
+
+
+def test_a_damaged_message_keeps_none_waiting_that_is_due_before_it(
+    group: Group, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of its level that were due with it waited for its repair."""
+    for number in range(3):
+        client.send("T", b"%d" % number, 0, {"DELAY": "1"})
+    original, is_damaged = deliveries.delivery_of, True
+
+    def delivery_of(state: State, queue: ConsumeQueue, offset: int, *rest: Any) -> NewMessage | None:
+        if offset == 1 and is_damaged:
+            raise DamagedLogError("a file", 0, "damaged")
+        return original(state, queue, offset, *rest)
+
+    monkeypatch.setattr(delays, "delivery_of", delivery_of)
+    group.advance(1.2)
+    assert bodies(client) == [b"0"]
+    assert group.node(group.leader).events.counts[EventKind.DELIVERIES_WAIT, "level 1"]
+    is_damaged = False
+    group.advance(2)
+    assert bodies(client) == [b"0", b"1", b"2"]
 
 
 @pytest.mark.parametrize("position", [1 << 40, 77, 0])
