@@ -208,6 +208,11 @@ class Node:
         """Requests that wait for a leader."""
         return len(self._held)
 
+    @property
+    def owes_nodes(self) -> bool:
+        """Other nodes are yet to hear what became of requests of their clients that this one has not handled."""
+        return bool(self._relayed.given_back or self._relayed.waiting)
+
     def owed_answers(self, connections: Iterable[Connection]) -> "set[Connection]":
         """Returns those who wait for the leader's response to what is done once, such as a send."""
         owed = {connection for connection in connections if self._forwarding.owes_answer(connection)}

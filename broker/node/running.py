@@ -193,7 +193,8 @@ class RunningNode:
             )
 
     def _part_with_clients(self) -> bool:
-        """Closes connections on which nothing is under way, behind their last responses; tells whether it was all."""
+        """Closes connections on which nothing is under way, behind their last responses; tells whether it was all, and
+        other nodes know what becomes of what their clients have asked."""
         if self.node.replica.leadership.owes_answers:
             return False  # of a node that nobody has taken over from
         unread = self._surroundings.has_unread
@@ -204,7 +205,7 @@ class RunningNode:
                 owed.add(connection)
             else:
                 connection.close()
-        return not owed
+        return not owed and not self.node.owes_nodes
 
     def _sweep_clients(self) -> None:
         self.clients.sweep()

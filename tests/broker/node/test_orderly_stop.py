@@ -7,8 +7,10 @@ import pytest
 
 from broker.node.orderly_stop import OrderlyStop, StopState
 from broker.node.registrar import Registrar
+from broker.remoting.codes import ResponseCode
 from broker.remoting.command import encode, request, response
 from broker.remoting.frame import FrameDecoder
+from broker.replica.inner_limits import InnerLimits
 from broker.replica.jobs import Jobs
 from log.entry_log import EntryLog
 from log.tail import PrepareJob
@@ -253,6 +255,33 @@ def test_a_node_does_not_end_before_its_client_has_the_leaders_answer() -> None:
     group.go_on(leader)
     group.run_until(lambda: bool(ends), "the stop ends")
     assert client.answers[opaque].code == 0
+
+
+def test_a_leader_does_not_end_before_it_has_given_back_what_other_nodes_asked_it() -> None:
+    """It gives back some in each turn; of what was left their clients heard that the outcome is unknown."""
+    group = Group(3, start=False)
+    group.limits = InnerLimits(relayed_work_a_turn=1)
+    for name in group.members:
+        group.start(name)
+    group.elect()
+    setup = group.connect()
+    setup.create_topic("t")
+    setup.close()
+    group.converge()
+    leader, left = group.leader, list[int]()
+    node = group.node(leader)
+    group.members[leader].process.stop(lambda: left.append(len(node._relayed.given_back)))
+    heir = node.replica.raft.transferee
+    assert heir is not None
+    group.stop(heir)
+    client = group.connect(next(other for other in group.members if other not in (leader, heir)))
+    asked = [client.start_send("t", b"%d" % number) for number in range(20)]
+    group.advance(0.01)
+    assert node.held_count == 20
+    group.go_on(heir)
+    group.run_until(lambda: bool(left), "the stop ends")
+    assert left == [0]
+    assert {client.wait(opaque).code for opaque in asked} == {ResponseCode.SUCCESS}
 
 
 def is_closing(client: Client) -> bool:
