@@ -173,11 +173,11 @@ class Forwarding:
         if self.is_outside:
             self.refuse_outside(connection, command)
         elif isinstance(connection, RelayedConnection):
-            if self._replica.leader == self._replica.node_id:
+            if (self._replica.leader, self._replica.term) == (self._replica.node_id, connection.term):
                 # For this term, in which this node may yet serve.
                 self._hold_for_leader(connection, command, number)
             else:
-                self._relayed.give_back(connection, command)
+                self._relayed.give_back(connection, command, connection.term)
         elif (client := self._by_connection.get(connection)) is None:
             return  # it has disconnected meanwhile
         elif self.is_leader_reachable:

@@ -152,7 +152,7 @@ class Node:
         """Decides what clients of this node may do; None lets them do everything."""
         self._routes: dict[int, tuple[Handler, HandledOn]] = {}
         self.long_requests = LongRequests(
-            replica.leadership, self.handle_in_steps, self.handle_admitted, self.is_connected
+            replica.leadership, self.handle_in_steps, self._handle_resumed, self.is_connected
         )
         self._behind_barrier = Budget("a round of messages that confirms this leader")
         self._held = HeldRequests()
@@ -370,6 +370,16 @@ class Node:
         """Tells whether a client is still connected, or at another node as far as this one knows."""
         return connection in self._forwarding or isinstance(connection, RelayedConnection)
 
+    def _handle_resumed(self, connection: Connection, command: RemotingCommand) -> None:
+        """Handles a request that has waited here for a batch."""
+        if not self._relayed.gives_back_late(connection, command):
+            self.handle_admitted(connection, command)
+
+    def _handle_confirmed(self, connection: Connection, command: RemotingCommand, handler: Handler) -> None:
+        """Handles a request that has waited here for a majority, and for its turn behind that."""
+        if not self._relayed.gives_back_late(connection, command):
+            self._handle(connection, command, handler)
+
     def handle_in_steps(
         self, connection: Connection, command: RemotingCommand, steps: Iterator[None]
     ) -> None:
@@ -394,7 +404,7 @@ class Node:
             return
         try:
             self.replica.leadership.read_barrier(
-                lambda: end(lambda: self._handle(connection, command, handler)),
+                lambda: end(lambda: self._handle_confirmed(connection, command, handler)),
                 lambda: end(lambda: self._forwarding.forward(connection, command)),
                 connection.share,
                 _READ_WEIGHTS.get(command.code, _READ_WEIGHT),

@@ -100,19 +100,34 @@ class RelayedClients:
 
     def _handle(self, relayed: RelayedConnection, frame: Forward) -> None:
         self._work_left -= work_of(frame) if frame.term == self._replica.term else 1  # else it is given back
-        relayed.term = frame.term
         is_known = self._connections.get((relayed.node, relayed.number)) is relayed
         for command in _commands(frame):
-            if is_known and (frame.term == self._replica.term or command.is_response):
+            if command.is_response:
+                if is_known:
+                    self._received(relayed, command)
+            elif is_known and frame.term == self._replica.term:
+                relayed.term = frame.term
                 self._received(relayed, command)
-            elif not command.is_response:
-                self.give_back(relayed, command)
+            else:
+                self.give_back(relayed, command, frame.term)
 
-    def give_back(self, connection: RelayedConnection, command: RemotingCommand) -> None:
-        """Tells the node that has forwarded a request that nothing of it is done here: it asks the next leader."""
+    def gives_back_late(self, connection: Connection, command: RemotingCommand) -> bool:
+        """Gives a request back that has waited here until the term was over whose leader it asked; returns False for
+        any other.
+
+        This node may lead again by then, and the request have been answered as one of unknown outcome.
+        """
+        if not isinstance(connection, RelayedConnection) or connection.term == self._replica.term:
+            return False
+        self.give_back(connection, command, connection.term)
+        return True
+
+    def give_back(self, connection: RelayedConnection, command: RemotingCommand, term: int) -> None:
+        """Tells the node that has forwarded a request to the leader of that term that nothing of it is done here: it
+        asks the next leader."""
         if command.is_one_way:
             return
-        not_done = NotDone(connection.number, command.opaque, connection.term)
+        not_done = NotDone(connection.number, command.opaque, term)
         if self.given_back:
             self.given_back.append((connection, not_done))
         else:

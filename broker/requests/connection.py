@@ -162,8 +162,8 @@ class RelayedConnection(Connection):
     """A client of another replica, whose requests that replica forwards: what is sent goes back through it.
 
     `node` is that replica, which knows the client by `number`. `epoch` says over which link to it the client came,
-    `term` of which term's leader it asked last. `deliver` is given the buffers of each send at once: the peer link has
-    an outbox of its own. `is_link_full` tells whether that outbox has no room for more.
+    `term` in which term this node last took a request of it, as the leader. `deliver` is given the buffers of each send
+    at once: the peer link has an outbox of its own. `is_link_full` tells whether that outbox has no room for more.
     """
 
     __slots__ = ("_deliver", "_is_link_full", "epoch", "node", "number", "term")

@@ -5,17 +5,24 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.node import long_requests
 from broker.node.node import Node
 from broker.node.request_states import HELD_NS_MAX, State
 from broker.peers.protocol import Forward, NotDone, RaftFrame
 from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
 from broker.replica.inner_limits import InnerLimits
 from broker.replica.members import Members
+from broker.requests.connection import Connection, RelayedConnection
+from broker.requests.errors import BatchUnderWayError
+from broker.requests.processing import HandledOn
+from broker.requests.responses import reply
 from raft.messages import VoteRequest
 from tests.broker.harness import Client, Group
 from tests.broker.node.test_longest_turns import LINES_MAX, Lines, lines
@@ -449,6 +456,54 @@ def test_a_leader_that_was_is_waited_for_while_it_gives_back() -> None:
     assert {client.wait(opaque).code for opaque in asked} == {ResponseCode.SUCCESS}
     assert client.wait(lost).code == ResponseCode.SYSTEM_ERROR
     assert bodies(group) == [b"%d" % count for count in range(12)]
+
+
+@pytest.mark.parametrize("behind", ["a barrier", "a batch"])
+def test_no_leader_does_what_was_asked_of_it_in_an_earlier_term(
+    behind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had waited here through the leadership in between; its node may have answered it as unknown by then."""
+    group, chosen = Group.elected(3), random.Random(1)
+    group.connect().create_topic("T")
+    group.converge()
+    done: list[tuple[int, int]] = []
+
+    def does(node: Node, connection: Connection, command: RemotingCommand) -> None:
+        assert isinstance(connection, RelayedConnection)
+        done.append((connection.term, node.replica.term))
+        reply(connection, command, ResponseCode.SUCCESS)
+
+    place = HandledOn.LEADER_READ if behind == "a barrier" else HandledOn.LEADER
+    for member in group.alive():
+        member.alive._routes[RequestCode.CLONE_GROUP_OFFSET] = (partial(does, member.alive), place)
+    old, node = group.leader, group.follower
+    heir = next(other for other in group.members if other not in (old, node))
+    leader = group.node(old)
+    client = group.connect(node)
+    monkeypatch.setattr(long_requests, "_RESUMED_IN_A_TURN", 1)
+    if behind == "a batch":
+        # It is over before any of those that wait for it goes on.
+        monkeypatch.setattr(leader, "_routes", routes := dict(leader._routes))
+
+        def waits(connection: Connection, command: RemotingCommand) -> None:
+            if len(leader.long_requests.behind_batch) == 199:
+                routes[RequestCode.CLONE_GROUP_OFFSET] = (partial(does, leader), place)
+            raise BatchUnderWayError("one is")
+
+        routes[RequestCode.CLONE_GROUP_OFFSET] = (waits, place)
+    asked = [client.start_call(RequestCode.CLONE_GROUP_OFFSET) for _ in range(200)]
+    step_until(group, chosen, lambda: bool(done))
+    for target in (heir, old):
+        source = group.node(group.leader)
+        source.begin(group.now_ns, group.wall_ms)
+        source.replica.group_changes.transfer(target)
+        group.members[group.leader].due_ns = group.now_ns
+        step_until(group, chosen, lambda target=target: group.node(target).replica.serving)  # type: ignore[misc]
+    assert len(done) < 150, "many are left"
+    assert {client.wait(opaque).code for opaque in asked} == {ResponseCode.SUCCESS}
+    assert len(done) == 200
+    assert all(of == now for of, now in done)
+    assert len(set(done)) > 1
 
 
 def test_what_any_node_does_is_done_at_once_behind_what_is_held() -> None:
