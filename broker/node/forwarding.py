@@ -10,6 +10,7 @@ is done for some of them in each turn.
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
 from typing import Final
 
 import structlog
@@ -66,8 +67,8 @@ class _Client:
         self.known_to: str | None = None
         self.waiting: dict[int, WaitingRequest] = {}
         """Only what is FORWARDED or DOUBTED, or was until now."""
-        self.ended = 0
-        """How many of these are no more."""
+        self.ended: list[tuple[int, WaitingRequest]] = []
+        """Those of them that are no more, by their numbers: turns go on with them in this order. A heap."""
 
 
 class Forwarding:
@@ -107,9 +108,9 @@ class Forwarding:
         """The requests that are DOUBTED; the first ends first, as all have equally long."""
         self._gave_back_ns: dict[str, int] = {}
         """By node, when it has last said what became of a DOUBTED request."""
-        self.ended: deque[tuple[_Client, WaitingRequest]] = deque()
-        """The requests that were forwarded, and for which a later turn does what their state asks for; to be looked at
-        only."""
+        self.ended: deque[_Client] = deque()
+        """The clients of requests that were forwarded, and for which a later turn does what their state asks for: once
+        for each. To be looked at only."""
         self.leaving: deque[_Client] = deque()
         """The clients that their leader is to forget, as this node is outside; likewise."""
         self._doubt_ends = time.add_deadline(self._end_doubts)
@@ -413,16 +414,22 @@ class Forwarding:
 
     def _happens(self, client: _Client, request: WaitingRequest, event: RequestEvent) -> None:
         """Takes a request that was forwarded to its next state, and does what that state asks for."""
-        client.ended -= request.state not in ASKED
-        if self._enters(client, request, event):
+        if not self._enters(client, request, event):
+            return
+        if client.ended and event is RequestEvent.NOT_DONE:
+            self._goes_on_later(client, request)  # in its place among them
+        else:
             self._carry_out(client, request, event)
 
     def _happens_to_all(self, events: Iterable[tuple[_Client, WaitingRequest, RequestEvent]]) -> None:
         """Takes requests that were forwarded to their next states, and has turns do what these ask for."""
         for client, request, event in events:
             if self._enters(client, request, event):
-                client.ended += 1
-                self.ended.append((client, request))
+                self._goes_on_later(client, request)
+
+    def _goes_on_later(self, client: _Client, request: WaitingRequest) -> None:
+        heappush(client.ended, (request.number, request))
+        self.ended.append(client)
 
     def _enters(self, client: _Client, request: WaitingRequest, event: RequestEvent) -> bool:
         """Takes a request to its next state. Returns True if it does not wait for the leader that it was forwarded to
@@ -490,12 +497,12 @@ class Forwarding:
                 client.known_to = None
         is_done_here = self._replica.serving
         while left > 0 and self.ended:
-            client, request = self.ended.popleft()
+            client = self.ended.popleft()
+            _, request = heappop(client.ended)
             if request.state in OVER:
                 left -= 1
                 continue
             left -= work_of(request.command) if is_done_here else 1
-            client.ended -= 1
             self._carry_out(client, request)
 
     # ------------------------------------------------------------------ what is held

@@ -22,7 +22,8 @@ at once. Until then its client can go, and what may be repeated can be answered 
 
 When a leader is found, what is held goes on: some in each turn, for it may be thousands. The requests of a connection
 keep their order. What comes from a client meanwhile waits behind what is held of it; a request that a leader has given
-back waits before that, and while a leader that was lost meanwhile may give some back, nothing that is held goes on.
+back waits before that, or in its place among those of its client that go on in turns, and while a leader that was lost
+meanwhile may give some back, nothing that is held goes on.
 """
 
 import enum
@@ -192,6 +193,7 @@ OF_ONCE: Final = _table(
             RequestEvent.OUTSIDE: State.DOUBTED,
             RequestEvent.CLIENT_GONE: State.FORGOTTEN,
         },
+        State.RESUMED: {RequestEvent.CLIENT_GONE: State.FORGOTTEN},
         State.UNKNOWN: {RequestEvent.CLIENT_GONE: State.FORGOTTEN},
     }
 )

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from broker.node import long_requests
 from broker.node.node import Node
 from broker.node.request_states import HELD_NS_MAX, State
-from broker.peers.protocol import Forward, NotDone, RaftFrame
+from broker.peers.protocol import Forward, Frame, NotDone, RaftFrame
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
+from broker.remoting.frame import whole_commands
 from broker.replica.inner_limits import InnerLimits
 from broker.replica.members import Members
 from broker.requests.connection import Connection, RelayedConnection
@@ -72,9 +73,10 @@ def step_until(group: Group, chosen: random.Random, condition: Callable[[], bool
     raise AssertionError(group.describe())
 
 
-def begin_transfer(group: Group, heir: str) -> None:
-    """The leader is asked to hand over, which nobody else gets."""
-    only_elected(group, heir)
+def begin_transfer(group: Group, heir: str, *, elects: bool = True) -> None:
+    """The leader is asked to hand over, which nobody else gets if others are kept from it."""
+    if elects:
+        only_elected(group, heir)
     old = group.leader
     leader = group.node(old)
     leader.begin(group.now_ns, group.wall_ms)
@@ -428,6 +430,50 @@ def test_what_comes_while_forwarded_requests_go_on_stays_behind_them() -> None:
         for request in forwarding._held._shares[client.connection.share][client.connection]
     ]
     assert held == [*locks, behind]
+
+
+def test_what_is_given_back_while_forwarded_requests_go_on_keeps_its_place_among_them() -> None:
+    """A send overtook what its client had asked before."""
+    group, chosen = Group(3, start=False), random.Random(1)
+    group.limits = InnerLimits(held_at_once=1)
+    for name in group.members:
+        group.start(name)
+    group.elect()
+    group.connect().create_topic("T")
+    group.converge()
+    old, node = group.leader, group.follower
+    heir = next(other for other in group.members if other not in (old, node))
+    client = group.connect(node)
+    (number,) = group.node(node)._forwarding._by_number
+    term = group.node(node).replica.term
+    group.lose = lambda source, target, frame: isinstance(frame, Forward)
+
+    def locks() -> list[int]:
+        return [client.start_call(RequestCode.LOCK_BATCH_MQ, None, b"{}") for _ in range(5)]
+
+    first = client.start_send("T", b"first")
+    asked = [*locks(), last := client.start_send("T", b"last"), *locks()]
+    group.settle()
+    forwarded: list[int] = []
+
+    def see(source: str, target: str, frame: Frame) -> bool:
+        if isinstance(frame, Forward):
+            assert (source, target) == (node, heir)
+            forwarded.extend(command.opaque for command in whole_commands(bytes(frame.body)))
+        # It hears of the next leader when it hears that leader, and holds nothing.
+        return target == node and isinstance(frame, RaftFrame) and isinstance(frame.message, VoteRequest)
+
+    group.lose = see
+    begin_transfer(group, heir, elects=False)
+    there = group.node(node)
+    step_until(group, chosen, lambda: there.replica.leader == heir)
+    gone_on = 10 - len(there._forwarding.ended)
+    assert gone_on < 3
+    for opaque in (last, first):
+        there.begin(group.now_ns, group.wall_ms)
+        there.peer_received(old, NotDone(number, opaque, term))
+    group.settle()
+    assert forwarded == [*asked[:gone_on], first, *asked[gone_on:]]
 
 
 def test_a_leader_that_was_is_waited_for_while_it_gives_back() -> None:
