@@ -458,7 +458,7 @@ AIMED: dict[str, Aim] = {
         or_as=("a core serves",),
     ),
     "liveness: who lags holds up proposals": Aim(
-        _core_left_alone("with a full disk", leader_outside=False), "a core serves clients", _CORE
+        _core_left_alone("with a full disk", leader_outside=False), "what waits moves", _CORE
     ),
     "liveness: a dial that hangs is not repeated": Aim(
         _core_left_alone("gone", before=_long_partitions), "whole links are up", _CORE
