@@ -252,7 +252,7 @@ def _about_the_node(
         settings,
         machine,
         time,
-        lambda: backups.needed_from_index,
+        lambda: backups.needed_from_index,  # the head of the log stays until a copy under way has it
         replica.group_changes.hand_over_to_room,
     )
     DeadOffsets(replica.leadership, node.registry, time, listeners)

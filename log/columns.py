@@ -68,7 +68,8 @@ def chain(
         if size < smallest or size > end - at:
             return None
         if len(singles) >= look_at and (count := min((end - at) // size, left)) >= _SAME_FROM:
-            # Often all are of one size. The first has it; each that has it, too, leads to the next.
+            # Often all are of one size. If they are, each size stands as far behind the one before: all are compared at
+            # once, and the first that differs ends the stretch.
             sizes = np.ndarray((count,), ">i4", buffer, at + size_at, (size,))
             same = leading(sizes == size)
             if same >= _SAME_FROM:

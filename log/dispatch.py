@@ -185,6 +185,7 @@ class Dispatcher:
         """
         internal: list[tuple[int, memoryview]] = []
         index = first_index
+        # Files are counted by what the pool has opened since: whichever step of a pass opens one.
         pool = self._queues.pool
         opened = pool.opened
         self._files_until = _NO_END if allowance is None else opened + allowance.files
@@ -231,6 +232,7 @@ class Dispatcher:
         while index <= to_index and not stopped:
             parts: list[tuple[int, PlainMessages | None]] = [(to_index, None)]
             if index in self._walked:
+                # They were divided by an earlier call, which had to end before it came here.
                 parts = [(min(to_index, self._walked[-1]), None)]
             elif to_index - index >= RUN_FROM - 1:
                 parts = runs_of(self._log, index, to_index)

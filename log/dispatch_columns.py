@@ -100,9 +100,10 @@ def runs_of(log: EntryLog, first: int, last: int) -> list[tuple[int, PlainMessag
     sizes = sizes[:count]
     heads = gather(buffer, places, _HEADS_BYTES, _HEADS)
     bodies = heads["body"].astype(np.int64)
-    rests = sizes - _HEADS_BYTES - bodies
+    rests = sizes - _HEADS_BYTES - bodies  # topic and properties with their lengths
     physical_offsets = heads["physical"].astype(np.int64)
     offsets = heads["offset"].astype(np.int64)
+    # Whatever a record may be besides, damaged included, is walked: the walk knows all kinds, and says what is wrong.
     plain = (
         (heads["magic"] == ENTRY_MAGIC)
         & (heads["version"] == MAGIC_V1)
@@ -114,6 +115,7 @@ def runs_of(log: EntryLog, first: int, last: int) -> list[tuple[int, PlainMessag
         & (rests <= _LARGEST_TAIL)
     )
     queue_ids = heads["queue"]
+    # With equal rests, topics and properties can be read as columns as well.
     goes_on = (
         plain[1:]
         & plain[:-1]

@@ -126,6 +126,7 @@ class ConnectionsProcessor:
                 config = metadata.topics.get(topic)
                 if not named and not sight.topic(topic):
                     continue
+                # Before the topic's settings are asked for: of one that was just deleted the group has read, too.
                 rate += self._stats.got_per_second(topic, group, self._time.now_ns)
                 if config is None:
                     continue

@@ -475,5 +475,5 @@ def _is_system(topic: str) -> str:
 
 
 def _kind(topic: str) -> tuple[str, str]:
-    """Returns RocketMQ's labels is_retry and is_system."""
+    """Returns the values of RocketMQ's labels is_retry and is_system for a topic."""
     return "true" if topic.startswith(RETRY_PREFIX) else "false", _is_system(topic)

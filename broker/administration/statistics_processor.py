@@ -1,6 +1,6 @@
 """Figures of topics, queues and groups for administrators.
 
-What groups were given and sent back is counted where it happens, what topics took is summed up from their queues' new
+How much groups read and sent back is counted where it happens, what topics took is summed up from their queues' new
 units (broker/statistics/stored_bytes.py): to search the queues when somebody asks would take as long as there are
 queues.
 """
@@ -140,6 +140,7 @@ class StatisticsProcessor:
                     lowest[queue_id] = min(offset, lowest.get(queue_id, _NO_LIMIT))
                 if pace.spent(len(stored)):
                     yield
+            # Where others are ahead there is nothing to correct (`AdminBrokerProcessor.queryCorrectionOffset`).
             for queue_id, offset in offsets.get((header.compare_group, header.topic), {}).items():
                 if lowest.get(queue_id, _NO_LIMIT) > offset:
                     lowest[queue_id] = _NO_LIMIT

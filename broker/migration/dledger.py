@@ -180,6 +180,7 @@ class EntryFiles:
                 )
             if magic != ENTRY_MAGIC:
                 return heads, offset, f"magic number {magic:#x} is not one of an entry"
+            # Behind the last entry of a file there is room for the mark that ends it.
             if size != body + HEADER_BYTES or body <= 0 or offset + size + MARKER_BYTES > left:
                 return heads, offset, f"a size of {size} with a body of {body} is impossible"
             if found != index or found_position != position + offset:

@@ -164,6 +164,8 @@ class RunningBroker:
                 return []
             if response.code == ResponseCode.PULL_OFFSET_MOVED:
                 raise _gone(key, offset)
+            # To a pull of all tags this says that a message's file is being deleted (MESSAGE_WAS_REMOVING): soon the
+            # broker says where the queue begins.
             if response.code != ResponseCode.PULL_RETRY_IMMEDIATELY:
                 raise broker_error(response, self._address)
         raise _gone(key, offset)

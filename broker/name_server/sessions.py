@@ -31,7 +31,7 @@ Answering = Generator[None, None, bytes | None]
 
 
 class NameServerSessions:
-    """All of one name server. `Surroundings.wake` is to write what `Connection`s hold, at once or soon.
+    """The sessions of all clients of a name server. `Surroundings.wake` is to write what `Connection`s hold, soon.
 
     `nonce` returns the given number of random bytes. `control` decides what each client may do. `answer_in_steps`
     stands in for `NameServer.answer_in_steps`, and has the same arguments: the connection is the id. It is asked what

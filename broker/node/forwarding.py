@@ -254,9 +254,9 @@ class Forwarding:
         self._send(leader, client, copy)
 
     def pass_response_on(self, asking: str, connection: Connection, answer: RemotingCommand) -> None:
-        """Sends a client's response to the node that has asked it; one that is too long for that as a refusal.
+        """Sends a client's response to the node that has asked that client. One that is too long becomes a refusal.
 
-        Where there is no room for it, it is as if the client had not answered.
+        Where there is no room for it, it is dropped, as if the client had not answered.
         """
         client = self._by_connection[connection]
         try:
@@ -365,7 +365,7 @@ class Forwarding:
         self._gave_back_ns.pop(node, None)
 
     def _note_if_doubted(self, node: str, request: WaitingRequest) -> None:
-        """A node that leads no more says what became of a request: it goes through all that it was asked."""
+        """Notes when a former leader last said what became of a doubted request: so it is still telling of them all."""
         if request.state is State.DOUBTED:
             self._gave_back_ns[node] = self._time.now_ns
 
@@ -513,7 +513,7 @@ class Forwarding:
 
     @property
     def _finds_leader(self) -> bool:
-        """Somebody would do now what is held, as far as this node knows; or it is to be refused, as nobody will."""
+        """True if held requests can go on: a leader is there to do them, or this node is outside and refuses them."""
         if self.is_outside:
             return True
         if not self._may_go_on:

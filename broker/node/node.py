@@ -494,6 +494,7 @@ class Node:
         self.begin(now_ns, wall_ms)
         replica = self.replica
         time_ms = self.time.wall_ms
+        # First Raft's own deadlines: who leads decides what becomes of all that waits.
         replica.tick(now_ns, time_ms)
         if self.time.earliest_ns <= now_ns:
             self.time.run_due()
@@ -508,6 +509,7 @@ class Node:
         relayed = self._relayed
         if relayed.waiting or relayed.given_back:
             relayed.go_on()
+        # Behind all that may propose, so that its entries leave in this turn.
         is_behind = replica.turn(now_ns, time_ms, send)
         self.stats.put_times.turn_ended(
             replica.leadership.serving, replica.store.log.last_index, replica.applied.index, now_ns

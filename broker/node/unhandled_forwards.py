@@ -25,12 +25,12 @@ Item = tuple[RelayedConnection, Forward | ClientGone]
 
 
 def work_of(frame: Forward | ClientGone) -> int:
-    """What it costs to handle that, in short requests."""
+    """Returns what it costs to handle the frame, counted in short requests."""
     return 1 + len(frame.body) // _BYTES_OF_ONE if isinstance(frame, Forward) else 1
 
 
 class UnhandledForwards:
-    """Those of one node."""
+    """The forwarded requests of one node that are not handled yet."""
 
     __slots__ = ("_bytes", "_in_turn", "_places", "by_share")
 

@@ -275,6 +275,7 @@ class OffsetCommits:
         except (ReplicaError, DiskFullError, RequestError):
             if not order.has_begun:
                 raise
+            # Parts that are in the log may still be committed: no error may say now that nothing was done.
             order.lose()
             return
         order.complete()

@@ -184,6 +184,7 @@ def _addresses(examination: Examination) -> _Findings:
                 "set node.advertise to an address that clients reach",
             )
         elif _is_loopback(host) and (remote or several):
+            # Such an address leads a client that comes from elsewhere to its own machine.
             others = f"clients come from {remote[0]}" if remote else "others have addresses of a network"
             yield (
                 "fault",

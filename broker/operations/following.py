@@ -117,6 +117,7 @@ class Follower:
                 return dict.fromkeys(new[name], 0)
             since_ms = self._since_ms
             if since_ms is None:
+                # Followed from now on: what is there already is not read.
                 found = await each(self._admin, new[name], self._consumer.max_offset)
             else:
                 found = await each(
@@ -127,6 +128,7 @@ class Follower:
         groups = await Groups.registered(self._admin)
         answers = await groups.ask(begins, new)
         self.missing = groups.missing
+        # All queues are read with one condition: what the first one refuses for good, each would.
         first = [place for found in answers.values() for place in found.items()][:1]
         for queue, begin in () if self._followed else first:
             await self._check(queue, begin)

@@ -147,6 +147,7 @@ async def way_of(groups: Groups, topic: str, message_id: str) -> MessageWay:
     unique = own[0].message_id if own else message_id
     consumers = await consumers_of(groups, topic)
     there = set(await groups.admin.topics())
+    # Where a message waits, comes back or is given up it is stored anew, in another topic, with the unique key it had.
     places = [SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, CHECK_EXHAUSTED_TOPIC]
     places += [prefix + group for group in consumers for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX)]
 
@@ -158,6 +159,7 @@ async def way_of(groups: Groups, topic: str, message_id: str) -> MessageWay:
     steps = [_step_elsewhere(stored_message(view)) for view in elsewhere]
     if not own and not steps:
         raise NotThere(f"topic {topic!r}: no message with the id {message_id!r} is kept, nor a copy of it")
+    # Of a delayed message the record in its own topic is the last step, not the first: there it was delivered.
     was_delayed = any(step.what == "waits" for step in steps)
     steps = [_step(message, "delivered" if was_delayed else "stored") for message in own] + steps
     message = own[-1] if own else None

@@ -177,6 +177,8 @@ async def _half(admin: AdminClient, name: str, limit: int) -> tuple[int, list[Wa
     end = await calls.max_offset(halves)
     if end <= begin:
         return 0, []
+    # A decision is a message in the second topic, whose body lists the offsets of decided halves
+    # (`TransactionalMessageBridge.putOpMessage`). The broker's own offset there is behind those that need no look.
     done_begin = max(await calls.min_offset(operations), await calls.committed_offset(operations) or 0)
     done_end = await calls.max_offset(operations)
     decided: set[int] = set()

@@ -283,6 +283,7 @@ def encode_frame(frame: Frame | HandshakeFrame) -> tuple[Buffer, ...]:
                 frame.newest_format,
                 frame.release,
             )
+            # Behind all that every release has: an older one does not look so far.
             clock = () if frame.time_ms is None else (frame.time_ms, frame.is_group_time)
             header = cbor2.dumps((*fields, *clock))
         case Challenge(nonce, proof, version, newest_format):

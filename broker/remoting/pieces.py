@@ -25,10 +25,10 @@ class Pieces:
             self._last = bytearray()
 
     def take(self, others: Pieces) -> None:
-        """Adds all of the others, which end with that."""
+        """Moves all of the others behind these; the others must not be used any more."""
         self._pieces += (memoryview(self._last), *others._pieces)
         self._last = others._last
 
     def all(self) -> list[bytes | memoryview]:
-        """Returns all of it, in few pieces; nothing is written behind that."""
+        """Returns all of it, in few pieces. Nothing may be written afterwards."""
         return [*self._pieces, memoryview(self._last)]

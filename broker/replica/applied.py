@@ -199,7 +199,7 @@ class AppliedState:
         """Begins to write the state: it is on the disk some turns later, once the log is durable so far. What comes
         before it may be deleted then.
 
-        As long as it is not of one place, or another one is on its way, the old snapshot stays.
+        Does nothing while one is being written already, or while parts of the state are applied further than others.
         """
         index = self.index
 

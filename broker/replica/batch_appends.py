@@ -96,7 +96,7 @@ class BatchAppends:
             self._leading.when_applied(waiter)
 
     def abandon(self) -> list[Waiter]:
-        """The leadership is over: nothing more of the batch is appended. Returns those to be told so."""
+        """Appends nothing more of the batch, as this node stopped leading. Returns the waiters who have to be told."""
         batch, self.under_way = self.under_way, None
         if batch is None:
             return []

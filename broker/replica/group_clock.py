@@ -185,7 +185,10 @@ class GroupClock:
             self._tell_of_set_back(now_ns)
 
     def _have_long_been_late(self, now_ns: int) -> bool:
-        """One more word is behind. What comes behind a long silence may all be from before."""
+        """Notes one more time that is behind; returns True once they have been for `LATE_NS`, without a longer silence.
+
+        Behind such a silence, what arrives first may all have been sent before it.
+        """
         if self._late_since_ns == _NEVER_NS or now_ns - self._heard_ns >= LATE_NS:
             self._late_since_ns = now_ns
         return now_ns - self._late_since_ns >= LATE_NS

@@ -60,7 +60,7 @@ class ReadBarriers:
         """The weight that may still pass in this turn."""
 
     def begin_turn(self) -> None:
-        """Begins to count anew what passes."""
+        """Allows the turn that begins its whole share of barriers (`WEIGHT_A_TURN`)."""
         self._left = WEIGHT_A_TURN
 
     def wait(self, index: int) -> bool:

@@ -255,6 +255,7 @@ def _take(
             raise ReadError(f"{wanted.queue}: message {offset} came where {at} was due")
         messages.append(message)
         at = offset + 1
+    # The broker may have gone on over offsets behind the last message: filtered, or deleted since.
     following = min(max(response.next_offset, at), wanted.stop)
     if following > at and is_lost:
         losses.append(Loss(wanted.queue, at, following, f"{head} {response.next_offset}"))

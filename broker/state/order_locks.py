@@ -69,7 +69,7 @@ class LockTable(dict[tuple[str, str, int], OrderLock]):
         return LockTable({key: lock for key, lock in self.items() if key[0] != group})
 
     def _drop(self, keys: Iterable[tuple[str, str, int]]) -> None:
-        # Without a step of Python for each: there may be tens of thousands.
+        # The loop runs in C: there may be tens of thousands of keys.
         deque(map(self.pop, keys), maxlen=0)
 
     def rows(self, rows_at_once: int) -> Rows:

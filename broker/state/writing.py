@@ -98,7 +98,7 @@ class MessagePackWriter:
 
 
 def cbor_map(fields: Mapping[str, object]) -> Pieces:
-    """Returns a map of CBOR; `Pieces` in it are texts of bytes, and nothing is written to them behind that."""
+    """Returns a map of CBOR. A value that is `Pieces` becomes a byte string; it must not be written to afterwards."""
     assert len(fields) < 24, "a map that is longer has another head"
     whole = Pieces(bytes((0xA0 | len(fields),)))
     for name, value in fields.items():

@@ -67,10 +67,10 @@ def _listed(made: Family) -> Family:
 
 
 def one(metric: Family, value: "float | Histogram") -> Told:
-    """What is to be told of a metric without labels of its own."""
+    """Returns a metric with its one value, which has no labels of its own."""
     return metric, [((), value)]
 
 
 def many(metric: Family, samples: Iterable[tuple[tuple[str, ...], "float | Histogram"]]) -> Told:
-    """What is to be told of a metric with labels of its own."""
+    """Returns a metric with a value for each set of label values; these are in the order of the metric's labels."""
     return metric, list(samples)

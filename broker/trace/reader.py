@@ -161,7 +161,8 @@ def read_run(
             elif pending.startswith(mark, consumed):
                 yield position + consumed, header
             elif _is_header(item) and not _continues(item, name, header):
-                # Its times are of another clock, or its events another node's: they are not what this file is about.
+                # Another recorder wrote from here on, or the same one by another clock: its times do not go with those
+                # before.
                 return Damage(
                     name, position + consumed, "the header of another recorder, or of another clock"
                 )

@@ -296,5 +296,6 @@ def at_a_moment(stage: Stage, host: BrokerHost, fault: Fault) -> None:
 
     for one in watched:
         one.after_turn.append(look)
+    # Machines that make no turn any more do not look either.
     stage.scheduler.after(_PATIENCE_NS, end)
     moment.brought_about(stage, fault)

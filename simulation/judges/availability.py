@@ -311,6 +311,7 @@ class Availability:
                 f"whole since {since_ns / SECOND:.1f} s, and nothing is led or committed since "
                 f"{self._served_ns / SECOND:.1f} s",
             )
+        # Who steps down in this time does it because of what was before the core was whole.
         if now_ns - since_ns <= leader_ns:
             self._stepped_down = _stepped_down(core)
             return

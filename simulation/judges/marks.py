@@ -104,7 +104,7 @@ class Marks:
             self._reached("an earlier term's entry committed")
 
     def members_changed(self, voters: tuple[str, ...], now_ns: int) -> None:
-        """The committed members are others than `voters`, and those of the model."""
+        """The committed voters, which were `voters`, are now those of the model."""
         model = self._model
         promoted = [name for name in model.voters if name not in voters]
         if promoted and now_ns - self._elected_ns < SECOND:

@@ -396,7 +396,7 @@ class Monitor:
     def _spares_what_waits(self, host: BrokerHost, log: EntryLog) -> None:
         """Checks that a head that went for its age held no message that nobody could get yet. Raises Violation.
 
-        Not of one that some node had deleted before: it may have been passed over since.
+        A message that some node had deleted before does not count: readers may have been sent past it since.
         """
         for listener in self.model.listeners:
             for message in listener.waiting():

@@ -363,7 +363,7 @@ class Waits:
 
 
 def _keep(known: dict[Any, _Since], now: Mapping[Any, object], now_ns: int) -> None:
-    """Makes `known` what is so `now`; what is as it was keeps its time."""
+    """Brings `known` up to date with the states of things `now`. One whose state has not changed keeps its time."""
     for key in [key for key in known if key not in now]:
         del known[key]
     for key, state in now.items():

@@ -147,6 +147,7 @@ async def write(context: Context, runtime: Runtime, writer: TraceWriter) -> None
 
         async def attempt(written: _Written) -> None:
             was_done = written.name in invariant.is_done
+            # A row is known by what it is, not by its place.
             rows = random.sample(written.rows, len(written.rows))
             portion = producer.portion(written.writer, written.number, in_flight=random.choice((1, 4, 16)))
             with runtime.move_on_after(random.choice(_LIFE_S)):

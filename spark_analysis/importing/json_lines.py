@@ -211,6 +211,7 @@ def join_process(table: pa.Table, lost_in: Mapping[int, int]) -> pa.Table:
     def bad(part: int, line: BadLine) -> None:
         rows.append((*_NO_OPERATION, line.reason, line.number, part))
 
+    # What completes an invocation of an earlier part stands before all that a part begins; what it leaves open is last.
     order = {"ended": 0, "first": 1, "begun": 2}
     for row in sorted(table.to_pylist(), key=lambda row: (row["part"], order[row["half"]], row["number"])):
         time_ns, kind, function, key, value, group, rebalanced, lost = json.loads(row["text"])

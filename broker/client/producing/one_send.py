@@ -337,6 +337,7 @@ class OneSend(Call):
         self._attempts += 1
         if not self._over_ns:
             self._over_ns = now_ns + self._limit_ns
+        # Once an attempt may be stored, a later floor could lie behind its record, which would not be found then.
         if not self._maybe_stored and not self._has_own_floor:
             self._floor = sender.floors.get(target.broker_name, 0)
         self._connection = connection
@@ -351,6 +352,7 @@ class OneSend(Call):
                 now_ns, core.client_id, trace_key(target), outgoing.unique_keys
             )
         try:
+            # The lane has the head of a single first attempt ready but for a few numbers; a signature needs all fields.
             if self._maybe_stored or outgoing.code != SINGLE_CODE or connection.signs_requests:
                 fields = lane.fields(outgoing, self._floor, again=self._maybe_stored)
                 connection.begin(self, outgoing.code, fields, outgoing.body)

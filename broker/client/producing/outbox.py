@@ -179,7 +179,7 @@ async def send_many(
 
         async def put(message: Message) -> bool:
             """Returns, when there is room for another message, whether one is wanted: none has failed."""
-            results.append(None)
+            results.append(None)  # its place in the list; sends end in any order
             try:
                 outgoing = preparer.message(message)
             except ClientError as error:

@@ -98,6 +98,7 @@ class Portion:
             try:
                 for message, identity in messages:
                     places = self._topics.get(message.topic) or await self._begin(message.topic)
+                    # A group where the portion is done has its messages: an earlier attempt came to the end there.
                     send = self._one(message, identity, places, window)
                     if send is None:
                         self.skipped += 1

@@ -54,6 +54,7 @@ def cover(
     kinds = sorted(tried, key=lambda kind: (sum(value is not None for value in kind), -len(kind)))
     most_states = min(most_states, _MOST_COUNTS // max(1, len(kinds)))
     only_holes = _only_holes(needs)
+    # An attempt fills no more needs than its kind is long: even without a detour so many states would not do.
     if len(needs) > most_states * max(map(len, kinds), default=0):
         return None
     starts: dict[Hashable | None, list[int]] = defaultdict(list)

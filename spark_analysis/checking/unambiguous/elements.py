@@ -107,6 +107,7 @@ def _first_removal(removes: Sequence[Call], wanted: Moment) -> tuple[Moment, Cal
 
 def _growing(calls: Sequence[Call]) -> SearchResult | None:
     """Reads of the whole set, and nothing was removed: additions and reads stand in groups, one behind the other."""
+    # Of a set that only grows a larger reading holds a smaller one, and is later.
     reads = sorted((one for one in calls if one.function == "read"), key=lambda one: len(set(one.result)))
     adds: dict[Any, list[Call]] = defaultdict(list)
     for one in calls:
@@ -126,7 +127,7 @@ def _growing(calls: Sequence[Call]) -> SearchResult | None:
                 if not adds[element]:
                     return violated(f"{element!r:.60} was read, which nobody had added", read.op)
             if any(len(adds[element]) > 1 for element in come):
-                return None
+                return None  # either may have brought it: this takes a search
             groups += [[adds[element][0] for element in come], []]
         groups[-1].append(read)
         before, last = elements, read
