@@ -41,7 +41,7 @@ _MADV_COLD = 20
 _MADV_POPULATE_READ = 22
 _MADV_POPULATE_WRITE = 23
 _ALONE_BYTES_MAX = 256 * 1024
-"""So many bytes are prepared without reading ahead: the steps in which a ConsumeQueue grows."""
+"""The most bytes that are prepared without reading ahead: the steps in which a ConsumeQueue grows."""
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 _NO_BYTES = memoryview(b"")
 _NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT))
@@ -53,7 +53,7 @@ _TRASH = "trash"
 _UNMAPPED_LATER_BYTES = 16 * 1024 * 1024
 """Mappings of so many bytes and more are left to a worker."""
 _UNMAPPED_LATER_MAX = 16
-"""So many of them: where no worker comes, as in a start, whoever gives one up unmaps it himself."""
+"""The most mappings left to a worker. In a start none comes: then whoever gives one up unmaps it himself."""
 
 LOCKED_BYTES_MAX = 2 * 1024 * 1024 * 1024
 """Two files of the log in its usual size: what is being written, what is ready for the writer, and what was written

@@ -36,7 +36,7 @@ ORIGIN_MESSAGE_ID = b"ORIGIN_MESSAGE_ID"
 """On a message that was sent back: the topic that it was sent to first, and its id there."""
 DLQ_ORIGIN_TOPIC = b"DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID = b"DLQ_ORIGIN_MESSAGE_ID"
-"""The same on a dead letter, whose retries may have lost the others."""
+"""First topic and id of a dead letter as well, whose retries may have lost the two properties above."""
 
 CLUSTER = b"CLUSTER"
 MESSAGE_REGION = b"MSG_REGION"

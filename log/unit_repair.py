@@ -20,7 +20,7 @@ _PIECE_UNITS = 4096 // UNIT_BYTES
 """The units of a page: what is damaged together, and made together."""
 
 PIECES_AT_ONCE = 16
-"""So many pieces are made for one reader: some milliseconds' work."""
+"""The most pieces that are made for one reader: some milliseconds' work."""
 
 
 class Held(Protocol):

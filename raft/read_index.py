@@ -15,7 +15,7 @@ class ReadQueue:
 
     def __init__(self) -> None:
         self.waiting: list[object] = []
-        """Those that wait for a round which has not begun; to be looked at only."""
+        """Reads that wait for a round which has not begun; to be looked at only."""
         # The round that is open, the reads that wait for it, and the commit index when it began: step 2 of 6.4.
         self._open: list[object] = []
         self._open_index = -1

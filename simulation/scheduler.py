@@ -30,7 +30,7 @@ class Timer:
     arguments: tuple[Any, ...]
 
     def cancel(self) -> None:
-        """It will not happen. Does nothing when it has happened."""
+        """Cancels it: it will not happen. Does nothing when it has happened."""
         self.callback = None
         self.arguments = ()
 

@@ -18,7 +18,7 @@ from broker.requests.connection import Greeting
 from log.record import unpack_host
 
 _ADDRESSES_MAX: Final = 4096
-"""So many addresses with ports are remembered, and whether they need sign."""
+"""The number of addresses with ports of which it is remembered whether they need sign."""
 
 
 class Identification:

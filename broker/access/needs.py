@@ -30,7 +30,7 @@ class Subject(enum.Enum):
     TOPIC = "topic"
     GROUP = "group"
     BROKER = "broker"
-    """All of it: what administrators alone may change or see."""
+    """The whole broker: what administrators alone may change or see."""
 
 
 class Need(NamedTuple):

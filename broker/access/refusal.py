@@ -22,7 +22,7 @@ class Reason(Enum):
     NO_PERMISSION = "no permission"
     """The account is not allowed to do that."""
     NO_BROKER = "no broker"
-    """It is a broker's request, and its sender has not proved to be one."""
+    """The request is for brokers, and its sender has not proved to be one."""
 
 
 class RefusedError(RequestError):

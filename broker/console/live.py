@@ -56,7 +56,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     points: dict[str, Point]
     """The newest figures by group."""
     changes: list[ClusterChange]
-    """Those that this page has not been told."""
+    """The changes that this page has not been told."""
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):

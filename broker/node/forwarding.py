@@ -98,7 +98,7 @@ class Forwarding:
         """This node is no member of its group (not yet, or not any more): nothing is forwarded or held."""
         self._by_number: dict[int, _Client] = {}
         self._by_connection: dict[Connection, _Client] = {}
-        """The same clients as in `_by_number`."""
+        """The clients of `_by_number`, by their connections."""
         self._next_number = 0
         self._places = SharedPlaces(FORWARDED_MAX)
         """Of the requests in `waiting` of all clients."""
@@ -112,7 +112,7 @@ class Forwarding:
         """The clients of requests that were forwarded, and for which a later turn does what their state asks for: once
         for each. To be looked at only."""
         self.leaving: deque[_Client] = deque()
-        """The clients that their leader is to forget, as this node is outside; likewise."""
+        """The clients that their leader is to forget, as this node is outside. To be looked at only."""
         self._doubt_ends = time.add_deadline(self._end_doubts)
         self._doubts_begun = 0
         """How many requests have become DOUBTED since this node started."""

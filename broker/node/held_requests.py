@@ -26,7 +26,7 @@ class HeldRequests:
 
     def __init__(self) -> None:
         self.waiting: OrderedDict[WaitingRequest, None] = OrderedDict()
-        """All of them, the one first whose time is over first. To be looked at only: every turn asks whether any waits.
+        """All held requests, the one first whose time is over first. To be looked at only: each turn asks if any waits.
         """
         self._budget = Budget("a leader", HELD_REQUESTS_MAX, HELD_BYTES_MAX)
         self._shares: OrderedDict[str, OrderedDict[Connection, list[WaitingRequest]]] = OrderedDict()

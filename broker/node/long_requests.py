@@ -27,7 +27,7 @@ _RESUMED_IN_A_TURN: Final = 100
 
 
 class LongRequests:
-    """Those of one node."""
+    """The long requests of one node, and the sends that wait for a batch."""
 
     def __init__(
         self,

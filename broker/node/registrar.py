@@ -88,7 +88,7 @@ class Registrar:
         self._opaque = 0
         """The opaque of the newest request."""
         self._has_news = False
-        """There is more to say than the registration that is under way says."""
+        """Something has changed since the registration that is under way was made."""
         self._complaint = ""
         self.is_registered = False
         """The name server has taken a registration, over a connection that lasts."""

@@ -36,7 +36,7 @@ class NodeSurroundings(Surroundings, Protocol):
         """Begins to connect `line.connection` with `line.address`; reports to the line what comes of it."""
 
     def dial_name_server(self, line: Line) -> None:
-        """Does the same for a name server."""
+        """Begins to connect with a name server, as `dial_peer` does with a peer."""
 
     def refuse_clients(self) -> None:
         """Lets nobody connect any more; who has connected already is taken in."""

@@ -43,7 +43,7 @@ Uncounted = Mapping[_Key, int]
 NoRoom = OverloadedError | DiskFullError
 """The reason why nothing of a report is in the log."""
 Lost = Callable[[NoRoom | None], None]
-"""It will not be applied, for this reason; without one, nobody knows whether it will be."""
+"""Called when a report will not be applied, with the reason; with None if nobody knows whether it will be."""
 _Waiter = tuple[Callable[[Uncounted], None], Lost]
 """Called once offsets are applied, and when they are lost; one of the two, once."""
 
@@ -56,7 +56,7 @@ class _UnderWay:
     def __init__(self, offsets: dict[_Key, int], *, is_followed: bool = False) -> None:
         self.keys = offsets
         self.is_followed = is_followed
-        """They are an order that consumers are to follow."""
+        """The offsets are an order that consumers are to follow."""
         self.waiting: list[_Waiter] = []
 
 
@@ -117,7 +117,7 @@ class OffsetCommits:
         """For staged offsets of groups that are not known otherwise: give back the room that they take."""
         self._waiting: list[_Waiter] = []
         self._deletions: list[Callable[[str, str], bool]] = []
-        """Those under way: each tells whether it is of this consumer group, or of this topic."""
+        """Deletions under way: each tells whether it is of this consumer group, or of this topic."""
         self._deadline = time.add_deadline(self.propose)
         listeners.role_changes.append(self._role_changed)
 

@@ -56,7 +56,7 @@ class DeadOffsets:
         self._unused: dict[_Key, None] = {}
         """The groups and topics that no client was seen to use in this look."""
         self._unused_before: dict[_Key, None] = {}
-        """The same of the look before."""
+        """The groups and topics that no client was seen to use in the look before."""
         listeners.role_changes.append(self._role_changed)
         self._deadline = time.add_deadline(self._run)
 

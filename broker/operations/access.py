@@ -31,7 +31,7 @@ from broker.remoting.node_status import decode_node_status
 
 State = Literal["in force", "other accounts", "other secrets", "no accounts", "does not tell"]
 _RIGHTS_DIGITS: Final = 16
-"""So many digits of a digest are of all but the secrets."""
+"""The digits of an `Accounts.digest` that come from all but the secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,7 +102,7 @@ class HeldPull:
         self.since_ns = since_ns
         self.deadline_ns = NEVER
         self.done = False
-        """It has left the tables; its place in the heap of deadlines stays until it comes up."""
+        """The pull has left the tables; its place in the heap of deadlines stays until it comes up."""
 
 
 class HeldPulls:

@@ -131,7 +131,7 @@ class ListedOffsets:
             self._items.append(msgspec.Raw(encode_body(item)))
 
     def encode(self) -> bytes:
-        """All of it."""
+        """Returns the whole body."""
         return encode_body({"offsetTable": self._items})
 
 

@@ -162,11 +162,11 @@ class ObjectKeyed:
             self._separator = b","
 
     def encoded(self) -> msgspec.Raw:
-        """All of it, once."""
+        """Ends the object, and returns it as one value; to be called once."""
         return msgspec.Raw(b"".join(self.ended().all()))
 
     def ended(self) -> Pieces:
-        """All of it, once."""
+        """Ends the object, and returns its pieces; to be called once."""
         self._pieces.write(b"}")
         return self._pieces
 

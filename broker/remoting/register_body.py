@@ -28,7 +28,7 @@ TOPICS_AT_ONCE = 4_000
 """Topics that are read in one step of `RegisterBrokerBody.decode_in_steps`: some 3 ms."""
 
 _PART_BYTES = 256 * 1024
-"""So much of a JSON body is looked through at once: some 1 ms."""
+"""The bytes of a JSON body that are looked through at once: some 1 ms."""
 _table_begin = re.compile(rb'"topicConfigTable":\{').search
 _next_topic = re.compile(rb'\},(?="[^"\\]{1,300}":\{)').search
 _REST_KEY, _REST = "the rest of the table", b'"the rest of the table":{},'

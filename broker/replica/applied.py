@@ -211,7 +211,7 @@ class AppliedState:
             self._saving = self.writing.begin(self.written(), written)
 
     def save_at_once(self, now_ns: int) -> None:
-        """Does the same in one call, for a stop. Raises `log.errors.DiskError`."""
+        """Writes the state in one call, for a stop. Raises `log.errors.DiskError`."""
         self._give_up_saving()
         if self.is_of_one_place(self.index):
             self._upkeep.keep_snapshot(self.index, finished(self.written()), 0)

@@ -22,7 +22,7 @@ FOLLOWER_RESTS_NS: Final = 10_000_000
 of commits is late in any case."""
 
 FOLLOWER_RESTS_ENTRIES_MAX: Final = 1000
-"""So many committed entries a follower leaves for later, at most: a new leader dispatches them before it serves."""
+"""The most committed entries that a follower leaves for later: as a new leader it dispatches them before it serves."""
 
 
 class CommittedEntries:

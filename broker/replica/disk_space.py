@@ -70,21 +70,21 @@ class DiskSpace:
         return self.refuses_sends or self.lacks or now_ns < self._full_until_ns
 
     def for_entries(self, error: DiskFullError, now_ns: int) -> None:
-        """There is no room for the entries that have come."""
+        """Notes that there is no room for the entries that have come."""
         self._raft.lacks_room = True
         self._lacks("entries", now_ns, str(error))
 
     def for_dispatch(self, error: DiskFullError, now_ns: int) -> None:
-        """There is no room for what dispatch makes."""
+        """Notes that there is no room for what dispatch makes."""
         self.dispatch_due_ns = now_ns + LOOK_NS
         self._lacks("queues and index", now_ns, str(error))
 
     def for_upkeep(self, what: str, error: DiskFullError, now_ns: int) -> None:
-        """There is no room for what raft does not depend on; it is tried again after `UPKEEP_PAUSE_NS`."""
+        """Notes that there is no room for what raft does not depend on; it is tried again after `UPKEEP_PAUSE_NS`."""
         self._tell(what, now_ns, UPKEEP_PAUSE_NS, str(error))
 
     def for_notes_of_stop(self, error: DiskFullError, now_ns: int) -> None:
-        """There is no room for what makes the next start short."""
+        """Notes that there is no room for what makes the next start short."""
         self._lacks("notes of the stop", now_ns, str(error))
 
     def is_there(self, now_ns: int) -> bool:

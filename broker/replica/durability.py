@@ -19,7 +19,7 @@ from raft.core import Raft
 from raft.effects import RecoveryChanged
 
 _NOTE_NS: Final = 100_000_000
-"""So long after a flush the note of it is flushed, too, if nothing else was to be written meanwhile."""
+"""The time after a flush by which the note of it is flushed, too, if nothing else had to be written meanwhile."""
 
 log = structlog.get_logger("trivet.replica")
 

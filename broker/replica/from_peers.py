@@ -92,7 +92,7 @@ class FromPeers:
         self._entries: EntryRange | None = None
         """The checked entries of the message that is being stepped; None at any other time."""
         self._snapshot: ReadSnapshot | None = None
-        """The same for a snapshot."""
+        """The snapshot of the message that is being stepped; None at any other time."""
         self._being_read: tuple[str, int, Callable[[], None]] | None = None
         """Who has sent the snapshot that is being read, in which term, and what gives it up."""
         self._written: ReadSnapshot | None = None

@@ -33,7 +33,7 @@ class ReplicaOptions:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSurroundings:
-    """Those whom a replica asks and tells, and the time at which it begins."""
+    """What a replica asks and whom it tells, and the time at which it begins."""
 
     random: RandomSource
     now_ns: int

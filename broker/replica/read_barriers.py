@@ -54,7 +54,7 @@ class ReadBarriers:
         """The number of those for which enough is applied."""
         self._light: InTurn[Barrier] = InTurn()
         self._heavy: InTurn[Barrier] = InTurn()
-        """These, by whose they are."""
+        """Barriers for which enough is applied, light ones and heavy ones, by the shares of those who asked."""
         self._next_token = 0
         self._left = WEIGHT_A_TURN
         """The weight that may still pass in this turn."""

@@ -11,7 +11,7 @@ class ReplicaReport(NamedTuple):
 
     raft: Status
     is_member: bool
-    """It belongs to its group, as far as it knows."""
+    """True if the node belongs to its group, as far as it knows."""
     disk_full: bool
     damage_left: int
     """Entries that its disk has damaged, and that it has not from a peer yet."""

@@ -30,7 +30,7 @@ from log.store import Store
 log = structlog.get_logger("trivet.scrub")
 
 SLICE_BYTES: Final = 64 * 1024
-"""So much is read at a time: what a turn has to do with it afterwards takes a millisecond."""
+"""The bytes that are read at a time: what a turn has to do with them afterwards takes a millisecond."""
 
 FIRST_REST_NS: Final = 60_000_000_000
 """The first pass begins so long after the start at the latest."""

@@ -59,7 +59,7 @@ WORK_AT_ONCE: Final = 256
 """What is handled of one read, and then in each turn, in short requests: some milliseconds' work."""
 
 _FEW: Final = 32
-"""So many requests are handled at once without a look at what they cost."""
+"""The number of requests that are handled at once without a look at what they cost."""
 
 SENT_AWAY_AT_ONCE: Final = 64
 """The most connections that a sweep closes in one turn. Each costs up to 0.1 ms with what follows, and thousands that
@@ -278,9 +278,9 @@ class ClientSessions:
         self.handle = handle
         self.closed = closed
         self.arriving: dict[ClientSession, tuple[int, str]] = {}
-        """Those that are not let in yet, with the time up to which they may be, and why they are not afterwards."""
+        """Sessions that are not let in yet, with the time up to which they may be, and why they are not afterwards."""
         self.open: dict[Connection, ClientSession] = {}
-        """Those that are let in."""
+        """Sessions that are let in."""
         self.places = ConnectionPlaces(connections_max, time, events, can_be_proven, self._send_away)
         self.has_strangers = has_strangers
         self.work_at_once = work_at_once

@@ -35,7 +35,7 @@ class ConnectionPlaces:
         self._silent: Crowd[Connection] = Crowd()
         """Connections on which no request has come."""
         self._strangers: Crowd[Connection] = Crowd()
-        """Those of clients who have sent requests without showing whose they are; who has asked last stands last."""
+        """Connections of clients who have sent requests and shown no account; who has asked last stands last."""
         self._crowds: dict[Connection, Crowd[Connection] | None] = {}
         """Each connection that has a place, with the crowd of which one goes when another needs a place; None: it stays
         in any case."""

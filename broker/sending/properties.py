@@ -62,7 +62,7 @@ class SentProperties(msgspec.Struct, frozen=True, gc=False):
     """The message is neither delayed nor timed nor half. False says only that it may be."""
 
     def by_name(self) -> dict[bytes, bytes]:
-        """All of them."""
+        """Returns all properties, by their names."""
         return properties_by_name(self.text.encode("utf-8", "surrogateescape"))
 
 

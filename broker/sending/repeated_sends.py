@@ -351,7 +351,7 @@ class _Decision:
     term: int
     """The leader's when the attempt came."""
     fields: dict[str, str] | None = None
-    """Those of the response, where the message was found."""
+    """The fields of the response, where the message was found."""
     appended: bool = False
     """Nothing was found and the attempt was appended: it waits until that is applied."""
     others: list[tuple[Connection, RemotingCommand]] = field(default_factory=list)

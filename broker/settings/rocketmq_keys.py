@@ -54,7 +54,7 @@ def addresses(value: str) -> list[str]:
 
 
 def node_ids(value: str) -> list[str]:
-    """Read ids of nodes, likewise."""
+    """Read ids of nodes that are joined by ";"; empty ones are left out."""
     return [node_id.strip() for node_id in value.split(";") if node_id.strip()]
 
 

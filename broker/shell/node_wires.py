@@ -27,7 +27,7 @@ _CLOSED: Final = "it closed the connection: its log says why"
 
 
 def _nobody_comes() -> None:
-    """There is no port for clients yet."""
+    """Does nothing: there is no port for clients yet."""
 
 
 class NodeWires(Wires):

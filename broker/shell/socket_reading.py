@@ -90,7 +90,7 @@ class Reading:
         """Those that are to be first stand in the set of all, and in one of their own: it is asked when the answer of
         the other cannot have them all."""
         self._strangers = select.epoll()
-        """Those in whose name nobody answers yet; it stands in the set of all as one descriptor."""
+        """Connections that have to show an account and have not; the set stands in the set of all as one descriptor."""
         self._readers: dict[int, Callable[[], None]] = {}
         self._first_readers: dict[int, Callable[[], None]] = {}
         self._stranger_readers: dict[int, Callable[[], None]] = {}

@@ -96,7 +96,7 @@ class SocketConnection:
         self._receive_bytes = self._receive_bytes_now = RECEIVE_BYTES
         """The most bytes that are received at once: by default, and now."""
         self._paused = False
-        """It is not read from, because too much is unsent, or requests that came on it wait."""
+        """The connection is not read from: too much is unsent, or requests that came on it wait."""
         self._read_to_end = trio.Event()
         self._refused: RefusedError | None = None
         """Why it was closed here for what came on it; `read` raises it."""

@@ -169,7 +169,7 @@ class TopicBatchReader(_Reading, DataSourceReader):
 
 
 class NarrowedBatchReader(TopicBatchReader):
-    """The same, and takes filters; Spark refuses to read from such a reader where its own setting for that is off."""
+    """A reader of a batch that takes filters. Spark refuses to read from one where its setting for filters is off."""
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - Spark's name
         """Narrow the read; returns the filters that Spark still has to apply."""

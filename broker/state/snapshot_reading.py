@@ -18,7 +18,7 @@ Read = Generator[None, None, _Result]
 """Does a step of the work up to each yield, and returns what was read."""
 
 _VALUES_A_ROW: Final = 6
-"""So many values are passed over in the time of a row: that takes most of it."""
+"""The number of values that are passed over in the time that a row takes, which is most of the work."""
 
 _LENGTH_BYTES: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
 """By the first byte of a text, of bytes or of characters: the bytes of its length, which follow it."""

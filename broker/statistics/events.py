@@ -21,7 +21,7 @@ TOLD_EVERY_NS: Final = 10_000_000_000
 """A reader of the log sees that something goes on, and a flood of it fills no disk."""
 
 SOURCES_MAX: Final = 1000
-"""So many kinds, reasons and sources are told apart at a time."""
+"""The most combinations of kind, reason and source that are told apart at a time."""
 
 OTHERS: Final = "others"
 

@@ -50,13 +50,13 @@ def counter(name: str, text: str, *labels: str) -> Family:
 
 
 def gauge(name: str, text: str, *labels: str) -> Family:
-    """Likewise: how much of something there is."""
+    """Returns a new metric, which is in `ALL` from then on: how much of something there is."""
     assert not name.endswith("_total"), f"{name} is no counter"
     return _listed(Family(name, "gauge", text, labels))
 
 
 def histogram(name: str, text: str, *labels: str) -> Family:
-    """Likewise: how long something takes, in seconds."""
+    """Returns a new metric, which is in `ALL` from then on: how long something takes, in seconds."""
     return _listed(Family(name, "histogram", text, labels))
 
 

@@ -16,7 +16,7 @@ BOUNDS_NS: Final = tuple(
 """The upper bounds of the classes, in nanoseconds: 50 us to 10 s, three in each power of ten."""
 
 BOUNDS_S: Final = tuple(bound / 1e9 for bound in BOUNDS_NS)
-"""The same in seconds, as they are shown."""
+"""The upper bounds in seconds, as they are shown."""
 
 
 class Histogram:

@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 _MEMORY: Final = Path("/dev/shm")
 _MEMORY_WANTED_BYTES: Final = 512 << 20
-"""So much must be free in memory; containers often have 64 MiB."""
+"""The bytes that must be free in memory; containers often have 64 MiB."""
 
 
 class RunningBroker(str):

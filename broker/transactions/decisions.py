@@ -46,9 +46,9 @@ from log.record import Record, decode_record, peek
 log = structlog.get_logger("trivet.transactions")
 
 OPERATION_DELAY_NS: Final = 3_000_000_000
-"""The operation message of a commit waits for others, for so long (`transactionOpBatchInterval`)."""
+"""The time for which the operation message of a commit waits for others (`transactionOpBatchInterval`)."""
 OPERATIONS_WAITING_MAX: Final = 400
-"""It waits no longer once there are so many: their offsets nearly fill one."""
+"""The number of waiting operations that are written at once: their offsets nearly fill one message."""
 RETRY_NS: Final = 500_000_000
 """After what could not be appended, the time to the next attempt."""
 

@@ -51,7 +51,7 @@ _JOB_NS: Final = 10 * MILLISECOND
 _SEND_NS: Final = int(SEND_TIMEOUT_S * SECOND)
 """The time limit of a send, with all its attempts."""
 _FAILED_SENDS: Final = 3
-"""So many attempts at least stand behind a finding that clients are not served."""
+"""The least number of attempts behind a finding that clients are not served."""
 _ON_PURPOSE: Final = frozenset(
     reason.value
     for reason in (Reason.TRANSFER, Reason.PREFERRED, Reason.STOP, Reason.DISK_FULL, Reason.REMOVED)

@@ -91,7 +91,7 @@ class ClientJudge:
         return Question(process, topic, queue_id, group or "", tuple(values), offset, self._now_ns())
 
     def stored(self, asked: Question, base_offset: int) -> None:
-        """Judges an acknowledgement: the message is committed, where it says."""
+        """Judges an acknowledgement: the message is committed, where it says. Raises Violation."""
         self.acknowledged += len(asked.values)
         self.unanswered.sends = 0
         queue = self._model.queues.get((asked.topic, asked.queue_id))
@@ -105,7 +105,10 @@ class ClientJudge:
         self._ended(asked, "ok")
 
     def placed(self, process: str, results: Sequence[SendResult]) -> None:
-        """Judges the places of messages that are stored once: each is where its sender was told, and nowhere else."""
+        """Judges the places of messages that are stored once: each is where its sender was told, and nowhere else.
+
+        Raises Violation.
+        """
         for result in results:
             queue = result.queue
             places = self._model.keys.get((queue.topic, result.message_id))
@@ -130,7 +133,7 @@ class ClientJudge:
     def was_read(
         self, asked: Question, next_offset: int, offsets: int | Sequence[int], values: Sequence[str]
     ) -> None:
-        """Judges a pull: it returns committed messages, and leaves none out."""
+        """Judges a pull: it returns committed messages, and leaves none out. Raises Violation."""
         if asked.topic in self._model.deleted_topics:
             return
         places = range(offsets, offsets + len(values)) if isinstance(offsets, int) else offsets
@@ -170,7 +173,10 @@ class ClientJudge:
             )
 
     def ended_at(self, asked: Question, offset: int) -> None:
-        """Judges a query of a queue's end: nothing acknowledged before is missing, nothing uncommitted shows."""
+        """Judges a query of a queue's end: nothing acknowledged before is missing, nothing uncommitted shows.
+
+        Raises Violation.
+        """
         self.answered += 1
         if asked.topic in self._model.deleted_topics:
             return
@@ -196,7 +202,10 @@ class ClientJudge:
         self._requests.setdefault((group, topic, queue_id), []).append(request)
 
     def offset_stored(self, asked: Question) -> None:
-        """Judges an acknowledged offset: it was committed since the request left, or another one outdid it at once."""
+        """Judges an acknowledged offset: it was committed since the request left, or another one outdid it at once.
+
+        Raises Violation.
+        """
         self.answered += 1
         if not self._afterwards:
             if asked.request is not None:
@@ -231,7 +240,7 @@ class ClientJudge:
             )
 
     def offset_was(self, asked: Question, offset: int | None) -> None:
-        """Judges a stored offset: it was in force at some moment while it was asked for."""
+        """Judges a stored offset: it was in force at some moment while it was asked for. Raises Violation."""
         self.answered += 1
         if not self._afterwards:
             self._account_for_offsets(asked.offset_key)

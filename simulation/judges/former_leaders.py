@@ -75,7 +75,7 @@ class FormerLeader:
         )
         self._at_start = dict(self._fields())
         self._has_led = False
-        """It has led since it was looked at last."""
+        """The node has led since it was looked at last."""
         listeners.append(self._role_changed)
 
     def _role_changed(self) -> None:

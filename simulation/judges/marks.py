@@ -88,7 +88,7 @@ class Marks:
             self._reached("a start with lost entries" if lost else "a start without term or vote")
 
     def truncated(self, entries: int) -> None:
-        """So many entries are gone."""
+        """A node has cut so many entries off its log."""
         if entries > 1:
             self._reached("several entries truncated")
 

@@ -40,7 +40,7 @@ from simulation.randomness import Random
 _FORCED_SHARE = 0.15
 """With less free space (`disk_force_percent`) the oldest messages go whatever their age."""
 _KEYS_LOOKED_UP = 50
-"""So many keys of each queue are looked up among the newest, and as many among all before."""
+"""The number of keys of each queue that are looked up among the newest, and as many among all before."""
 
 
 class _Watched:
@@ -162,7 +162,7 @@ class Monitor:
     # ---- the life of a node --------------------------------------------------------------------------
 
     def started(self, host: BrokerHost, node: Node) -> None:
-        """A process has recovered; its log is what the disk gave it."""
+        """A process has recovered; its log is what the disk gave it. Raises Violation."""
         watched = self._watched.setdefault(host.name, _Watched(host))
         replica = node.replica
         log = replica.store.log
@@ -408,7 +408,10 @@ class Monitor:
                     )
 
     def voted(self, name: str, term: int, candidate: str) -> None:
-        """Checks that a node votes once a term, and has saved its vote before it is sent (Raft 5.2)."""
+        """Checks that a node votes once a term, and has saved its vote before it is sent (Raft 5.2).
+
+        Raises Violation.
+        """
         known = self._votes.setdefault((name, term), candidate)
         if known != candidate:
             raise Violation("one vote a term", name, f"voted for {known} and {candidate} in term {term}")

@@ -377,7 +377,7 @@ class BrokerProcess:
         self.dead = False
         self.outgoing = Outgoing()
         self.is_stopping = False
-        """It was asked to stop."""
+        """The process was asked to stop."""
         self._is_closed = False
         self.jobs_out: list[Callable[[], None]] = []
         """One for each job that is out: calling it ends the job."""

@@ -63,7 +63,7 @@ class NameServerWatcher(Protocol):
         """A connection has ended."""
 
     def name_server_expired(self, host: NameServerHost) -> None:
-        """It has dropped those that were silent."""
+        """The name server has dropped brokers that were silent for too long."""
 
 
 class KeptConfiguration:

@@ -121,9 +121,9 @@ class SimulatedDisk:
         self.used_by_others = 0.0
         """The share of the disk that is taken; a node that sees too much of it deletes the head of its log."""
         self.failing_flushes = 0
-        """So many of the next flushes fail."""
+        """The number of the next flushes that fail."""
         self.failing_reads = 0
-        """So many of the next whole-file reads and openings fail."""
+        """The number of the next whole-file reads and openings that fail."""
         self.operations = 0
         """Durable operations so far: the points at which a power failure can be armed."""
         self.fired: Callable[[str], object] = lambda kind: None

@@ -36,7 +36,7 @@ from simulation.workload.context import Context
 _PAUSE_S: Final = 3.0
 _BETWEEN_REQUESTS_S: Final = 0.05
 _NODES_ASKED: Final = 6
-"""So many times another node is asked, or the same again, before a backup is given up for now."""
+"""The number of times that a node is asked, another or the same again, before a backup is given up for now."""
 _ASK_AGAIN_S: Final = 0.5
 _KEPT_SHARE: Final = 0.6
 """The share of the backups behind which the next one goes on in the same directory."""

@@ -32,7 +32,7 @@ from simulation.workload.configure_rules import NAMESPACES, TOPIC, Configuration
 from simulation.workload.context import Context
 
 _KEYS: Final = 3
-"""So many keys are in each namespace."""
+"""The number of keys in each namespace."""
 _KEY_PAUSE_S: Final = 0.5
 _ROUTE_PAUSE_S: Final = 1.0
 _WIPE_PAUSE_S: Final = 3.0

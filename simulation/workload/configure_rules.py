@@ -86,7 +86,7 @@ class Configurations(Invariant):
     # ---- what happens to name servers ----------------------------------------------------------------
 
     def name_server_started(self, host: NameServerHost, core: NameServer) -> None:
-        """Checks that a process that starts knows what it has to, and nothing else."""
+        """Checks that a process that starts knows what it has to, and nothing else. Raises Violation."""
         server = self._servers.setdefault(host.address, _Server())
         allowed = [server.model.table if host.has_file else {}]
         if server.interrupted is not None:
@@ -130,7 +130,7 @@ class Configurations(Invariant):
     def name_server_asked(
         self, host: NameServerHost, number: int, command: RemotingCommand, now_ns: int, answer: bytes | None
     ) -> None:
-        """Checks that the answer is what the requests before it make it."""
+        """Checks that the answer is what the requests before it make it. Raises Violation."""
         if command.is_response:
             return
         server = self._servers[host.address]
@@ -158,20 +158,20 @@ class Configurations(Invariant):
     def told(
         self, address: str, since_ns: int, question: str, fits: Callable[[Table], bool], answer: object
     ) -> None:
-        """Judges an answer about keys and values: it was true at some moment since the question."""
+        """Judges an answer about keys and values: it was true at some moment since the question. Raises Violation."""
         if not any(fits(table) for table in values_since(self._servers[address].tables, since_ns)):
             raise Violation("clients are told what was configured", address, f"{question}: {answer}")
         self.context.journal.did("name server asked for keys and values")
 
     def changed(self, address: str, since_ns: int, namespace: str, key: str, value: str | None) -> None:
-        """Judges an acknowledged change: it is there, or was and another one has come after it."""
+        """Judges an acknowledged change: it is there, or was and another one has come after it. Raises Violation."""
         tables = values_since(self._servers[address].tables, since_ns)
         if not any(table.get(namespace, {}).get(key) == value for table in tables):
             raise Violation("clients are told what was configured", address, f"{namespace}/{key} = {value}")
         self.context.journal.did("key put" if value is not None else "key deleted")
 
     def routed(self, address: str, since_ns: int, permission: int | None) -> None:
-        """Judges a route: the topic may be used so; None for a topic without a route."""
+        """Judges a route: the topic may be used so; None for a topic without a route. Raises Violation."""
         known = values_since(self._servers[address].permissions, since_ns)
         if not any(permission == both[0] for both in known):
             raise Violation("clients are told what was configured", address, f"{permission}, not {known}")
@@ -179,7 +179,7 @@ class Configurations(Invariant):
             self.context.journal.did("route without write permission")
 
     def wiped(self, address: str, since_ns: int) -> None:
-        """Judges the answer that write permission has been taken: there was a moment without it."""
+        """Judges the answer that write permission has been taken: there was a moment without it. Raises Violation."""
         if all(
             both[0] is not None and both[0] & Permission.WRITE
             for both in values_since(self._servers[address].permissions, since_ns)
@@ -188,7 +188,7 @@ class Configurations(Invariant):
         self.context.journal.did("write permission wiped")
 
     def found_queues(self, since_ns: int, queues: list[MessageQueue], error: ClientError | None) -> None:
-        """Judges what a reader was told that has asked where the topic is."""
+        """Judges what a reader was told that has asked where the topic is. Raises Violation."""
         known = [both[0] for both in self._permissions_since(since_ns)]
         if isinstance(error, NameServerUnavailable) or any(
             permission is None or not permission & Permission.READ for permission in known
@@ -200,7 +200,7 @@ class Configurations(Invariant):
             self.context.journal.did("queues read without write permission")
 
     def not_writable(self, since_ns: int, error: NoRoute) -> None:
-        """Judges the answer to a producer that it can send nowhere."""
+        """Judges the answer to a producer that it can send nowhere. Raises Violation."""
         if all(
             permission is not None and permission & Permission.WRITE
             for permission, _, _ in self._permissions_since(since_ns)
@@ -219,13 +219,13 @@ class Configurations(Invariant):
             yield name
 
     def sent(self, name: str) -> None:
-        """Judges an acknowledgement: the message is stored."""
+        """Judges an acknowledgement: the message is stored. Raises Violation."""
         if name not in self._stored:
             raise Violation("acknowledged messages are committed", "clients", name)
         self.context.journal.did("newcomer's message stored")
 
     def not_sent(self, name: str, error: ClientError) -> None:
-        """Judges a failure: the message is not stored, or nobody knows."""
+        """Judges a failure: the message is not stored, or nobody knows. Raises Violation."""
         since_ns = self._sent[name]
         if since_ns >= self.context.calm_ns + _SENT_FROM_NS:
             raise Violation("liveness", "clients", f"{name} was not stored: {error!r}")
@@ -235,7 +235,7 @@ class Configurations(Invariant):
             self.context.journal.did("newcomer had nowhere to write")
 
     def committed(self, message: CommittedMessage) -> None:
-        """Checks that the sender of a committed message was shown where to send it."""
+        """Checks that the sender of a committed message was shown where to send it. Raises Violation."""
         if message.record.topic != TOPIC:
             return
         name = message.property(b"KEYS") or ""

@@ -119,14 +119,14 @@ class Inquiries(Invariant):
     # ---- what is answered ----------------------------------------------------------------------------
 
     def begins_at(self, queue: MessageQueue, since_ns: int, answer: int) -> None:
-        """Judges the begin of a queue: the first offset that is kept."""
+        """Judges the begin of a queue: the first offset that is kept. Raises Violation."""
         extent = self._extent(queue, since_ns)
         if answer not in extent.begins:
             raise _untrue("the begin of a queue is linearizable", queue, f"begins at {answer}", extent)
         self.context.journal.did("begin of a queue asked")
 
     def ends_at(self, queue: MessageQueue, since_ns: int, answer: int) -> None:
-        """Judges the end of a queue: one past the last message."""
+        """Judges the end of a queue: one past the last message. Raises Violation."""
         extent = self._extent(queue, since_ns)
         if not extent.may_end_at(answer):
             raise _untrue("the end of a queue is linearizable", queue, f"ends at {answer}", extent)
@@ -134,7 +134,7 @@ class Inquiries(Invariant):
     def found_by_time(
         self, queue: MessageQueue, since_ns: int, timestamp_ms: int, boundary: SearchBoundary, answer: int
     ) -> None:
-        """Judges a search for an offset by time."""
+        """Judges a search for an offset by time. Raises Violation."""
         extent = self._extent(queue, since_ns)
         times = self._times.get((queue.topic, queue.queue_id), [])
         if not is_found_by_time(times, extent, timestamp_ms, boundary, answer):
@@ -144,7 +144,7 @@ class Inquiries(Invariant):
         self.context.journal.did("offset searched by time")
 
     def earliest_was(self, queue: MessageQueue, since_ns: int, answer: int | None) -> None:
-        """Judges the time at which the first message that is kept was stored."""
+        """Judges the time at which the first message that is kept was stored. Raises Violation."""
         extent = self._extent(queue, since_ns)
         times = self._times.get((queue.topic, queue.queue_id), [])
         for begin in extent.begins:
@@ -177,7 +177,7 @@ class Inquiries(Invariant):
         self._check_found(f"{topic} id {key}", since_ns, held, held, found)
 
     def viewed(self, message: CommittedMessage, found: MessageView | None) -> None:
-        """Judges the message found by the id that its broker gave; None for none."""
+        """Judges the message found by the id that its broker gave; None for none. Raises Violation."""
         self.context.journal.did("message viewed by its id")
         if found is not None:
             self._check_bytes("its id", found)
@@ -187,7 +187,7 @@ class Inquiries(Invariant):
     # ---- at the end ----------------------------------------------------------------------------------
 
     def check_node(self, host: BrokerHost, node: Node) -> None:
-        """Checks that the node's index has all keys of what it keeps."""
+        """Checks that the node's index has all keys of what it keeps. Raises Violation."""
         store = node.replica.store
         for key, held in self._by_key.items():
             found = store.index.query(TOPIC, key, 64, 0, _FOREVER_MS)

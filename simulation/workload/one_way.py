@@ -59,7 +59,7 @@ class Notes(Invariant):
         return Message(TOPIC, note.body, keys=[name], tags=note.tag, flag=note.flag)
 
     def not_sent(self, message: Message) -> None:
-        """Judges the answer that a message was not sent."""
+        """Judges the answer that a message was not sent. Raises Violation."""
         note = self._notes[message.keys[0]]
         note.must_not_come = True
         if note.places:
@@ -68,7 +68,7 @@ class Notes(Invariant):
             )
 
     def stored(self, message: Message, result: SendResult) -> None:
-        """Judges the place where an outbox says that a message is."""
+        """Judges the place where an outbox says that a message is. Raises Violation."""
         places = self._notes[message.keys[0]].places
         if places != [(result.queue.queue_id, result.queue_offset)]:
             raise Violation(
@@ -79,7 +79,7 @@ class Notes(Invariant):
         self.context.journal.did("outbox message stored")
 
     def committed(self, message: CommittedMessage) -> None:
-        """Checks that a note is committed as it was written, and once."""
+        """Checks that a note is committed as it was written, and once. Raises Violation."""
         record = message.record
         if record.topic != TOPIC:
             return

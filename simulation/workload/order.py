@@ -56,7 +56,10 @@ class Orders(Invariant):
             self._committed[message.record.queue_id] = message.record.queue_offset + 1
 
     def applied(self, command: Command, now_ns: int) -> None:
-        """Follows the locks; checks that an offset is stored for what has been handled, and no more."""
+        """Follows the locks; checks that an offset is stored for what has been handled, and no more.
+
+        Raises Violation.
+        """
         for single in command.commands if isinstance(command, Several) else (command,):
             if isinstance(single, LockQueues | UnlockQueues):
                 self._lock(single)
@@ -83,7 +86,10 @@ class Orders(Invariant):
 
     @contextmanager
     def handling(self, member: str, queue: MessageQueue, offset: int) -> Iterator[None]:
-        """Checks that a member may handle a message, which it does until the block ends, or its process."""
+        """Checks that a member may handle a message, which it does until the block ends, or its process.
+
+        Raises Violation.
+        """
         queue_id = queue.queue_id
         holder = self._holders.get(queue_id)
         place = f"{queue.topic}/{queue_id} at {offset}"
@@ -114,7 +120,7 @@ class Orders(Invariant):
         self._handled[queue.queue_id] = max(self._handled.get(queue.queue_id, 0), offset + 1)
 
     def check_end(self) -> None:
-        """Checks that everything has been handled but what retention took before."""
+        """Checks that everything has been handled but what retention took before. Raises Violation."""
         for queue_id, count in self._committed.items():
             handled = self._handled.get(queue_id, 0)
             if handled != count and not self._may_pass(queue_id, handled, count):

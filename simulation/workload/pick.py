@@ -62,7 +62,7 @@ class Picks(Invariant):
             self._unwanted[place] = f"price {price}, region {region}"
 
     def seen(self, queue_id: int, offset: int) -> None:
-        """Judges a message that a reader has got."""
+        """Judges a message that a reader has got. Raises Violation."""
         unwanted = self._unwanted.get((queue_id, offset))
         if unwanted is not None:
             raise Violation(
@@ -74,7 +74,7 @@ class Picks(Invariant):
         self.context.journal.did("filtered message read")
 
     def check_end(self) -> None:
-        """Checks that no wanted message was left out but what retention took before it was read."""
+        """Checks that no wanted message was left out but what retention took before it was read. Raises Violation."""
         model = self.context.model
         missing = [place for place, message in self._missing.items() if not model.may_be_gone(message)]
         if missing:

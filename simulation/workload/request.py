@@ -96,7 +96,7 @@ class Letters(Invariant):
             yield name
 
     def answered(self, name: str, reply: MessageView) -> None:
-        """Judges the reply that a call has returned."""
+        """Judges the reply that a call has returned. Raises Violation."""
         letter = self._letters[name]
         exchange = self._exchanges.get(letter.correlation)
         correlation = reply.properties.get("CORRELATION_ID")
@@ -107,7 +107,7 @@ class Letters(Invariant):
         self.context.journal.did("letter answered")
 
     def unanswered(self, name: str, error: ClientError, began_ns: int) -> None:
-        """Judges a call that has failed."""
+        """Judges a call that has failed. Raises Violation."""
         letter = self._letters[name]
         exchange = self._exchanges.get(letter.correlation)
         if exchange is not None and exchange.pushed:
@@ -116,7 +116,7 @@ class Letters(Invariant):
             raise Violation("liveness", "clients", f"{name} was not answered: {error!r}, {exchange}")
 
     def pushed(self, client: str, command: RemotingCommand) -> None:
-        """Judges a reply that a broker brings."""
+        """Judges a reply that a broker brings. Raises Violation."""
         properties = parse_properties(
             (command.decode_fields(PushReplyMessageHeader).properties or "").encode()
         )
@@ -132,7 +132,7 @@ class Letters(Invariant):
 
     @contextmanager
     def replying(self, fields: Fields, body: Buffer) -> Iterator[Attempt]:
-        """Watches a request with a reply, from its leaving to its outcome."""
+        """Watches a request with a reply, from its leaving to its outcome. Raises Violation."""
         assert isinstance(fields, SendMessageHeaderV2), "the header of 325"
         exchange = self._exchange(parse_properties((fields.properties or "").encode()))
         exchange.answers[bytes(body)] = None
@@ -161,7 +161,7 @@ class Letters(Invariant):
     # ---- what the group commits ----------------------------------------------------------------------
 
     def committed(self, message: CommittedMessage) -> None:
-        """Notes letters, and judges stored copies of replies."""
+        """Notes letters, and judges stored copies of replies. Raises Violation."""
         record = message.record
         if record.topic == TOPIC:
             properties = record.properties_by_name()

@@ -157,7 +157,7 @@ class Resets(Invariant):
             raise self._violation("refused resets leave nothing", request, reason)
 
     def acknowledged(self, request: ResetRequest, targets: Mapping[int, int]) -> None:
-        """Judges an acknowledgement: an order that sends the group there is in the log."""
+        """Judges an acknowledgement: an order that sends the group there is in the log. Raises Violation."""
         request.is_over = True
         self.context.journal.did("reset acknowledged")
         if not targets:
@@ -341,7 +341,7 @@ class Resets(Invariant):
         self.context.scheduler.after(_LOOKS_NS, self._look)
 
     def check_node(self, host: BrokerHost, node: Node) -> None:
-        """Checks that the node knows the same of each group."""
+        """Checks that the node knows the same of each group. Raises Violation."""
         metadata = node.replica.metadata
         for (group, queue_id), place in self._places.items():
             stored = metadata.offsets.get((group, TOPIC), {}).get(queue_id)
@@ -357,7 +357,7 @@ class Resets(Invariant):
     # ---- at the end ----------------------------------------------------------------------------------
 
     def check_end(self) -> None:
-        """Checks that orders have been followed, and everything from there on was read."""
+        """Checks that orders have been followed, and everything from there on was read. Raises Violation."""
         long_ago_ns = self.context.scheduler.now_ns - _SETTLED_AFTER_NS
         for (group, queue_id), place in self._places.items():
             if place.ordered_ns > long_ago_ns:
@@ -397,7 +397,7 @@ class Member:
         self._runs[queue_id] = _Run(offset, known_ns, offset)
 
     def sent(self, queue_id: int, offset: int) -> None:
-        """Notes that a member has heard of an order."""
+        """Notes that a member has heard of an order. Raises Violation."""
         orders = self._rules.place(self.group, queue_id).orders
         known_ns = next((time_ns for time_ns, target in reversed(orders) if target == offset), None)
         if known_ns is None:
@@ -406,7 +406,7 @@ class Member:
         self._context.journal.did("member sent elsewhere")
 
     def got(self, message: MessageView) -> None:
-        """Judges a message: it is the one behind the last one, or at the begin."""
+        """Judges a message: it is the one behind the last one, or at the begin. Raises Violation."""
         queue_id, offset = message.queue.queue_id, message.queue_offset
         run = self._runs.get(queue_id)
         if run is None or not self._may_pass(queue_id, run.reached, offset):
@@ -416,7 +416,10 @@ class Member:
         self._context.journal.did("message read after resets")
 
     def reports(self, queue_id: int, offset: int) -> Report:
-        """Judges a report that is about to leave: an offset that the member came to since its begin."""
+        """Judges a report that is about to leave: an offset that the member came to since its begin.
+
+        Raises Violation.
+        """
         run = self._runs.get(queue_id)
         if (
             run is None

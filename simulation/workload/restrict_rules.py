@@ -79,7 +79,7 @@ class Restrictions(Invariant):
         return order
 
     def acknowledged(self, order: Order) -> None:
-        """Judges an acknowledgement: the order is in the log."""
+        """Judges an acknowledgement: the order is in the log. Raises Violation."""
         if not order.done:
             raise Violation("acknowledged settings are in the log", "clients", str(order))
         self.context.journal.did("topic's permission set" if order.is_topic else "group's switch set")
@@ -91,7 +91,7 @@ class Restrictions(Invariant):
             raise Violation("refused requests leave nothing", "clients", f"{order}: {reason}")
 
     def applied(self, command: Command, now_ns: int) -> None:
-        """Follows the settings in the log: each change has a request of its own."""
+        """Follows the settings in the log: each change has a request of its own. Raises Violation."""
         if not isinstance(command, PutTopic | PutGroup):
             return
         config = command.config
@@ -110,7 +110,7 @@ class Restrictions(Invariant):
         states.append((now_ns, config))
 
     def told(self, since_ns: int, config: Config | None, *, is_topic: bool) -> None:
-        """Judges an answer to a question for the settings."""
+        """Judges an answer to a question for the settings. Raises Violation."""
         if config not in values_since(self._states[is_topic], since_ns):
             raise Violation("settings are linearizable", "clients", f"{config}, asked at {since_ns}")
         self.context.journal.did("settings asked for")
@@ -119,7 +119,7 @@ class Restrictions(Invariant):
 
     @contextmanager
     def pulling(self, fields: Fields, body: Buffer) -> Iterator[Attempt]:
-        """Watches a pull, from its leaving to its answer."""
+        """Watches a pull, from its leaving to its answer. Raises Violation."""
         attempt = Attempt()
         since_ns = self.context.scheduler.now_ns
         processes = self._processes()
@@ -155,7 +155,7 @@ class Restrictions(Invariant):
     # ---- at the end ----------------------------------------------------------------------------------
 
     def check_node(self, host: BrokerHost, node: Node) -> None:
-        """Checks that the node knows the settings that are committed."""
+        """Checks that the node knows the settings that are committed. Raises Violation."""
         metadata = node.replica.metadata
         for is_topic, held in ((True, metadata.topics.get(TOPIC)), (False, metadata.groups.get(GROUP))):
             known = self._states[is_topic][-1][1]
@@ -163,7 +163,7 @@ class Restrictions(Invariant):
                 raise Violation("settings are known", host.name, f"{held}, not {known}")
 
     def check_end(self) -> None:
-        """Checks that everything was read but what retention took before."""
+        """Checks that everything was read but what retention took before. Raises Violation."""
         model = self.context.model
         missing = [place for place, message in self._unread.items() if not model.may_be_gone(message)]
         if missing:

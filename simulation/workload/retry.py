@@ -79,7 +79,7 @@ class _Parcel:
     body: bytes
     properties: dict[str, str]
     failures: int
-    """So many deliveries are to fail; beyond `RETRIES_MAX` it becomes a dead letter."""
+    """The number of deliveries that are to fail; beyond `RETRIES_MAX` the parcel becomes a dead letter."""
 
 
 @dataclass(slots=True)
@@ -134,7 +134,10 @@ class Retries(Invariant):
         return name
 
     def given(self, message: MessageView) -> _Parcel:
-        """Judges a message that a listener gets: it is committed, as it was sent, under its first topic."""
+        """Judges a message that a listener gets: it is committed, as it was sent, under its first topic.
+
+        Raises Violation.
+        """
         place = self._place(message.head.physical_offset)
         name = message.keys[0] if message.keys else ""
         parcel = self._parcels.get(name)
@@ -157,7 +160,7 @@ class Retries(Invariant):
 
     @contextmanager
     def sending_back(self, fields: Fields, body: Buffer) -> Iterator[Attempt]:
-        """Watches a request that sends back, from its leaving to its outcome."""
+        """Watches a request that sends back, from its leaving to its outcome. Raises Violation."""
         place = self._place(int(fields["offset"])) if isinstance(fields, dict) else self._sent_again(fields)
         if not place.has_failed:
             raise self._violation("retries follow failures", place, "sent back, and no listener failed")
@@ -287,7 +290,10 @@ class Retries(Invariant):
         queue.append(place)
 
     def applied(self, command: Command, now_ns: int) -> None:
-        """Checks that an offset passes only what is accepted, taken back, or deleted before anybody got it."""
+        """Checks that an offset passes only what is accepted, taken back, or deleted before anybody got it.
+
+        Raises Violation.
+        """
         if isinstance(command, DeliverDelayed):
             self._announced = command
         if not isinstance(command, CommitOffsets):
@@ -309,7 +315,10 @@ class Retries(Invariant):
     # ---- at the end ----------------------------------------------------------------------------------
 
     def check_node(self, host: BrokerHost, node: Node) -> None:
-        """Checks that nothing is overdue: a leader keeps no message for longer than its delay, whatever clocks show."""
+        """Checks that nothing is overdue: a leader keeps no message for longer than its delay, whatever clocks show.
+
+        Raises Violation.
+        """
         if not node.replica.serving:
             return
         now_ns = self.context.scheduler.now_ns
@@ -319,7 +328,10 @@ class Retries(Invariant):
                 raise Violation("what failed comes again", host.name, f"{held.record}: not there at {now_ns}")
 
     def check_end(self) -> None:
-        """Checks that everything that came, for the first time or again, has been accepted or taken back."""
+        """Checks that everything that came, for the first time or again, has been accepted or taken back.
+
+        Raises Violation.
+        """
         long_ago_ns = self.context.scheduler.now_ns - _SETTLED_AFTER_NS
         for place in self._places.values():
             if (

@@ -45,7 +45,7 @@ class Tenancies(Invariant):
         """Queue id and offset -> what has been committed there, in all lives of the topic."""
 
     def committed(self, message: CommittedMessage) -> None:
-        """Notes where a message is."""
+        """Notes where a message is. Raises Violation."""
         record = message.record
         if record.topic == TOPIC:
             if len(record.body) > BODY_BYTES_MAX:
@@ -53,7 +53,7 @@ class Tenancies(Invariant):
             self._held.setdefault((record.queue_id, record.queue_offset), []).append(message)
 
     def acknowledged(self, result: SendResult, length: int) -> None:
-        """Judges an acknowledgement."""
+        """Judges an acknowledgement. Raises Violation."""
         place = (result.queue.queue_id, result.queue_offset)
         keys = [held.property(b"UNIQ_KEY") for held in self._held.get(place, ())]
         if result.message_id not in keys or length > BODY_BYTES_MAX:
@@ -69,7 +69,7 @@ class Tenancies(Invariant):
         self.context.journal.did("message that is too long")
 
     def read(self, message: MessageView) -> None:
-        """Judges what a reader gets."""
+        """Judges what a reader gets. Raises Violation."""
         place = (message.queue.queue_id, message.queue_offset)
         if not any(held.record.body == message.body for held in self._held.get(place, ())):
             raise Violation("messages are read as they were committed", "tenants", f"{TOPIC} at {place}")

@@ -30,7 +30,7 @@ _CLOCK_ERROR: Final = 0.07
 may each be wrong the other way.
 """
 _ELECTED_AFTER_NS: Final = 10 * SECOND
-"""So long after the last fault there is a leader that delivers."""
+"""The time after the last fault by which there is a leader that delivers."""
 _LATE_MS: Final = 2_000
 """A message may be missing at the end for so long after its time."""
 
@@ -56,7 +56,7 @@ class Timers(Invariant):
         return self.context.journal.work_counts.get(TIME_MADE, 0)
 
     def committed(self, message: CommittedMessage) -> None:
-        """Notes what begins to wait, and judges what is delivered."""
+        """Notes what begins to wait, and judges what is delivered. Raises Violation."""
         record = message.record
         name = (message.property(b"KEYS") or "", message.property(b"TIMER_OUT_MS") or "")
         if record.topic == TIMER_TOPIC:
@@ -89,7 +89,7 @@ class Timers(Invariant):
     def check_node(self, host: BrokerHost, node: Node) -> None:
         """Checks that nothing is forgotten: what is not delivered is not due by the leader's clock, and in its index.
 
-        What retention took while it waited never comes, and may have been delivered before.
+        What retention took while it waited never comes, and may have been delivered before. Raises Violation.
         """
         if not node.replica.serving:
             return

@@ -63,7 +63,7 @@ class Transactions(Invariant):
         return self._fates[name]
 
     def asked(self, message: MessageView) -> None:
-        """Judges a question to a producer: it has been asked as many times as the question says."""
+        """Judges a question to a producer: it has been asked as many times as the question says. Raises Violation."""
         name = message.keys[0]
         times = message.properties.get("TRANSACTION_CHECK_TIMES", "")
         counted = max(
@@ -78,7 +78,7 @@ class Transactions(Invariant):
         self.context.journal.did("transaction asked about")
 
     def acknowledged(self, name: str) -> None:
-        """Judges the answer that a transaction is decided as it should be."""
+        """Judges the answer that a transaction is decided as it should be. Raises Violation."""
         if (self.fate(name) is Decision.COMMIT) != (name in self._committed):
             raise Violation(
                 "acknowledged decisions are committed",
@@ -87,7 +87,10 @@ class Transactions(Invariant):
             )
 
     def refused(self, name: str, answer: str) -> None:
-        """Judges the answer that a transaction is decided otherwise: true only if its half message is deleted."""
+        """Judges the answer that a transaction is decided otherwise: true only if its half message is deleted.
+
+        Raises Violation.
+        """
         if not any(
             half.property(b"KEYS") == name
             and self._decided.get(half.record.queue_offset) == "rolled back"
@@ -177,7 +180,7 @@ class Transactions(Invariant):
     # ---- at the end ----------------------------------------------------------------------------------
 
     def check_node(self, host: BrokerHost, node: Node) -> None:
-        """Checks that the node has derived the same state from the log."""
+        """Checks that the node has derived the same state from the log. Raises Violation."""
         state = node.replica.metadata.transactions
         opened = sorted(state.open_before(len(self._halves)))
         expected = [offset for offset in range(len(self._halves)) if offset not in self._decided]
@@ -193,7 +196,10 @@ class Transactions(Invariant):
                 raise Violation("questions are counted", host.name, f"half message {offset}")
 
     def check_end(self) -> None:
-        """Checks that nothing is undecided: producers live, and know all answers since the load stopped."""
+        """Checks that nothing is undecided: producers live, and know all answers since the load stopped.
+
+        Raises Violation.
+        """
         for offset, half in enumerate(self._halves):
             if offset not in self._decided:
                 raise Violation(

@@ -40,7 +40,7 @@ _LIFE_S: Final = (0.02, 0.2, 20.0)
 class _Row:
     body: bytes
     waits: bool
-    """It is hidden for a delay level first."""
+    """The message is hidden for a delay level first."""
 
 
 @dataclass(slots=True)
@@ -95,7 +95,10 @@ class Portions(Invariant):
         self._portions |= {portion.name: portion for portion in self.current}
 
     def give_up(self, portion: _Written, *, was_done: bool) -> None:
-        """A portion was begun too long ago: the query begins anew. Judges that it was not done before it was begun."""
+        """A portion was begun too long ago: the query begins anew. Judges that it was not done before it was begun.
+
+        Raises Violation.
+        """
         if was_done:
             raise Violation("what is done stays done", "group", f"{portion.name} is undecidable")
         if portion in self.current and portion.name not in self.is_done:
@@ -111,7 +114,7 @@ class Portions(Invariant):
         self.context.journal.did("portion done")
 
     def committed(self, message: CommittedMessage) -> None:
-        """Checks that a message is one of its portion, and not one too many."""
+        """Checks that a message is one of its portion, and not one too many. Raises Violation."""
         if message.record.topic != TOPIC:
             return
         portion = self._portions.get(message.property(b"KEYS") or "")

@@ -18,7 +18,7 @@ from spark_analysis.importing import schema
 from spark_analysis.importing.calls import READS, Call
 
 MOST_ROWS: Final = 2_000
-"""So many operations of a queue are looked through where the proof of a finding is no contradiction by itself."""
+"""The most operations of a queue that are looked through where the proof of a finding is no contradiction by itself."""
 
 
 def minimal(ops: Sequence[int], is_violated: Callable[[Set[int]], bool]) -> tuple[int, ...]:

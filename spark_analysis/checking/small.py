@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 MOST_ROWS: Final = 50_000
 MOST_VALUES: Final = 500_000
-"""The same for values appended and read, of which a row may have many."""
+"""The most values appended and read, of which a row may have many, in a history that one task checks."""
 MOST_ROWS_SETTING: Final = "TRIVET_ONE_TASK_ROWS"
 """Variable of the environment that is used in place of :data:`MOST_ROWS`; 0 spreads every history."""
 _ANSWER: Final = "verdict BINARY"

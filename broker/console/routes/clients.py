@@ -9,7 +9,7 @@ from broker.operations.clients import ConnectedClient, connected_clients
 
 
 async def list_clients(seat: Seat, parameters: Nothing) -> InPart[list[ConnectedClient]]:
-    """All of them, a line for each group that a client is in."""
+    """Return all clients, an element for each group that one is in."""
     return await in_part(seat, connected_clients)
 
 

@@ -22,7 +22,7 @@ from broker.tools.cluster.recording import Recording
 from simulation.randomness import Random
 
 _TOPIC: Final = "Pulse"
-"""It is not judged; what is sent to the topic of the actors is."""
+"""The topic of sends that are not judged; those of the actors go to another one."""
 _ROLES: Final = ("leader", "leader", "leader", "follower", "all")
 """The victims, each of them as probable."""
 _SHARES: Final = {"median": 50, "p90": 90, "p99": 99, "longest": 100}

@@ -51,7 +51,7 @@ class _Outcome:
     work_counts: dict[str, int]
     marks: dict[str, int]
     states: tuple[str, ...] = ()
-    """Those that the batch had not come to before, as far as it was known."""
+    """States that the batch had not come to before, as far as was known when the run began."""
     futures: tuple[_Outcome, ...] = ()
     """Other futures of the run, each from one of these."""
 
