@@ -103,8 +103,6 @@ class Survey:
     """Entries with an offset that their queue had already: RocketMQ ignores them."""
     dead: int = 0
     """Messages of queues that are gone or left out."""
-    rolled_back: int = 0
-    """Records that say that a transaction was rolled back, or that are prepared, as very old releases kept them."""
     unstorable: int = 0
     """Messages whose topic cannot name a directory."""
     delays_seen: dict[int, int] = field(default_factory=dict)
@@ -151,10 +149,10 @@ class Survey:
         except UnicodeDecodeError:
             raise self._damaged(piece, head, f"its topic {raw_topic[:40]!r} is no text") from None
         transaction = found.sys_flag & SYS_FLAG_TRANSACTION_MASK
-        # The half message itself lies in a topic of its own, without the flag. A record that bears it is in no queue
+        # The half message itself lies in a topic of its own, without the flag. A record that bears it (one that says
+        # that a transaction was rolled back, or a half message as very old releases kept it) is in no queue
         # (`CommitLogDispatcherBuildConsumeQueue`), and so has no offset.
         if transaction in (SYS_FLAG_PREPARED, SYS_FLAG_ROLLBACK):
-            self.rolled_back += 1
             if found.queue_offset:
                 raise self._damaged(
                     piece, head, f"a transaction's record that no queue has says offset {found.queue_offset}"

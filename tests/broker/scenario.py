@@ -6,14 +6,17 @@ After each command all happens that can happen without time passing, unless the 
 
     group [NAME=VALUE ...]     three new nodes with these settings of the table [broker]
     client P at A              a client of node a
-    P send X [queue=1] [key=K] [again] [floor] [delay=N]
+    P send X [queue=1] [key=K] [again] [floor] [portion] [delay=N]
                                P sends the message X; `key`: as a send that may be repeated, `again`: as its repetition,
-                               `floor`: with the place of P's last message, behind which it cannot be stored yet
+                               `floor`: with the place of P's last message, behind which it cannot be stored yet,
+                               `portion`: with the floor of the portion that P has begun
+    P begin N, P finish N      P begins or ends portion N of a writer whom all clients write for
     P half X, P commit X, P rollback X, P leave X
                                a transaction's first half, and how it ends; `leave`: P does not know
     P produces, P consumes     P's heartbeat, for the producer group P or the consumer group g
     P pull N [queue=1] [hold=S] [commit=N]
                                P asks for messages from offset N; the broker may hold the request for S seconds
+    P lock, P unlock           P asks for the order lock of T's first queue for g, or gives it back
     P report N, P ask          P stores the consumer offset of g in T's first queue, or asks for it
     P end                      P asks where that queue ends
     P reset N                  an administrator moves the consumer group to offset N
@@ -42,8 +45,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from broker.peers.protocol import Frame, RaftFrame
+from broker.remoting.bodies import LockBatchBody, MessageQueue
 from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.headers import SendMessageResponseHeader
+from broker.remoting.headers import PortionResponseHeader, SendMessageResponseHeader
+from broker.remoting.json_body import encode_body
 from log.entry_reads import record_at
 from log.message_id import parse_offset_message_id
 from log.record import decode_record
@@ -146,6 +151,8 @@ class Scenario:
                     self.last_position[name] = parse_offset_message_id(self.receipts[asked.what].message_id)[
                         1
                     ]
+                if response.code == ResponseCode.SUCCESS and asked.code == RequestCode.TRIVET_BEGIN_PORTION:
+                    self.floors[name] = response.decode_fields(PortionResponseHeader).position
                 line = f"{name} hears of {asked.what}: {response_line(asked.code, response)}"
                 self.lines.append(re.sub(r"\bn[0-2]\b", lambda found: NAMES[found.group()], line))
 
@@ -187,6 +194,8 @@ class Scenario:
         """Those of them that are not answered."""
         self.receipts: dict[str, SendMessageResponseHeader] = {}
         self.last_position: dict[str, int] = {}
+        self.floors: dict[str, int] = {}
+        """The floors of portions, as clients have heard them."""
         self.roles: dict[str, str] = {}
         self.group = Group(3, broker=values)
         with self._unseen():
@@ -298,7 +307,9 @@ class Scenario:
         header: dict[str, object] = {}
         if "key" in values:
             properties["UNIQ_KEY"] = values["key"]
-            floor = self.last_position[self._name(client)] if "floor" in words else 0
+            name = self._name(client)
+            floor = self.last_position[name] if "floor" in words else 0
+            floor = self.floors[name] if "portion" in words else floor
             header = {"once": floor, "again": True if "again" in words else None}
         queue = int(values.get("queue", 0))
         self._note(
@@ -376,6 +387,27 @@ class Scenario:
     def ask_reset(self, client: Client, offset: str) -> None:
         fields = {"group": "g", "timestamp": 0, "isForce": False, "offset": offset}
         self._call(client, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, f"reset {offset}", **fields)
+
+    def _portion(self, client: Client, code: RequestCode, what: str, number: str) -> None:
+        fields = {"topic": "T", "writer": "W", "number": number}
+        self._note(client, lambda: client.start_call(code, fields), code, f"{what} {number}")
+
+    def ask_begin(self, client: Client, number: str) -> None:
+        self._portion(client, RequestCode.TRIVET_BEGIN_PORTION, "begin", number)
+
+    def ask_finish(self, client: Client, number: str) -> None:
+        self._portion(client, RequestCode.TRIVET_END_PORTION, "finish", number)
+
+    def _lock(self, client: Client, code: RequestCode, what: str) -> None:
+        queues = [MessageQueue("broker-a", 0, "T")]
+        body = encode_body(LockBatchBody(client_id=self._name(client), consumer_group="g", queues=queues))
+        self._note(client, lambda: client.start_call(code, None, body), code, what)
+
+    def ask_lock(self, client: Client) -> None:
+        self._lock(client, RequestCode.LOCK_BATCH_MQ, "lock")
+
+    def ask_unlock(self, client: Client) -> None:
+        self._lock(client, RequestCode.UNLOCK_BATCH_MQ, "unlock")
 
     def ask_close(self, client: Client) -> None:
         client.close()

@@ -14,6 +14,8 @@ from tests.scenario_files import assert_all_there, compare
 
 FOLDER = Path(__file__).parent / "scenarios"
 NAMES = (
+    "delayed_delivered_unseen",
+    "delayed_failover",
     "forwarding_given_back_early",
     "forwarding_late_report",
     "forwarding_lost_answer",
@@ -27,6 +29,13 @@ NAMES = (
     "held_pull_next_leader_wakes",
     "held_pull_transfer",
     "held_pull_wakes",
+    "lock_failover",
+    "lock_lost_answer",
+    "lock_transfer",
+    "lock_unlock_unknown",
+    "portion_failover",
+    "portion_late_attempt",
+    "portion_two_attempts",
     "repeated_failover",
     "repeated_late_first",
     "repeated_lost_answer",

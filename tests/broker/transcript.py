@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from broker.peers.protocol import ClientGone, Forward, Frame, NotDone, RaftFrame, Relay
+from broker.remoting.bodies import LockBatchBody, LockBatchResponseBody
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.frame import FrameDecoder
 from broker.remoting.headers import (
     OffsetResponseHeader,
+    PortionResponseHeader,
     PullMessageResponseHeader,
     SendMessageResponseHeader,
 )
+from broker.remoting.json_body import decode_body, decode_request
 from broker.replica.internal_records import read_internal
 from log.layout import HEADER_BYTES
 from log.record import decode_record
@@ -49,6 +52,14 @@ def request_line(command: RemotingCommand) -> str:
             return "ask for the end"
         case RequestCode.INVOKE_BROKER_TO_RESET_OFFSET:
             return f"reset to {fields['offset']}"
+        case RequestCode.LOCK_BATCH_MQ:
+            return f"lock for {decode_request(command.body, LockBatchBody).client_id}"
+        case RequestCode.UNLOCK_BATCH_MQ:
+            return f"unlock for {decode_request(command.body, LockBatchBody).client_id}"
+        case RequestCode.TRIVET_BEGIN_PORTION:
+            return f"begin portion {fields['number']}"
+        case RequestCode.TRIVET_END_PORTION:
+            return f"end portion {fields['number']}"
         case RequestCode.CHECK_TRANSACTION_STATE:
             (record,) = split_records(command.body)
             return f"what became of half message {fields['tranStateTableOffset']}, {record.body.decode()}?"
@@ -72,6 +83,10 @@ def response_line(code: int, response: RemotingCommand) -> str:
             return f"{said}, go on at {response.decode_fields(PullMessageResponseHeader).next_begin_offset}"
         case RequestCode.QUERY_CONSUMER_OFFSET | RequestCode.GET_MAX_OFFSET if "offset" in fields:
             return str(response.decode_fields(OffsetResponseHeader).offset)
+        case RequestCode.LOCK_BATCH_MQ if response.code == ResponseCode.SUCCESS:
+            return "granted" if decode_body(response.body, LockBatchResponseBody).queues else "not granted"
+        case RequestCode.TRIVET_BEGIN_PORTION if response.code == ResponseCode.SUCCESS:
+            return response.decode_fields(PortionResponseHeader).standing
         case _:
             return name + remark
 
