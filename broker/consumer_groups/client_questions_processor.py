@@ -77,7 +77,7 @@ class ClientQuestionsProcessor:
     def consume_directly(self, connection: Connection, command: RemotingCommand) -> None:
         """Has a consumer consume one stored message, and tells how it went.
 
-        Raises `RequestError` for a message that is not there, or not of a topic that the group consumes.
+        Raises `RequestError` for a message that is not there, or not of a topic that the consumer group consumes.
         """
         header = command.decode_fields(ConsumeMessageDirectlyHeader)
         try:
@@ -127,8 +127,8 @@ class ClientQuestionsProcessor:
         self._calls.call(client.connection, command.code, header, body, command, answered)
 
     def consumer_status(self, connection: Connection, command: RemotingCommand) -> None:
-        """Tells the offsets of each consumer of a group in a topic, by its own account; those that do not answer are
-        left out. Raises `RequestError` where no consumer is online.
+        """Tells the offsets of each member of a consumer group in a topic, by its own account; those that do not answer
+        are left out. Raises `RequestError` where no consumer is online.
         """
         header = command.decode_fields(GetConsumerStatusHeader)
         group = self._registry.consumer_group(header.group)

@@ -10,8 +10,8 @@ Holders count on a lock for a while after its last renewal, so no clock may run 
 differ and jump. What locks are judged by is therefore a time of its own: a new leader goes on from the last renewal
 that it knows, by its monotonic clock. What passed since under other leaders is not counted: locks live longer then.
 
-Anybody may ask for locks, for any group and as whom he likes, and they are memory on every node: there is a limit
-(`limits.max_order_locks`). Locks that nobody renews do not count against it, since new ones take their place.
+Anybody may ask for locks, for any consumer group and as whom he likes, and they are memory on every node: there is a
+limit (`limits.max_order_locks`). Locks that nobody renews do not count against it, since new ones take their place.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -88,7 +88,7 @@ class LocksProcessor:
             self._answer(connection, command, LockBatchResponseBody())
             return
 
-        # Consumers say so in a heartbeat before; a group that nobody knows is made by its use, as by its first pull.
+        # Consumers say so in a heartbeat before; an unknown consumer group is made by its use, as by its first pull.
         metadata, group = self._leadership.metadata, body.consumer_group
         if group not in metadata.groups:
             if not self._creations.create_group(

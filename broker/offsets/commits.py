@@ -112,9 +112,9 @@ class OffsetCommits:
         self._staged: dict[_Key, int] = {}
         self._under_way: list[_UnderWay] = []
         self._staged_new = self._under_way_new = 0
-        """The numbers of staged offsets, and of those under way, that are a group's first in a queue."""
+        """The numbers of staged offsets, and of those under way, that are a consumer group's first in a queue."""
         self._staged_claims: list[Callable[[], None]] = []
-        """For staged offsets of groups that are not known otherwise: give back the room that they take."""
+        """For staged offsets of consumer groups that are not known otherwise: give back the room that they take."""
         self._waiting: list[_Waiter] = []
         self._deletions: list[Callable[[str, str], bool]] = []
         """Deletions under way: each tells whether it is of this consumer group, or of this topic."""
@@ -170,10 +170,10 @@ class OffsetCommits:
         """Stages a report that is answered: calls `done` once it is committed, `lost` when it is refused or that is
         unknown.
 
-        `done` is told where the group is sent if the report does not count, else None.
+        `done` is told where the consumer group is sent if the report does not count, else None.
 
-        Raises `RequestError` when there would be one offset, or one group, too many, and while topic or group are
-        being deleted.
+        Raises `RequestError` when there would be one offset, or one consumer group, too many, and while topic or
+        consumer group are being deleted.
         """
         key = (group, topic, queue_id)
         if key not in self._staged:
@@ -189,7 +189,7 @@ class OffsetCommits:
             self.propose()
 
     def check_room(self, group: str, queue_ids: Mapping[str, Collection[int]]) -> None:
-        """Raises `RequestError` where a group cannot be given an offset in all these queues of topics."""
+        """Raises `RequestError` where a consumer group cannot be given an offset in all these queues of topics."""
         stored = self._leadership.metadata.offsets.by_group.get(group, {})
         self._check_room(
             sum(len(set(ids) - stored.get(topic, {}).keys()) for topic, ids in queue_ids.items())
@@ -350,8 +350,9 @@ class OffsetCommits:
         return min([stored, *coming, self._staged.get(key, stored)])
 
     def _take_room(self, key: _Key) -> None:
-        """Counts an offset that is not staged if it is the group's first in a queue. Raises `RequestError` where there
-        is no room for it, or for its group.
+        """Counts an offset that is not staged if it is the consumer group's first in a queue.
+
+        Raises `RequestError` where there is no room for it, or for its consumer group.
         """
         metadata = self._leadership.metadata
         group, topic, queue_id = key

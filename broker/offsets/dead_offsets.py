@@ -32,7 +32,7 @@ log = structlog.get_logger("trivet.offsets")
 INTERVAL_NS: Final = 600_000_000_000
 """A consumer group must be so long without a client: RocketMQ's subscriptionExpiredTimeout."""
 SLICE: Final = 1_000
-"""Topics by group that are looked at in one turn."""
+"""Topics by consumer group that are looked at in one turn."""
 
 
 _Key = tuple[str, str]
@@ -54,9 +54,9 @@ class DeadOffsets:
         self._remaining: deque[_Key] = deque()
         """Group and topic of the offsets that this look has yet to come to."""
         self._unused: dict[_Key, None] = {}
-        """The groups and topics that no client was seen to use in this look."""
+        """The consumer groups and topics that no client was seen to use in this look."""
         self._unused_before: dict[_Key, None] = {}
-        """The groups and topics that no client was seen to use in the look before."""
+        """The consumer groups and topics that no client was seen to use in the look before."""
         listeners.role_changes.append(self._role_changed)
         self._deadline = time.add_deadline(self._run)
 

@@ -42,7 +42,7 @@ _OFFSETS_A_TOPIC: Final = 6
 """To find and name the topic takes the time of so many of its offsets."""
 
 YOUNG_QUEUE_BYTES: Final = 1 << 30
-"""A queue whose first message is within so much of the log's end is young: a new group starts at its beginning.
+"""A queue whose first message is so near to the log's end is young: a new consumer group starts at its beginning.
 
 RocketMQ asks whether the message is still in its page cache; a fixed amount is the same on every node.
 """
@@ -83,7 +83,7 @@ class OffsetsProcessor:
     # ------------------------------------------------------------------ a group's offsets
 
     def query(self, connection: Connection, command: RemotingCommand) -> None:
-        """Tells the group's next offset in a queue, or what a group without one should do."""
+        """Tells the consumer group's next offset in a queue, or what a consumer group without one should do."""
         header = command.decode_fields(QueryConsumerOffsetHeader)
         self._check_queue(header.topic, header.queue_id)
         waits = self._offsets.when_settled(
@@ -115,7 +115,7 @@ class OffsetsProcessor:
         self._answer(connection, command, offset)
 
     def _is_young(self, header: QueryConsumerOffsetHeader) -> bool:
-        """Tells whether a new group starts at offset 0: nothing is gone, and the first message is near."""
+        """Tells whether a new consumer group starts at offset 0: nothing is gone, and the first message is near."""
         queue = self._queue(header.topic, header.queue_id)
         if queue is None or queue.max_offset == 0:
             return True
@@ -126,9 +126,10 @@ class OffsetsProcessor:
         return self._leadership.store.log.end_position - unit[0] <= YOUNG_QUEUE_BYTES
 
     def update(self, connection: Connection, command: RemotingCommand) -> None:
-        """Stores a group's offset; the response, if one is wanted, comes when it is committed. Raises `RequestError`.
+        """Stores a consumer group's offset; the response, if one is wanted, comes when it is committed.
 
-        A remark says that it does not count: a reset stands, which the group's consumers have yet to follow.
+        A remark says that it does not count: a reset stands, which the group's consumers have yet to follow. Raises
+        `RequestError`.
         """
         header = command.decode_fields(UpdateConsumerOffsetHeader)
         self._check_queue(header.topic, header.queue_id)
@@ -156,9 +157,7 @@ class OffsetsProcessor:
             refuse(connection, command, reason)
 
     def all_offsets(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
-        """Tells every group's offsets, as RocketMQ's consumerOffset.json has them, as far as the client may see, in
-        steps.
-        """
+        """Tells all consumer groups' offsets that the client may see, in steps, as consumerOffset.json has them."""
         sight = self._requests.sight(connection, command)
         offsets = self._leadership.metadata.offsets
 
@@ -186,7 +185,7 @@ class OffsetsProcessor:
         return self._long_answers.tell(connection, command, body())
 
     def clone(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
-        """Sets a group's offsets to another's, in one topic or in all that the other consumes, in steps.
+        """Sets a consumer group's offsets to another's, in one topic or in all that the other consumes, in steps.
 
         While the other has members, topics that none of them subscribes to any more are left out, unless `offline`.
         """

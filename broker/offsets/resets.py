@@ -23,7 +23,7 @@ from broker.state.commands import EndResets
 from log.errors import DiskFullError
 
 TOLD_MAX: Final = 16
-"""One order is told to at most so many pulls of a group."""
+"""One order is told to at most so many pulls of a consumer group."""
 
 _Key = tuple[str, str, int]
 """Group, topic, queue id."""
@@ -36,14 +36,14 @@ class OffsetResets:
         self._leadership = leadership
         self._offsets = offsets
         self._told: dict[_Key, tuple[int, int]] = {}
-        """The offset to go to, and how often the group's pulls were answered so."""
+        """The offset to go to, and how often the consumer group's pulls were answered so."""
         self._ending: dict[_Key, None] = {}
         """Orders that were followed; that is on its way into the log."""
         self._listeners: list[Callable[[Iterable[_Key]], None]] = []
         listeners.role_changes.append(self._role_changed)
 
     def on_order(self, listener: Callable[[Iterable[_Key]], None]) -> None:
-        """Registers a part that must know at once that groups are to go elsewhere, in the queues of these keys."""
+        """Registers a part that must hear at once which consumer groups are to go elsewhere, in which queues."""
         self._listeners.append(listener)
 
     def forget_ended(self) -> None:

@@ -56,10 +56,11 @@ class ResetsProcessor:
         return (Route(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, self.reset_offset, HandledOn.LEADER_READ),)
 
     def reset_offset(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
-        """Has a group go to a time (negative: the end) in a topic; the response, once that is in the log, says where.
+        """Has a consumer group go to a time (negative: the end) in a topic.
 
-        Without force only backwards, from a stored offset. A `queue_id` (5.x) leaves the other queues alone, an
-        `offset` is then where to go. A topic of many queues is gone through in steps.
+        The response says where, once that is in the log. Without force only backwards, from a stored offset. A
+        `queue_id` (5.x) leaves the other queues alone, an `offset` is then where to go. A topic of many queues is gone
+        through in steps.
 
         Raises `RequestError` for a topic, group, queue or offset that is not there.
         """
@@ -89,7 +90,7 @@ class ResetsProcessor:
             told = self._tell_and_reply(connection, command, header, targets, is_ordered=not is_broadcast)
             self._requests.handle_in_steps(connection, command, told)
 
-        # Members of a group that is broadcast to keep their offsets themselves: there is nothing to put into the log.
+        # Members of a broadcasting consumer group keep their offsets themselves: there is nothing to put into the log.
         is_broadcast = group is not None and group.message_model is MessageModel.BROADCASTING
         if is_broadcast:
             for part in parts:

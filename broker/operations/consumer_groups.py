@@ -1,6 +1,6 @@
 """Consumer groups: which there are, how far each is, who their members are and whether these agree.
 
-The members of a group must subscribe to the same, or some of them get messages that others were to have. A broker
+The members of a consumer group must subscribe to the same, or some get messages that others were to have. A broker
 keeps one subscription for the whole group, the newest; so each member is asked itself (GET_CONSUMER_RUNNING_INFO), as
 mqadmin's consumerStatus does. Which queues it holds it tells with that.
 """
@@ -68,7 +68,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A client of the group. ``subscriptions`` is None if the client does not tell, else sorted by topic."""
+    """A client of the consumer group. ``subscriptions`` is None if the client does not tell, else sorted by topic."""
 
     client_id: str
     address: str

@@ -28,7 +28,7 @@ from broker.remoting import property_names
 from broker.state.topic_rules import DEAD_LETTER_PREFIX, GROUP_LENGTH_MAX, RETRY_PREFIX
 
 RATE_PER_S = 100.0
-"""Messages sent again in a second, unless the caller says otherwise: a group that failed once is not flooded."""
+"""Messages sent again in a second, unless the caller says otherwise: who has failed once is not flooded."""
 MARK_EVERY_S = 1.0
 """How far the work has come is stored so often."""
 
@@ -71,7 +71,10 @@ class Redriven:
 
 
 def redriver_of(group: str) -> str:
-    """Return the group whose offset in a queue of dead letters tells which were sent again. Raises UsageError."""
+    """Return the consumer group whose offset in the queues of dead letters tells what was sent again.
+
+    Raises UsageError.
+    """
     name = REDRIVER_PREFIX + group
     if len(name) > GROUP_LENGTH_MAX:
         raise UsageError(
@@ -90,7 +93,7 @@ async def list_dead_letters(groups: Groups) -> list[DeadLetters]:
         except ClientError:
             if not groups.names or not groups.missing:
                 raise
-            return None  # only groups that are missing have it
+            return None  # only broker groups that are missing have it
 
     return [found for found in await each(groups.admin, topics, count) if found is not None and found.kept]
 

@@ -21,7 +21,7 @@ from broker.remoting.errors import RemotingError
 from broker.remoting.headers import OffsetResponseHeader
 
 _NOT_KNOWN = ResponseCode.CONSUMER_NOT_ONLINE
-"""The response to a reset of a group that a broker has neither settings nor members of."""
+"""The response to a reset of a consumer group that a broker has neither settings nor members of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueReset:
-    """One queue of a reset: from the group's offset to another. ``skipped`` messages will not be read, or
+    """One queue of a reset: from the consumer group's offset to another. ``skipped`` messages will not be read, or
     ``repeated`` ones read again; at most one of both is not 0."""
 
     broker: str

@@ -230,7 +230,7 @@ class Assignment:
             self._start_reader(queue)
 
     def begin_anew(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at an offset to which an administrator has sent the group, and report nothing of before."""
+        """Go on at an offset to which an administrator has sent the consumer group, and report nothing of before."""
         for given_up in self._given_up:
             if given_up.queue == queue:
                 given_up.abandon()  # its report would undo what an administrator has set, too

@@ -1,6 +1,6 @@
 """Offsets of a broadcast consumer, kept in a file on its own machine.
 
-Members of a broadcast group have no common offsets, so brokers keep none. The file has the format and the name of
+Members of a broadcasting consumer group have no common offsets, so brokers keep none. The file has format and name of
 RocketMQ's `LocalFileOffsetStore` (``offsets.json``, beside it the version before as ``offsets.json.bak``). So a
 consumer can go on where a Java one has stopped, and the other way round. A checksum is added, which others ignore: a
 damaged offset would look like any other.

@@ -308,7 +308,7 @@ class QueueCalls:
             if trace is not None:
                 trace.fail(now_ns(), operation, str(error))
             raise
-        # A reset shows nothing of the queue: the group is only sent elsewhere.
+        # A reset shows nothing of the queue: the consumer group is only sent elsewhere.
         if trace is not None and response.is_reset:
             trace.fail(now_ns(), operation, f"the group is sent to {response.next_offset}")
         elif trace is not None:
