@@ -166,6 +166,12 @@ class Forwarding:
         """Hands a request to the leader, or holds it until there is one."""
         self._ask(connection, command, self._new_number())
 
+    def forward_late(self, connection: Connection, command: RemotingCommand) -> None:
+        """Hands on a request that has waited here for something else than a leader: behind what is held of its client,
+        which may have waited with it."""
+        if not self.goes_behind(connection, command):
+            self.forward(connection, command)
+
     def _new_number(self) -> int:
         self._last_number += 1
         return self._last_number

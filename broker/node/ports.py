@@ -158,6 +158,9 @@ class Requests(Protocol):
     def forward(self, connection: Connection, command: RemotingCommand, /) -> None:
         """Hands a request to the leader, or holds it until there is one."""
 
+    def forward_late(self, connection: Connection, command: RemotingCommand, /) -> None:
+        """The same for one that has waited at this node as the leader: it goes behind what is held of its client."""
+
     def forward_copy(self, connection: Connection, command: RemotingCommand, /) -> None:
         """Tells the leader, too, if it is another node; this node answers the client."""
 

@@ -13,6 +13,7 @@ is given.
 """
 
 import heapq
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from typing import Final
 
@@ -52,6 +53,9 @@ takes up to 0.15 s then."""
 HELD_BYTES_MAX: Final = 256 * 1024 * 1024
 """The memory of all pulls that are held, each some 1 KiB for RocketMQ's clients: anybody could send pulls as long as
 frames may be."""
+
+_BYTES_OF_ONE_MORE: Final = 64 * 1024
+"""A pull that is handed on is copied, and counts as one more for each so many bytes of it."""
 
 _PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
@@ -109,7 +113,8 @@ class HeldPulls:
     """The pulls that wait on one node, which is the leader, or was until now.
 
     A pull that waits for messages is in three tables: by queue, by connection (of a node that dies thousands end in
-    one turn) and in the heap of deadlines. One that waits for a read barrier is in none of them.
+    one turn) and in the heap of deadlines. One that waits for a read barrier is in none of them. When the leadership
+    ends the tables are emptied: some of the pulls that were in them are handed on in each turn.
     """
 
     def __init__(
@@ -139,13 +144,17 @@ class HeldPulls:
         self._by_connection: dict[Connection, dict[HeldPull, None]] = {}
         self._deadlines: list[tuple[int, int, HeldPull]] = []
         """A heap of (when its time is over in ns, number, pull); its first is not done."""
+        self.leaving: OrderedDict[Connection, deque[HeldPull]] = OrderedDict()
+        """The pulls of leaderships that are over, by connection, in the order in which they came; none is empty. They
+        keep their places until they are handed on. To be looked at only."""
         self._places = SharedPlaces(settings.current.limits.max_held_pulls)
         self._conditions = SharedPlaces(CONDITIONS_LENGTH_MAX)
         self._bytes = SharedPlaces(HELD_BYTES_MAX)
-        """What the pulls in the tables take, by `Connection.share`."""
+        """What the pulls in the tables, and those that are leaving, take, by `Connection.share`."""
         stats.pulls_held = lambda: self._places.taken
         self._sequence = 0
         self._deadline = time.add_deadline(self._time_over)
+        self._leave_at = time.add_deadline(self._hand_some_on)
         listeners.arrivals.append(self._wake)
         listeners.role_changes.append(self._role_changed)
         listeners.disconnects.append(self._disconnected)
@@ -288,7 +297,9 @@ class HeldPulls:
 
     def _hand_on(self, held: HeldPull) -> None:
         """Asks the next leader, which may hold it for what is left of its time."""
-        self._requests.forward(held.connection, done_late(held.command, self._time.now_ns - held.since_ns))
+        self._requests.forward_late(
+            held.connection, done_late(held.command, self._time.now_ns - held.since_ns)
+        )
 
     # ------------------------------------------------------------------ wait no more
 
@@ -319,6 +330,9 @@ class HeldPulls:
             ]
         for held in ended:
             self._take_out(held)
+        if connection is not None:
+            ended += self._take_out_leaving(connection, change.group)
+        for held in ended:
             result = self._pull_anew(held.header, held.asked_offset)
             self._responses.respond_after_wait(held.connection, held.command, held.header, result)
         if connection is not None:
@@ -329,24 +343,55 @@ class HeldPulls:
                 result = self._pull_anew(header, header.queue_offset)
                 self._responses.respond_after_wait(connection, command, header, result)
 
+    def _take_out_leaving(self, connection: Connection, group: str) -> list[HeldPull]:
+        """Takes out those of a connection's pulls that are leaving and rest on heartbeats of the group."""
+        ended: list[HeldPull] = []
+        stay: deque[HeldPull] = deque()
+        for held in self.leaving.get(connection, ()):
+            is_ended = held.header.consumer_group == group and held.subscribed is not None
+            (ended if is_ended else stay).append(held)
+        for held in ended:
+            self._leave_places(held)
+        if stay:
+            self.leaving[connection] = stay
+        else:
+            self.leaving.pop(connection, None)
+        return ended
+
     def _role_changed(self) -> None:
-        """A node that no longer serves hands its own clients' pulls on; other nodes do so for theirs."""
-        if self._leadership.serving or not self._by_queue:
+        """A node that no longer serves hands its own clients' pulls on, in turns; other nodes do so for theirs.
+
+        Those that are left when it leads again go on as well: they have missed what was committed meanwhile.
+        """
+        if self._leadership.serving or not self._by_connection:
             return
-        by_queue, self._by_queue = self._by_queue, {}
+        for connection, waiting in self._by_connection.items():
+            self.leaving.setdefault(connection, deque()).extend(waiting)
+        self._by_queue.clear()
         self._by_connection.clear()
         self._deadlines.clear()
         self._deadline.due_ns = NEVER
-        for waiting in by_queue.values():
-            for held in waiting:
-                if not held.done:
-                    self._leave_places(held)
-                    if not isinstance(held.connection, RelayedConnection):
-                        self._hand_on(held)
+        self._leave_at.due_ns = self._time.now_ns
+
+    def _hand_some_on(self) -> None:
+        """Asks the next leader for some of the pulls that are leaving; the next turn, wanted at once, goes on."""
+        left = self._leadership.limits.held_at_once
+        while self.leaving and left > 0:
+            connection, waiting = next(iter(self.leaving.items()))
+            held = waiting.popleft()
+            if not waiting:
+                del self.leaving[connection]
+            left -= 1 + held.size // _BYTES_OF_ONE_MORE
+            self._leave_places(held)
+            if not isinstance(connection, RelayedConnection):
+                self._hand_on(held)
+        self._leave_at.due_ns = self._time.now_ns if self.leaving else NEVER
 
     def _disconnected(self, connection: Connection) -> None:
         for held in list(self._by_connection.get(connection, ())):
             self._take_out(held)
+        for held in self.leaving.pop(connection, ()):
+            self._leave_places(held)
 
     def _take_out(self, held: HeldPull) -> None:
         self._finish(held)
@@ -366,7 +411,7 @@ class HeldPulls:
         if not others:
             del self._by_connection[held.connection]
         count = self._places.taken
-        assert (count == 0) == (not self._by_connection), "the tables agree"
+        assert (count == 0) == (not self._by_connection and not self.leaving), "the tables agree"
         assert count or not (self._conditions.taken or self._bytes.taken), "of pulls that are held"
         if held.deadline_ns <= self._deadline.due_ns:
             deadlines = self._deadlines

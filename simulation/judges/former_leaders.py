@@ -6,7 +6,7 @@ the turn in which a leadership has ended, and held to what it had at its start. 
 nothing is forgotten; what is meant to stay is named instead.
 
 A request that is handled in steps learns in its next one that the leadership is over. So a node with such requests is
-looked at once they have ended.
+looked at once they have ended, and one with pulls that it is still to hand on once it has done so.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ class FormerLeader:
             leadership.reads,
             node.replica.members,
         )
+        self._pulls = next(part for part in hearing if isinstance(part, HeldPulls))
         self._at_start = dict(self._fields())
         self._has_led = False
         """The node has led since it was looked at last."""
@@ -85,7 +86,9 @@ class FormerLeader:
     def turned(self) -> None:
         """To be called after each turn. Raises Violation."""
         node = self._node
-        if self._has_led and node.replica.raft.role is not Role.LEADER and not node.long_requests.in_steps:
+        if not self._has_led or node.replica.raft.role is Role.LEADER:
+            return
+        if not node.long_requests.in_steps and not self._pulls.leaving:
             self._has_led = False
             self._look()
 

@@ -129,6 +129,12 @@ def _checkpoint(seen: Seen) -> object:
     return None if noted == replica.store.dispatched_index or seen.lacks_room else noted
 
 
+def _leaving_pull(seen: Seen) -> object:
+    """A pull that was held by a leader that leads no more, and is next to be handed on."""
+    waiting = next(iter(_part(seen.node, HeldPulls).leaving.values()), None)
+    return None if waiting is None else waiting[0]
+
+
 # ---- what waits at a leader -------------------------------------------------------------------------
 
 
@@ -236,6 +242,7 @@ WAITS: Final = (
     Wait("a snapshot for the disk", Help.NOBODY, UPKEEP_PAUSE_NS + 2 * SECOND, _own_snapshot),
     Wait("a snapshot that is due", Help.NOBODY, UPKEEP_PAUSE_NS + 3 * SECOND, _snapshot_that_is_due),
     Wait("a checkpoint", Help.NOBODY, UPKEEP_PAUSE_NS + CHECKPOINT_INTERVAL_NS + 2 * SECOND, _checkpoint),
+    Wait("a pull for its next leader", Help.NOBODY, SECOND, _leaving_pull),
     Wait("entries for a majority", Help.MAJORITY, 2 * SECOND, _commit),
     Wait("a read for a majority", Help.MAJORITY, 2 * SECOND, _read),
     Wait("messages for a place", Help.MAJORITY, 2 * SECOND, _acceptance),

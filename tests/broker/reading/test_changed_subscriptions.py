@@ -6,11 +6,15 @@ what Java's does: it drops what does not fit the subscription that it had when i
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from broker.remoting.codes import RequestCode, ResponseCode
+from broker.replica.inner_limits import InnerLimits
 from tests.broker.fields import pull_fields
 from tests.broker.harness import Client, Group, Pulled
+from tests.broker.node.test_held_requests import begin_transfer, step_until
 
 FOUND = ResponseCode.SUCCESS
 NOT_FOUND = ResponseCode.PULL_NOT_FOUND
@@ -195,6 +199,31 @@ def test_a_pull_that_a_follower_has_forwarded_is_ended_there(group: Group, servi
     again = start(client, 0, 2)
     send(group, "blue", b"0")
     assert Pulled.of(client.wait(again)).bodies == [b"0"]
+
+
+def test_a_pull_that_a_deposed_leader_is_still_to_hand_on_is_ended_there() -> None:
+    group = Group(3, start=False)
+    group.limits = InnerLimits(held_at_once=1)
+    for name in group.members:
+        group.start(name)
+    group.elect()
+    group.connect().create_topic("T", 2)
+    other, client = group.connect(), consumer(group, "leader")
+    for _ in range(5):
+        start(other, 0, 1, sysFlag=6, subscription="*")
+    held = start(client, 0, 1)
+    with_its_own = start(client, 0, 1, sysFlag=6, subscription="*")
+    group.settle()
+    old = group.node(group.leader)
+    begin_transfer(group, group.follower)
+    step_until(group, random.Random(1), lambda: old.stats.pulls_held() == 5)
+    client.heartbeat("g", expression="blue", version=2)
+    assert told_to_pull_anew(client, held) == 0
+    assert old.stats.pulls_held() < 5
+    group.settle()
+    send(group, "red", b"0")
+    assert Pulled.of(client.wait(with_its_own)).bodies == [b"0"]
+    assert len(client.answers) == 1
 
 
 @pytest.mark.parametrize("node", ["leader", "follower"])
