@@ -406,7 +406,7 @@ class Node:
         try:
             self.replica.leadership.read_barrier(
                 lambda: end(lambda: self._handle_confirmed(connection, command, handler)),
-                lambda: end(lambda: self._forwarding.forward(connection, command)),
+                lambda: end(lambda: self._forwarding.forward_late(connection, command)),
                 connection.share,
                 _READ_WEIGHTS.get(command.code, _READ_WEIGHT),
             )

@@ -26,6 +26,9 @@ called, once."""
 WEIGHT_A_TURN: Final = 256
 """The weight of the reads that one turn lets pass; the least is 1, of some 15 us, and the last one may be heavier."""
 
+_TOLD_A_TURN: Final = 500
+"""Some ms: each is held, or sent to the next leader. There may be 40,000 of them (`requests.budget.REQUESTS_MAX`)."""
+
 LIGHT: Final = 8
 """The weight of what looks at one thing: a message, an offset, a time in a queue."""
 
@@ -40,6 +43,7 @@ class ReadBarriers:
         "_light",
         "_next_token",
         "confirmed_at",
+        "lost_reads",
         "may_pass",
         "wanted",
     )
@@ -52,6 +56,8 @@ class ReadBarriers:
         """(index, barrier) of those that only wait for `applied`; the indices never fall."""
         self.may_pass = 0
         """The number of those for which enough is applied."""
+        self.lost_reads: deque[Callable[[], None]] = deque()
+        """What to call of those whose leadership is over, some in each turn (`tell_lost`). To be looked at only."""
         self._light: InTurn[Barrier] = InTurn()
         self._heavy: InTurn[Barrier] = InTurn()
         """Barriers for which enough is applied, light ones and heavy ones, by the shares of those who asked."""
@@ -99,9 +105,8 @@ class ReadBarriers:
             self.confirmed_at.append((effect.index, barrier))
 
     def lost(self, effect: ReadLost) -> None:
-        """Leadership ended during the round."""
-        for _, lost, _, _ in self._confirming.pop(effect.token):
-            lost()
+        """Leadership ended during the round: its barriers are given up."""
+        self._give_up(self._confirming.pop(effect.token))
 
     def applied(self, index: int) -> None:
         """Everything up to `index` is applied: passes the barriers that waited for it, as far as the turn goes."""
@@ -120,5 +125,13 @@ class ReadBarriers:
     def abandon_wanted(self) -> None:
         """Leadership ended: gives up the barriers whose round has not begun."""
         wanted, self.wanted = self.wanted, []
-        for _, lost, _, _ in wanted:
-            lost()
+        self._give_up(wanted)
+
+    def _give_up(self, barriers: list[Barrier]) -> None:
+        self.lost_reads.extend([lost for _, lost, _, _ in barriers])
+
+    def tell_lost(self) -> None:
+        """Tells some of those whose leadership is over; to be called in each turn while there are any."""
+        told = self.lost_reads
+        for _ in range(min(len(told), _TOLD_A_TURN)):
+            told.popleft()()

@@ -225,6 +225,8 @@ class Replica:
         reads.begin_turn()
         if leadership.lost_senders:
             leadership.tell_lost_senders()
+        if reads.lost_reads:
+            reads.tell_lost()
         if writing.under_way:
             writing.step()
         # At most one slice of entries is applied in a turn, however often the loop goes round: between two slices
@@ -271,7 +273,7 @@ class Replica:
         return (
             bool(writing.under_way)
             or reads.wait(applied.index)
-            or bool(leadership.lost_senders)
+            or bool(leadership.lost_senders or reads.lost_reads)
             or (applied.index < committed.index and committed.is_behind)
         )
 
@@ -285,6 +287,7 @@ class Replica:
             self.applied.writing.under_way
             or leadership.reads.wait(self.applied.index)
             or leadership.lost_senders
+            or leadership.reads.lost_reads
         ):
             return self.time.now_ns
         deadline: int | None = self.raft.deadline()

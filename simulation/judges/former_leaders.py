@@ -45,7 +45,8 @@ OUTLIVES: Final[Mapping[type, tuple[str, ...]]] = {
     TimerService: ("_idle_from_ns", "_blocked_until_ns"),
     LocksProcessor: ("_term", "_began_ms", "_began_ns"),
     # What a majority has confirmed is right whoever leads: these reads wait for nothing but what is applied here.
-    ReadBarriers: ("confirmed_at", "may_pass", "_next_token", "_left"),
+    # What could not be confirmed is handed on in turns.
+    ReadBarriers: ("confirmed_at", "lost_reads", "may_pass", "_next_token", "_left"),
     # Of a turn, of requests that wait at the node, of senders who are told in turns, and of members.
     Leadership: ("has_timed_append", "lost_senders", "others_first"),
     Members: ("peers", "_links", "_formats", "_dismissed_index"),

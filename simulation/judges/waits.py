@@ -135,6 +135,11 @@ def _leaving_pull(seen: Seen) -> object:
     return None if waiting is None else waiting[0]
 
 
+def _lost_read(seen: Seen) -> object:
+    """What is next to be told of the reads that a leader which leads no more could not confirm."""
+    return next(iter(seen.replica.leadership.reads.lost_reads), None)
+
+
 # ---- what waits at a leader -------------------------------------------------------------------------
 
 
@@ -243,6 +248,7 @@ WAITS: Final = (
     Wait("a snapshot that is due", Help.NOBODY, UPKEEP_PAUSE_NS + 3 * SECOND, _snapshot_that_is_due),
     Wait("a checkpoint", Help.NOBODY, UPKEEP_PAUSE_NS + CHECKPOINT_INTERVAL_NS + 2 * SECOND, _checkpoint),
     Wait("a pull for its next leader", Help.NOBODY, SECOND, _leaving_pull),
+    Wait("a read for its next leader", Help.NOBODY, SECOND, _lost_read),
     Wait("entries for a majority", Help.MAJORITY, 2 * SECOND, _commit),
     Wait("a read for a majority", Help.MAJORITY, 2 * SECOND, _read),
     Wait("messages for a place", Help.MAJORITY, 2 * SECOND, _acceptance),
