@@ -564,7 +564,7 @@ class Forwarding:
             request = self._held.take_next()
             left -= work_of(request.command)
             self._release(request)
-        if self.is_releasing:
+        if self.is_releasing or (self.ended and self._finds_leader):
             return  # it takes some turns, in which nobody's time is over
         while left > 0 and (expired := self._held.take_expired(self._time.now_ns)) is not None:
             left -= 1

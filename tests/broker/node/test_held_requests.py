@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.node import long_requests
+from broker.node.forwarding import Forwarding
 from broker.node.node import Node
 from broker.node.request_states import HELD_NS_MAX, State
 from broker.peers.protocol import Forward, Frame, NotDone, RaftFrame
@@ -454,6 +455,31 @@ def test_what_comes_while_forwarded_requests_go_on_stays_behind_them() -> None:
         for request in forwarding._held._shares[client.connection.share][client.connection]
     ]
     assert held == [*locks, behind]
+
+
+def test_what_is_behind_forwarded_requests_that_go_on_is_not_refused_for_want_of_a_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There is one, and they are about to go on there."""
+    group = Group(3, start=False)
+    group.limits = InnerLimits(held_at_once=1)
+    for name in group.members:
+        group.start(name)
+    group.elect()
+    old, node = group.leader, group.node(group.follower)
+    client = group.connect(group.follower)
+    group.lose = lambda source, target, frame: isinstance(frame, Forward)
+    for _ in range(10):
+        client.start_call(RequestCode.LOCK_BATCH_MQ, None, b"{}")
+    group.settle()
+    group.kill(old)
+    assert node._forwarding.ended
+    behind = client.start_send("T", b"x")
+    node.begin(group.now_ns + HELD_NS_MAX, group.wall_ms)
+    monkeypatch.setattr(Forwarding, "_finds_leader", True)
+    node._forwarding.turn_held()
+    assert behind not in client.answers
+    assert [request.command.opaque for request in node._held.waiting] == [behind]
 
 
 def test_what_is_given_back_while_forwarded_requests_go_on_keeps_its_place_among_them() -> None:
