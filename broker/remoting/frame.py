@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import struct
 
+from msgspec import structs
+
 from broker.remoting.command import (
     FRAME_SIZE_MAX,
     JSON,
@@ -58,9 +60,13 @@ class BrokenStreamError(FrameError):
     """
 
     def __init__(
-        self, error: FrameError, commands: list[RemotingCommand], request: RemotingCommand | None = None
+        self,
+        reason: FrameErrorReason,
+        detail: str,
+        commands: list[RemotingCommand],
+        request: RemotingCommand | None = None,
     ) -> None:
-        super().__init__(error.reason, error.detail)
+        super().__init__(reason, detail)
         self.commands = commands
         self.request = request
 
@@ -77,7 +83,7 @@ class FrameDecoder:
     """Cuts one connection's bytes into commands; one decoder a connection and direction."""
 
     __slots__ = (
-        "_error",
+        "_broken",
         "_fields_max",
         "_header_bytes_max",
         "_max_frame_size",
@@ -98,7 +104,10 @@ class FrameDecoder:
         self._pending: list[bytes] = []
         self._pending_size = 0
         self._needed = 4
-        self._error: FrameError | None = None
+        self._broken: tuple[FrameErrorReason, str] | None = None
+        """Why the stream is no good any more. The error itself is not kept: its traceback has the calls in which it was
+        raised, with all that was read, and through them this decoder: a cycle, which stays until the collector comes.
+        """
 
     @property
     def pending_size(self) -> int:
@@ -117,8 +126,8 @@ class FrameDecoder:
         that are no frame; its ``commands`` are the good ones before them. The connection is lost then, and
         so every later call raises the same reason.
         """
-        if self._error is not None:
-            raise BrokenStreamError(self._error, [])
+        if self._broken is not None:
+            raise BrokenStreamError(*self._broken, [])
         if self._pending_size:
             self._pending.append(data)
             self._pending_size += len(data)
@@ -134,10 +143,12 @@ class FrameDecoder:
         try:
             self._cut(data, commands)
         except FrameError as error:
-            self._error = error
+            self._broken = error.reason, error.detail
             request = error.request if isinstance(error, _BoundError) else None
-            raise BrokenStreamError(error, commands, request) from None
-        return commands
+        else:
+            return commands
+        # Out here nothing that is raised has the first error, and so the read, as its context.
+        raise BrokenStreamError(*self._broken, commands, request)
 
     def _cut(self, data: bytes, commands: list[RemotingCommand]) -> None:
         """Append the whole frames of ``data`` to ``commands`` and keep the rest."""
@@ -161,7 +172,7 @@ class FrameDecoder:
                 raise _BoundError(
                     FrameErrorReason.TOO_MANY_FIELDS,
                     f"the header has more than {self._fields_max} fields",
-                    command,
+                    structs.replace(command, header=None, body=b""),
                 )
             commands.append(command)
             at = end

@@ -24,10 +24,11 @@ more unread than `broker.requests.unread` does.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
+from broker.remoting.errors import FrameErrorReason
 from broker.remoting.frame import (
     CLIENT_FIELDS_MAX,
     CLIENT_HEADER_BYTES_MAX,
@@ -72,6 +73,15 @@ _TOLD_AT_ONCE: Final = 10
 """Connections of one address that are refused for various reasons, of which each is worth a line."""
 
 
+class _NoFrame(NamedTuple):
+    """What a `BrokenStreamError` says. It is not kept: its traceback has the call that keeps it, and the read."""
+
+    reason: FrameErrorReason
+    told: str
+    request: RemotingCommand | None
+    """What it is told to the sender in response to; None for whoever does not seem to speak the protocol."""
+
+
 class ClientSession:
     """One connection of a client, from its arrival on."""
 
@@ -87,7 +97,7 @@ class ClientSession:
         self._decoder = FrameDecoder(header_bytes_max=CLIENT_HEADER_BYTES_MAX, fields_max=CLIENT_FIELDS_MAX)
         self._unhandled: deque[RemotingCommand] = deque()
         """Requests that wait for their turn; `connection.has_unhandled` says that there are some."""
-        self._ends_with: BrokenStreamError | None = None
+        self._ends_with: _NoFrame | None = None
         """What came behind the last request and is no frame: the connection ends with it."""
 
     def shakes_hands(self) -> None:
@@ -121,7 +131,7 @@ class ClientSession:
         except BrokenStreamError as error:
             commands = error.commands
             if self._ends_with is None:
-                self._ends_with = error
+                self._ends_with = _NoFrame(error.reason, str(error), error.request)
         if self._unhandled:
             self._unhandled += commands
         else:
@@ -184,21 +194,21 @@ class ClientSession:
                 self._look_at_unread()
         return work_of(command)
 
-    def _end(self, error: BrokenStreamError) -> None:
+    def _end(self, broken: _NoFrame) -> None:
         """Ends a connection whose last requests have been handled, and behind them came what is no frame."""
         sessions, connection = self._sessions, self.connection
         if connection.close_requested:
             return
         sessions.events.warn(
             EventKind.CONNECTION_CLOSED,
-            error.reason.value,  # by which bounds are told apart from what is no frame at all
+            broken.reason.value,  # by which bounds are told apart from what is no frame at all
             sessions.time.now_ns,
             source=connection.address,
             client=connection.name,
-            detail=str(error),
+            detail=broken.told,
         )
-        if error.request is not None:
-            reply(connection, error.request, ResponseCode.SYSTEM_ERROR, str(error))
+        if broken.request is not None:
+            reply(connection, broken.request, ResponseCode.SYSTEM_ERROR, broken.told)
         connection.close()
 
     def _greet(self, command: RemotingCommand) -> None:

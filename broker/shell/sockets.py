@@ -98,8 +98,8 @@ class SocketConnection:
         self._paused = False
         """The connection is not read from: too much is unsent, or requests that came on it wait."""
         self._read_to_end = trio.Event()
-        self._refused: RefusedError | None = None
-        """Why it was closed here for what came on it; `read` raises it."""
+        self._refused: tuple[str, str] | None = None
+        """What the `RefusedError` says that `read` raises: the connection was closed here for what came on it."""
         self._unsent_bytes_high = unsent_bytes_high
         self.closed = False
         self._unsent: deque[memoryview] = deque()
@@ -127,7 +127,7 @@ class SocketConnection:
                 _drop  # it knows this connection: together they would wait for the garbage collector
             )
         if self._refused is not None:
-            raise self._refused
+            raise RefusedError(*self._refused)
 
     async def _read_to_its_end(self, received: Received, receive_bytes: int) -> None:
         if self._reading is None:
@@ -138,7 +138,7 @@ class SocketConnection:
         try:
             self._go_on_reading()
         except OSError as error:
-            self._refused = RefusedError(f"the system watches no more sockets: {error}", "not watched")
+            self._refused = f"the system watches no more sockets: {error}", "not watched"
             return
         await self._read_to_end.wait()
 
@@ -254,7 +254,12 @@ class SocketConnection:
                 failure = error
             nursery.cancel_scope.cancel()
         if failure is not None:
-            raise failure
+            try:
+                raise failure
+            finally:
+                del (
+                    failure
+                )  # its traceback has this call, and what it holds would stay until the collector comes
 
     def _decrypting(self, tls: TlsSession, received: Received) -> Received:
         def received_encrypted(data: bytes) -> int | None:
@@ -262,7 +267,7 @@ class SocketConnection:
                 plain = tls.decrypt(data)
             except ssl.SSLError as error:
                 kind = "TLS without requests" if isinstance(error, IdleTlsError) else "broken TLS"
-                self._refused = RefusedError(str(error.args[-1]), kind)
+                self._refused = str(error.args[-1]), kind
                 self.close()
                 return None
             own = tls.pending()

@@ -28,7 +28,6 @@ from broker.client.transport.runtime import Buffer, ByteStream, Event, Runtime
 from broker.client.transport.write_queue import WriteQueue
 from broker.remoting.codes import FLAG_RESPONSE, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode_head, request, response
-from broker.remoting.errors import FrameError
 from broker.remoting.frame import BrokenStreamError, FrameDecoder
 from broker.requests.greeting import PATIENCE_S, PROBE_CODE, PROBE_FIELDS, GreetingError
 
@@ -250,12 +249,12 @@ class Connection:
                 self.close("the peer closed the connection")
                 return
             self._received_ns = self._runtime.now_ns()
-            damage: FrameError | None = None
+            damage: str | None = None
             try:
                 commands = decoder.feed(data)
             except BrokenStreamError as error:
                 # Responses that came whole before the damage are true, and end their calls.
-                commands, damage = error.commands, error
+                commands, damage = error.commands, str(error)
             # What the ends of these calls begin anew is written together, by `_write_now`.
             self._out.hold()
             for command in commands:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import struct
 import sys
@@ -293,3 +294,30 @@ def cpu_ns(data: bytes) -> int:
         return time.process_time_ns() - began
 
     return min(once() for _ in range(5))
+
+
+BROKEN_AT_THEIR_END = {
+    "header": frame(b'{"code":310,"language":"JAVA"', bytes(1 << 20)),
+    "binary header": frame(b"\x01", bytes(1 << 20), ROCKETMQ),
+    "serialization": frame(b"{}", bytes(1 << 20), 9),
+    "fields": encode(request(10, {f"f{k}": "" for k in range(CLIENT_FIELDS_MAX + 1)}, body=bytes(1 << 20))),
+    "lengths": frame(b"{}", bytes(1 << 20)) + bytes(8),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_AT_THEIR_END)
+def test_nothing_of_a_broken_stream_stays_until_the_collector_comes(name: str) -> None:
+    """Errors that were kept held their tracebacks, and so what was read: strangers filled the memory with them."""
+    data = bytearray(BROKEN_AT_THEIR_END[name])  # not the constant itself, which more refer to
+    read = bytes(data)
+    decoder = client_decoder()
+    before = sys.getrefcount(read)
+    gc.disable()
+    try:
+        for _ in range(2):
+            with contextlib.suppress(BrokenStreamError):
+                decoder.feed(read)
+                pytest.fail("it is no frame")
+        assert sys.getrefcount(read) == before
+    finally:
+        gc.enable()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import struct
+import sys
 from collections import Counter
 
 import pytest
@@ -349,3 +352,19 @@ def test_what_a_stranger_leaves_unread_is_counted_behind_requests_that_waited(
     while rig.sessions.unhandled:
         rig.sessions.go_on()
     assert looked[-1] == ("10.0.0.1:1", 100)
+
+
+def test_a_session_that_has_ended_for_what_came_keeps_nothing_of_it(rig: Rig) -> None:
+    """Each left a cycle with all that was read: strangers filled the memory before the collector came."""
+    header = b'{"code":310,"language":"JAVA"'
+    read = struct.pack(">II", 4 + len(header) + (1 << 20), len(header)) + header + bytes(1 << 20)
+    before = sys.getrefcount(read)
+    gc.disable()
+    try:
+        session = rig.connect("a")
+        session.received(read)
+        assert session.connection.close_requested
+        session.lost()
+        assert sys.getrefcount(read) == before
+    finally:
+        gc.enable()
