@@ -74,7 +74,7 @@ class FormerLeader:
             leadership.reads,
             node.replica.members,
         )
-        self._pulls = next(part for part in hearing if isinstance(part, HeldPulls))
+        self._pulls = [part for part in hearing if isinstance(part, HeldPulls)]
         self._at_start = dict(self._fields())
         self._has_led = False
         """The node has led since it was looked at last."""
@@ -89,7 +89,7 @@ class FormerLeader:
         node = self._node
         if not self._has_led or node.replica.raft.role is Role.LEADER:
             return
-        if not node.long_requests.in_steps and not self._pulls.leaving:
+        if not node.long_requests.in_steps and not any(pulls.leaving for pulls in self._pulls):
             self._has_led = False
             self._look()
 

@@ -141,6 +141,8 @@ def test_runs_see_all_that_waits() -> None:
         "a snapshot for the disk",
         "messages for a place",
         "a request for a leader",
+        "a pull for its next leader",  # gone within milliseconds
+        "a read for its next leader",
     }
     assert {wait.what for wait in WAITS} - rare <= seen
 

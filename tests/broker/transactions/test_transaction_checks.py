@@ -189,18 +189,23 @@ def test_after_too_many_questions_it_is_given_up_once() -> None:
 
 
 def test_nobody_is_asked_while_nobody_may_commit(group: Group) -> None:
-    """Else a disk that is full for a while would have transactions given up whose producers wanted them."""
+    """Else disks that are full for a while would have transactions given up whose producers wanted them. All are: of
+    one alone its leader would hand over.
+    """
     producer = group.connect()
     producer.heartbeat(producer_group="P")
     half = send_half(producer, b"x")
-    disk = group.members[group.leader].disk
-    free_before, disk.free_bytes = disk.free_bytes, disk.total_bytes // 20
-    group.node(group.leader).replica.disk_space.refuses_sends = True
+    disks = [member.disk for member in group.members.values()]
+    free_before = disks[0].free_bytes
+    for name, disk in zip(group.members, disks, strict=True):
+        disk.free_bytes = disk.total_bytes // 20
+        group.node(name).replica.disk_space.refuses_sends = True
     group.advance(3 * INTERVAL_S)
     assert end(producer, half, COMMIT) == ResponseCode.SERVICE_NOT_AVAILABLE
     assert questions(producer) == []
     assert state(group).times(half.queue_offset) == 0
-    disk.free_bytes = free_before
+    for disk in disks:
+        disk.free_bytes = free_before
     group.advance(3 * INTERVAL_S)
     assert questions(producer)
     assert end(producer, half, COMMIT) == ResponseCode.SUCCESS
