@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from broker.reading.held_pulls import HeldPulls
+from broker.replica.read_barriers import ReadBarriers
+from broker.requests.deadline import NEVER
 from raft.effects import Role
 from simulation.faults.moments import MOMENTS, STRIKES
 from simulation.journal import Violation
@@ -18,7 +21,7 @@ from simulation.plans.plan import Fault
 from simulation.plans.seeds import dense_seed, plan_of_seed
 from simulation.scheduler import SECOND
 from simulation.world.building import World
-from simulation.world.running import run_world
+from simulation.world.running import run_plan, run_world
 from tests.simulation.aimed_plans import LOST, at_moments
 from tests.simulation.planted_bugs import UNAIDED, plan_of, run_planted
 
@@ -141,10 +144,25 @@ def test_runs_see_all_that_waits() -> None:
         "a snapshot for the disk",
         "messages for a place",
         "a request for a leader",
-        "a pull for its next leader",  # gone within milliseconds
+        "a pull for its next leader",  # gone within milliseconds, as the next is: the test below has them stay
         "a read for its next leader",
     }
     assert {wait.what for wait in WAITS} - rare <= seen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["a pull", "a read"])
+def test_what_a_former_leader_never_hands_on_is_found(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    def forget(pulls: HeldPulls) -> None:
+        pulls._leave_at.due_ns = NEVER
+
+    if what == "a pull":
+        monkeypatch.setattr(HeldPulls, "_hand_some_on", forget)
+    else:
+        monkeypatch.setattr(ReadBarriers, "tell_lost", lambda _: None)
+    found = (run_plan(plan_of_seed(dense_seed(number), seconds=40)).violation for number in range(6))
+    first = next((violation for violation in found if violation is not None), None)
+    assert f"{what} for its next leader has waited" in str(first)
 
 
 @pytest.mark.slow
