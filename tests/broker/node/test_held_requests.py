@@ -184,6 +184,28 @@ def test_a_transfer_while_held_requests_go_on_keeps_their_order(seed: int) -> No
     assert bodies(group) == [b"%d" % number for number in range(61)]
 
 
+def test_what_a_leader_gets_back_while_it_hands_over_keeps_its_place() -> None:
+    group, chosen = Group.elected(3), random.Random(1)
+    setup = group.connect()
+    setup.create_topic("T")
+    setup.heartbeat("g")
+    group.converge()
+    old, node = group.leader, group.follower
+    client = group.connect(node)
+    begin_transfer(group, node)
+    asked = [client.start_send("T", b"%d" % number) for number in range(5)]
+    step_until(group, chosen, lambda: group.node(node).replica.leader is None)
+    group.stop(old)
+    step_until(group, chosen, lambda: group.node(node).replica.serving)
+    begin_transfer(group, old)
+    group.go_on(old)
+    held = group.node(node)._held
+    step_until(group, chosen, lambda: len(held) == 5)
+    assert group.node(node).replica.raft.transferee == old, "nothing of it could be done"
+    assert {client.wait(opaque).code for opaque in asked} == {ResponseCode.SUCCESS}
+    assert bodies(group) == [b"%d" % number for number in range(5)]
+
+
 def test_what_is_left_when_a_leader_dies_goes_on_at_the_next() -> None:
     (group, old, node), chosen = leaderless(), random.Random(1)
     client = group.connect(node)
