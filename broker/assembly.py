@@ -199,21 +199,16 @@ class _Shared(NamedTuple):
 
 
 def _shared(node: Node, address: str, store_host: bytes, random: RandomSource) -> _Shared:
-    leadership, settings, time, listeners = (
-        node.replica.leadership,
-        node.settings,
-        node.time,
-        node.listeners,
-    )
-    group_limit = GroupLimit(node.replica, settings)
-    offsets = OffsetCommits(leadership, settings, group_limit, time, listeners)
+    leadership = node.replica.leadership
+    group_limit = GroupLimit(leadership, node.settings)
+    offsets = OffsetCommits(leadership, node.settings, group_limit, node.time, node.listeners)
     return _Shared(
         group_limit,
         offsets,
-        OffsetResets(leadership, offsets, listeners),
-        Creations(leadership, settings, group_limit),
-        LongAnswers(node, time),
-        Decisions(leadership, node, settings, time, listeners, store_host),
+        OffsetResets(leadership, offsets, node.listeners),
+        Creations(leadership, node.settings, group_limit),
+        LongAnswers(node, node.time),
+        Decisions(leadership, node, node.settings, node.time, node.listeners, store_host),
         address,
         store_host,
         random,
@@ -224,14 +219,14 @@ def _about_the_node(
     node: Node, machine: Machine, address: str, recovered: tuple[str, ...]
 ) -> Iterable[Processor]:
     """What operators ask of this node and have done to it and its group; what it deletes and raises by itself."""
-    replica, settings, time, listeners = node.replica, node.settings, node.time, node.listeners
+    replica = node.replica
     status = StatusProcessor(
         replica.leadership,
         partial(report_on, replica),
-        settings,
+        node.settings,
         node.stats,
-        time,
-        listeners,
+        node.time,
+        node.listeners,
         machine,
         address=address,
         recovered=recovered,
@@ -241,60 +236,64 @@ def _about_the_node(
         replica.store.log,
         replica.loads,
         replica.release,
-        settings.current.node,
-        time,
-        listeners,
+        node.settings.current.node,
+        node.time,
+        node.listeners,
     )
     retention = Retention(
         replica.leadership,
         replica.head,
         replica.disk_space,
-        settings,
+        node.settings,
         machine,
-        time,
+        node.time,
         lambda: backups.needed_from_index,  # the head of the log stays until a copy under way has it
         replica.group_changes.hand_over_to_room,
     )
-    DeadOffsets(replica.leadership, node.registry, time, listeners)
-    FormatGate(replica, settings, time, listeners)
+    DeadOffsets(replica.leadership, node.registry, node.time, node.listeners)
+    FormatGate(replica.leadership, replica.members, replica.release, node.settings, node.time, node.listeners)
     return (
         status,
         backups,
         CleaningProcessor(retention),
-        SettingsProcessor(replica, settings),
-        GroupChangesProcessor(replica.group_changes, replica.members, settings, time, listeners),
+        SettingsProcessor(replica.leadership, node.settings),
+        GroupChangesProcessor(
+            replica.group_changes, replica.members, node.settings, node.time, node.listeners
+        ),
     )
 
 
 def _storing(node: Node, shared: _Shared) -> Iterable[Processor]:
-    leadership, settings, time, listeners = (
-        node.replica.leadership,
-        node.settings,
-        node.time,
-        node.listeners,
-    )
+    leadership = node.replica.leadership
     return (
         SendProcessor(
             leadership,
             node,
             shared.creations,
             node.stats,
-            settings,
-            time,
-            listeners,
+            node.settings,
+            node.time,
+            node.listeners,
             store_host=shared.store_host,
             random=shared.random,
         ),
-        PortionsProcessor(leadership, settings, time, listeners),
+        PortionsProcessor(leadership, node.settings, node.time, node.listeners),
         SendBackProcessor(
-            leadership, node, node.registry, shared.creations, node.stats, settings, time, shared.random
+            leadership,
+            node,
+            node.registry,
+            shared.creations,
+            node.stats,
+            node.settings,
+            node.time,
+            shared.random,
         ),
         RepliesProcessor(
             leadership,
             node.registry,
             node.calls,
-            settings,
-            time,
+            node.settings,
+            node.time,
             node.events,
             address=shared.address,
             store_host=shared.store_host,
@@ -305,9 +304,11 @@ def _storing(node: Node, shared: _Shared) -> Iterable[Processor]:
 
 def _reading(node: Node, shared: _Shared) -> Iterable[Processor]:
     replica, leadership = node.replica, node.replica.leadership
-    registry, stats, settings, time = node.registry, node.stats, node.settings, node.time
+    registry, stats = node.registry, node.stats
     offsets, resets = shared.offsets, shared.resets
-    responses = PullResponses(leadership, replica.loads, replica.members, node, resets, stats, settings, time)
+    responses = PullResponses(
+        leadership, replica.loads, replica.members, node, resets, stats, node.settings, node.time
+    )
     return (
         PullProcessor(
             leadership,
@@ -318,8 +319,8 @@ def _reading(node: Node, shared: _Shared) -> Iterable[Processor]:
             shared.creations,
             responses,
             stats,
-            settings,
-            time,
+            node.settings,
+            node.time,
             node.listeners,
         ),
         QueriesProcessor(leadership, node),
@@ -329,37 +330,46 @@ def _reading(node: Node, shared: _Shared) -> Iterable[Processor]:
 
 
 def _members_of_consumer_groups(node: Node, shared: _Shared) -> Iterable[Processor]:
-    replica, settings, time, listeners = node.replica, node.settings, node.time, node.listeners
+    leadership = node.replica.leadership
     return (
         HeartbeatsProcessor(
-            replica, node, node.registry, shared.creations, settings, time, listeners, node.events
+            leadership,
+            node,
+            node.registry,
+            shared.creations,
+            node.settings,
+            node.time,
+            node.listeners,
+            node.events,
         ),
-        LocksProcessor(replica.leadership, node, shared.creations, settings, time, listeners),
-        ClientQuestionsProcessor(replica, node, node.registry, node.calls, node.group),
+        LocksProcessor(leadership, node, shared.creations, node.settings, node.time, node.listeners),
+        ClientQuestionsProcessor(leadership, node, node.registry, node.calls, node.group),
     )
 
 
 def _administration(node: Node, shared: _Shared) -> Iterable[Processor]:
     """Topics and consumer groups, and the figures of them, as operators ask for them."""
-    replica, time, long_answers = node.replica, node.time, shared.long_answers
+    leadership, long_answers = node.replica.leadership, shared.long_answers
     return (
         TopicsProcessor(
-            replica.leadership,
+            leadership,
             node,
             shared.creations,
             shared.offsets,
             node.settings,
-            time,
+            node.time,
             node.listeners,
             long_answers,
         ),
-        ConnectionsProcessor(replica, node, node.registry, node.stats, time, node.group, long_answers),
+        ConnectionsProcessor(
+            leadership, node, node.registry, node.stats, node.time, node.group, long_answers
+        ),
         StatisticsProcessor(
-            replica,
+            leadership,
             node,
             node.registry,
             node.stats,
-            time,
+            node.time,
             long_answers,
             broker_name=node.group,
             cluster=node.settings.current.node.cluster,
@@ -370,18 +380,22 @@ def _administration(node: Node, shared: _Shared) -> Iterable[Processor]:
 
 def _what_falls_due(node: Node, shared: _Shared) -> Iterable[Processor]:
     """Delayed messages, timers and transactions: what the leader does when its time has come."""
-    leadership, settings, time, listeners = (
-        node.replica.leadership,
-        node.settings,
-        node.time,
-        node.listeners,
-    )
+    leadership = node.replica.leadership
     return (
-        DelayService(leadership, settings.current.broker.delay_level_ms, time, listeners, node.events),
-        TimerService(leadership, node.stats, time, listeners, node.events),
+        DelayService(
+            leadership, node.settings.current.broker.delay_level_ms, node.time, node.listeners, node.events
+        ),
+        TimerService(leadership, node.stats, node.time, node.listeners, node.events),
         shared.decisions,
         TransactionChecks(
-            shared.decisions, leadership, node, node.registry, settings, time, listeners, node.events
+            shared.decisions,
+            leadership,
+            node,
+            node.registry,
+            node.settings,
+            node.time,
+            node.listeners,
+            node.events,
         ),
     )
 

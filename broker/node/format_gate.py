@@ -13,11 +13,12 @@ from typing import Final
 import structlog
 
 from broker.node.listeners import Listeners
-from broker.replica.replica import Replica
+from broker.node.ports import Formats, Proposals
 from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import ReplicaError
 from broker.settings.live import LiveSettings
 from broker.state.commands import RaiseFormat
+from broker.state.release import Release
 from log.errors import DiskFullError
 
 log = structlog.get_logger("trivet.formats")
@@ -29,8 +30,18 @@ LOOK_NS: Final = 1_000_000_000
 class FormatGate:
     """Raises the group's format, while this node serves."""
 
-    def __init__(self, replica: Replica, settings: LiveSettings, time: Time, listeners: Listeners) -> None:
-        self._replica = replica
+    def __init__(
+        self,
+        leadership: Proposals,
+        members: Formats,
+        release: Release,
+        settings: LiveSettings,
+        time: Time,
+        listeners: Listeners,
+    ) -> None:
+        self._leadership = leadership
+        self._members = members
+        self._release = release
         self._settings = settings
         self._time = time
         self._is_proposed = False
@@ -39,30 +50,30 @@ class FormatGate:
         listeners.role_changes.append(self._role_changed)
 
     def _role_changed(self) -> None:
-        if not self._replica.serving:
+        if not self._leadership.serving:
             self._deadline.due_ns = NEVER
             self._is_proposed = False
-        elif self._deadline.due_ns == NEVER and self._wanted() > self._replica.metadata.format:
+        elif self._deadline.due_ns == NEVER and self._wanted() > self._leadership.metadata.format:
             self._deadline.due_ns = self._time.now_ns
 
     def _wanted(self) -> int:
-        newest, hold = self._replica.release.newest_format, self._settings.current.raft.hold_format
+        newest, hold = self._release.newest_format, self._settings.current.raft.hold_format
         return min(newest, hold) if hold else newest
 
     def _look(self) -> None:
-        replica = self._replica
-        if replica.metadata.format >= self._wanted():
+        wanted, reached = self._wanted(), self._leadership.metadata.format
+        if reached >= wanted:
             self._deadline.due_ns = NEVER
             return
         self._deadline.due_ns = self._time.now_ns + LOOK_NS
-        common = replica.members.common_format()
+        common = self._members.common_format()
         if self._is_proposed or common is None:
             return
-        version = min(common, self._wanted())
-        if version <= replica.metadata.format:
+        version = min(common, wanted)
+        if version <= reached:
             return
         try:
-            replica.leadership.propose_command(RaiseFormat(version), self._settled, self._settled)
+            self._leadership.propose_command(RaiseFormat(version), self._settled, self._settled)
         except (ReplicaError, DiskFullError):
             return  # the next look tries again
         self._is_proposed = True

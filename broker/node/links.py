@@ -356,8 +356,7 @@ class PeerLinks:
 
     def accept(self, connection: Connection, address: str) -> AcceptedLink:
         """Takes a connection that somebody has made from `address`. A stranger may have to go for it."""
-        if len(self.strangers) >= STRANGERS_MAX:
-            oldest = self.strangers.first_to_go()
+        if (oldest := self.strangers.make_room(STRANGERS_MAX)) is not None:
             oldest.close(f"{STRANGERS_MAX} others are there")
         self.begin()
         link = AcceptedLink(self, connection, address, self.node.time.now_ns + HANDSHAKE_NS)

@@ -142,6 +142,8 @@ class Node:
         """When the next turn is due at the latest, by the last one."""
         self._late_from_ns = NEVER
         """If nothing calls this node until then, it has stood still; told once a turn."""
+        self._goes_on = False
+        """What the last turn returned."""
         self.registration_version = 0
         """Rises whenever the name servers must be told something new."""
         self.permission_changes = 0
@@ -511,20 +513,22 @@ class Node:
         if relayed.waiting or relayed.given_back:
             relayed.go_on()
         # Behind all that may propose, so that its entries leave in this turn.
-        is_behind = replica.turn(now_ns, time_ms, send)
+        goes_on = replica.turn(now_ns, time_ms, send)
         self.stats.put_times.turn_ended(
             replica.leadership.serving, replica.store.log.last_index, replica.applied.index, now_ns
         )
         relayed.turn_ended()
-        return (
-            is_behind
+        self._goes_on = (
+            goes_on
             or bool(long.in_steps or long.behind_batch or relayed.waiting or relayed.given_back)
             or bool(forwarding.ended or forwarding.leaving)
             or (bool(self._held.waiting) and forwarding.is_releasing)
         )
+        return self._goes_on
 
     def expect_turn(self, jobs_due_ns: int) -> int:
-        """Returns when the next turn is due at the latest, if nothing happens before; jobs want one at `jobs_due_ns`.
+        """Returns when the next turn is due at the latest, if nothing happens before; jobs want one at `jobs_due_ns`. To
+        be asked right behind a turn.
 
         The result is never in the past: a deadline that has passed counts as due now, and is not reported as a stall. A
         node that is called much later than it says here was held up (`Slowness.woke`).
@@ -532,18 +536,8 @@ class Node:
         now_ns = self.time.now_ns
         due_ns = min(jobs_due_ns, self.replica.deadline_ns(), self.time.earliest_ns)
         if self._held.waiting:
-            first_due_ns = next(iter(self._held.waiting)).until_ns
-            due_ns = now_ns if self._forwarding.is_releasing else min(due_ns, first_due_ns)
-        long = self.long_requests
-        if (
-            due_ns < now_ns
-            or long.in_steps
-            or long.behind_batch
-            or self._relayed.waiting
-            or self._relayed.given_back
-            or self._forwarding.ended
-            or self._forwarding.leaving
-        ):
+            due_ns = min(due_ns, next(iter(self._held.waiting)).until_ns)
+        if self._goes_on or due_ns < now_ns:
             due_ns = now_ns
         self._due_ns, self._late_from_ns = due_ns, due_ns + STALLED_NS
         return due_ns

@@ -30,9 +30,10 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Final
 
+from broker.node.ports import Serving
 from broker.node.registrar import HEIR_NS, Registrar
+from broker.replica.group_changes import GroupChanges
 from broker.replica.jobs import Jobs
-from broker.replica.replica import Replica
 from broker.requests.deadline import NEVER, Time
 from broker.requests.line import Surroundings
 
@@ -71,7 +72,8 @@ class OrderlyStop:
 
     def __init__(
         self,
-        replica: Replica,
+        leadership: Serving,
+        group_changes: GroupChanges,
         jobs: Jobs,
         registrars: Sequence[Registrar],
         surroundings: Surroundings,
@@ -84,7 +86,8 @@ class OrderlyStop:
         part_with_clients: Callable[[], bool],
     ) -> None:
         self.state = StopState.HANDS_OVER
-        self._replica = replica
+        self._leadership = leadership
+        self._group_changes = group_changes
         self._jobs = jobs
         self._registrars = registrars
         self._wake = surroundings.wake
@@ -96,7 +99,7 @@ class OrderlyStop:
         self._time = time
         self._linger_until_ns = time.now_ns + linger_ns
         self._deadline = time.add_deadline(self._waited_enough, NEVER)
-        if replica.serving:
+        if leadership.serving:
             self._hand_over()
         else:
             self._linger()
@@ -104,13 +107,13 @@ class OrderlyStop:
 
     def turned(self) -> None:
         """To be called after each turn of the node."""
-        if self.state is StopState.HANDS_OVER and not self._replica.serving:
+        if self.state is StopState.HANDS_OVER and not self._leadership.serving:
             self._become(StopState.AWAITS_HEIR)
             self._deadline.due_ns = self._time.now_ns + HEIR_NS
         if self.state is StopState.AWAITS_HEIR and not any(one.is_master for one in self._registrars):
             self._linger()
         if self.state is StopState.LINGERS:
-            if self._replica.serving:
+            if self._leadership.serving:
                 self._become(StopState.HANDS_OVER)
                 self._hand_over()
             elif not self._has_clients():
@@ -125,7 +128,7 @@ class OrderlyStop:
 
     def _hand_over(self) -> None:
         self._deadline.due_ns = self._time.now_ns + HAND_OVER_NS
-        if self._replica.group_changes.hand_over() is None:
+        if self._group_changes.hand_over() is None:
             self._say_goodbye()
 
     def _linger(self) -> None:

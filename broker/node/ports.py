@@ -66,12 +66,16 @@ class StoredMessages(Protocol):
         """The record of a message, to which its unit leads."""
 
 
-class State(Protocol):
-    """The committed and applied state of this node, in whatever role."""
+class Serving(Protocol):
+    """The role of this node, for those who act while it leads."""
 
     @property
     def serving(self) -> bool:
         """This node leads and everything committed before its term is applied: it may answer for the group."""
+
+
+class State(Serving, Protocol):
+    """The committed and applied state of this node, in whatever role."""
 
     @property
     def metadata(self) -> Metadata:
@@ -137,6 +141,13 @@ class Followers(Protocol):
 
     def linked_voters(self) -> list[str]:
         """The other voters to which there is a link, in order of their ids."""
+
+
+class Formats(Protocol):
+    """The forms of the replicated state that the members of the group can read."""
+
+    def common_format(self) -> int | None:
+        """The newest that all of them read; None while that cannot be told."""
 
 
 class Requests(Protocol):

@@ -176,11 +176,12 @@ class RunningNode:
     def stop(self, stopped: Callable[[], None]) -> None:
         """Stops in order, once; `stopped` is called at the end of a turn when nothing is left to wait for."""
         if self._stop is None:
-            settings = self.node.settings.current
+            settings, replica = self.node.settings.current, self.node.replica
             # To a preferred leader that stayed leadership would come back, again and again.
             lingers = settings.node.id not in settings.raft.preferred_leaders
             self._stop = OrderlyStop(
-                self.node.replica,
+                replica.leadership,
+                replica.group_changes,
                 self.jobs,
                 self.registrars,
                 self._surroundings,

@@ -280,16 +280,8 @@ class Replica:
     def deadline_ns(self) -> int:
         """Returns the time at which `tick` and `turn` must run at the latest; NEVER while nothing is due.
 
-        When jobs become due says `Jobs.due_ns`.
+        It does not know of what `turn` has returned True for. When jobs become due says `Jobs.due_ns`.
         """
-        leadership = self.leadership
-        if (
-            self.applied.writing.under_way
-            or leadership.reads.wait(self.applied.index)
-            or leadership.lost_senders
-            or leadership.reads.lost_reads
-        ):
-            return self.time.now_ns
         deadline: int | None = self.raft.deadline()
         due = self.repairs.due_ns
         if deadline is not None and deadline < due:

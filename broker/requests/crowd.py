@@ -48,6 +48,16 @@ class Crowd(Generic[Member]):
         if not members:
             del self._by_share[share]
 
+    def make_room(self, most: int) -> Member | None:
+        """Takes out the first to go if there are `most` members, and returns it: it has to give way to one that comes.
+        Returns None where there is room.
+        """
+        if len(self) < most:
+            return None
+        goes = self.first_to_go()
+        self.discard(goes)
+        return goes
+
     def first_to_go(self) -> Member:
         """Returns the oldest member of a share that has most."""
         assert self._by_share, "there is somebody"

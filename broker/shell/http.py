@@ -82,8 +82,10 @@ class HttpServer:
         await trio.serve_listeners(self._accepted, [self._listener])
 
     async def _accepted(self, stream: trio.SocketStream) -> None:
-        if len(self._open) >= CONNECTIONS_MAX:
-            self._close_one()
+        # Whoever goes has no place any more, although its task has yet to hear of it.
+        if (oldest := self._open.make_room(CONNECTIONS_MAX)) is not None:
+            self._closed("operators' port: too many connections", oldest.address)
+            oldest.scope.cancel()
         address = _address(stream)
         with trio.CancelScope() as scope:
             guest = _Guest(scope, address)
@@ -97,14 +99,6 @@ class HttpServer:
             finally:
                 self._open.discard(guest)
                 await trio.aclose_forcefully(stream)
-
-    def _close_one(self) -> None:
-        """Makes a place for a new connection."""
-        oldest = self._open.first_to_go()
-        self._closed("operators' port: too many connections", oldest.address)
-        # It has no place any more, although its task has yet to hear of it.
-        self._open.discard(oldest)
-        oldest.scope.cancel()
 
     async def _serve(self, stream: trio.SocketStream) -> None:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)

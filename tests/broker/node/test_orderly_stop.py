@@ -51,7 +51,8 @@ class Rig:
             self.ended += 1
 
         return OrderlyStop(
-            self.replica,
+            self.replica.leadership,
+            self.replica.group_changes,
             self.jobs,
             [self.registrar],
             self.desk,

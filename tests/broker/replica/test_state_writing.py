@@ -16,6 +16,7 @@ from broker.remoting.pieces import Pieces
 from broker.replica.inner_limits import InnerLimits
 from broker.replica.replica import Replica
 from broker.requests.connection import Buffer
+from broker.requests.deadline import NEVER
 from broker.retention.waited_for import first_waiting_position
 from broker.state.metadata import Metadata
 from broker.state.snapshot import decode_state
@@ -58,7 +59,9 @@ def test_commands_between_its_turns_are_not_in_a_snapshot() -> None:
     replica = group.node(group.leader).replica
     expected, index = Metadata.restore(replica.metadata.snapshot()), replica.applied_index
     replica.applied.save()
-    assert replica.deadline_ns() == replica.time.now_ns, "the next turn is wanted"
+    node = group.node(group.leader)
+    assert node.turn(group.now_ns, group.wall_ms, lambda: None), "the next turn is wanted"
+    assert node.expect_turn(NEVER) == group.now_ns, "at once"
     store_offset(client, 3, 7)
     client.create_topic("T9")
     assert replica.metadata.offsets["G3", "T3"] == {0: 7}
@@ -144,7 +147,7 @@ def test_a_peer_s_state_is_read_in_turns_between_which_heartbeats_are_answered()
     while replica.applied.writing.under_way:
         assert replica.metadata is before, "the state is replaced at once"
         assert replica.store.log.first_index == 0
-        assert replica.deadline_ns() <= group.now_ns, "the next turn is wanted"
+        assert group.members[away].due_ns <= group.now_ns, "the next turn is wanted"
         group.now_ns += 20_000_000
         group.step_at_random(order)
         turns += 1

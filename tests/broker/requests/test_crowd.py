@@ -21,6 +21,16 @@ def test_the_oldest_of_the_largest_crowd_goes_first() -> None:
     assert len(crowd) == 4
 
 
+def test_one_that_comes_has_the_first_to_go_taken_out_if_there_are_as_many_as_may_be() -> None:
+    crowd: Crowd[int] = Crowd()
+    for member, address in enumerate(("a", "b", "b")):
+        crowd.add(member, address)
+    assert crowd.make_room(4) is None
+    assert [*crowd] == [0, 1, 2]
+    assert crowd.make_room(3) == 1
+    assert [*crowd] == [0, 2]
+
+
 def test_who_is_not_there_is_not_taken_out() -> None:
     crowd: Crowd[int] = Crowd()
     crowd.add(1, "a")
