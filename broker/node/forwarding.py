@@ -17,6 +17,7 @@ import structlog
 
 from broker.node.client_calls import ClientCalls
 from broker.node.held_requests import HeldRequests
+from broker.node.ports import GroupView
 from broker.node.relayed_clients import RelayedClients
 from broker.node.request_states import (
     ASKED,
@@ -34,7 +35,6 @@ from broker.remoting.codes import FLAG_ONE_WAY, ResponseCode
 from broker.remoting.command import RemotingCommand, encode_head, response
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import whole_commands
-from broker.replica.replica import Replica
 from broker.requests.connection import Connection, RelayedConnection
 from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import OverloadedError
@@ -77,7 +77,7 @@ class Forwarding:
     def __init__(
         self,
         group: str,
-        replica: Replica,
+        view: GroupView,
         time: Time,
         calls: ClientCalls,
         held: HeldRequests,
@@ -87,7 +87,7 @@ class Forwarding:
     ) -> None:
         """`calls` learns which other node asks something of a client here; `resume` goes on with a request."""
         self._group = group
-        self._replica = replica
+        self._view = view
         self._time = time
         self._calls = calls
         self._held = held
@@ -162,8 +162,8 @@ class Forwarding:
     @property
     def is_leader_reachable(self) -> bool:
         """Tells whether another node leads, as far as this one knows, and there is a link to it."""
-        leader = self._replica.leader
-        return leader is not None and leader != self._replica.node_id and leader in self._replica.links
+        leader = self._view.leader
+        return leader is not None and leader != self._view.node_id and leader in self._view.links
 
     def forward(self, connection: Connection, command: RemotingCommand) -> None:
         """Hands a request to the leader, or holds it until there is one."""
@@ -184,7 +184,7 @@ class Forwarding:
         if self.is_outside:
             self.refuse_outside(connection, command)
         elif isinstance(connection, RelayedConnection):
-            if (self._replica.leader, self._replica.term) == (self._replica.node_id, connection.term):
+            if (self._view.leader, self._view.term) == (self._view.node_id, connection.term):
                 # For this term, in which this node may yet serve.
                 self._hold_for_leader(connection, command, number)
             else:
@@ -208,8 +208,7 @@ class Forwarding:
             reply(connection, command, ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]no leader: {error}")
 
     def _forward(self, client: _Client, command: RemotingCommand, number: int) -> None:
-        replica, connection = self._replica, client.connection
-        leader = replica.leader
+        connection, leader = client.connection, self._view.leader
         assert leader is not None, "it is reachable"
         if command.opaque in client.waiting and not command.is_one_way:
             # A response names its request by the opaque alone: with two of them nobody could say whose it is.
@@ -235,7 +234,7 @@ class Forwarding:
             return
         if not command.is_one_way:
             client.waiting[command.opaque] = WaitingRequest(
-                connection, command, self._time.now_ns, State.FORWARDED, number, leader, replica.term
+                connection, command, self._time.now_ns, State.FORWARDED, number, leader, self._view.term
             )
             self._places.take(client.share)
         client.known_to = leader
@@ -245,9 +244,9 @@ class Forwarding:
 
         Where there is no room for it the leader is not told: heartbeats come again, and who has left falls silent.
         """
-        leader = self._replica.leader
+        leader = self._view.leader
         client = self._by_connection.get(connection)
-        if leader is None or leader == self._replica.node_id or client is None:
+        if leader is None or leader == self._view.node_id or client is None:
             return
         client.known_to = leader
         copy = RemotingCommand(
@@ -280,7 +279,7 @@ class Forwarding:
 
         Raises `ValueError` for what is longer than a frame may be.
         """
-        link = self._replica.links.get(node)
+        link = self._view.links.get(node)
         if link is None:
             return True  # it is lost, as all that is on the way there
         unsent = self._unsent.get(node)
@@ -289,12 +288,12 @@ class Forwarding:
         if not unsent.has_room(link, client.share, len(command.body)):
             return False
         frame = b"".join((encode_head(command, len(command.body)), command.body))
-        link.send(*encode_frame(Forward(client.number, client.connection.host, self._replica.term, frame)))
+        link.send(*encode_frame(Forward(client.number, client.connection.host, self._view.term, frame)))
         unsent.queued(client.share, len(frame))
         return True
 
     def _send_gone(self, node: str, client: _Client) -> None:
-        link = self._replica.links.get(node)
+        link = self._view.links.get(node)
         if link is not None:
             link.send(*encode_frame(ClientGone(client.number)))
 
@@ -352,7 +351,7 @@ class Forwarding:
 
     def leader_changed(self) -> None:
         """Goes through all waiting requests: a node that was asked as leader of another term will not do them."""
-        today, links = (self._replica.leader, self._replica.term), self._replica.links
+        today, links = (self._view.leader, self._view.term), self._view.links
 
         def event_of(request: WaitingRequest) -> RequestEvent:
             if (request.leader, request.term) == today:
@@ -473,7 +472,7 @@ class Forwarding:
             self.refuse_outside(connection, request.command)
         elif state is State.RESUMED:
             asked = request.leader, request.term
-            if event is RequestEvent.NOT_DONE and (self._replica.leader, self._replica.term) == asked:
+            if event is RequestEvent.NOT_DONE and (self._view.leader, self._view.term) == asked:
                 # Asked now, it would be the same one again.
                 self._hold_for_leader(connection, request.as_of(now_ns), request.number)
             elif event is RequestEvent.NOT_DONE and self._held.has_any_of(connection):
@@ -498,14 +497,14 @@ class Forwarding:
 
         Raises what handlers raise.
         """
-        left = self._replica.limits.held_at_once
+        left = self._view.limits.held_at_once
         while left > 0 and self.leaving:
             client = self.leaving.popleft()
             left -= 1
             if self.is_outside and client.number in self._by_number and client.known_to is not None:
                 self._send_gone(client.known_to, client)
                 client.known_to = None
-        is_done_here = self._replica.serving
+        is_done_here = self._view.serving
         while left > 0 and self.ended:
             client = self.ended.popleft()
             _, request = heappop(client.ended)
@@ -528,8 +527,7 @@ class Forwarding:
             return True
         if not self._may_go_on:
             return False
-        replica = self._replica
-        return replica.raft.transferee is None if replica.serving else self.is_leader_reachable
+        return not self._view.hands_over if self._view.serving else self.is_leader_reachable
 
     @property
     def is_releasing(self) -> bool:
@@ -561,9 +559,9 @@ class Forwarding:
 
         Raises what handlers raise.
         """
-        if self._replica.serving:
+        if self._view.serving:
             self._may_go_on = True  # a transfer may have come to nothing, and this node leads on
-        left = self._replica.limits.held_at_once
+        left = self._view.limits.held_at_once
         while left > 0 and self.is_releasing:
             request = self._held.take_next()
             left -= work_of(request.command)
@@ -591,7 +589,7 @@ class Forwarding:
     def _go_on(self, request: WaitingRequest) -> None:
         """Does what a RESUMED request asks for here, or asks the leader; holds it where there is none."""
         connection, command = request.connection, request.as_of(self._time.now_ns)
-        if self._replica.serving:
+        if self._view.serving:
             self._resumed_number = request.number
             self._resume(connection, command)
             self._resumed_number = None
@@ -606,7 +604,7 @@ class Forwarding:
             connection,
             command,
             ResponseCode.SERVICE_NOT_AVAILABLE,
-            f"{self._replica.node_id} is no member of group {self._group}; nothing was done, ask another node",
+            f"{self._view.node_id} is no member of group {self._group}; nothing was done, ask another node",
         )
 
     def look_at_membership(self) -> None:
@@ -616,11 +614,11 @@ class Forwarding:
         leader that it has no clients here any more: whom the leader asked through this node could not answer. Requests
         under way there are refused, but for those that are done once: the leader still answers these.
         """
-        outside = not self._replica.members.is_member and not self._replica.serving
+        outside = not self._view.is_member and not self._view.serving
         if outside == self.is_outside:
             return
         self.is_outside = outside
-        log.info("outside of the group" if outside else "member of the group", node=self._replica.node_id)
+        log.info("outside of the group" if outside else "member of the group", node=self._view.node_id)
         if not outside:
             return
         self.leaving.extend(self._by_number.values())

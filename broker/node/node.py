@@ -527,11 +527,11 @@ class Node:
         return self._goes_on
 
     def expect_turn(self, jobs_due_ns: int) -> int:
-        """Returns when the next turn is due at the latest, if nothing happens before; jobs want one at `jobs_due_ns`. To
-        be asked right behind a turn.
+        """Returns when the next turn is due at the latest, if nothing happens before; jobs want one at `jobs_due_ns`.
 
-        The result is never in the past: a deadline that has passed counts as due now, and is not reported as a stall. A
-        node that is called much later than it says here was held up (`Slowness.woke`).
+        To be asked right behind a turn. The result is never in the past: a deadline that has passed counts as due now,
+        and is not reported as a stall. A node that is called much later than it says here was held up
+        (`Slowness.woke`).
         """
         now_ns = self.time.now_ns
         due_ns = min(jobs_due_ns, self.replica.deadline_ns(), self.time.earliest_ns)

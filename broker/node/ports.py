@@ -7,7 +7,7 @@ are time, deadlines and events (`broker.requests.deadline.Time`, `Listeners`). R
 (`broker.requests.responses`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from broker.access.control import AccessControl, Sight
@@ -72,6 +72,38 @@ class Serving(Protocol):
     @property
     def serving(self) -> bool:
         """This node leads and everything committed before its term is applied: it may answer for the group."""
+
+
+class GroupView(Serving, Protocol):
+    """The group as this node sees it now: who leads, and which nodes it reaches."""
+
+    @property
+    def node_id(self) -> str:
+        """This node."""
+
+    @property
+    def leader(self) -> str | None:
+        """The node that this one follows; itself when it leads; None when unknown."""
+
+    @property
+    def term(self) -> int:
+        """The current term."""
+
+    @property
+    def hands_over(self) -> bool:
+        """This node leads, and leadership is going to another one just now."""
+
+    @property
+    def is_member(self) -> bool:
+        """This node belongs to the group, as far as it knows."""
+
+    @property
+    def links(self) -> Mapping[str, Connection]:
+        """The links to the other nodes that are up."""
+
+    @property
+    def limits(self) -> InnerLimits:
+        """The numbers that no operator sets."""
 
 
 class State(Serving, Protocol):

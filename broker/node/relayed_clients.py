@@ -12,13 +12,13 @@ from typing import Final
 
 from broker.node.held_requests import HeldRequests
 from broker.node.listeners import Listeners
+from broker.node.ports import GroupView
 from broker.node.request_states import RequestEvent
 from broker.node.unhandled_forwards import UnhandledForwards, work_of
 from broker.peers.protocol import ClientGone, Forward, NotDone, PeerProtocolError, Relay, encode_frame
 from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import whole_commands
-from broker.replica.replica import Replica
 from broker.requests.connection import Buffer, Connection, Outgoing, RelayedConnection
 from broker.requests.errors import OverloadedError
 from broker.requests.processing import Handler
@@ -33,14 +33,14 @@ class RelayedClients:
 
     def __init__(
         self,
-        replica: Replica,
+        view: GroupView,
         outgoing: Outgoing,
         listeners: Listeners,
         held: HeldRequests,
         received: Handler,
     ) -> None:
         """`held` are the requests that wait for a leader, some of them of clients here; `received` takes commands."""
-        self._replica = replica
+        self._view = view
         self._outgoing = outgoing
         self._listeners = listeners
         self._held = held
@@ -51,7 +51,7 @@ class RelayedClients:
         self._bytes_this_turn: dict[str, int] = {}
         """By node, what was relayed to its clients since the last turn: the link does not count it as unsent yet."""
         self._unhandled = UnhandledForwards()
-        self._work_left = self._work_a_turn = replica.limits.relayed_work_a_turn
+        self._work_left = self._work_a_turn = view.limits.relayed_work_a_turn
         """What may still be handled until the end of the next turn."""
         self._broken: dict[str, PeerProtocolError] = {}
         """By node, what is wrong with a request that had to wait: the node hears of it with its next one."""
@@ -99,13 +99,13 @@ class RelayedClients:
                 self._broken[relayed.node] = error
 
     def _handle(self, relayed: RelayedConnection, frame: Forward) -> None:
-        self._work_left -= work_of(frame) if frame.term == self._replica.term else 1  # else it is given back
+        self._work_left -= work_of(frame) if frame.term == self._view.term else 1  # else it is given back
         is_known = self._connections.get((relayed.node, relayed.number)) is relayed
         for command in _commands(frame):
             if command.is_response:
                 if is_known:
                     self._received(relayed, command)
-            elif is_known and frame.term == self._replica.term:
+            elif is_known and frame.term == self._view.term:
                 relayed.term = frame.term
                 self._received(relayed, command)
             else:
@@ -117,7 +117,7 @@ class RelayedClients:
 
         This node may lead again by then, and the request have been answered as one of unknown outcome.
         """
-        if not isinstance(connection, RelayedConnection) or connection.term == self._replica.term:
+        if not isinstance(connection, RelayedConnection) or connection.term == self._view.term:
             return False
         self.give_back(connection, command, connection.term)
         return True
@@ -165,7 +165,7 @@ class RelayedClients:
 
     def leader_changed(self) -> None:
         """Forgets all clients unless this node leads: the others tell the new leader, what is known here is old."""
-        if self._replica.leader == self._replica.node_id:
+        if self._view.leader == self._view.node_id:
             return
         forgotten, self._connections = self._connections, {}
         for connection in forgotten.values():
@@ -184,7 +184,7 @@ class RelayedClients:
             self._to_node_of(relayed, Relay(relayed.number, data))
 
         def is_link_full() -> bool:
-            link = self._replica.links.get(source)
+            link = self._view.links.get(source)
             unsent = 0 if link is None else link.unsent_bytes
             return unsent + self._bytes_this_turn.get(source, 0) > RELAYED_BYTES_MAX
 
@@ -199,7 +199,7 @@ class RelayedClients:
             # The replica may have started again and numbered its clients anew: the response to a request that came over
             # an earlier link would be taken for the response to another client's.
             return
-        link = self._replica.links.get(connection.node)
+        link = self._view.links.get(connection.node)
         if link is not None:
             link.send(*encode_frame(frame))
 

@@ -196,6 +196,16 @@ class Replica:
         return self.leadership.serving
 
     @property
+    def hands_over(self) -> bool:
+        """True while this node leads, and leadership is going to another one."""
+        return self.raft.transferee is not None
+
+    @property
+    def is_member(self) -> bool:
+        """True if this node belongs to its group, as far as it knows (`Members.is_member`)."""
+        return self.members.is_member
+
+    @property
     def applied_index(self) -> int:
         """The last entry that is dispatched and applied."""
         return self.applied.index

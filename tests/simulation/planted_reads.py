@@ -90,7 +90,7 @@ def forward_of_another_term_acted_on(patch: pytest.MonkeyPatch) -> None:
 
     def turn_ended(self: RelayedClients) -> None:
         original(self)
-        if self._replica.serving:
+        if self._view.serving:
             for connection, command in kept.pop(self, ()):
                 self._received(connection, command)
 
