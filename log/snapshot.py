@@ -59,9 +59,11 @@ class SnapshotJob:
 
 def read_snapshot(disk: Disk) -> Snapshot | None:
     """Returns the snapshot, None if none was ever written. Raises DamagedStateError, DiskError."""
-    if not disk.exists(PATH):
-        return None
-    raw = disk.read(PATH)
+    return decode_snapshot(disk.read(PATH)) if disk.exists(PATH) else None
+
+
+def decode_snapshot(raw: bytes) -> Snapshot:
+    """Returns the snapshot that a file with these bytes holds. Raises DamagedStateError."""
     if len(raw) < _DATA_AT:
         raise DamagedStateError(PATH, len(raw), "it is cut off")
     magic, applied_index, length = _HEAD.unpack_from(raw)

@@ -377,7 +377,7 @@ class Monitor:
         self._beliefs.turned(name, raft, host.limits.catch_up_lag_entries)
         self._reads.turned(name, raft, replica.leadership.reads.confirming)
         self._group_time.turned(name, replica, self._now_ns())
-        self._own_state.turned(host, raft, store.log)
+        self._own_state.turned(host, raft, store.log, store.snapshot.applied_index)
         self._replicated_state.turned(name)
         if watched.former_leader is not None:
             watched.former_leader.turned()

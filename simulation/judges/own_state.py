@@ -1,4 +1,4 @@
-"""What a node takes its own log, disk and members for, held to what they are.
+"""What a node takes its own log, snapshot, disk and members for, held to what they are.
 
 What a node tells others of itself rests on these, so they are looked at after each of its turns in which they changed.
 """
@@ -11,10 +11,13 @@ from typing import Final
 
 from broker.state.topic_rules import INTERNAL_TOPIC
 from log.entry_log import EntryLog
+from log.errors import DamagedStateError
 from log.hard_state import HardStateFile, StoredHardState
 from log.layout import HEADER_BYTES
 from log.properties import TAGS, get_property
 from log.record import decode_record
+from log.snapshot import PATH as SNAPSHOT_PATH
+from log.snapshot import decode_snapshot
 from raft.configuration import Configuration
 from raft.core import Raft
 from raft.effects import Role
@@ -26,6 +29,7 @@ from simulation.machines.data_files import data_file
 AGREED: Final = "what a follower agrees to is its leader's log"
 FLUSHED: Final = "what a node takes for flushed is on its disk"
 SAVED: Final = "term and vote are on the disk"
+SNAPSHOT: Final = "what a node takes for its snapshot is on its disk"
 MEMBERS: Final = "the members are those of the newest configuration in the log"
 
 _RUN_BYTES_MAX: Final = 1 << 20
@@ -57,6 +61,8 @@ class _Seen:
     flushed_index: int = -1
     """All up to this entry was on its disk."""
     generation: int = 0
+    snapshot_index: int = -1
+    """Its snapshot reflected this entry, and was on its disk."""
     commit_index: int = -1
     """Entries up to there are the same in every generation of its log."""
 
@@ -85,9 +91,11 @@ class OwnState:
         own = bool(terms.runs) and terms.last_term == term
         self._leaders_logs[term] = _LeadersLog(term, terms.runs[-1][0] if own else log.last_index + 1, terms)
 
-    def turned(self, host: BrokerHost, raft: Raft, log: EntryLog) -> None:
-        """Looks at a node after its turn. Raises Violation."""
+    def turned(self, host: BrokerHost, raft: Raft, log: EntryLog, snapshot_index: int) -> None:
+        """Looks at a node after its turn; it takes its snapshot for one that reflects that entry. Raises Violation."""
         seen = self._seen[host.name]
+        if snapshot_index != seen.snapshot_index:
+            self._check_snapshot(host, seen, snapshot_index)
         # Whatever else is looked at changes with one of these, at once or in one of the next turns.
         state = (raft.term, raft.vote, raft.agreed_index, raft.persisted_index, raft.log_generation)
         if state == seen.state:
@@ -163,6 +171,27 @@ class OwnState:
                 )
             index = last_index + 1
         seen.flushed_index = raft.persisted_index
+
+    def _check_snapshot(self, host: BrokerHost, seen: _Seen, index: int) -> None:
+        """Checks that a power failure now would leave a snapshot that reflects this entry: the log may begin there.
+
+        Raises Violation.
+        """
+        if host.was_damaged:
+            return
+        raw = bytes(host.disk.durable_bytes(SNAPSHOT_PATH))
+        try:
+            durable_index = decode_snapshot(raw).applied_index if raw else -1
+        except DamagedStateError as error:
+            raise Violation(SNAPSHOT, host.name, f"takes entry {index} for reflected: {error}") from error
+        # The job that writes a newer one may be back in the next turn only.
+        if durable_index < index:
+            raise Violation(
+                SNAPSHOT,
+                host.name,
+                f"takes the snapshot of entry {index} for durable; the one on its disk reflects {durable_index}",
+            )
+        seen.snapshot_index = index
 
     def _check_members(self, host: BrokerHost, seen: _Seen, raft: Raft, entries: EntryLog) -> None:
         """Checks that the configuration in force is the newest one in the log (dissertation 4.1).

@@ -39,7 +39,7 @@ from simulation.machines.data_files import cached_files
 from simulation.machines.frame_faults import FrameFaults, FrameWatcher, PeerFrames
 from simulation.machines.medium import Page
 from simulation.machines.network import Endpoint, Network
-from simulation.machines.simulated_disk import PowerFailure, SimulatedDisk
+from simulation.machines.simulated_disk import JobUnderWay, PowerFailure, SimulatedDisk
 from simulation.machines.turns import TURN_DELAYS_NS, IdleTurns, ProcessTurns
 from simulation.machines.wires import Wires
 from simulation.randomness import Random, branch, draw_range
@@ -509,9 +509,9 @@ class BrokerProcess:
         """Runs a worker's job now; it comes back later."""
         host = self.host
         failure: DiskError | None = None
-        handle: list[Any] = []
+        under_way: JobUnderWay | None = None
         try:
-            handle = host.disk.begin_job(job.run)
+            under_way = host.disk.begin_job(job.run)
         except DiskError as error:
             failure = error
         delay = host.disk_delay_ns
@@ -527,7 +527,8 @@ class BrokerProcess:
             self.jobs_out.remove(ended)
             if failure is not None and job.failure_stops_node:
                 raise failure
-            host.disk.end_job(handle)
+            if under_way is not None:
+                host.disk.end_job(under_way)
             self.running.job_done(job)
 
         host.was_held_up(self._scheduler.now_ns + delay)

@@ -9,8 +9,9 @@ torn, some of its 512-byte sectors new and some old. Which of these is likely is
 "all was written back but one page" and "all was lost" both come up. Names are treated alike: a file created or
 removed since its directory was synced may exist or not.
 
-Jobs that run in worker threads are taken apart: `begin_job` runs one at once and keeps what its flushes covered
-aside; `end_job` makes that durable. In between the process goes on writing, and a power failure leaves any part of it.
+Jobs that run in worker threads are taken apart: `begin_job` runs one at once and keeps aside what its last flush
+covered, or the file that it wrote durably last; `end_job` makes that durable. In between the process goes on writing,
+and a power failure leaves any part of the flush, and the old file or the new one.
 
 A flush that fails leaves the pages that it did not write marked clean, as Linux does (Rebello et al., "Can
 Applications Recover from fsync Failures?", 2020): they read as written until the cache drops them, and a later flush
@@ -24,7 +25,6 @@ errors, no space left, bits that rot and pages that were written to the wrong pl
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from log.disk import DiskUsage, StoreLock
 from log.errors import DiskError, DiskFullError, FlushError, StoreLockedError
@@ -33,6 +33,18 @@ from simulation.machines.medium import Medium
 from simulation.randomness import Random
 
 _TOTAL_BYTES = 1 << 40
+
+
+class JobUnderWay:
+    """What is durable when a worker's job ends."""
+
+    __slots__ = ("names", "pages")
+
+    def __init__(self) -> None:
+        self.pages: list[tuple[Inode, int, bytes]] = []
+        """The file, and from which byte on it is to have which."""
+        self.names: dict[str, Inode] = {}
+        """The files that have taken the place of others."""
 
 
 class PowerFailure(BaseException):
@@ -112,8 +124,8 @@ class SimulatedDisk:
         self._removed_trees: list[str] = []
         self._discarded_files = 0
         """How many take up space; what is in them nobody can read any more."""
-        self._job: list[tuple[Inode, int, bytes]] | None = None
-        self._jobs_under_way: list[list[tuple[Inode, int, bytes]]] = []
+        self._job: JobUnderWay | None = None
+        self._jobs_under_way: list[JobUnderWay] = []
         self._countdown = 0
         self.locked = False
         self.full = False
@@ -155,7 +167,7 @@ class SimulatedDisk:
         self._countdown = 0
         self.locked = False
         for job in self._jobs_under_way:
-            for inode, begin, data in job:
+            for inode, begin, data in job.pages:
                 if random.random() < 0.5:
                     inode.durable[begin : begin + len(data)] = data
         self._jobs_under_way.clear()
@@ -179,8 +191,7 @@ class SimulatedDisk:
         self.locked = False
         for job in self._jobs_under_way:
             # Whether the kernel had finished makes no difference to whoever reads through the page cache.
-            for inode, begin, data in job:
-                inode.durable[begin : begin + len(data)] = data
+            self._finish(job)
         self._jobs_under_way.clear()
         self._job = None
         for path in sorted(self._names):
@@ -207,28 +218,29 @@ class SimulatedDisk:
 
     # ---- worker jobs ---------------------------------------------------------------------------------
 
-    def begin_job(self, run: Callable[[], object]) -> list[Any]:
-        """Runs a worker's job: what it flushes is durable at `end_job`. Whatever `run` raises passes through."""
+    def begin_job(self, run: Callable[[], object]) -> JobUnderWay:
+        """Runs a worker's job: what it flushes last is durable at `end_job`. Whatever `run` raises passes through."""
         assert self._job is None, "jobs do not nest"
-        job: list[tuple[Inode, int, bytes]] = []
-        self._job = job
+        job = self._job = JobUnderWay()
         try:
             run()
+        except DiskError:
+            self._finish(job)  # all that came before what failed
+            raise
         finally:
             self._job = None
         self._jobs_under_way.append(job)
         return job
 
-    def end_job(self, job: list[Any]) -> None:
-        """Ends a job: its flushes have reached the disk."""
+    def end_job(self, job: JobUnderWay) -> None:
+        """Ends a job: what it flushed has reached the disk."""
         for number, candidate in enumerate(self._jobs_under_way):
             if candidate is job:
                 del self._jobs_under_way[number]
                 break
         else:
             return  # power or process was lost meanwhile
-        for inode, begin, data in job:
-            inode.durable[begin : begin + len(data)] = data
+        self._finish(job)
 
     def flush_pages(self, path: str, inode: Inode, begin: int, end: int) -> None:
         """See `SimulatedFile.flush`."""
@@ -248,14 +260,21 @@ class SimulatedDisk:
             if self._job is None:
                 inode.durable[run_begin : run_begin + len(data)] = data
             else:
-                self._job.append((inode, run_begin, data))
+                self._job.pages.append((inode, run_begin, data))
 
     def _finish_flushes(self) -> None:
         """Ends the flushes under way: a job goes on only when its flush has returned."""
-        if self._job:
-            for inode, begin, data in self._job:
-                inode.durable[begin : begin + len(data)] = data
-            self._job.clear()
+        if self._job is not None:
+            self._finish(self._job)
+
+    def _finish(self, job: JobUnderWay) -> None:
+        for inode, begin, data in job.pages:
+            inode.durable[begin : begin + len(data)] = data
+        for path, inode in job.names.items():
+            if self._names.get(path) is inode:  # nobody has put another one there, or removed it
+                self._durable_names[path] = inode
+        job.pages.clear()
+        job.names.clear()
 
     @contextmanager
     def reads_succeed(self) -> Iterator[None]:
@@ -322,7 +341,7 @@ class SimulatedDisk:
         return bytes(inode.cached)
 
     def write_durably(self, path: str, *data: bytes | memoryview) -> None:
-        """See `log.disk.Disk.write_durably`; power may fail before it or right after."""
+        """See `log.disk.Disk.write_durably`; power may fail before it or right after, and in a job until that ends."""
         self._finish_flushes()
         self.check_space(path)
         self.step("writing", path)
@@ -335,8 +354,14 @@ class SimulatedDisk:
         inode.cached[:] = whole
         inode.durable[:] = whole
         inode.durable_size = len(whole)
-        self._names[path] = self._durable_names[path] = inode
-        self.sync_directory(path.rpartition("/")[0] or ".")
+        directory = path.rpartition("/")[0] or "."
+        self._sync_names(directory)
+        self._names[path] = inode
+        if self._job is None:
+            self._durable_names[path] = inode
+        else:
+            self._job.names[path] = inode
+        self.step("flush of the directory", directory)
 
     def flush_file(self, path: str) -> None:
         """See `log.disk.Disk.flush_file`."""
@@ -379,6 +404,10 @@ class SimulatedDisk:
         """See `log.disk.Disk.sync_directory`."""
         self._finish_flushes()
         self.step("flush of the directory", directory)
+        self._sync_names(directory)
+
+    def _sync_names(self, directory: str) -> None:
+        """Makes the names in a directory durable as they are."""
         parent = "" if directory == "." else directory
         for tree in [tree for tree in self._removed_trees if tree.rpartition("/")[0] == parent]:
             self._removed_trees.remove(tree)

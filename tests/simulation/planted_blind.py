@@ -1,10 +1,12 @@
-"""Ten mistakes of other systems' trackers, thought of without a look at judges, workloads and plans, to measure these.
+"""Mistakes thought of without a look at judges, workloads and plans, to measure these: ten of other systems' trackers,
+and of a later measurement the one that nothing found.
 
 docs/planted-mistakes.md tells what `trivet simulate` found of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from broker.state.commands import Command, DeleteTopic
 from broker.state.metadata import Metadata
 from log.checkpoint import CheckpointJob, Checkpoints
 from log.index_files import IndexFiles
+from log.snapshot import SnapshotFile, SnapshotJob
 from raft.core import Raft
 from raft.leader import Leader
 from raft.messages import AppendRequest, Message, SnapshotRequest
@@ -81,6 +84,17 @@ def snapshot_forgets_what_is_being_delivered(patch: pytest.MonkeyPatch) -> None:
         return original(self, rows_at_once) | {"delays": delays}
 
     patch.setattr(Metadata, "tables", tables)
+
+
+@planted("a snapshot counts before it is on the disk", "compaction ahead of the snapshot", part="storage")
+def snapshot_counts_before_it_is_on_the_disk(patch: pytest.MonkeyPatch) -> None:
+    original = SnapshotFile.job
+
+    def job(self: SnapshotFile, applied_index: int, data: Sequence[bytes | memoryview]) -> SnapshotJob:
+        self.applied_index = applied_index
+        return original(self, applied_index, data)
+
+    patch.setattr(SnapshotFile, "job", job)
 
 
 @planted("an index file goes with its first record", "redpanda #2140", part="storage")

@@ -14,11 +14,12 @@ from log.entry_log import EntryLog
 from log.hard_state import HardStateFile, StoredHardState
 from log.layout import HEADER_BYTES
 from log.options import StoreOptions
+from log.snapshot import SnapshotFile
 from raft.configuration import Configuration
 from raft.effects import Role
 from raft.terms import LogTerms
 from simulation.journal import Violation
-from simulation.judges.own_state import AGREED, FLUSHED, MEMBERS, SAVED, OwnState
+from simulation.judges.own_state import AGREED, FLUSHED, MEMBERS, SAVED, SNAPSHOT, OwnState
 from simulation.machines.data_files import data_file
 from simulation.machines.simulated_disk import SimulatedDisk
 from tests.log.messages import make_record
@@ -31,6 +32,7 @@ class Node:
         options = StoreOptions(data_file_bytes=1 << 16, index_file_units=256)
         self.disk = SimulatedDisk(Random(1))
         self.log, _ = EntryLog.open(self.disk, options.dledger_directory, options)
+        self.snapshot = SnapshotFile(self.disk)
         self.host: Any = SimpleNamespace(
             name=name, disk=self.disk, options=options, was_damaged=False, disk_faulty=False
         )
@@ -89,7 +91,7 @@ class Group:
     def looks_at(self, node: Node) -> None:
         """A turn of the node is over."""
         raft: Any = node
-        self.own_state.turned(node.host, raft, node.log)
+        self.own_state.turned(node.host, raft, node.log, node.snapshot.applied_index)
 
 
 @pytest.fixture
@@ -168,6 +170,19 @@ def test_a_vote_and_a_term_are_not_taken_back(group: Group, term: int, vote: str
     node.enters(term, vote)
     with pytest.raises(Violation, match="one vote a term"):
         group.looks_at(node)
+
+
+def test_what_is_taken_for_the_snapshot_is_on_the_disk(group: Group) -> None:
+    node = group.nodes["n0"]
+    node.snapshot.write(3, b"the state")
+    group.looks_at(node)
+    job = node.snapshot.job(7, [b"a later one"])
+    group.looks_at(node)
+    node.snapshot.replaced(7)
+    with pytest.raises(Violation, match=SNAPSHOT):
+        group.looks_at(node)
+    job.run()
+    group.looks_at(node)
 
 
 def test_the_newest_configuration_of_the_log_is_in_force(group: Group) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from log.errors import DiskError, DiskFullError, FlushError, StoreLockedError
 from simulation.machines.inode import PAGE_BYTES
-from simulation.machines.simulated_disk import PowerFailure, SimulatedDisk
+from simulation.machines.simulated_disk import PowerFailure, SimulatedDisk, SimulatedFile
 
 _SIZE = 8 * PAGE_BYTES
 
@@ -141,19 +141,72 @@ def test_a_job_is_durable_when_it_has_ended_and_in_part_before() -> None:
 
 
 def test_a_job_flushes_before_it_writes_on() -> None:
+    for seed in range(20):
+        disk = make(seed)
+        durable_file(disk)
+        file = disk.open("a/file", _SIZE, create=False)
+        file.buffer[:3] = b"abc"
+
+        def checkpoint(disk: SimulatedDisk = disk, file: SimulatedFile = file) -> None:
+            file.flush(0, 3)
+            disk.write_durably("notes", b"the file is durable")
+
+        disk.begin_job(checkpoint)
+        disk.lose_power()
+        assert disk.read("a/file")[:3] == b"abc"
+
+
+def test_what_a_job_writes_last_is_there_for_certain_when_it_has_ended() -> None:
+    found = set()
+    for seed in range(20):
+        disk = make(seed)
+        disk.write_durably("notes", b"old")
+        job = disk.begin_job(lambda disk=disk: disk.write_durably("notes", b"new"))  # type: ignore[misc]
+        assert disk.read("notes") == b"new"
+        assert bytes(disk.durable_bytes("notes")) == b"old"
+        if seed % 2:
+            disk.end_job(job)
+        disk.lose_power()
+        assert seed % 2 == 0 or disk.read("notes") == b"new"
+        found.add(disk.read("notes"))
+    assert found == {b"old", b"new"}
+
+
+def test_what_a_job_has_written_before_is_there() -> None:
+    disk = make()
+    disk.write_durably("first", b"old")
+
+    def checkpoint() -> None:
+        disk.write_durably("first", b"new")
+        disk.write_durably("second", b"new")
+
+    disk.begin_job(checkpoint)
+    assert bytes(disk.durable_bytes("first")) == b"new"
+    assert not disk.durable_bytes("second")
+
+
+def test_what_a_job_has_written_before_it_fails_is_there() -> None:
     disk = make()
     durable_file(disk)
     file = disk.open("a/file", _SIZE, create=False)
-    file.buffer[:3] = b"abc"
+    disk.write_durably("first", b"old")
 
     def checkpoint() -> None:
+        disk.write_durably("first", b"new")
+        disk.failing_flushes = 1
         file.flush(0, 3)
-        disk.write_durably("notes", b"the file is durable")
 
-    disk.begin_job(checkpoint)
-    disk.lose_power()
-    assert disk.read("notes") == b"the file is durable"
-    assert disk.read("a/file")[:3] == b"abc"
+    with pytest.raises(FlushError):
+        disk.begin_job(checkpoint)
+    assert bytes(disk.durable_bytes("first")) == b"new"
+
+
+def test_a_job_that_ends_does_not_undo_what_came_meanwhile() -> None:
+    disk = make()
+    job = disk.begin_job(lambda: disk.write_durably("notes", b"of the job"))
+    disk.write_durably("notes", b"newer")
+    disk.end_job(job)
+    assert bytes(disk.durable_bytes("notes")) == b"newer"
 
 
 def test_faults_show_as_the_errors_of_the_real_disk() -> None:
