@@ -117,7 +117,7 @@ class Forwarding:
         self._doubts_begun = 0
         """How many requests have become DOUBTED since this node started."""
         self._doubts_first = False
-        """A leader was lost to which held requests had begun to go on: those that are left wait until none is DOUBTED,
+        """A leader was lost to which requests had begun to go on while others waited: these go on when none is DOUBTED,
         as it may give back what came before them."""
         self._last_number = 0
         """The number of the request that came last."""
@@ -359,9 +359,9 @@ class Forwarding:
             # The replica hears of a lost link before this module does, and its role may change because of that.
             return RequestEvent.LEADER_CHANGED if request.leader in links else RequestEvent.LINK_LOST
 
-        before = self._doubts_begun
+        before, others_wait = self._doubts_begun, bool(self._held or self.ended or self._doubted)
         self._happens_to_all([(client, request, event_of(request)) for client, request in self._all_asked()])
-        if self._held and self._doubts_begun > before:
+        if others_wait and self._doubts_begun > before:
             self._doubts_first = True
         self._plan_end_of_doubts()
 
@@ -475,7 +475,7 @@ class Forwarding:
             if event is RequestEvent.NOT_DONE and (self._view.leader, self._view.term) == asked:
                 # Asked now, it would be the same one again.
                 self._hold_for_leader(connection, request.as_of(now_ns), request.number)
-            elif event is RequestEvent.NOT_DONE and self._held.has_any_of(connection):
+            elif self._doubts_first or (event is RequestEvent.NOT_DONE and self._held.has_any_of(connection)):
                 self._hold(connection, request.as_of(now_ns), request.number)  # in its place among them
             else:
                 self._go_on(request)

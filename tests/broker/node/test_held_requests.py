@@ -206,6 +206,32 @@ def test_what_a_leader_gets_back_while_it_hands_over_keeps_its_place() -> None:
     assert bodies(group) == [b"%d" % number for number in range(5)]
 
 
+@pytest.mark.parametrize("seed", [2, 11, 21, 23, 27])
+def test_two_former_leaders_that_give_back_at_the_same_time_keep_the_order_of_a_client(seed: int) -> None:
+    group, chosen = Group(3, start=False), random.Random(seed)
+    group.limits = InnerLimits(held_at_once=1, relayed_work_a_turn=1)
+    for member in group.members:
+        group.start(member)
+    group.elect()
+    setup = group.connect()
+    setup.create_topic("T")
+    setup.heartbeat("g")
+    group.converge()
+    first, node = group.leader, group.follower
+    second = next(other for other in group.members if other not in (first, node))
+    client = group.connect(node)
+    begin_transfer(group, second)
+    asked = [client.start_send("T", b"%d" % number) for number in range(20)]
+    step_until(group, chosen, lambda: group.node(second).replica.serving)
+    begin_transfer(group, node)
+    step_until(group, chosen, lambda: group.node(node).replica.leader == node)
+    doubted = {request.leader for request in group.node(node)._forwarding._doubted}
+    assert doubted == {first, second}
+    step_until(group, chosen, lambda: len(client.answers) == len(asked))
+    assert {client.answers[opaque].code for opaque in asked} == {ResponseCode.SUCCESS}
+    assert bodies(group) == [b"%d" % number for number in range(20)]
+
+
 def test_what_is_left_when_a_leader_dies_goes_on_at_the_next() -> None:
     (group, old, node), chosen = leaderless(), random.Random(1)
     client = group.connect(node)
