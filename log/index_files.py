@@ -298,9 +298,11 @@ class IndexFiles:
             # Two files in one millisecond, or the clock went back: names still ascend.
             name = f"{int(self._files[-1].name) + 1:017d}"
         self._remove(name)
+        # On a full disk it may not come to be: then the file before it is the last one still.
+        mapped = self._disk.open(f"{DIRECTORY}/{name}", self._file_bytes, create=True)
         self._files.append(IndexFile(name, self._options))
-        self._tail = self._disk.open(f"{DIRECTORY}/{name}", self._file_bytes, create=True)
-        self._remember(name, self._tail)
+        self._tail = mapped
+        self._remember(name, mapped)
         self.new_files = True
 
     def _remember(self, name: str, mapped: MappedFile) -> None:

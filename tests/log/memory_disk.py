@@ -88,6 +88,8 @@ class MemoryDisk:
         self._removed_trees: list[str] = []
         self.flush_fails = False
         self.free_pages: int | None = None
+        self.has_no_names_left = False
+        """No file can be made, as in a directory that would have to grow."""
         self.locked = False
         self.prepares = 0
         self.discarded_files = 0
@@ -130,6 +132,8 @@ class MemoryDisk:
         if file is None:
             if not create:
                 raise DiskError(path, "opening", "no such file")
+            if self.has_no_names_left:
+                raise DiskFullError(path, "opening", "no space left")
             file = self.files[path] = _File(size)
         if len(file.seen) > size:
             raise DiskError(path, "opening", "too long")

@@ -231,6 +231,23 @@ def test_a_full_disk_can_be_tried_again(disk: MemoryDisk, index: IndexFiles) -> 
         assert index.query("T", key, 64, 0, 1 << 60) == expected(everything, key)
 
 
+@pytest.mark.parametrize("before", [0, 15], ids=["the first file", "a file behind a full one"])
+def test_a_file_that_cannot_be_made_can_be_tried_again(
+    disk: MemoryDisk, index: IndexFiles, before: int
+) -> None:
+    """Found on a full ext4: the next call ended the node, or wrote into the full file before."""
+    everything = fill(index, [before])
+    disk.has_no_names_left = True
+    with pytest.raises(DiskFullError):
+        fill(index, [10], first=before)
+    with pytest.raises(DiskFullError):
+        index.write()
+    disk.has_no_names_left = False
+    everything += [(f"k{n % 5}", 48 + 100 * n, NOW + 700 * n) for n in range(before, before + 10)]
+    for key in ("k0", "k1"):
+        assert index.query("T", key, 64, 0, 1 << 60) == expected(everything, key)
+
+
 def test_keys_that_find_no_room_are_found_where_they_wait(disk: MemoryDisk, index: IndexFiles) -> None:
     """A query that raised here ended a leader in seed 5027: a repeated send is looked up in the middle of a turn."""
     everything = fill(index, [10])
