@@ -510,7 +510,7 @@ class Node:
         if long.in_steps or long.behind_batch:
             long.step()
         relayed = self._relayed
-        if relayed.waiting or relayed.given_back:
+        if relayed.waiting or relayed.given_back or relayed.forgotten:
             relayed.go_on()
         # Behind all that may propose, so that its entries leave in this turn.
         goes_on = replica.turn(now_ns, time_ms, send)
@@ -520,7 +520,8 @@ class Node:
         relayed.turn_ended()
         self._goes_on = (
             goes_on
-            or bool(long.in_steps or long.behind_batch or relayed.waiting or relayed.given_back)
+            or bool(long.in_steps or long.behind_batch)
+            or bool(relayed.waiting or relayed.given_back or relayed.forgotten)
             or bool(forwarding.ended or forwarding.leaving)
             or (bool(self._held.waiting) and forwarding.is_releasing)
         )

@@ -60,6 +60,9 @@ class RelayedClients:
         self.given_back: deque[tuple[RelayedConnection, NotDone]] = deque()
         """What was held here, and what has come behind that: a later turn gives it back, which is wanted at once, too.
         Both are to be looked at only."""
+        self.forgotten: deque[RelayedConnection] = deque()
+        """Clients that are unknown here by now, of whom the rest of this node hears in the next turns; likewise. They
+        come by thousands, with a role or a link that is lost."""
 
     def forwarded(self, source: str, frame: Forward) -> None:
         """Takes a request of a client of `source`, or such a client's response to what it was asked.
@@ -84,10 +87,13 @@ class RelayedClients:
                     )
 
     def go_on(self) -> None:
-        """Gives back, and handles what has waited, as much as a turn may."""
+        """Gives back, tells of clients that are gone, and handles what has waited, as much as a turn may."""
         while self._work_left > 0 and self.given_back:
             self._work_left -= 1
             self._to_node_of(*self.given_back.popleft())
+        while self._work_left > 0 and self.forgotten:
+            self._work_left -= 1
+            self._listeners.disconnected(self.forgotten.popleft())
         while self._work_left > 0 and self.waiting:
             relayed, frame = self._unhandled.take()
             if isinstance(frame, ClientGone):
@@ -158,8 +164,8 @@ class RelayedClients:
         """
         self._unhandled.drop(node)
         self._broken.pop(node, None)
-        for key in [key for key in self._connections if key[0] == node]:
-            self._listeners.disconnected(self._connections.pop(key))
+        lost = [key for key in self._connections if key[0] == node]
+        self.forgotten.extend([self._connections.pop(key) for key in lost])
         self._link_epochs[node] = self._link_epochs.get(node, 0) + 1
         self._give_back_forgotten()
 
@@ -167,9 +173,8 @@ class RelayedClients:
         """Forgets all clients unless this node leads: the others tell the new leader, what is known here is old."""
         if self._view.leader == self._view.node_id:
             return
-        forgotten, self._connections = self._connections, {}
-        for connection in forgotten.values():
-            self._listeners.disconnected(connection)
+        self.forgotten.extend(self._connections.values())
+        self._connections.clear()
         self._give_back_forgotten()
 
     def turn_ended(self) -> None:

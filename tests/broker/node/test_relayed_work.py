@@ -4,6 +4,8 @@ before.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from broker.node import unhandled_forwards
@@ -172,6 +174,41 @@ def test_many_that_have_gone_are_forgotten_in_turns(group: Group) -> None:
     assert len(relayed._connections) == 4 * WORK
     group.settle()
     assert relayed._connections == {}
+
+
+def lose_link(group: Group, follower: str) -> None:
+    link_to_leader(group, follower).close("a test ends it")
+
+
+def lose_leadership(group: Group, follower: str) -> None:
+    group.transfer_leadership(follower)
+
+
+@pytest.mark.parametrize("loses", [lose_link, lose_leadership])
+def test_the_clients_that_are_lost_with_a_link_or_a_role_are_forgotten_in_turns(
+    group: Group, monkeypatch: pytest.MonkeyPatch, loses: Callable[[Group, str], None]
+) -> None:
+    former, follower = group.node(group.leader), group.follower
+    clients = [group.connect(follower) for _ in range(5 * WORK)]
+    for client in clients:
+        client.heartbeat("g")
+    group.settle()
+    assert len(former._relayed._connections) == 5 * WORK
+    told: list[int] = [0]
+    former.listeners.disconnects.append(lambda _: told.append(told.pop() + 1))
+    end_turn = RunningNode.end_turn
+
+    def ended(running: RunningNode) -> int:
+        if running.node is former:
+            told.append(0)
+        return end_turn(running)
+
+    monkeypatch.setattr(RunningNode, "end_turn", ended)
+    loses(group, follower)
+    assert not former._relayed._connections, "nobody is answered through them any more"
+    group.settle()
+    assert sum(told) == 5 * WORK
+    assert max(told) == WORK
 
 
 def test_what_waits_of_a_node_is_lost_with_its_link(group: Group) -> None:
