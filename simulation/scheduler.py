@@ -20,6 +20,10 @@ SECOND = 1_000_000_000
 _NEAR_NS: Final = 2 * MILLISECOND
 
 
+def nothing() -> None:
+    """Does nothing: the callback of somebody who need not be called."""
+
+
 class Timer:
     """An event to come, which `Scheduler.at` makes; `cancel` makes it nothing."""
 

@@ -16,13 +16,10 @@ from log.record import pack_host
 from simulation.journal import Journal, Violation
 from simulation.machines.network import Endpoint
 from simulation.machines.wires import Wires
+from simulation.scheduler import nothing
 
 _PREFIX: Final = 4
 """The bytes of a frame that say how many follow."""
-
-
-def _nothing() -> None:
-    pass
 
 
 class _Guest:
@@ -57,7 +54,7 @@ class ClientPort:
         self._guests: dict[Connection, _Guest] = {}
         """The connections that have a place, as far as what has been seen says so."""
 
-    def take(self, endpoint: Endpoint, ended: Callable[[], object] = _nothing) -> ClientSession | None:
+    def take(self, endpoint: Endpoint, ended: Callable[[], object] = nothing) -> ClientSession | None:
         """Takes in a client that has connected, unless all places are taken; `ended` is called when it is gone."""
         ip, _, port = endpoint.address.rpartition(":")
         leaving = sum(connection.aborted for connection in self._guests)

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from simulation.randomness import Random, draw_range
-from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND, Scheduler, Timer
+from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND, Scheduler, Timer, nothing
 
 Buffer = bytes | bytearray | memoryview
 
@@ -80,7 +80,7 @@ class Endpoint:
         self.peer: Endpoint
         self.on_data: Callable[[bytes], object] = _ignore
         self.on_closed: Callable[[str], object] = _ignore
-        self.on_writable: Callable[[], object] = _nothing
+        self.on_writable: Callable[[], object] = nothing
         self.readable = True
         """False while the process that owns this end does not read (it is paused, or does not want to)."""
         self.user_timeout_ns = 900 * SECOND
@@ -119,7 +119,7 @@ class Endpoint:
             window = _CLOGGED_WINDOW_BYTES if self.link.clogged else WINDOW_BYTES
             if len(data) <= window - self._in_flight_bytes:
                 self._enqueue(bytes(data))
-                if self.on_writable is not _nothing:
+                if self.on_writable is not nothing:
                     self.on_writable()
                 return
         self._unsent.extend(buffers)
@@ -460,8 +460,4 @@ class Network:
 
 
 def _ignore(_: object) -> None:
-    pass
-
-
-def _nothing() -> None:
     pass

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any
 
 from simulation.machines.clock import HostClock
-from simulation.scheduler import MICROSECOND, Scheduler, Timer
+from simulation.scheduler import MICROSECOND, Scheduler, Timer, nothing
 
 _STEP_NS = 5 * MICROSECOND
 
@@ -45,7 +45,7 @@ class _Task:
         self.group = group
         self.scope = scope
         self.waiting = False
-        self.abort: Callable[[], object] = _nothing
+        self.abort: Callable[[], object] = nothing
 
 
 class SimulatedEvent:
@@ -327,7 +327,7 @@ class TaskProcess:
             return
         task = self.current()
         if seconds == math.inf:
-            self.suspend(task, _nothing)
+            self.suspend(task, nothing)
         else:
             self.suspend(task, self.call_after(seconds, self.wake, task).cancel)
         await _suspended()
@@ -385,7 +385,3 @@ class TaskProcess:
                 self._failed(failure)
         if self._ready:
             self._plan_step()
-
-
-def _nothing() -> None:
-    pass

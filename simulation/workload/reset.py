@@ -151,13 +151,7 @@ async def _consume(context: Context, runtime: Runtime, rules: Resets) -> None:
         with runtime.move_on_after(stay_s):
             async for message in consumer:
                 member.got(message)
-                if random.random() < _IS_LONG and not context.is_calm():
-                    await runtime.sleep(random.random() * _LONG_S)
-                if random.random() < _COMMITS:
-                    try:
-                        await consumer.commit()
-                    except ClientError:
-                        pass
+                await _handle(context, runtime, consumer)
 
 
 async def _read(context: Context, runtime: Runtime, rules: Resets, group: str) -> None:
@@ -196,13 +190,19 @@ async def _read(context: Context, runtime: Runtime, rules: Resets, group: str) -
         while True:
             for message in await consumer.poll(max_messages=random.choice((1, 5, 32)), timeout_s=1.0):
                 member.got(message)
-            if random.random() < _IS_LONG and not context.is_calm():
-                await runtime.sleep(random.random() * _LONG_S)
-            if random.random() < _COMMITS:
-                try:
-                    await consumer.commit()
-                except ClientError:
-                    pass
+            await _handle(context, runtime, consumer)
+
+
+async def _handle(context: Context, runtime: Runtime, consumer: Consumer | PullConsumer) -> None:
+    """Takes long over what was read, now and then, and stores the offsets, now and then."""
+    random = runtime.random
+    if random.random() < _IS_LONG and not context.is_calm():
+        await runtime.sleep(random.random() * _LONG_S)
+    if random.random() < _COMMITS:
+        try:
+            await consumer.commit()
+        except ClientError:
+            pass
 
 
 async def _assign(consumer: PullConsumer, runtime: Runtime) -> None:
