@@ -5,6 +5,7 @@ a tenth of the cost of a table of them; and CPython searches a `str` five times 
 stay the text that the request brought until they are complete, and only those of other messages are taken apart.
 """
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -51,7 +52,7 @@ _REMEMBERED_CHARACTERS: Final = 256
 """No more is remembered of what stands around a UNIQ_KEY: nobody's long properties take memory for good."""
 
 
-class SentProperties(msgspec.Struct, frozen=True, gc=False):
+class SentProperties(msgspec.Struct, gc=False):
     """The properties of a message, as far as the send path asks for them."""
 
     text: str
@@ -60,10 +61,13 @@ class SentProperties(msgspec.Struct, frozen=True, gc=False):
     """The UNIQ_KEY. Of several the last counts, and an empty one is none, as for whoever reads the record."""
     is_plain: bool
     """The message is neither delayed nor timed nor half. False says only that it may be."""
+    _by_name: Mapping[bytes, bytes] | None = None
 
-    def by_name(self) -> dict[bytes, bytes]:
-        """Returns all properties, by their names."""
-        return properties_by_name(self.text.encode("utf-8", "surrogateescape"))
+    def by_name(self) -> Mapping[bytes, bytes]:
+        """Returns all properties, by their names; they are taken apart by the first who asks."""
+        if self._by_name is None:
+            self._by_name = properties_by_name(self.text.encode("utf-8", "surrogateescape"))
+        return self._by_name
 
 
 _NONE: Final = SentProperties("", None, True)

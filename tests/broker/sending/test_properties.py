@@ -50,6 +50,13 @@ def test_what_makes_a_message_another_than_plain_is_seen(name: str) -> None:
     assert read_properties("KEYS\x01k\x02WAIT\x01true").is_plain
 
 
+def test_properties_are_taken_apart_once() -> None:
+    """A half message is asked for its properties twice: by its flags, and by what hides it."""
+    read = read_properties("TRAN_MSG\x01true\x02PGROUP\x01g")
+    assert read.by_name() is read.by_name()
+    assert read.by_name() == {b"TRAN_MSG": b"true", b"PGROUP": b"g"}
+
+
 def test_every_wait_goes_wherever_it_stands() -> None:
     assert read_properties("WAIT\x01true\x02a\x01b\x02WAIT\x01true").text == "a\x01b\x02"
     assert read_properties("a\x01b\x02WAIT\x01false").text == "a\x01b\x02WAIT\x01false\x02", (
