@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 import trio
@@ -52,6 +52,38 @@ VIP_PORT_DISTANCE: Final = 2
 """Clients look for the VIP channel this far below the port of ``listen`` (RocketMQ's `MixAll.brokerVIPChannel`)."""
 
 
+class _Listeners(NamedTuple):
+    """The sockets that a broker listens at."""
+
+    clients: list[socket.socket]
+    """The first at `node.listen`, the other at the VIP channel, if there is one."""
+    peers: socket.socket | None
+    operators: socket.socket | None
+
+    @classmethod
+    def open(cls, settings: Settings) -> "_Listeners":
+        """Listens where the settings say. Raises OSError."""
+        clients = [listen(settings.node.listen)]
+        if settings.node.vip:
+            host, _ = split_address(settings.node.listen)
+            # By the port that is bound: the settings may leave it to the system.
+            vip_port = clients[0].getsockname()[1] - VIP_PORT_DISTANCE
+            clients.append(listen(join_address(host, vip_port)))
+        peers_at = settings.raft.peer_listen or settings.raft.peers.get(settings.node.id)
+        operators_at = settings.observe.metrics
+        return cls(
+            clients,
+            None if peers_at is None else listen(peers_at),
+            listen(operators_at) if operators_at else None,
+        )
+
+    def close(self) -> None:
+        """Closes them all; those of clients may be closed already."""
+        for listener in (*self.clients, self.peers, self.operators):
+            if listener is not None:
+                listener.close()
+
+
 class BrokerServer:
     """One broker. `serve` runs it until it is cancelled or `stop` is called."""
 
@@ -64,40 +96,15 @@ class BrokerServer:
         peer_tls = peer_contexts(settings.tls)
         self._contexts = [client_tls, name_server_tls, *(() if peer_tls is None else peer_tls.both)]
         self._certificate_expires_s = told_expiry(settings.tls, "tls.", time.time())
-        self._client_listener = listen(settings.node.listen)
-        self._vip_listener = None
-        if settings.node.vip:
-            host, _ = split_address(settings.node.listen)
-            vip_port = self._client_listener.getsockname()[1] - VIP_PORT_DISTANCE
-            self._vip_listener = listen(join_address(host, vip_port))
-        peer_address = settings.raft.peer_listen or settings.raft.peers.get(settings.node.id)
-        self._peer_listener = None if peer_address is None else listen(peer_address)
-        self._operators_listener = listen(settings.observe.metrics) if settings.observe.metrics else None
+        self._listeners = _Listeners.open(settings)
+        self.address = settings.advertised_address(self._listeners.clients[0].getsockname()[1])
         connections_max = connections_allowed(settings.limits.max_connections, FILES_OF_A_STORE)
         self._outgoing = Outgoing()
         self._trace = None
         if settings.observe.trace:
             self._trace = TraceFile(Path(settings.observe.trace), settings.node.id, settings.node.group)
-        bound_port = self._client_listener.getsockname()[1]
         self._disk = disk or MmapDisk(Path(settings.storage.path), lock_memory=settings.storage.lock_memory)
-        self.node = build_node(
-            settings,
-            Machine(
-                disk=self._disk,
-                outgoing=self._outgoing,
-                random=random.Random(),
-                now_ns=time.monotonic_ns(),
-                wall_ms=_wall_ms(),
-                hour_of_day=local_hour,
-                address=settings.advertised_address(bound_port),
-                memory_bytes=machine_memory_bytes(),
-                boot=machine_clock() if boot is None else boot,
-                process_facts=self._process_facts,
-                stopwatch=time.perf_counter_ns,
-                trace=None if self._trace is None else self._trace.writer,
-            ),
-        )
-        self.address = settings.advertised_address(bound_port)
+        self.node = build_node(settings, self._machine(boot))
         self._turns = Turns(self._turn, time.monotonic_ns)
         self._reading = Reading.begin(self._turns, self._set_time)
         self._complaints: dict[str, str] = {}
@@ -121,7 +128,7 @@ class BrokerServer:
             connections_max=connections_max,
         )
         self._client_port = ClientPort(
-            [one for one in (self._client_listener, self._vip_listener) if one is not None],
+            self._listeners.clients,
             self._running.clients,
             self._wires,
             client_tls,
@@ -137,10 +144,27 @@ class BrokerServer:
         if settings.acl.file and settings.acl.allow_plaintext:
             log.warning("accounts are taken over plain connections, too", setting="acl.allow_plaintext")
         self.operators = None
-        if self._operators_listener is not None:
-            self.operators = self._operators_server(self._operators_listener)
         """Serves metrics and health checks."""
+        if self._listeners.operators is not None:
+            self.operators = self._operators_server(self._listeners.operators)
         self._stop = trio.Event()
+
+    def _machine(self, boot: str | None) -> Machine:
+        """Returns what this process has of the machine, for the node."""
+        return Machine(
+            disk=self._disk,
+            outgoing=self._outgoing,
+            random=random.Random(),
+            now_ns=time.monotonic_ns(),
+            wall_ms=_wall_ms(),
+            hour_of_day=local_hour,
+            address=self.address,
+            memory_bytes=machine_memory_bytes(),
+            boot=machine_clock() if boot is None else boot,
+            process_facts=self._process_facts,
+            stopwatch=time.perf_counter_ns,
+            trace=None if self._trace is None else self._trace.writer,
+        )
 
     def _process_facts(self) -> ProcessFacts:
         opened, opened_max = open_files()
@@ -203,8 +227,8 @@ class BrokerServer:
             if self._access is not None:
                 start(self._access.watch)
             self._client_port.start(nursery)
-            if self._peer_listener is not None:
-                start(accept_forever, self._peer_listener, self._accept_peer(nursery), self.node.events)
+            if self._listeners.peers is not None:
+                start(accept_forever, self._listeners.peers, self._accept_peer(nursery), self.node.events)
             if self.operators is not None:
                 start(self.operators.run)
             self._running.start()
@@ -280,14 +304,7 @@ class BrokerServer:
 
     def _close(self) -> None:
         self._wires.close()
-        for listener in (
-            self._client_listener,
-            self._vip_listener,
-            self._peer_listener,
-            self._operators_listener,
-        ):
-            if listener is not None:
-                listener.close()
+        self._listeners.close()
         try:
             if self._stop.is_set():
                 self.node.replica.close(time.monotonic_ns())

@@ -130,13 +130,7 @@ class Metadata:
                 self.topics[config.topic_name] = config
                 self.topics_version = _next_version(self.topics_version, wall_ms)
             case DeleteTopic(topic, wall_ms):
-                self._count_queues(topic, None)
-                self.topics.pop(topic, None)
-                for group in self.offsets.forget_topic(topic):
-                    self._offsets_forgotten(group)
-                self.parked.offsets.forget_topic(topic)
-                self.locks.forget_topic(topic)
-                self.writers.forget_topic(topic)
+                self._delete_topic(topic)
                 self.topics_version = _next_version(self.topics_version, wall_ms)
             case PutGroup(group_config, wall_ms, if_absent):
                 if if_absent and group_config.group_name in self.groups:
@@ -146,16 +140,7 @@ class Metadata:
                 self.groups[name] = group_config
                 self.groups_version = _next_version(self.groups_version, wall_ms)
             case DeleteGroup(group, clean_offsets, wall_ms):
-                if self.groups.pop(group, None) is not None:
-                    self.nameless_groups += group in self.offsets.by_group
-                if clean_offsets and group in self.offsets.by_group:
-                    self.gone += self.offsets.forget_group(group)
-                    self._offsets_forgotten(group)
-                self.gone += self.parked.offsets.forget_group(group)
-                locks = self.locks.without_group(group)
-                if locks is not self.locks:
-                    self.gone += [*self.locks, *self.locks.values()]
-                    self.locks = locks
+                self._delete_group(group, clean_offsets=clean_offsets)
                 self.groups_version = _next_version(self.groups_version, wall_ms)
             case CommitOffsets(offsets, is_order):
                 if not is_order:
@@ -202,6 +187,32 @@ class Metadata:
             case Several(commands):
                 return tuple(self.apply(single) for single in commands)
         return None
+
+    def _delete_topic(self, topic: str) -> None:
+        """Deletes a topic, with all that is noted of its queues."""
+        self._count_queues(topic, None)
+        self.topics.pop(topic, None)
+        for group in self.offsets.forget_topic(topic):
+            self._offsets_forgotten(group)
+        self.parked.offsets.forget_topic(topic)
+        self.locks.forget_topic(topic)
+        self.writers.forget_topic(topic)
+
+    def _delete_group(self, group: str, *, clean_offsets: bool) -> None:
+        """Deletes a consumer group, with its locks and resets, and if so wished with its offsets.
+
+        A group may have had hundreds of thousands of these: they go to `gone`, and are let go of in turns.
+        """
+        if self.groups.pop(group, None) is not None:
+            self.nameless_groups += group in self.offsets.by_group
+        if clean_offsets and group in self.offsets.by_group:
+            self.gone += self.offsets.forget_group(group)
+            self._offsets_forgotten(group)
+        self.gone += self.parked.offsets.forget_group(group)
+        locks = self.locks.without_group(group)
+        if locks is not self.locks:
+            self.gone += [*self.locks, *self.locks.values()]
+            self.locks = locks
 
     def _count_queues(self, topic: str, config: TopicConfig | None) -> None:
         """Counts the queues of a topic that will have these settings, or be gone."""
