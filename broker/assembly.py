@@ -218,7 +218,7 @@ def _shared(node: Node, address: str, store_host: bytes, random: RandomSource) -
 def _about_the_node(
     node: Node, machine: Machine, address: str, recovered: tuple[str, ...]
 ) -> Iterable[Processor]:
-    """What operators ask of this node and have done to it and its group; what it deletes and raises by itself."""
+    """The processors of what operators ask of this node or order, and what it deletes and raises by itself."""
     replica = node.replica
     status = StatusProcessor(
         replica.leadership,

@@ -77,7 +77,7 @@ class PlainMessages(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What the messages of a run have in common, and how many, from its first on, have it."""
+    """The common properties of the messages of a run, and how many, from its first on, have them."""
 
     messages: int
     topic: bytes

@@ -1,4 +1,5 @@
-"""How far the log is on the disk for certain, in a small file beside it: what tells damage from an unfinished write.
+"""The note of how far the log is on the disk for certain, in a small file beside it: what tells damage from an
+unfinished write.
 
 Where the chain of entries breaks and nothing whole follows, the log itself cannot say whether the rest was ever there:
 a page that a power failure left out and one that was lost later look alike. So `durable` has, in one sector,

@@ -1,4 +1,4 @@
-"""How far a log is on the disk: written back, flushed, and noted to be flushed (`log.durable_note`).
+"""Flushes, and how far a log is on the disk: written back, flushed, and noted to be flushed (`log.durable_note`).
 
 The owner takes a `FlushJob`, has it run in a worker thread, and gives it back. At most one is out. A job that raised is
 never given back: from then on nothing becomes durable, and the node must stop.
@@ -27,7 +27,7 @@ class FlushJob:
 
 
 class Written(Protocol):
-    """What is flushed: the log up to entry `last_index`, which ends at `end_position`."""
+    """The flushed part: the log up to entry `last_index`, which ends at `end_position`."""
 
     last_index: int
     end_position: int

@@ -278,7 +278,8 @@ class MmapDisk:
     """
 
     file_class: type[MmapFile] = MmapFile
-    """What `open` makes; tests that take a store's power away have a kind of their own (broker/testing/power.py)."""
+    """The class of the files that `open` makes; tests that take a store's power away have a kind of their own
+    (broker/testing/power.py)."""
 
     def __init__(
         self, root: str | Path, *, lock_memory: bool = False, locked_bytes_max: int = LOCKED_BYTES_MAX

@@ -69,7 +69,7 @@ class StoreOptions:
     delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
 
     loops: Loops = PURE
-    """Who goes over the bytes. Both leave the same."""
+    """The code that goes over the bytes. Both leave the same."""
 
     def __post_init__(self) -> None:
         assert self.data_file_bytes >= 256, "a data file holds at least one small entry"

@@ -154,7 +154,7 @@ class Raft:
 
     @property
     def peers(self) -> Mapping[str, Progress]:
-        """What this leader knows of the others, by node; to look at only. Empty in every other role."""
+        """The progress of the others as this leader knows it, by node; to look at only. Empty in every other role."""
         return {} if self._leader is None else self._leader.peers
 
     @property

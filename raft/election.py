@@ -35,7 +35,8 @@ _VOTE_ROUNDS = 4
 """The votes of a term are waited for as long as so many rounds: they are flushed, and who refuses one says so."""
 
 _ROUNDS_IN_FRONT = 3
-"""Who asks refuses those behind it in line for so many rounds; if they are in vain, it may not be heard by anybody."""
+"""A node that asks refuses those behind it in line for so many rounds; if they are in vain, it may not be heard by
+anybody."""
 
 
 class Election:

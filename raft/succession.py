@@ -1,4 +1,5 @@
-"""How a leader hands over: it stops proposals, brings one voter up to date, and asks it to stand (dissertation 3.10).
+"""The way in which a leader hands over: it stops proposals, brings one voter up to date, and asks it to stand
+(dissertation 3.10).
 
 Proposals in parts belong here, too. What was granted of them is part of the log that the successor needs: a change of
 leaders in the middle would leave the rest behind.
@@ -28,7 +29,7 @@ class Transfer:
 
 
 class Succession:
-    """Who is to lead after the leader of one term, by its own doing."""
+    """The succession to the leader of one term, by its own doing."""
 
     __slots__ = ("_peers", "_state", "granted", "transfer")
 

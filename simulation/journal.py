@@ -39,11 +39,11 @@ class Journal:
         self._driver = driver
         self.transcript: deque[str] = deque(maxlen=_TRANSCRIPT_LINES)
         self.fault_counts: dict[str, int] = {}
-        """How often each kind of fault took effect."""
+        """The number of times that each kind of fault took effect."""
         self.work_counts: dict[str, int] = {}
-        """How often actors have done what, by kind: an actor that never gets anywhere checks nothing."""
+        """The number of things that actors have done, by kind: an actor that never gets anywhere checks nothing."""
         self.marks: dict[str, int] = {}
-        """How often the group has come to a state of the protocol (simulation/judges/marks.py)."""
+        """The number of times that the group has come to a state of the protocol (simulation/judges/marks.py)."""
         self.mark_reached: Callable[[str, str], object] = lambda before, mark: None
         """Called for each state that is reached, with the last other one that was reached before it."""
         self._marks_before = ("", "")

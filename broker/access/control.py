@@ -83,7 +83,7 @@ class AccessControl:
 
 
 class Sight:
-    """What an account may see of topics, messages and groups."""
+    """The part that an account may see of topics, messages and groups."""
 
     __slots__ = ("_account",)
 

@@ -1,4 +1,4 @@
-"""What a request to a name server needs: one row for each that it answers.
+"""The accounts that may make each request to a name server: one row for each that it answers.
 
 Brokers and administrators are told apart: a broker enters itself and asks after others, it configures nothing. An
 administrator may do all.
@@ -11,7 +11,7 @@ from broker.remoting.codes import RequestCode
 
 
 class Need(enum.Enum):
-    """Who may make a request."""
+    """The accounts that may make a request."""
 
     ROUTE = "route"
     """Whoever looks for brokers: everyone, unless the settings want an account."""

@@ -147,7 +147,8 @@ def _consume_stats(command: RemotingCommand) -> list[Need]:
 
 
 def _figure(command: RemotingCommand) -> list[Need]:
-    """What is counted by topic, by topic and group, or, as all other figures, of the whole broker."""
+    """Needed for a figure that is counted by topic, by topic and consumer group, or, as all other figures, of the whole
+    broker."""
     name, key = command.fields.get("statsName", ""), command.fields.get("statsKey", "")
     if name.startswith("TOPIC_"):
         return _topic(key or None, Permission.ANY)

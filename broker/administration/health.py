@@ -33,7 +33,7 @@ class Health:
         return [Check("turns", f"{overdue_ns / 1e9:.1f} s overdue" if overdue_ns > OVERDUE_NS else "")]
 
     def ready(self) -> list[Check]:
-        """What clients need of a node, whether it leads or follows."""
+        """Tells whether a node can serve clients, as leader or as follower."""
         running, replica = self._running, self._running.node.replica
         raft = replica.raft.status(running.node.time.now_ns)
         leader = "" if replica.serving else "none is known"

@@ -1,4 +1,4 @@
-"""What a node tells Prometheus, read from its parts when it is asked.
+"""The metrics that a node tells Prometheus, read from its parts when it is asked.
 
 Nothing is kept here, and between two questions the node does nothing for them. What grows with topics and consumer
 groups is told of `observe.metrics_series_max` of them; the rest is summed up under `OTHERS`. Reading through many

@@ -35,7 +35,7 @@ class BackupCopy:
         self._directory = directory
         self._commit_index = commit_index
         self.description: BackupDescription | None = None
-        """What the node has that is read now; None until it has said so."""
+        """The description of what the node has that is read now; None until it has told it."""
         self._compared = False
         self._snapshot = b""
         self.read_bytes = 0

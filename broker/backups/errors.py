@@ -1,4 +1,4 @@
-"""What goes wrong with backups, in sentences for whoever runs the command.
+"""The errors of backups, in sentences for whoever runs the command.
 
 BackupError
 └── DamagedBackupError   bytes of the backup are not what was written: no retry helps, another backup may

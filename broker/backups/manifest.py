@@ -21,7 +21,7 @@ from log.private_files import write_file
 NAME: Final = "manifest.json"
 _NEW_NAME: Final = "manifest.json.new"
 _LAYOUT: Final = 1
-"""How the files of a backup are laid out; a later one is refused."""
+"""The version of a backup's layout of files; a later one is refused."""
 
 _Number = Annotated[int, Meta(ge=0)]
 

@@ -43,8 +43,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     error: str
     kind: str
-    """What the page goes by: ``token``, ``sign in``, ``read only``, ``no permission``, ``not found``, ``in use``,
-    ``wrong``, ``unavailable`` or ``failed``."""
+    """The kind that the page goes by: ``token``, ``sign in``, ``read only``, ``no permission``, ``not found``, ``in
+    use``, ``wrong``, ``unavailable`` or ``failed``."""
     retry_may_help: bool = False
 
 

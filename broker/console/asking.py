@@ -23,7 +23,7 @@ Content = TypeVar("Content")
 
 @dataclass(frozen=True, slots=True)
 class InPart(Generic[Content]):
-    """What is told, or was done, as far as broker groups answer. Pages name those that are ``missing``."""
+    """The answer or the outcome, as far as broker groups answer. Pages name those that are ``missing``."""
 
     content: Content
     missing: tuple[Missing, ...]

@@ -1,4 +1,5 @@
-"""What was changed through the console, by whom and from where: a line of JSON before each change, and one behind it.
+"""The record of what was changed through the console, by whom and from where: a line of JSON before each change, and
+one behind it.
 
 The first is written before the change is made, and if it cannot be written the change is not made. The second says how
 it went; a change whose second line is missing was under way when the console ended.

@@ -17,7 +17,7 @@ BEAT_S: Final = 15.0
 
 
 class Beginning(msgspec.Struct, frozen=True, kw_only=True):
-    """What a page is told first: as whom it looks, and what was before. A page that thought otherwise looks again."""
+    """The first event for a page: as whom it looks, and what was before. A page that thought otherwise looks again."""
 
     account: str | None
     history: History

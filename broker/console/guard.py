@@ -1,4 +1,4 @@
-"""What every request meets first: is it from our own page, and may the answer be used for nothing else?
+"""The check that every request meets first: is it from our own page, and may the answer be used for nothing else?
 
 - The name that the browser asked for must be one of ours. A page elsewhere can have its own name point at this machine
   and would then read our answers as its own; numbers cannot be pointed anywhere.

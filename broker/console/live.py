@@ -1,4 +1,4 @@
-"""What a cluster does while pages look at it: a snapshot each second, what changed between two of them, and the figures
+"""The cluster as pages look at it: a snapshot each second, what changed between two of them, and the figures
 of the last quarter of an hour.
 
 A page that cannot keep up misses moments and gets the newest one: each has one place for what it has yet to be told of
@@ -50,7 +50,7 @@ class ClusterChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
-    """What a page is told of the present."""
+    """The present, as a page is told of it."""
 
     snapshot: Snapshot
     points: dict[str, Point]
@@ -60,7 +60,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """What a page is told first."""
+    """The past, as a page is told of it first."""
 
     since_ms: int
     points: dict[str, list[Point]]

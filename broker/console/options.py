@@ -1,4 +1,4 @@
-"""What a console can be told."""
+"""The options of a console."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ImpossibleOptionError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleOptions:
-    """How a console is served, and of which cluster.
+    """Options: where a console is served, and of which cluster.
 
     It has no account of its own: what visitors do is done as the account that they have signed in with, or as nobody.
     Raises `ImpossibleOptionError`.
@@ -30,7 +30,7 @@ class ConsoleOptions:
 
     name_servers: tuple[str, ...]
     tls: ssl.SSLContext | None = None
-    """How brokers and name servers are reached; None in the clear."""
+    """The context of connections with brokers and name servers; None in the clear."""
     listen: str = f"127.0.0.1:{DEFAULT_PORT}"
     """HOST:PORT; port 0 takes a free one."""
     certificate: str = ""

@@ -1,4 +1,4 @@
-"""What a request may say: its path, its query or its body as one struct, checked before anything is done with it.
+"""The parameters of a request: its path, its query or its body as one struct, checked before anything is done with it.
 
 Each question and order names a struct of its own; a field that it does not have is refused, as is a value that is out
 of bounds. The limits are those that brokers have, where brokers have any.
@@ -24,7 +24,7 @@ Text = Annotated[str, msgspec.Meta(max_length=1024)]
 
 
 class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a request may say; one that derives from this adds fields."""
+    """The parameters of a request; one that derives from this adds fields."""
 
 
 class Nothing(Parameters, frozen=True):

@@ -28,7 +28,7 @@ class SignInRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seat:
-    """What one account, or nobody, asks the cluster through."""
+    """The clients through which one account, or nobody, asks the cluster."""
 
     account: str
     """The access key; "" of whoever has not signed in."""

@@ -27,7 +27,7 @@ from broker.remoting.addresses import join_address, split_address
 WRITE_S_MAX: Final = 20
 _BACKLOG: Final = 100
 _GRACE_S: Final = 1.0
-"""How long requests that are under way at the end may go on."""
+"""The time that requests have to go on at the end."""
 
 
 async def serve(

@@ -1,4 +1,4 @@
-"""Who has signed in, and the tokens that pages show with their changes. No I/O, no clock.
+"""The visitors that have signed in, and the tokens that pages show with their changes. No I/O, no clock.
 
 Every browser has a cookie with a random name, which no script can read. The token that belongs to it is made from the
 name and a secret of this process, and only our own page is told it: whoever has the browser send a request from

@@ -87,7 +87,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Answer(msgspec.Struct):
-    """What one address has answered."""
+    """The answer of one address."""
 
     cluster: str
     group: str

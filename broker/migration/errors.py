@@ -1,4 +1,4 @@
-"""What goes wrong with a migration, in sentences for whoever runs the command.
+"""The errors of a migration, in sentences for whoever runs the command.
 
 MigrationError
 ├── SourceInUseError      a broker runs on the store: stop it and run the command again

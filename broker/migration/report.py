@@ -1,4 +1,4 @@
-"""What a migration found, took and left: for people as tables, for scripts as JSON."""
+"""The report of what a migration found, took and left: for people as tables, for scripts as JSON."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class PulledRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a broker had at one moment."""
+    """The state of a broker at one moment."""
 
     cluster: str
     address: str

@@ -53,7 +53,7 @@ class TimedWaiting(NamedTuple):
 
 
 class KnownQueues(Protocol):
-    """What the source says of its queues."""
+    """The queues as the source tells of them."""
 
     exists: bool
     """False if it says nothing."""
@@ -89,7 +89,7 @@ class FoundQueue:
 
 @dataclass(slots=True)
 class Survey:
-    """What the pass found. `take` is given every piece in order; `config` and `queues` are the source's."""
+    """The findings of the pass. `take` is given every piece in order; `config` and `queues` are the source's."""
 
     config: Tables
     queues: KnownQueues

@@ -1,4 +1,4 @@
-"""What RocketMQ keeps beside its log, as it writes it: into JSON files, and into answers to those who ask for it."""
+"""The tables that RocketMQ keeps beside its log, as it writes them: into JSON files, and into answers to questions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from broker.remoting.errors import BodyError
 
 _TIMER_CHECKPOINT: Final = struct.Struct(">qqq")
 TIMER_CHECKPOINT_BYTES: Final = _TIMER_CHECKPOINT.size
-"""What is read of it; it is longer."""
+"""The bytes of it that are read; it is longer."""
 
 _Offset = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
@@ -43,7 +43,7 @@ class DelayTable(msgspec.Struct, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class TimerCheckpoint:
-    """How far the timer wheel of 5.x is: units before `queue_offset` that were due before `read_ms` are delivered."""
+    """The progress of 5.x's timer wheel: units before `queue_offset` that were due before `read_ms` are delivered."""
 
     read_ms: int
     queue_offset: int

@@ -52,7 +52,7 @@ _BEGIN_AGAIN: Final = "Begin again in another directory"
 
 
 class Broker(Protocol):
-    """What is asked of a broker that runs (`RunningBroker`)."""
+    """The questions to a broker that runs (`RunningBroker`)."""
 
     group: str
 
@@ -65,7 +65,7 @@ class Broker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the operator wants of it."""
+    """The wishes of the operator."""
 
     data_file_bytes: int
     """Of the group that it becomes."""
@@ -240,7 +240,7 @@ class TakingOver:
     # ------------------------------------------------------------------ checks
 
     def _check_queues(self) -> None:
-        """What is copied must be the beginning of what the broker has. Raises MigrationError."""
+        """Checks that what is copied is the beginning of what the broker has. Raises MigrationError."""
         for key, known in self._survey.found.items():
             if key not in self._look.queues:
                 raise MigrationError(

@@ -40,7 +40,7 @@ class KeyValueStorage(Protocol):
     """Where the configuration lives; the shell gives one on a file, tests one in memory."""
 
     def load(self) -> bytes | None:
-        """What was saved last, None if nothing was."""
+        """Returns what was saved last, None if nothing was."""
 
     def save(self, data: bytes) -> None:
         """Keep ``data`` durably, wholly or not at all; raises OSError when that fails."""
@@ -77,7 +77,7 @@ class KeyValues:
         self._keys_max = keys_max
         self._table: dict[str, dict[str, str]] = {}
         self._written_bytes = 0.0
-        """What changes have written, less what was forgiven since."""
+        """The bytes that changes have written, less those that were forgiven since."""
         self._forgiven_ns = 0
         data = storage.load() if storage is not None else None
         self._size = len(data or b"")

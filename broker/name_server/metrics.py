@@ -1,4 +1,4 @@
-"""What a name server tells Prometheus, and whether it is well. It is ready as soon as it lives: it waits for nobody."""
+"""The metrics of a name server for Prometheus, and its health. It is ready as soon as it lives: it waits for nobody."""
 
 from collections.abc import Iterator
 from typing import Final

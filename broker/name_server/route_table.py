@@ -38,7 +38,7 @@ TOPICS_AT_ONCE: Final = 5_000
 
 @dataclass(slots=True)
 class LiveBroker:
-    """What keeps one address in the tables; times are monotonic nanoseconds."""
+    """The reasons that keep one address in the tables; times are monotonic nanoseconds."""
 
     cluster: str
     broker_name: str
@@ -217,7 +217,7 @@ class RouteTable:
     def counts_with(
         self, address: str, name: str, topics: Mapping[str, TopicConfig]
     ) -> Generator[None, None, tuple[int, int]]:
-        """How many addresses, and how many topics of brokers, there would be after a registration; 0 topics are told
+        """Counts the addresses and the topics of brokers that there would be after a registration; 0 topics are told
         where none is added. Those that are to be forgotten count until then. In steps.
         """
         addresses = len(self._live) + (address not in self._live)
@@ -229,7 +229,7 @@ class RouteTable:
         return addresses, added and added + self._route_count
 
     def routes_with(self, topic: str, names: Iterable[str]) -> int:
-        """How many topics of brokers there would be after `add_topic`; 0 where none is added."""
+        """Counts the topics of brokers that there would be after `add_topic`; 0 where none is added."""
         present = self._queues.get(topic, {})
         added = sum(name in self._brokers and name not in present for name in names)
         return added and added + self._route_count

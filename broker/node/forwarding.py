@@ -115,7 +115,7 @@ class Forwarding:
         """The clients that their leader is to forget, as this node is outside. To be looked at only."""
         self._doubt_ends = time.add_deadline(self._end_doubts)
         self._doubts_begun = 0
-        """How many requests have become DOUBTED since this node started."""
+        """The number of requests that have become DOUBTED since this node started."""
         self._doubts_first = False
         """A leader was lost to which requests had begun to go on while others waited: these go on when none is DOUBTED,
         as it may give back what came before them."""

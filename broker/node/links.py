@@ -175,7 +175,7 @@ class AcceptedLink:
         self._links = links
         self._address = address
         self.share = share_of(self.host)
-        """What it counts as among strangers, and where handshakes take turns."""
+        """The share that it counts as among strangers, and where handshakes take turns."""
         replica = node.replica
         self._accepting = Accepting(
             node.identity,

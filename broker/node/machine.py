@@ -1,4 +1,4 @@
-"""What a node is given by whoever runs it: the Trio shell on a machine, the simulator, the tests.
+"""The things that a node is given by whoever runs it: the Trio shell on a machine, the simulator, the tests.
 
 A node owns no clock and opens nothing but the files of its disk. All that differs between those who run one is here, so
 that they build it by the same call (`broker.assembly.build_node`); what goes on between them while it runs is
@@ -52,8 +52,8 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """How a node differs from the one that is shipped, where releases are tried together or a short life is to see much
-    of what happens in a long one."""
+    """The differences of a node from the one that is shipped, where releases are tried together or a short life is to
+    see much of what happens in a long one."""
 
     release: Release = THIS_RELEASE
     limits: InnerLimits = field(default_factory=InnerLimits)

@@ -60,7 +60,7 @@ from log.errors import DamagedLogError, DiskError, DiskFullError
 log = structlog.get_logger("trivet.node")
 
 _OVER: Final = object()
-"""What an iterator of steps gives that has no more."""
+"""The value of an iterator of steps that has no more."""
 
 _TERMS_AHEAD_MAX: Final = 1 << 32
 """A term so far ahead is none of this group: with an election a second it is a hundred years away. Whoever could set
@@ -143,7 +143,7 @@ class Node:
         self._late_from_ns = NEVER
         """If nothing calls this node until then, it has stood still; told once a turn."""
         self._goes_on = False
-        """What the last turn returned."""
+        """The result of the last turn."""
         self.registration_version = 0
         """Rises whenever the name servers must be told something new."""
         self.permission_changes = 0

@@ -28,7 +28,7 @@ from log.timer_index import TimerIndex
 
 
 class StoredMessages(Protocol):
-    """What is read of the store: its log, and what is made of it. See `Store` for what each method raises."""
+    """The store as it is read: its log, and what is made of it. See `Store` for what each method raises."""
 
     @property
     def log(self) -> EntryLog:
@@ -190,7 +190,7 @@ class Requests(Protocol):
         """Decides what clients of this node may do; None lets them do everything."""
 
     def sight(self, connection: Connection, command: RemotingCommand, /) -> Sight:
-        """What the client of a request may see; raises `RequestError` where its account is not known."""
+        """Returns what the client of a request may see; raises `RequestError` where its account is not known."""
 
     def handle_admitted(self, connection: Connection, command: RemotingCommand, /) -> None:
         """Begins anew with a request that was let in, now that what it needs is there."""

@@ -52,14 +52,14 @@ class RelayedClients:
         """By node, what was relayed to its clients since the last turn: the link does not count it as unsent yet."""
         self._unhandled = UnhandledForwards()
         self._work_left = self._work_a_turn = view.limits.relayed_work_a_turn
-        """What may still be handled until the end of the next turn."""
+        """The work that may still be done until the end of the next turn."""
         self._broken: dict[str, PeerProtocolError] = {}
         """By node, what is wrong with a request that had to wait: the node hears of it with its next one."""
         self.waiting = self._unhandled.by_share
         """Not empty while requests wait for a turn, which is wanted at once then."""
         self.given_back: deque[tuple[RelayedConnection, NotDone]] = deque()
-        """What was held here, and what has come behind that: a later turn gives it back, which is wanted at once, too.
-        Both are to be looked at only."""
+        """Requests that were held here, or have come behind those: a later turn gives them back, which is wanted at
+        once, too. Both are to be looked at only."""
         self.forgotten: deque[RelayedConnection] = deque()
         """Clients that are unknown here by now, of whom the rest of this node hears in the next turns; likewise. They
         come by thousands, with a role or a link that is lost."""

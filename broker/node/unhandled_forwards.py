@@ -1,4 +1,4 @@
-"""What clients of other nodes have sent that this node has not handled yet, as a turn handles so much of it.
+"""Requests of clients of other nodes that this node has not handled yet, as a turn handles so much of it.
 
 A link brings both: what Raft says, and what clients of the other node ask. It is read as fast as it brings, Raft's
 messages are taken at once, and what clients ask waits here when it is much. So however much one of them asks by way of

@@ -49,7 +49,7 @@ class AccountRights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What an account may do with a topic or consumer group, and the rule that says so."""
+    """The verdict on an account and a topic or consumer group: what it may do there, and the rule that says so."""
 
     access_key: str
     kind: str

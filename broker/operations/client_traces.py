@@ -1,4 +1,5 @@
-"""What clients themselves have traced of a message: RocketMQ's Java clients do where they are told to, into a topic.
+"""Traces of a message that clients have made themselves: RocketMQ's Java clients do where they are told to, into a
+topic.
 
 Each trace is a message of RMQ_SYS_TRACE_TOPIC whose keys are the ids of the messages that it tells of, and whose body
 has records of fields (`TraceDataEncoder`): a send, a consumption that begins, one that has ended. Later releases
@@ -19,7 +20,7 @@ from broker.state.topic_rules import TRACE_TOPIC
 _RECORD_END: Final = "\x02"
 _FIELD_END: Final = "\x01"
 _RESULTS: Final = ("success", "time out", "exception", "returned null", "failed")
-"""How a consumption ended, by its number (`ConsumeReturnType`)."""
+"""The ends of a consumption, by their numbers (`ConsumeReturnType`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,7 +59,7 @@ class GroupSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a member subscribes to of a topic: ``expression`` are tags, or a condition if ``kind`` is SQL92."""
+    """The subscription of a member to a topic: ``expression`` are tags, or a condition if ``kind`` is SQL92."""
 
     topic: str
     expression: str

@@ -30,7 +30,7 @@ from broker.state.topic_rules import DEAD_LETTER_PREFIX, GROUP_LENGTH_MAX, RETRY
 RATE_PER_S = 100.0
 """Messages sent again in a second, unless the caller says otherwise: who has failed once is not flooded."""
 MARK_EVERY_S = 1.0
-"""How far the work has come is stored so often."""
+"""The progress of the work is stored so often."""
 
 _LEFT_OUT = frozenset(
     {
@@ -60,7 +60,7 @@ class DeadLetters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redriven:
-    """What sending again came to: ``sent`` messages are stored in the retry topic, ``left`` still wait.
+    """The outcome of sending again: ``sent`` messages are stored in the retry topic, ``left`` still wait.
 
     ``passed_over`` could not be sent, as their bodies are damaged or empty; they are still kept.
     """

@@ -13,7 +13,7 @@ from broker.client.errors import ClientError
 
 
 class NotThere(ClientError):
-    """What was asked for does not exist."""
+    """Something that was asked for does not exist."""
 
 
 class InUse(ClientError):

@@ -1,4 +1,5 @@
-"""What the doctor looks at: every name server, every registered node and every group with several members, asked once.
+"""The examination by the doctor: every name server, every registered node and every group with several members, asked
+once.
 
 Whoever does not answer is a finding itself, so nothing here raises for that.
 """

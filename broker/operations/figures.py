@@ -1,4 +1,4 @@
-"""What happens in a cluster now: nodes with their rates, topics and consumer groups by how fast they grow and are read.
+"""The activity of a cluster: nodes with their rates, topics and consumer groups by how fast they grow and are read.
 
 Two samples are taken, and the rates are what lies between them. A sample costs two requests for each node and one for
 each broker group, however many topics there are: ends and consumer offsets come together, of the topics that somebody

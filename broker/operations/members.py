@@ -1,4 +1,4 @@
-"""What broker groups and members say of one consumer group: its settings, its connections, its members' own word."""
+"""One consumer group as broker groups and members tell of it: its settings, its connections, its members' own word."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumption:
-    """What became of a message in one consumer group, as its offset and its members' subscriptions say."""
+    """The fate of a message in one consumer group, as its offset and its members' subscriptions say."""
 
     group: str
     state: State
@@ -91,7 +91,7 @@ class MessageWay:
     steps: tuple[Step, ...]
     groups: tuple[Consumption, ...]
     traces: tuple[Traced, ...]
-    """What clients have traced themselves, where they do."""
+    """The traces that clients have made themselves, where they do."""
 
 
 async def find_messages(

@@ -1,4 +1,4 @@
-"""How far a consumer group is in the queues that it reads.
+"""The progress of a consumer group in the queues that it reads.
 
 A queue in which a group has no offset yet counts from where its first pull would begin, as brokers and clients have it:
 at the queue's first message as long as that is kept, whatever the members want; later where they want to begin

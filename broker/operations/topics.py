@@ -91,7 +91,7 @@ class TopicQueues:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """What a topic is to be, in each of these broker groups."""
+    """A topic as it is to be, in each of these broker groups."""
 
     topic: str
     queues: int

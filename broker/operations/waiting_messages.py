@@ -50,7 +50,8 @@ class WaitingMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """How many wait, and the first of them: by when they are due, half messages by when they were stored.
+    """The number of those that wait, and the first of them: by when they are due, half messages by when they were
+    stored.
 
     ``half`` may contain transactions that were decided in the last moments.
     """

@@ -106,7 +106,7 @@ class Accepting:
 
     @property
     def hello(self) -> Hello:
-        """What the peer has said of itself, once `source` is set."""
+        """The greeting of the peer, once `source` is set."""
         assert self._hello is not None, "a peer is known by its hello"
         return self._hello
 

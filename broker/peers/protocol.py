@@ -325,7 +325,7 @@ class PeerDecoder:
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
-        """What was fed and is no whole frame yet."""
+        """The bytes that were fed and are no whole frame yet."""
         self.held = 0
         """The bytes of that."""
         self.needed = _FRAME.size

@@ -150,7 +150,7 @@ class HeldPulls:
         self._places = SharedPlaces(settings.current.limits.max_held_pulls)
         self._conditions = SharedPlaces(CONDITIONS_LENGTH_MAX)
         self._bytes = SharedPlaces(HELD_BYTES_MAX)
-        """What the pulls in the tables, and those that are leaving, take, by `Connection.share`."""
+        """The bytes that the pulls in the tables, and those that are leaving, take, by `Connection.share`."""
         stats.pulls_held = lambda: self._places.taken
         self._sequence = 0
         self._deadline = time.add_deadline(self._time_over)

@@ -79,7 +79,7 @@ class _Parser:
     def __init__(self) -> None:
         self._states = [0]
         self._parts: list[Any] = []
-        """What the states but for the first stand for: tokens, nodes, lists of parts of what is above them."""
+        """The values of all states but the first: tokens, nodes, lists of parts of what is above them."""
 
     def feed(self, token: Token) -> Part | None:
         """Takes the next token; the last one is the end, for which the whole is returned.
@@ -210,7 +210,7 @@ def _compiling(expression: str) -> Generator[None, None, Predicate]:
 
 _compile = lru_cache(maxsize=1024)(_compiled)
 _long: dict[str, Predicate | SqlError] = {}
-"""What came of the newest long expressions."""
+"""The outcome of the newest long expressions."""
 _under_way: WeakValueDictionary[str, _Reading] = WeakValueDictionary()
 
 

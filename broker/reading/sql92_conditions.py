@@ -1,4 +1,4 @@
-"""What the parts of a condition in SQL92 mean, each as a function of a message's properties.
+"""The meanings of the parts of a condition in SQL92, each as a function of a message's properties.
 
 The parser calls `Compiler` for each part that it has recognized, from the inside out.
 """

@@ -10,7 +10,7 @@ from log.errors import RecordError
 from log.record import pack_host, unpack_host
 
 _MAPPED: Final = bytes(10) + b"\xff\xff"
-"""How an IPv4 address begins that is written as one of IPv6."""
+"""The beginning of an IPv4 address that is written as one of IPv6."""
 _NETWORK_BYTES: Final = 8
 _HOST_IN_NETWORK: Final = bytes(8)
 _NO_PORT: Final = bytes(4)
@@ -40,7 +40,7 @@ def join_address(host: str, port: int) -> str:
 
 
 def share_of(host: str) -> str:
-    """What a host, without port and brackets, counts as where something is shared out by addresses.
+    """Returns what a host, without port and brackets, counts as where something is shared out by addresses.
 
     Of IPv6 that is its network of 64 bits, as whoever has one address there has as many as he likes. An IPv4 address
     that is mapped into IPv6 counts as itself, and so does whatever else it is.

@@ -1,4 +1,4 @@
-"""What a backup of a node holds: the body of the response to TRIVET_BACKUP_BEGIN (code 90005), as JSON."""
+"""The description of a backup of a node: the body of the response to TRIVET_BACKUP_BEGIN (code 90005), as JSON."""
 
 import msgspec
 

@@ -28,7 +28,7 @@ class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the node's process knows, and the operating system of it; None where it does not say."""
+    """Facts that the node's process knows, or the operating system of it; None where it does not say."""
 
     open_files: int | None = None
     open_files_max: int | None = None

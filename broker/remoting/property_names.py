@@ -37,5 +37,5 @@ CORRELATION_ID: Final = "CORRELATION_ID"
 """Which request a reply is for, as its requester knows it."""
 REPLY_TO_CLIENT: Final = properties.REPLY_TO_CLIENT.decode()
 TIME_TO_LIVE: Final = "TTL"
-"""How long a requester waits for the reply, in ms."""
+"""The time for which a requester waits for the reply, in ms."""
 MESSAGE_TYPE: Final = "MSG_TYPE"

@@ -1,4 +1,4 @@
-"""What is committed, as state: queues and index files, metadata, open transactions.
+"""The committed entries, as state: queues and index files, metadata, open transactions.
 
 Each entry is applied once, in order. After a start dispatch may begin before what the last snapshot of the state
 reflects: the queues are built again from there, and commands that the snapshot has are passed over. Until dispatch is

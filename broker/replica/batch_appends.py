@@ -29,7 +29,7 @@ log = structlog.get_logger("trivet.replica")
 
 
 class Leading(Protocol):
-    """What a batch needs of the leadership around it."""
+    """The leadership, as far as a batch needs it."""
 
     def check_may_append(self) -> None:
         """Raises where a message cannot be appended now."""

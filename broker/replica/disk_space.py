@@ -1,4 +1,4 @@
-"""What a replica does without while its disk is full: it stays, says so, and goes on when there is room.
+"""A replica whose disk is full: it stays, says so, and goes on when there is room.
 
 Raft believes that what it asks for is written, and a failed write of it stops the node. So a replica finds out first:
 
@@ -31,7 +31,7 @@ UPKEEP_PAUSE_NS: Final = 10_000_000_000
 """The time after which a checkpoint or a snapshot that found no space is tried again; retention looks as often."""
 
 TRIED_WITHIN_NS: Final = 2 * LOOK_NS
-"""What found no room counts as lacking it for so long: a leader sends entries again within that time."""
+"""A write that found no room counts as lacking it for so long: a leader sends entries again within that time."""
 
 ROOM_BYTES: Final = 1 << 20
 """More than all that raft writes beside entries in a second: notes of some hundred bytes, a configuration, a no-op."""

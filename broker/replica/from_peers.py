@@ -1,4 +1,4 @@
-"""What peers send to a replica for raft: checked, then stepped, then written.
+"""The messages of peers for raft: checked, then stepped, then written.
 
 Raft never sees bytes, and believes what a message says of them. So they are checked before it hears of the message, and
 kept here until its effects are carried out: one of them may be that they are written.
@@ -94,14 +94,14 @@ class FromPeers:
         self._snapshot: ReadSnapshot | None = None
         """The snapshot of the message that is being stepped; None at any other time."""
         self._being_read: tuple[str, int, Callable[[], None]] | None = None
-        """Who has sent the snapshot that is being read, in which term, and what gives it up."""
+        """The sender of the snapshot that is being read, its term, and what gives it up."""
         self._written: ReadSnapshot | None = None
         """The snapshot that is whole, and on the disk, while the message that brought it is taken."""
         self._heard_of_full_disks = False
         """A peer has said that it has no room: from then on each answer is looked at for whether one has."""
         self._broken: tuple[str, BrokenPeerError] | None = None
-        """Who has sent a snapshot that was read in later turns, and what is wrong with it: he hears of it with his next
-        message."""
+        """The sender of a snapshot that was read in later turns, and what is wrong with it: he hears of it with his
+        next message."""
 
     def received(self, frame: RaftFrame, now_ns: int, wall_ms: int) -> bool:
         """Takes a Raft message. Bytes that fail their checks are dropped, as if lost on the way.

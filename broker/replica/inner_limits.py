@@ -33,7 +33,8 @@ class InnerLimits:
     scanned_units: int = 800
     """The units of a queue that are looked at for one response to a pull, or as many as it wants messages."""
     work_at_once: int = WORK_AT_ONCE
-    """What is handled at once of one read from a client, in short requests (broker/requests/client_sessions.py)."""
+    """The work that is done at once of one read from a client, in short requests
+    (broker/requests/client_sessions.py)."""
     relayed_work_a_turn: int = 128
     """Requests of other nodes' clients that are handled until the end of a turn, some milliseconds' work; long ones
     count as several (broker/node/unhandled_forwards.py)."""

@@ -42,7 +42,7 @@ _TOLD_A_TURN: Final = 500
 
 
 class Leadership:
-    """What one node does as the leader."""
+    """One node as the leader."""
 
     def __init__(
         self,

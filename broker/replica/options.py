@@ -1,4 +1,4 @@
-"""What a replica is made with, beside what its disk holds: its settings, and those whom it asks and tells."""
+"""The parts that a replica is made with, beside what its disk holds: its settings, and those whom it asks and tells."""
 
 from dataclasses import dataclass, field
 
@@ -33,7 +33,7 @@ class ReplicaOptions:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSurroundings:
-    """What a replica asks and whom it tells, and the time at which it begins."""
+    """The surroundings that a replica asks and tells, and the time at which it begins."""
 
     random: RandomSource
     now_ns: int

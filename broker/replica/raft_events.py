@@ -1,4 +1,4 @@
-"""What whoever is on call is told of raft's decisions: who leads and why, and which peers are slow."""
+"""The events of raft for whoever is on call: who leads and why, and which peers are slow."""
 
 from broker.statistics.events import EventKind, Events
 from raft.effects import PeerSlow, Role, RoleChanged

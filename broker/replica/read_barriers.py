@@ -57,7 +57,8 @@ class ReadBarriers:
         self.may_pass = 0
         """The number of those for which enough is applied."""
         self.lost_reads: deque[Callable[[], None]] = deque()
-        """What to call of those whose leadership is over, some in each turn (`tell_lost`). To be looked at only."""
+        """The callbacks of those whose leadership is over: called some in each turn (`tell_lost`). To be looked at
+        only."""
         self._light: InTurn[Barrier] = InTurn()
         self._heavy: InTurn[Barrier] = InTurn()
         """Barriers for which enough is applied, light ones and heavy ones, by the shares of those who asked."""

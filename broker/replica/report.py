@@ -1,4 +1,4 @@
-"""What a replica tells operators of itself at one moment."""
+"""The report of a replica to operators, of one moment."""
 
 from typing import NamedTuple
 

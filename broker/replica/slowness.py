@@ -1,4 +1,4 @@
-"""What makes a node itself slow, told and counted, and told to raft, which would put it down to others.
+"""The slowness of a node itself, told and counted, and told to raft, which would put it down to others.
 
 Raft measures silence by the calls that it gets. A node that stood still, since its process was stopped, its machine had
 no time for it, or it waited for its disk, hears of heartbeats late, and seems to have lost its leader or its majority.

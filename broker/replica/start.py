@@ -24,11 +24,11 @@ log = structlog.get_logger("trivet.replica")
 
 @dataclass(frozen=True, slots=True)
 class OnDisk:
-    """What a disk holds of a replica: its store, opened, and the two notes beside it."""
+    """The things of a replica that a disk holds: its store, opened, and the two notes beside it."""
 
     store: Store
     recovery: RecoveryReport
-    """What `Store.open` tells of the store."""
+    """The report of `Store.open`."""
     membership: MembersFile
     recovering: RecoveringFile
 

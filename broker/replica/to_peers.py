@@ -1,4 +1,5 @@
-"""What raft has a replica send to its peers: votes, answers, runs of the log's entries, snapshots of the state.
+"""The messages that raft has a replica send to its peers: votes, answers, runs of the log's entries, snapshots of the
+state.
 
 It goes into the outboxes of the links, and leaves the process when the turn sends. A peer without a link gets nothing,
 as any network may lose it; raft sends again.

@@ -1,4 +1,5 @@
-"""What a leader has appended and no majority is known to hold yet: how much it is, where queues end with it, who waits.
+"""The entries that a leader has appended and no majority is known to hold yet: how much it is, where queues end with
+it, who waits.
 
 On a node that does not lead all of this is empty.
 """

@@ -57,7 +57,7 @@ HANDSHAKE_NS: Final = 10_000_000_000
 """A TLS handshake that takes longer is given up, by the next sweep."""
 
 WORK_AT_ONCE: Final = 256
-"""What is handled of one read, and then in each turn, in short requests: some milliseconds' work."""
+"""The work that is done of one read, and then in each turn, in short requests: some milliseconds' work."""
 
 _FEW: Final = 32
 """The number of requests that are handled at once without a look at what they cost."""
@@ -74,12 +74,13 @@ _TOLD_AT_ONCE: Final = 10
 
 
 class _NoFrame(NamedTuple):
-    """What a `BrokenStreamError` says. It is not kept: its traceback has the call that keeps it, and the read."""
+    """The content of a `BrokenStreamError`. That is not kept: its traceback has the call that keeps it, and the
+    read."""
 
     reason: FrameErrorReason
     told: str
     request: RemotingCommand | None
-    """What it is told to the sender in response to; None for whoever does not seem to speak the protocol."""
+    """The request in response to which the sender is told; None for whoever does not seem to speak the protocol."""
 
 
 class ClientSession:
@@ -98,7 +99,7 @@ class ClientSession:
         self._unhandled: deque[RemotingCommand] = deque()
         """Requests that wait for their turn; `connection.has_unhandled` says that there are some."""
         self._ends_with: _NoFrame | None = None
-        """What came behind the last request and is no frame: the connection ends with it."""
+        """The reason why what came behind the last request is no frame: the connection ends with it."""
 
     def shakes_hands(self) -> None:
         """Hears that the client has begun a TLS handshake."""

@@ -1,4 +1,4 @@
-"""Who of a crowd goes for one that comes: the oldest of the address that has most.
+"""A crowd, of which one goes for one that comes: the oldest of the address that has most.
 
 Whoever has shown nothing of himself yet takes a place all the same, and there are so many places. Refusing those that
 come when all are taken would leave the places to who took them first, and one sender could keep everybody else out by

@@ -1,4 +1,4 @@
-"""What waits for a later turn, by whom it is of: addresses take turns, and what is of one stays in its order.
+"""Work that waits for a later turn, by whom it is of: addresses take turns, and what is of one stays in its order.
 
 So many of one keep another waiting for one at a time.
 """

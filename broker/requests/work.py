@@ -1,4 +1,4 @@
-"""What requests cost to handle, in short ones of some tens of microseconds: so much of them goes on in a turn."""
+"""The cost of handling requests, in short ones of some tens of microseconds: so much of them goes on in a turn."""
 
 from typing import Final
 
@@ -15,7 +15,7 @@ _SHORT: Final = frozenset(
         RequestCode.QUERY_CONSUMER_OFFSET,
     }
 )
-"""What clients ask for each message, which is short but for its body."""
+"""The requests that clients make for each message, short but for the body."""
 
 _WORK_OF_OTHERS: Final = 8
 """Such as a pull, which may read at once."""

@@ -107,7 +107,7 @@ class Origins(NamedTuple):
 
 
 class _Told(NamedTuple):
-    """What is told of settings."""
+    """The settings as they are told."""
 
     settings: Settings
     properties: str

@@ -1,4 +1,4 @@
-"""What a server leaves to everyone who can connect, told in one line at its start (docs/security.md)."""
+"""The things that a server leaves to everyone who can connect, told in one line at its start (docs/security.md)."""
 
 from broker.settings.tables import NameServerSettings, Settings
 

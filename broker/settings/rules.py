@@ -1,4 +1,4 @@
-"""What must hold between the settings of a node beside the limits in the types of their fields.
+"""The rules between the settings of a node, beside the limits in the types of their fields.
 
 The first setting that cannot stand beside the others is told by its name, ``table.field``, and what it takes.
 """

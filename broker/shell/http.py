@@ -33,7 +33,7 @@ Query = Mapping[str, list[str]]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What is answered."""
+    """An answer."""
 
     status: int
     body: bytes

@@ -1,4 +1,4 @@
-"""What a process of a broker and of a name server have in common: how it runs, and which signals it follows."""
+"""The common parts of a process of a broker and one of a name server: how it runs, and which signals it follows."""
 
 import gc
 import signal
@@ -9,7 +9,7 @@ import trio
 
 
 class Server(Protocol):
-    """What runs in the process."""
+    """The server that runs in the process."""
 
     async def serve(self) -> None:
         """Serves until it has stopped."""

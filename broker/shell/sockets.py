@@ -99,7 +99,7 @@ class SocketConnection:
         """The connection is not read from: too much is unsent, or requests that came on it wait."""
         self._read_to_end = trio.Event()
         self._refused: tuple[str, str] | None = None
-        """What the `RefusedError` says that `read` raises: the connection was closed here for what came on it."""
+        """The content of the `RefusedError` that `read` raises: the connection was closed here for what came on it."""
         self._unsent_bytes_high = unsent_bytes_high
         self.closed = False
         self._unsent: deque[memoryview] = deque()

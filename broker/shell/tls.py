@@ -49,7 +49,7 @@ class TlsSession:
             self._incoming, self._outgoing, server_side=server_side, server_hostname=server_hostname
         )
         self._idle_bytes = 0
-        """What came beyond twice of what it was in the clear, lately."""
+        """The bytes that came lately beyond twice of what they were in the clear."""
         self.ended = False
         """The remote end has said that it sends no more."""
 

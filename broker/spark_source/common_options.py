@@ -1,4 +1,4 @@
-"""What the options of the source and of the sink have in common: who is asked, how, and for how long."""
+"""The options that the source and the sink have in common: who is asked, how, and for how long."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """Who asks, and how connections are encrypted. Files are read where a connection is made: on every executor."""
+    """The account that asks, and the encryption of connections. Files are read where a connection is made: on every
+    executor."""
 
     tls: bool = False
     tls_ca: str = ""

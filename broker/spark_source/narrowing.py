@@ -1,4 +1,4 @@
-"""What the filters of a query leave of a read, as Spark's ``pushFilters`` tells them.
+"""The part of a read that the filters of a query leave, as Spark's ``pushFilters`` tells them.
 
 Spark gives its filters as a conjunction. Those that are applied here exactly need not be looked at again; of the others
 (times, tags) Spark looks at what was read once more, so that reading a little too much does no harm.

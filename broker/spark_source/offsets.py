@@ -179,8 +179,8 @@ def limited(
 
 
 def _shares(lag: Mapping[MessageQueue, int], rest: int, turn: int) -> dict[MessageQueue, int]:
-    """How many messages each queue gives. ``turn`` grows with each message read, so that the queue that is first
-    changes from batch to batch."""
+    """Returns the number of messages that each queue gives. ``turn`` grows with each message read, so that the queue
+    that is first changes from batch to batch."""
     taken = dict.fromkeys(lag, 0)
     waiting = sorted((queue for queue in lag if lag[queue]), key=lambda queue: (lag[queue], queue))
     while waiting and rest >= len(waiting):

@@ -54,7 +54,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a micro-batch has: at most so many messages, and about so many bytes; at least so many messages, for
+    """The bounds of a micro-batch: at most so many messages, and about so many bytes; at least so many messages, for
     which it waits until the one before was ``longest_wait_s`` ago. None is no limit."""
 
     most_messages: int | None = None

@@ -54,7 +54,7 @@ class UndecidableWriteError(WriteError):
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task has done: rows that it sent, and those that an earlier run had stored for good."""
+    """The work of a task: rows that it sent, and those that an earlier run had stored for good."""
 
     partition: int
     sent: int

@@ -36,7 +36,7 @@ class SinkOptions:
     in_flight: int
     timeout_s: float
     write_id: str | None
-    """What a batch is called that may be written again; None for one that is not, and for a stream."""
+    """The name of a batch that may be written again; None for one that is not, and for a stream."""
     write_number: int
     security: Security = field(default_factory=Security)
 

@@ -106,10 +106,10 @@ class Metadata:
     topics_version: DataVersion = field(default_factory=DataVersion)
     groups_version: DataVersion = field(default_factory=DataVersion)
     format: int = FIRST_FORMAT
-    """What the group writes has this format, snapshots of this state too (broker/state/release.py). It never falls."""
+    """The group writes in this format, snapshots of this state too (broker/state/release.py). It never falls."""
     gone: list[object] = field(default_factory=list, compare=False, repr=False)
-    """What a command has taken out, and is no part of the state any more: to free a hundred thousand objects takes
-    long, so whoever has applied the command takes them, and lets some of them go at a time."""
+    """The objects that a command has taken out, and are no part of the state any more: to free a hundred thousand
+    objects takes long, so whoever has applied the command takes them, and lets some of them go at a time."""
 
     @property
     def group_count(self) -> int:

@@ -1,4 +1,4 @@
-"""Who may consume which queue in order: the replicated table of locks, and the rule by which one is granted.
+"""The right to consume a queue in order: the replicated table of locks, and the rule by which one is granted.
 
 `broker/consumer_groups/locks_processor.py` asks for locks, with a time of which it tells, and a limit.
 """

@@ -21,7 +21,8 @@ _Default = TypeVar("_Default")
 
 
 class _Copied:
-    """What the table has copied since it was lent last: the topics of groups, and the queues of (group, topic)."""
+    """The parts that the table has copied since it was lent last: the topics of groups, and the queues of (group,
+    topic)."""
 
     __slots__ = ("groups", "queues")
 

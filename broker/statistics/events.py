@@ -64,7 +64,7 @@ class EventKind(Enum):
 
 @dataclass(slots=True)
 class _Told:
-    """What was told of a kind, reason and source since `TOLD_EVERY_NS` before `until_ns`."""
+    """The events that were told of a kind, reason and source since `TOLD_EVERY_NS` before `until_ns`."""
 
     until_ns: int
     lines: int = 0
@@ -72,7 +72,7 @@ class _Told:
 
 
 class Events:
-    """What has happened on one node since it started."""
+    """The events of one node since it started."""
 
     def __init__(self) -> None:
         self.counts: dict[tuple[EventKind, str], int] = {}

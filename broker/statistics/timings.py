@@ -1,4 +1,4 @@
-"""How long a node's work takes: a histogram for each kind, and the stopwatch that they are measured with.
+"""The times that a node's work takes: a histogram for each kind, and the stopwatch that they are measured with.
 
 The core owns no clock. A node's own time stands still during a call, so what happens within one is measured with a
 stopwatch that the process hands in; the simulator's shows no time at all, and stays deterministic.
@@ -49,7 +49,7 @@ class Timings:
         self.turn = Histogram()
         """A turn, from its beginning until what it had to send was written."""
         self.lag = Histogram()
-        """How much later than it was due a turn began that a timer had wanted."""
+        """The delays with which turns began that a timer had wanted."""
         self.send = Histogram()
         """A message on the leader, from the end of the turn that appended it to that which applied it."""
         self.pull = Histogram()

@@ -22,7 +22,7 @@ _LOCK = "lock"
 
 
 class _Image:
-    """What was flushed of a file: its pages but those of zeros, by their first byte, and its size."""
+    """The flushed part of a file: its pages but those of zeros, by their first byte, and its size."""
 
     __slots__ = ("pages", "size")
 
@@ -47,7 +47,7 @@ class _Image:
 
 
 class Power:
-    """What a loss of power leaves of one node's store; it outlives the node's runs.
+    """The part of one node's store that a loss of power leaves; it outlives the node's runs.
 
     What is in the directory at the beginning counts as flushed.
     """

@@ -30,7 +30,7 @@ _CALLED_NS: Final = (20 * MILLISECOND, 200 * MILLISECOND)
 _HEARD_LATE_NS: Final = 300 * MILLISECOND
 _FORMER_LIFE_NS: Final = 400 * MILLISECOND
 _OUTLIVES_NS_MAX: Final = 2 * SECOND
-"""How late what a node said may come: behind its next start, if that is soon."""
+"""The delay with which words of a node may come: behind its next start, if that is soon."""
 _AWAY_NS_MIN: Final = 6 * SECOND
 _STEPS_WHILE_AWAY: Final = 4
 _LEFT_NS_MIN: Final = 2 * SECOND
@@ -171,7 +171,7 @@ def leadership_returns(stage: Stage, host: BrokerHost, fault: Fault) -> None:
 
 
 def words_outlive_their_node(stage: Stage, host: BrokerHost, fault: Fault) -> None:
-    """What a node says comes late, while it is killed, or its machine loses power, and soon starts again."""
+    """A node's words come late, while it is killed, or its machine loses power, and soon starts again."""
     if host.process is None or host.paused:
         return
     late = FrameFaults(
@@ -263,7 +263,7 @@ def change_that_is_lost(stage: Stage, host: BrokerHost, fault: Fault) -> None:
 
 
 def words_outlive_their_term(stage: Stage, host: BrokerHost, fault: Fault) -> None:
-    """What one follower says comes late, while leadership goes to another one and returns."""
+    """A follower's words come late, while leadership goes to another one and returns."""
     former = stage.members.leader()
     voters = [one for one in stage.members.in_service() if one.name in stage.members.committed_voters]
     others = [one for one in voters if one is not former]

@@ -19,16 +19,16 @@ from simulation.randomness import Random, stream
 from simulation.scheduler import MILLISECOND, SECOND
 
 _COMES_AND_GOES_NS: Final = (300 * MILLISECOND, 3 * SECOND)
-"""How long such a node is there, or is not, each time: shorter than an election timeout, or longer."""
+"""The time for which such a node is there, or is not: shorter than an election timeout, or longer."""
 _AGAIN_NS: Final = 200 * MILLISECOND
-"""How often a node is broken anew: an earlier fault that ends later would mend it."""
+"""A node is broken anew so often: an earlier fault that ends later would mend it."""
 _SLOW_LINK_NS: Final = 400 * MILLISECOND
 _SLOW_LINK_LOSS: Final = 0.3
 _SLOW_FLUSH_NS: Final = SECOND
 _LEADER_OUTSIDE: Final = 1
 """A bit of the fault's target: if set, the leader of the moment stays outside the core where that has enough others."""
 _STEP: Final = 3
-"""How far apart the kinds of two successive nodes outside lie in the list of kinds."""
+"""The distance of the kinds of two successive nodes outside in the list of kinds."""
 
 
 def core(stage: Stage, host: BrokerHost, fault: Fault) -> None:

@@ -24,13 +24,13 @@ from simulation.plans.plan import Fault
 from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND
 
 _PATIENCE_NS: Final = 6 * SECOND
-"""What has not come by then is not waited for any more."""
+"""The time for which a moment is waited for."""
 _BEHIND_NS: Final = (0, 100 * MICROSECOND, MILLISECOND)
-"""How long behind the moment the fault strikes: before anybody hears of it, while it is on its way, behind it."""
+"""The times behind the moment at which a fault strikes: before anybody hears of it, on its way, behind it."""
 _WORDS_NS: Final = (100 * MILLISECOND, 1200 * MILLISECOND)
 """For how long words are lost."""
 _AWAY_NS: Final = 2500 * MILLISECOND
-"""How long a node is down that is to need a snapshot: retention looks every second, and first makes one of its own."""
+"""A node that is to need a snapshot is down so long: retention looks every second, and first makes one of its own."""
 
 ANYBODY: Final = ""
 
@@ -40,7 +40,7 @@ class Moment:
     """Something that is under way for a short time."""
 
     brought_about: Callable[[Stage, Fault], object]
-    """What is done so that it comes."""
+    """Brings it about."""
     with_whom: Callable[[BrokerHost], str | None]
     """At a running node: None while it is not under way; else the node that it deals with, or `ANYBODY`."""
 

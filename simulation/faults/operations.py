@@ -1,4 +1,4 @@
-"""What operators and late messages do to a group that is otherwise healthy."""
+"""Faults by operators and late messages, for a group that is otherwise healthy."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ _VOTE_ROUNDS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a whole core may take, in true time, at the slowest clocks that there are."""
+    """The times that a whole core may take, in true time, at the slowest clocks that there are."""
 
     leader_ns: int
     links_ns: int

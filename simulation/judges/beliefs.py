@@ -1,4 +1,4 @@
-"""What nodes believe of each other and of themselves, held to what is so: the judge sees all of them at once.
+"""The beliefs of nodes about each other and themselves, held to what is so: the judge sees all of them at once.
 
 A broken rule of consensus does its damage when two or three other things have gone wrong, in a certain order, and most
 runs end before that. The rule itself is broken much earlier, where nobody but a judge of all nodes can see it: a leader
@@ -32,7 +32,7 @@ COUNTED_ON: Final = "who votes holds what was counted on"
 
 @dataclass(slots=True)
 class _Leadership:
-    """What the leader of a term has heard in it."""
+    """The answers that the leader of a term has heard in it."""
 
     term: int
     voters: tuple[str, ...]

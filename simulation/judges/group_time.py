@@ -37,7 +37,7 @@ class _Heard:
     term: int
     true_ns: int
     error_ns: float
-    """How wrong the node's time may have been just then."""
+    """The most that the node's time may have been wrong just then."""
     sets: bool = False
     """The next word sets the time, however late it is: the node has followed nobody, or somebody else, since."""
     ahead_ns: int = 0

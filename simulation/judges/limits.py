@@ -1,4 +1,4 @@
-"""What a node lets wait stays within its limits, whatever is asked of it."""
+"""The work that a node lets wait stays within its limits, whatever is asked of it."""
 
 from __future__ import annotations
 

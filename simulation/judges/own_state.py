@@ -1,4 +1,4 @@
-"""What a node takes its own log, snapshot, disk and members for, held to what they are.
+"""The beliefs of a node about its own log, snapshot, disk and members, held to what they are.
 
 What a node tells others of itself rests on these, so they are looked at after each of its turns in which they changed.
 """

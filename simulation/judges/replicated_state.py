@@ -1,4 +1,5 @@
-"""What nodes make of their log, beside queues and index files: the same on all of them, and nothing of the dead.
+"""The state that nodes make of their log, beside queues and index files: the same on all of them, and nothing of the
+dead.
 
 Behind the same entry all nodes have the same state, whether they applied the whole log, began with a snapshot of their
 own or took a leader's. A table that a snapshot leaves out, or a command that is not a function of the state, shows as

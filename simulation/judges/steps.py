@@ -1,4 +1,4 @@
-"""What a node makes of one message: its state right before and right behind it, held to Raft's rules.
+"""The step that a node makes for one message: its state right before and right behind it, held to Raft's rules.
 
 Which messages are old, and what a candidate was promised, only a judge of all nodes knows for certain. A rule that is
 broken here does its harm much later, if at all: an answer of an earlier term that is taken for one of this term counts

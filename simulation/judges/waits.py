@@ -136,7 +136,7 @@ def _leaving_pull(seen: Seen) -> object:
 
 
 def _lost_read(seen: Seen) -> object:
-    """What is next to be told of the reads that a leader which leads no more could not confirm."""
+    """Returns the next to be told of the reads that a leader which leads no more could not confirm."""
     return next(iter(seen.replica.leadership.reads.lost_reads), None)
 
 
@@ -266,7 +266,7 @@ timeout (1 s) behind which a hand-over is given up and a snapshot sent again, a 
 
 @dataclass(slots=True)
 class _Since:
-    """What was seen last, and since when that is so."""
+    """The state that was seen last, and the time since which it is so."""
 
     state: object
     since_ns: int
@@ -287,7 +287,7 @@ class Waits:
         self._waits: dict[tuple[str, str], _Since] = {}
         """(what waits, machine) -> its state."""
         self.looked_at: dict[str, int] = {}
-        """What waits -> how often that was seen."""
+        """The number of times that each thing which waits was seen."""
 
     def look(self, hosts: Mapping[str, BrokerHost], voters: Iterable[str], now_ns: int) -> None:
         """Looks at the members of the group that are in service; to be called often. Raises Violation."""
@@ -386,7 +386,7 @@ def _keep(known: dict[Any, _Since], now: Mapping[Any, object], now_ns: int) -> N
 
 
 def _told(state: object) -> str:
-    """What something waits in, for people: the same in each run."""
+    """Describes what something waits in, for people: the same in each run."""
     if isinstance(state, tuple):
         return ", ".join(_told(part) for part in state)
     return str(state) if state is None or isinstance(state, int | str | Enum) else type(state).__name__

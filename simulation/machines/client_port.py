@@ -23,7 +23,7 @@ _PREFIX: Final = 4
 
 
 class _Guest:
-    """What has come on a connection until the end of its first frame."""
+    """The bytes that have come on a connection until the end of its first frame."""
 
     __slots__ = ("_came", "_prefix", "has_asked")
 

@@ -58,7 +58,7 @@ class FrameFaults:
     source: str | None = None
     """The node whose messages these happen to; None: all."""
     late_ns_max: int = 30 * MILLISECOND
-    """How late a message may come that is held back, or doubled."""
+    """The longest time for which a message is held back, or its double."""
     told: Callable[[], object] = lambda: None
     """Called for each message to which one of these happens."""
 

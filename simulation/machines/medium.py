@@ -1,4 +1,4 @@
-"""What a disk does to bytes at rest: bits rot, and pages lie where others belong.
+"""The decay of bytes at rest on a disk: bits rot, and pages lie where others belong.
 
 Most of it is to be used while the host is down: what a running process has mapped is not read from the disk again. The
 methods with `page` in their names do it to a process that runs, on both images of the file.

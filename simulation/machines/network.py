@@ -19,7 +19,7 @@ from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND, Scheduler, Ti
 Buffer = bytes | bytearray | memoryview
 
 WINDOW_BYTES = 256 * 1024
-"""How much a connection takes before the receiver has taken it: both sockets' buffers."""
+"""The bytes that a connection takes before the receiver has taken them: both sockets' buffers."""
 _CLOGGED_WINDOW_BYTES = 4096
 DELAY_MIN_NS = 30 * MICROSECOND
 DELAY_MAX_NS = 150 * MICROSECOND
@@ -40,7 +40,7 @@ class Link:
         """The probability that a segment must be sent again."""
         self.cut = 0
         self.clogged = 0
-        """How many faults clog it: one of them that ends does not end the others."""
+        """The number of faults that clog it: one of them that ends does not end the others."""
         self.held_by: list[Callable[[], object]] = []
         """Called when a cut holds something up."""
         self.slowed_by: Callable[[], object] | None = None
@@ -84,7 +84,7 @@ class Endpoint:
         self.readable = True
         """False while the process that owns this end does not read (it is paused, or does not want to)."""
         self.user_timeout_ns = 900 * SECOND
-        """How long bytes may stay undelivered before this end gives the connection up (TCP_USER_TIMEOUT)."""
+        """The time for which bytes may stay undelivered before this end gives the connection up (TCP_USER_TIMEOUT)."""
         self._closed = False
         self._close_when_sent = False
         self._unsent: deque[Buffer] = deque()
@@ -320,7 +320,7 @@ class Network:
         self.random = random
         self.fired = fired
         self.split_probability = 0.02
-        """How often what is sent at once arrives in two parts."""
+        """The probability that what is sent at once arrives in two parts."""
         self._links: dict[tuple[str, str], Link] = {}
         self._listeners: dict[str, tuple[str, Callable[[Endpoint], object]]] = {}
         self._hosts_of_addresses: dict[str, str] = {}

@@ -36,7 +36,7 @@ _TOTAL_BYTES = 1 << 40
 
 
 class JobUnderWay:
-    """What is durable when a worker's job ends."""
+    """The writes that are durable when a worker's job ends."""
 
     __slots__ = ("names", "pages")
 
@@ -123,7 +123,7 @@ class SimulatedDisk:
         self.medium = Medium(self._names, random)
         self._removed_trees: list[str] = []
         self._discarded_files = 0
-        """How many take up space; what is in them nobody can read any more."""
+        """The number of those that take up space, which nobody can read any more."""
         self._job: JobUnderWay | None = None
         self._jobs_under_way: list[JobUnderWay] = []
         self._countdown = 0

@@ -84,7 +84,7 @@ class Limits:
     pull_bytes: int = 256 * 1024
     hour_ms: int = 3_600_000
     reserved_hours: int = 72
-    """How long messages are kept: a few seconds, if the hours are short."""
+    """The time for which messages are kept: a few seconds, if the hours are short."""
     window_bytes: int = 8 * 1024 * 1024
     pending_messages: int = 65_536
     pending_bytes: int = 64 * 1024 * 1024
@@ -103,7 +103,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What operators make of the group beside its first members."""
+    """The changes that operators make to the group beside its first members."""
 
     spares: int = 1
     """Machines beside those of the first members, for nodes that join."""

@@ -53,7 +53,7 @@ class _Server:
     model: NameServerModel = field(default_factory=NameServerModel)
     runs: bool = False
     interrupted: Table | None = None
-    """What it may have saved when power failed, beside what it had."""
+    """The table that it may have saved when power failed, beside the one it had."""
     tables: list[tuple[int, Table]] = field(default_factory=lambda: [(0, {})])
     permissions: list[tuple[int, _Permissions]] = field(default_factory=lambda: [(0, _NOTHING)])
 

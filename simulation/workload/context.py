@@ -30,7 +30,7 @@ class Load(Protocol):
     name_servers: Sequence[str]
     """The addresses of the name servers."""
     think_ms: int
-    """How long a lane of a producer waits between two sends, on average."""
+    """The time that a lane of a producer waits between two sends, on average."""
     load_stopped: bool
     """Set when nothing more shall be sent."""
 

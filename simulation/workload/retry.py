@@ -65,7 +65,7 @@ _LATE_NS: Final = 2 * SECOND
 _ELECTED_AFTER_NS: Final = 12 * SECOND
 """From so long after all faults on there is a leader, and it stays."""
 _SETTLED_AFTER_NS: Final = 4 * SECOND
-"""What came so long before the end of a run has been handled by then."""
+"""A message that came so long before the end of a run has been handled by then."""
 _LONG_S: Final = 3.0
 _SUSPEND_S: Final = 2.0
 """The time for which a broker holds a pull: 5 s after it a member learns that the machine went dark."""
@@ -84,7 +84,7 @@ class _Parcel:
 
 @dataclass(slots=True)
 class Stage:
-    """What becomes of a message that was sent back so many times. `requests` may have had an effect."""
+    """The fate of a message that was sent back so many times. `requests` may have had an effect."""
 
     requests: int = 0
     confirmed: int = 0
@@ -118,7 +118,7 @@ class Retries(Invariant):
         self._again: dict[str, None] = {}
         """The origins of which a member has sent a retry itself, which is born at the member."""
         self._waiting: dict[tuple[int, int], CommittedMessage] = {}
-        """What waits, by delay level and offset in its queue."""
+        """The messages that wait, by delay level and offset in its queue."""
         self._announced = DeliverDelayed(0, 0, 0, 0)
         """The deliveries that the leader has announced last."""
         self._queues: dict[tuple[str, int], list[_Place]] = {}

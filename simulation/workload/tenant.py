@@ -37,7 +37,7 @@ _LENGTHS: Final = (1, 100, 700, BODY_BYTES_MAX - 1, BODY_BYTES_MAX, BODY_BYTES_M
 
 
 class Tenancies(Invariant):
-    """What is acknowledged is where the answer says, readers get nothing else, and no body is longer than allowed."""
+    """Acknowledged messages are where the answer says, readers get nothing else, and no body is longer than allowed."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)

@@ -61,13 +61,13 @@ class Result:
     read: int
     elections: int
     work_counts: dict[str, int]
-    """How often actors have done what, by kind: an actor that never gets anywhere checks nothing."""
+    """The number of things that actors have done, by kind: an actor that never gets anywhere checks nothing."""
     transcript: list[str]
     states: list[str]
     traces: dict[str, bytes] = field(default_factory=dict)
     """The trace files by name, if they were kept."""
     marks: dict[str, int] = field(default_factory=dict)
-    """How often the group came to a state of the protocol, by name (simulation/judges/marks.py)."""
+    """The number of times that the group came to a state of the protocol, by name (simulation/judges/marks.py)."""
     data_loss: DataLoss | None = None
     """The loss to power failures that ended the run, as async flush allows: it is no finding."""
 

@@ -79,7 +79,7 @@ class _OutOfBoundsError(Exception):
 
 @dataclass(slots=True)
 class _Bounds:
-    """What is left of the bounds of a search, over all walks. ``seen`` counts configurations."""
+    """The rest of the bounds of a search, over all walks. ``seen`` counts configurations."""
 
     configurations: int
     at_once: int

@@ -74,7 +74,7 @@ WHAT_IS_MISSING: Final = {
     "among them; --search-seconds and --search-memory search longer, fewer unknown outcomes need less",
     " may be explained by what was not read": "records, which may explain all of it: mend the lines, or record again",
 }
-"""What an undecided history lacks, and why it matters, by what stands in the texts about its places."""
+"""The things that an undecided history lacks, and why they matter, by what stands in the texts about its places."""
 
 REGISTER_ANOMALIES: Final = ("stale-offset", "phantom-offset")
 """Kinds of anomalies about a consumer offset; their key has the queue and the consumer group
@@ -166,14 +166,14 @@ class Verdict:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What is missing where the history could not be decided, and why that matters: a sentence for each reason."""
+        """The things that are missing where the history could not be decided, and why that matters: a sentence each."""
         return tuple(
             why for sign, why in WHAT_IS_MISSING.items() if any(sign in one for one in self.undecided)
         )
 
     @property
     def reservations(self) -> tuple[str, ...]:
-        """What of the recording the verdict is not about."""
+        """The parts of the recording that the verdict is not about."""
         cut = self.facts.get("cut", 0)
         said = ["The recording was cut off: the verdict is about what was recorded before."] if cut else []
         if self.facts.get("bad_lines", len(self.damage)) > cut:

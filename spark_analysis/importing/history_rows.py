@@ -43,7 +43,7 @@ class HistoryRows:
 
     @property
     def values(self) -> int:
-        """How many values the operations state in all."""
+        """The number of values that the operations state in all."""
         return sum(len(one["values"] or ()) for one in self.operations)
 
     def records(self) -> Iterator[Row]:

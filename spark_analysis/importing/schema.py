@@ -74,7 +74,7 @@ RECORDS: Final = _ddl(RECORD_COLUMNS)
 
 
 def unanswered(function: str) -> dict[str, str | None]:
-    """What becomes of an operation's columns if nobody knows its answer."""
+    """Returns an operation's columns where nobody knows its answer."""
     told = ("complete_ns", "first_offset", "offsets", "next_offset", "end_offset")
     given: dict[str, str | None] = dict.fromkeys(told if function == "append" else (*told, "values"))
     return given | {"outcome": "info"}

@@ -80,7 +80,7 @@ class _Next(enum.Enum):
 
 @dataclass(slots=True)
 class _Trouble:
-    """What has gone wrong with a send so far; nearly all sends have none."""
+    """The failures of a send so far; nearly all sends have none."""
 
     pauses: Pauses
     last_error: ClientError | None = None

@@ -1,4 +1,4 @@
-"""What a response to a send says: stored, and where; not stored; or that nobody knows."""
+"""The outcome that a response to a send tells: stored, and where; not stored; or that nobody knows."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ BODY_BYTES_MAX = 4 * 1024 * 1024
 """Size of the largest body, after compression; brokers have the same limit by default."""
 PROPERTIES_BYTES_MAX = SENT_BYTES_MAX
 _DESCRIBED_BYTES_MAX = PROPERTIES_BYTES_MAX - len("UNIQ_KEY\x01\x02") - 32
-"""What is left of that beside the unique key, which has 32 characters."""
+"""The rest of that beside the unique key, which has 32 characters."""
 _BODY_TYPES = (bytes, bytearray, memoryview)
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 _OWN_PROPERTIES = (

@@ -61,7 +61,7 @@ class TopicRoute:
     """The number of queues of the topic in each group, by broker name; groups whose number is not known are left
     out."""
     permissions: Mapping[str, int] = field(default_factory=dict)
-    """What each group lets clients do with the topic, by broker name: bits of `codes.Permission`."""
+    """The permissions that each group gives clients for the topic, by broker name: bits of `codes.Permission`."""
 
     def address(self, broker_name: str, broker_id: int = MASTER_ID, avoid: Sequence[str] = ()) -> str | None:
         """Return the address of that member of the group, or of another one if it is unknown or to be avoided.

@@ -18,7 +18,7 @@ BACKLOG_BYTES_MAX = 8 * 1024 * 1024
 
 
 class WriteQueue:
-    """What waits to be written to one stream; `run` writes it."""
+    """The bytes that wait to be written to one stream; `run` writes them."""
 
     __slots__ = (
         "_backlog",

@@ -1,1 +1,1 @@
-"""What can be asked and ordered, a module for each page."""
+"""Questions and orders, a module for each page."""

@@ -22,7 +22,7 @@ async def cluster(seat: Seat, parameters: Nothing) -> Snapshot:
 
 
 async def doctor(seat: Seat, parameters: Nothing) -> Diagnosis:
-    """What is wrong with it, or will be, and what to do."""
+    """Tells what is wrong with it, or will be, and what to do."""
     return await diagnose(seat.admin)
 
 

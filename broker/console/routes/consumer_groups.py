@@ -75,7 +75,7 @@ async def describe(seat: Seat, parameters: OneGroup) -> InPart[GroupDetail]:
 
 
 async def preview(seat: Seat, parameters: Elsewhere) -> InPart[list[QueueReset]]:
-    """What a reset would skip and repeat."""
+    """Tells what a reset would skip and repeat."""
     target = Target(
         kind=parameters.kind, value=parameters.value, broker=parameters.broker, queue=parameters.queue
     )

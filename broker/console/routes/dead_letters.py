@@ -30,7 +30,7 @@ class OneGroup(Parameters, frozen=True):
 
 
 class Again(OneGroup, frozen=True):
-    """How many are to be sent again, and how many in a second; with ``again`` also those that were before."""
+    """The number to be sent again, and how many in a second; with ``again`` also those that were before."""
 
     limit: Annotated[int, msgspec.Meta(ge=1)]
     rate_per_s: Annotated[float, msgspec.Meta(gt=0, le=100_000)]
@@ -43,7 +43,7 @@ async def list_all(seat: Seat, parameters: Nothing) -> InPart[list[DeadLetters]]
 
 
 async def count(seat: Seat, parameters: OneGroup) -> InPart[DeadLetters]:
-    """How many one group has."""
+    """Counts those of one consumer group."""
     return await in_part(seat, lambda groups: count_dead_letters(groups, parameters.group))
 
 

@@ -59,7 +59,7 @@ class NewTopic(OneTopic, frozen=True):
 
 
 class AlteredTopic(OneTopic, frozen=True):
-    """What is to change; what is None stays."""
+    """The changes of a topic; what is None stays."""
 
     queues: Queues | None = None
     may_read: bool | None = None

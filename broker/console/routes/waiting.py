@@ -31,7 +31,7 @@ class WaitingShown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitingList(msgspec.Struct, frozen=True, kw_only=True):
-    """How many wait, and the first of them."""
+    """The number of those that wait, and the first of them."""
 
     by_level: dict[int, int]
     timed: int

@@ -18,7 +18,7 @@ Flush = Literal["async", "sync"]
 
 
 class PythonBuild(msgspec.Struct, frozen=True, kw_only=True):
-    """How the interpreter of servers and clients was built, as far as it tells."""
+    """The build of the interpreter of servers and clients, as far as it tells."""
 
     pgo: bool
     """Optimised by the profile of a run (``--enable-optimizations``): 0.8 to 0.95 of the CPU time of one without."""
@@ -52,7 +52,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     python: str
     python_build: PythonBuild
     loops: str
-    """Who goes over the bytes of the log: pure Python, or C (``trivet[fast]``)."""
+    """The code that goes over the bytes of the log: pure Python, or C (``trivet[fast]``)."""
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):

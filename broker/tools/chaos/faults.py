@@ -51,9 +51,9 @@ class Faults:
         self, cluster: LocalCluster, network: Network, recording: Recording, admin: AdminClient, tell: Tell
     ) -> None:
         self.fired: dict[str, int] = {}
-        """How often each kind took effect."""
+        """The number of times that each kind took effect."""
         self.current: dict[str, None] = {}
-        """What is going on, in words."""
+        """The faults that go on, in words."""
         self._cluster = cluster
         self._network = network
         self._recording = recording

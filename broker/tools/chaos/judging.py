@@ -23,7 +23,7 @@ _ENTRIES_MAX: Final = 500_000
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedGroup:
-    """What is left of a group: its stores by node, the same up to ``last_index``, which began with these ``voters``."""
+    """The remains of a group: its stores by node, the same up to ``last_index``, which began with these ``voters``."""
 
     name: str
     voters: Sequence[str]
@@ -117,7 +117,7 @@ def _events(path: Path, source: str) -> Iterator[TraceEvent]:
 
 
 def _items(path: Path) -> Iterator[TraceHeader | TraceEvent]:
-    """What a trace holds. What is damaged is left out: the Spark checker tells of it."""
+    """Yields what a trace holds. What is damaged is left out: the Spark checker tells of it."""
 
     def ignore(damage: Damage) -> None:
         pass

@@ -27,7 +27,7 @@ CLIENTS: Final = "clients"
 
 _RECEIVE_BYTES: Final = 65_536
 _CHUNKS_MAX: Final = 64
-"""How much a slow link holds before it stops taking more."""
+"""The number of pieces that a slow link holds before it stops taking more."""
 _LINGER_RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER of zero seconds: closing sends a reset."""
 

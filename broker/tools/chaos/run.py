@@ -63,7 +63,7 @@ class Summary(Counters, kw_only=True):
     gaps: Gaps | None = None
     """The kills that were asked for, and what they cost; None where a seed drew the faults."""
     warnings: list[str] = []
-    """What makes the verdict say less than it seems to."""
+    """The reasons why the verdict says less than it seems to."""
     finding: str | None = None
     verdict: str = "not asked"
     seconds: float = 0.0
@@ -104,7 +104,7 @@ class ChaosRun:
         self.current: dict[str, None] = {}
         """The faults that are going on."""
         self.phase = "the group starts"
-        """What the run is at, for people."""
+        """The part of the run that is under way, for people."""
         self._seed = seed
         self._schedule = schedule
         self._kills = kills

@@ -44,7 +44,7 @@ make_decoder(ClusterInfo)  # answers are read by threads
 
 
 class Identity(TypedDict, total=False):
-    """How a client shows who it is: the options ``tls`` and ``credentials`` of all clients."""
+    """The identity of a client: the options ``tls`` and ``credentials`` of all clients."""
 
     tls: ssl.SSLContext | None
     credentials: Credentials | None

@@ -95,7 +95,7 @@ def cover(
 def _placement(
     states: Sequence[tuple[int, Used]], needs: Sequence[_Need], tried: Sequence[Sequence[tuple[int, int]]]
 ) -> Placement:
-    """What stands where, if the search went through these states."""
+    """Returns what stands where, if the search went through these states."""
     placed: Placement = {}
     for (first, before), (end, after) in pairwise(states):
         kind = next(number for number, count in enumerate(after) if count > before[number])
@@ -129,8 +129,8 @@ def _by_kind(attempts: Iterable[Attempt], shown: set[Hashable]) -> Mapping[Kind,
 
 
 def _ends(kind: Kind, needs: Sequence[_Need], first: int) -> Iterator[int]:
-    """How many needs are filled when a prefix of an attempt of this kind begins at the first of them, for each prefix
-    that fits; the longest first."""
+    """Yields the number of needs that are filled when a prefix of an attempt of this kind begins at the first of them,
+    for each prefix that fits; the longest first."""
     end = first
     for index, value in enumerate(kind):
         place = first + index

@@ -57,8 +57,8 @@ class FollowedLog:
         self._has_news = False
         self._unsure = False
         self.late = 0
-        """How many operations came after the moment up to which everything was said to be known; findings that one more
-        operation may explain are not told any more."""
+        """The number of operations that came after the moment up to which everything was said to be known; findings
+        that one more operation may explain are not told any more."""
 
     def take(self, key: str, one: Operation, *, is_given_up: bool = False) -> None:
         """Take an operation that has completed, or one of unknown outcome. ``is_given_up``: its completion may still
@@ -107,7 +107,7 @@ class FollowedLog:
 
     @property
     def held(self) -> int:
-        """How many offsets are not settled, in memory."""
+        """The number of offsets that are not settled, in memory."""
         return sum(queue.held for queue in self._queues.values())
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class FollowedLog:
         self._words.close()
 
     def _explained(self) -> Iterator[tuple[str, Finding]]:
-        """What appends of unknown outcome cannot have done."""
+        """Yields what appends of unknown outcome cannot have done."""
         swept = {key: queue.swept() for key, queue in self._queues.items()}
         tried = {key: queue.attempts for key, queue in self._queues.items()}
         # Which values were acknowledged somewhere else is not kept, so a value is only said to be unexplained.
@@ -215,7 +215,7 @@ class _Queue:
         return asked
 
     def swept(self) -> Swept:
-        """What is settled, as :func:`explain` takes it."""
+        """The settled part, as :func:`explain` takes it."""
         places = sorted(self._open.items())
         return Swept(
             {},

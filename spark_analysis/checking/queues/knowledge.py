@@ -1,4 +1,4 @@
-"""What operations say about the offsets of a queue: the statements of docs/checker.md, position by position.
+"""Knowledge about the offsets of a queue, as operations state it: the sentences of docs/checker.md, one by one.
 
 :mod:`spark_analysis.checking.queues.reference` judges whole histories by them, and
 :mod:`spark_analysis.checking.queues.following` histories that still grow.

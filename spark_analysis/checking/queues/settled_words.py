@@ -1,4 +1,4 @@
-"""What is known of offsets that are settled: a word for each, in a file that no process memory is spent on."""
+"""The knowledge about offsets that are settled: a word for each, in a file that no process memory is spent on."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class _Bounds:
         }
         self._places = {one.position: one for one in seen}
         self._by_batch: dict[Hashable, Seen] = {}
-        """What only a batch can explain, by value."""
+        """The values that only a batch can explain."""
         self._spent: list[int] = []
         """When those single attempts began that a batch might stand for, which would leave them for the holes."""
 

@@ -1,4 +1,4 @@
-"""What takes of unknown outcome took, where the kind of container leaves a choice that matters.
+"""The values that takes of unknown outcome took, where the kind of container leaves a choice that matters.
 
 Each may have taken one of the values that nobody was seen to take, or nothing. Some of these values must have gone: by
 a *deadline*, the latest moment at which something happened that cannot happen above or behind them. A take serves a

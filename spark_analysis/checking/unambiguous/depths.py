@@ -1,4 +1,4 @@
-"""How many open intervals each moment is inside of, as intervals are taken away: a segment tree of minima.
+"""The number of open intervals that each moment is inside of, as intervals are taken away: a segment tree of minima.
 
 Moments are numbered from 0; an interval (begin, end) has begin + 1 to end - 1 inside.
 """

@@ -1,4 +1,4 @@
-"""What a history of a container says of each value: when it was put in, and when it was taken out.
+"""The stays of values, as a history of a container tells: when it was put in, and when it was taken out.
 
 A *stay* is a value's time in the container. Its put takes effect in [put_from, put_until], its take in
 [take_from, take_until]; a put must come before its take, so put_until is no later than take_until and take_from no

@@ -1,4 +1,4 @@
-"""What the page of a short history shows, from rows of this process: the questions of `data.py` in plain Python.
+"""The content of the page of a short history, from rows of this process: the questions of `data.py` in plain Python.
 
 The answers are the same, so that a page does not tell whether Spark was there; tests hold the two against each other.
 """
