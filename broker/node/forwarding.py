@@ -161,9 +161,11 @@ class Forwarding:
 
     @property
     def is_leader_reachable(self) -> bool:
-        """Tells whether another node leads, as far as this one knows, and there is a link to it."""
-        leader = self._view.leader
-        return leader is not None and leader != self._view.node_id and leader in self._view.links
+        """Tells whether another node leads, as far as this one knows, and there are links both ways: what it answers
+        while its own is down goes nowhere.
+        """
+        leader, view = self._view.leader, self._view
+        return leader is not None and leader != view.node_id and leader in view.links and view.hears(leader)
 
     def forward(self, connection: Connection, command: RemotingCommand) -> None:
         """Hands a request to the leader, or holds it until there is one."""

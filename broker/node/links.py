@@ -381,9 +381,7 @@ class PeerLinks:
         if (dialled := self._dialled.get(source)) is not None:
             dialled.line.hurry()
         if source in replica.links:
-            replica.peer_connected(
-                source, self.node.time.now_ns
-            )  # it can answer now what it was asked before
+            self.node.peer_connected(source)  # it can answer now what it is asked, and was asked before
 
     def accepted_link_lost(self, source: str, link: AcceptedLink) -> None:
         """Tells the node that the newest link of a peer has ended."""

@@ -457,7 +457,7 @@ class Node:
         self._forwarding.link_lost(node)
 
     def peer_connected(self, node: str) -> None:
-        """The link to `node` is up: sends it what waits for a leader, if it leads."""
+        """The link to `node`, or that from it, is up: sends it what waits for a leader, if it leads and both are."""
         self.replica.peer_connected(node, self.time.now_ns)
         self._leader_may_be_asked()
 

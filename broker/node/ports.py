@@ -99,7 +99,10 @@ class GroupView(Serving, Protocol):
 
     @property
     def links(self) -> Mapping[str, Connection]:
-        """The links to the other nodes that are up."""
+        """The links to the other nodes that are up; this node sends on them, and hears nothing on them."""
+
+    def hears(self, node: str) -> bool:
+        """The link that another node sends on to this one is up."""
 
     @property
     def limits(self) -> InnerLimits:

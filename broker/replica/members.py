@@ -94,6 +94,10 @@ class Members:
         """Tells whether this node has a link to `node` that is up."""
         return node in self._links
 
+    def hears(self, node: str) -> bool:
+        """Tells whether the link that `node` has dialled is up."""
+        return node in self._formats
+
     def linked_voters(self) -> list[str]:
         """Returns the other voters to which there is a link, in order of their ids."""
         return sorted(node for node in self._raft.configuration.voters if node in self._links)

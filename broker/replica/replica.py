@@ -200,6 +200,10 @@ class Replica:
         """True while this node leads, and leadership is going to another one."""
         return self.raft.transferee is not None
 
+    def hears(self, node: str) -> bool:
+        """True while the link that another node sends on to this one is up."""
+        return self.members.hears(node)
+
     @property
     def is_member(self) -> bool:
         """True if this node belongs to its group, as far as it knows (`Members.is_member`)."""

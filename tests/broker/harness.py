@@ -372,6 +372,10 @@ class Group:
         self._lines[near] = line
         line.opened(near)
 
+    def break_link(self, source: str, target: str) -> None:
+        """Closes the link that a node has dialled to another; both hear of it, and it is dialled again in time."""
+        self._break(self.node(source).replica.links[target])
+
     def _break_links(self, chosen: Callable[[str, str], bool]) -> None:
         for connection, pipe in list(self._pipes.items()):
             if chosen(pipe.source, pipe.target):

@@ -224,6 +224,17 @@ def test_an_answer_never_reaches_a_client_of_a_later_life_of_the_follower(group:
     assert stored.bodies[0] == b"later", "the acknowledgement is of this client's own message"
 
 
+def test_a_leader_without_its_own_link_is_not_asked_until_it_is_up(group: Group) -> None:
+    """What it answered would go nowhere, and the client would wait in vain (simulator, seed 8300012)."""
+    client = group.connect(group.follower)
+    group.break_link(group.leader, group.follower)
+    request = client.start_call(RequestCode.UPDATE_CONSUMER_OFFSET, _position(0))
+    group.settle()
+    assert request not in client.answers
+    group.advance(1)
+    assert client.answers[request].code == ResponseCode.SUCCESS
+
+
 def _position(offset: int) -> dict[str, str | int]:
     return {"topic": "T", "queueId": 0, "consumerGroup": "g", "commitOffset": offset}
 
