@@ -43,7 +43,7 @@ ACCOUNTS_IN_FORCE: Final = "aclAccountsInForce"
 
 
 class Permission(enum.IntFlag):
-    """The permissions of an account for a topic or group; none of both is DENY."""
+    """The permissions of an account for a topic or consumer group; none of both is DENY."""
 
     DENY = 0
     PUB = 1

@@ -83,7 +83,7 @@ class AccessControl:
 
 
 class Sight:
-    """The part that an account may see of topics, messages and groups."""
+    """The part that an account may see of topics, messages and consumer groups."""
 
     __slots__ = ("_account",)
 
@@ -137,7 +137,7 @@ def _check_needs(account: Account, command: RemotingCommand, wanted: list[Need])
 def _missing(account: Account, wanted: list[Need]) -> Need | None:
     """Returns the first permission that the account lacks.
 
-    As in RocketMQ, an administrator is bound only by what is written for a topic or group.
+    As in RocketMQ, an administrator is bound only by what is written for a topic or consumer group.
     """
     for need in wanted:
         if not (account.admin and not _is_written(account, need)) and not _granted(account, need):

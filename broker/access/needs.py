@@ -1,9 +1,9 @@
 """The permissions that a request needs (RocketMQ's `PlainAccessValidator` and `Permission`).
 
-A topic is published to or subscribed, a group is subscribed; the retry topic of a group counts as the group. What
-changes a broker needs an administrator, and so does what tells of a whole broker or of clients that belong to nobody
-(producer groups). Lists need a good signature and no more: their processors leave out what the account may not see
-(`broker.access.control.Sight`).
+A topic is published to or subscribed, a consumer group is subscribed; the retry topic of a consumer group counts as the
+consumer group. What changes a broker needs an administrator, and so does what tells of a whole broker or of clients
+that belong to nobody (producer groups). Lists need a good signature and no more: their processors leave out what the
+account may not see (`broker.access.control.Sight`).
 
 Where RocketMQ asks for less than it should (a batch may go to any topic, any account may read any message by its
 position, list all positions and connections, clean a broker's files or read along under another's group), this asks for
@@ -34,7 +34,7 @@ class Subject(enum.Enum):
 
 
 class Need(NamedTuple):
-    """A permission on a topic or group, or on the broker, which has no name."""
+    """A permission on a topic or consumer group, or on the broker, which has no name."""
 
     subject: Subject
     name: str
@@ -73,7 +73,7 @@ def reading(topic: str) -> list[Need]:
 
 
 def consuming(group: str) -> list[Need]:
-    """Returns what it needs to consume as a group, or to know of it."""
+    """Returns what it needs to consume as a consumer group, or to know of it."""
     return _group(group)
 
 
@@ -99,7 +99,7 @@ def _group(name: str | None) -> list[Need]:
 def _fields(
     *, topic: str = "", permission: Permission = Permission.SUB, groups: tuple[str, ...] = ()
 ) -> Callable[[RemotingCommand], list[Need]]:
-    """For requests that name topic and groups in their extFields."""
+    """For requests that name topic and consumer groups in their extFields."""
 
     def find(command: RemotingCommand) -> list[Need]:
         fields = command.fields

@@ -1,4 +1,4 @@
-"""Requests of administrators about topics and groups: ranges, progress, who is connected.
+"""Requests of administrators about topics and consumer groups: ranges, progress, who is connected.
 
 All of it is read on the leader, after a barrier, as the offsets that clients are told. What an account may not see is
 left out.
@@ -106,7 +106,7 @@ class ConnectionsProcessor:
         )
 
     def consume_stats(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
-        """Tells a group's progress in some topics, or in all that it consumes, in steps."""
+        """Tells a consumer group's progress in some topics, or in all that it consumes, in steps."""
         header = command.decode_fields(GetConsumeStatsHeader)
         group = header.consumer_group
         metadata = self._state.metadata
@@ -143,8 +143,8 @@ class ConnectionsProcessor:
     # ------------------------------------------------------------------ clients
 
     def consumer_connections(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
-        """Tells the live consumers of a group and what they subscribe to, in steps. Raises `RequestError` if there are
-        none.
+        """Tells the live consumers of a consumer group and what they subscribe to, in steps. Raises `RequestError` if
+        there are none.
         """
         name = command.decode_fields(ConsumerGroupHeader).consumer_group
         group = self._registry.consumer_group(name)
@@ -165,7 +165,7 @@ class ConnectionsProcessor:
         return self._tell_clients(connection, command, told, group.members())
 
     def producer_connections(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
-        """Tells the live producers of a group, in steps. Raises `RequestError` if there are none."""
+        """Tells the live producers of a producer group, in steps. Raises `RequestError` if there are none."""
         name = command.decode_fields(ProducerGroupHeader).producer_group
         producers = _each_once(self._registry.producers(name))
         if not producers:
@@ -190,7 +190,7 @@ class ConnectionsProcessor:
         )
 
     def all_producers(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
-        """Tells the live producers of every group, in steps."""
+        """Tells the live producers of every producer group, in steps."""
 
         def body() -> Body:
             told, separator = Pieces(b'{"data":{'), b""
@@ -217,7 +217,7 @@ class ConnectionsProcessor:
         }
 
     def groups_of_topic(self, connection: Connection, command: RemotingCommand) -> None:
-        """Tells the groups that consume a topic: those that subscribe to it now or have an offset in it."""
+        """Tells the consumer groups that consume a topic: those that subscribe to it now or have an offset in it."""
         topic = command.decode_fields(TopicHeader).topic
         groups = dict.fromkeys(self._registry.consumer_groups_of(topic))
         groups |= dict.fromkeys(
@@ -227,7 +227,7 @@ class ConnectionsProcessor:
         self._reply(connection, command, encode_body(GroupList([*filter(sight.group, groups)])))
 
     def topics_of_group(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
-        """Tells the topics in which a group has offsets, in steps."""
+        """Tells the topics in which a consumer group has offsets, in steps."""
         group = command.decode_fields(GroupHeader).group
         sight = self._requests.sight(connection, command)
 
@@ -238,7 +238,7 @@ class ConnectionsProcessor:
         return self._long_answers.tell(connection, command, listed(b'{"topicList":[', topics, write))
 
     def subscription(self, connection: Connection, command: RemotingCommand) -> None:
-        """Tells what a group's live consumers subscribe to in a topic; null without any."""
+        """Tells what a consumer group's live consumers subscribe to in a topic; null without any."""
         header = command.decode_fields(QuerySubscriptionHeader)
         found = self._registry.subscription(header.group, header.topic or "")
         body: dict[str, object] = {

@@ -1,8 +1,8 @@
-"""Figures of topics, queues and groups for administrators.
+"""Figures of topics, queues and consumer groups for administrators.
 
-How much groups read and sent back is counted where it happens, what topics took is summed up from their queues' new
-units (broker/statistics/stored_bytes.py): to search the queues when somebody asks would take as long as there are
-queues.
+How much consumer groups read and sent back is counted where it happens, what topics took is summed up from their
+queues' new units (broker/statistics/stored_bytes.py): to search the queues when somebody asks would take as long as
+there are queues.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -117,10 +117,10 @@ class StatisticsProcessor:
         return self._long_answers.tell(connection, command, body)
 
     def correction_offsets(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
-        """Tells the lowest offset of any group in each queue of a topic; without limit where the compared group is
-        behind it, in steps.
+        """Tells the lowest offset of any consumer group in each queue of a topic; without limit where the compared
+        consumer group is behind it, in steps.
 
-        `filter_groups` are groups that do not count, joined by commas.
+        `filter_groups` are consumer groups that do not count, joined by commas.
         """
         header = command.decode_fields(CorrectionOffsetHeader)
         left_out = set((header.filter_groups or "").split(","))
@@ -153,10 +153,10 @@ class StatisticsProcessor:
         return self._long_answers.tell(connection, command, body())
 
     def broker_consume_stats(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
-        """Tells the progress of every group in every topic that it consumes, as far as the client may see them;
-        `is_order` leaves unordered topics out.
+        """Tells the progress of every consumer group in every topic that it consumes, as far as the client may see
+        them; `is_order` leaves unordered topics out.
 
-        What a group with members has read once and does not subscribe to any more is left out, too. In steps.
+        What a consumer group with members has read once and does not subscribe to any more is left out, too. In steps.
         """
         only_ordered = command.decode_fields(BrokerConsumeStatsHeader).is_order
         metadata, sight = self._state.metadata, self._requests.sight(connection, command)
@@ -198,8 +198,8 @@ class StatisticsProcessor:
         return self._long_answers.tell(connection, command, body())
 
     def consume_queue(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
-        """Tells units of a queue as they are stored (position, size, tags code), and whether a group's tags let them
-        by, in steps.
+        """Tells units of a queue as they are stored (position, size, tags code), and whether a consumer group's tags
+        let them by, in steps.
 
         Raises `RequestError` for a queue that does not exist.
         """

@@ -85,7 +85,7 @@ class StatusProcessor:
             self._stats.stored.count(self._state.store.queues, self._time.now_ns // 1_000_000_000)
 
     def _command_applied(self, command: Command) -> None:
-        """Forgets the totals of topics and groups that are gone."""
+        """Forgets the totals of topics and consumer groups that are gone."""
         for single in command.commands if isinstance(command, Several) else (command,):
             if isinstance(single, DeleteTopic):
                 self._stats.forget_topic(single.topic)

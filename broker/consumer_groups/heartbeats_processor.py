@@ -3,12 +3,12 @@
 `ClientRegistry.heartbeat` (broker/node/client_registry.py) decides what a heartbeat changes in the table of clients.
 
 A client's heartbeat is registered on the node that it reached, and the leader is told too, so that its table is the
-group's: the list of a group's consumers, from which every consumer computes its share of the queues, must be one
-list. Only the leader tells consumers that the list has changed (code 40), each once, on its own connection or through
-the node that it is connected to.
+group's: the list of a consumer group's members, from which each of them computes its share of the queues, must be one
+list. Only the leader tells them that the list has changed (code 40), each once, on its own connection or through the
+node that it is connected to.
 
-A heartbeat of a group that the group of brokers does not know is answered when the group and its retry topic exist:
-the first pull may follow at once, and would otherwise be refused. If a Java client sent it, the members are told a
+A heartbeat of a consumer group that the brokers do not know is answered when it and its retry topic exist: the first
+pull may follow at once, and would otherwise be refused. If a Java client sent it, the members are told a
 second time a moment later: one that rebalances while it does not know the retry topic yet asks for its route then,
 and takes its queue only when it rebalances again, which is every 20 s unless it is told to
 (`RebalanceImpl.rebalanceByTopic`). RocketMQ's brokers tell it each for itself, as each hears of it, so that a group
@@ -57,8 +57,8 @@ SUBSCRIPTIONS_PER_CLIENT_MAX: Final = 5_000
 """Topics that the consumer groups of one heartbeat subscribe to, all together: each takes a microsecond."""
 
 TOLD_AGAIN_NS: Final = 2_000_000_000
-"""From when a group was made until its members are told again. 5.x Java clients rebalance once a second at most, and
-by then the name servers have heard of the retry topic."""
+"""From when a consumer group was made until its members are told again. 5.x Java clients rebalance once a second at
+most, and by then the name servers have heard of the retry topic."""
 
 CLIENTS_AT_ONCE: Final = 100
 """Clients of whom one turn tells a new leader, which takes in what all nodes tell it: some 3 ms, there 5."""
@@ -66,7 +66,7 @@ NOTICES_AT_ONCE: Final = 500
 """Members that are told of a change in one turn: each takes a system call."""
 
 COMMANDS_AT_ONCE: Final = 64
-"""Topics and groups that one entry of the log creates for a heartbeat."""
+"""Topics and consumer groups that one entry of the log creates for a heartbeat."""
 
 
 class HeartbeatsProcessor:
@@ -94,12 +94,12 @@ class HeartbeatsProcessor:
         self._was_serving = False
         self._next_opaque = 0
         self._changed: dict[str, None] = {}
-        """Groups whose members are to be told that there are others now."""
+        """Consumer groups whose members are to be told that there are others now."""
         self._to_be_told: deque[Connection] = deque()
-        """Members of a changed group that are still to be told so, by `_notice`."""
+        """Members of a changed consumer group that are still to be told so, by `_notice`."""
         self._notice = b""
         self._again: dict[str, int] = {}
-        """Groups that are new -> when their members are told again (monotonic ns), earliest first."""
+        """Consumer groups that are new -> when their members are told again (monotonic ns), earliest first."""
         self._next_expiry = time.add_deadline(self._close_silent)
         self._notices = time.add_deadline(self._send_notices)
         self._next_again = time.add_deadline(self._notify_again)
@@ -177,8 +177,8 @@ class HeartbeatsProcessor:
         lost: Callable[[], None] = ignore,
         no_room: Callable[[], None] = lambda: None,
     ) -> Iterator[None]:
-        """Proposes what groups lack, in steps. Where there is no room for it their pulls will be told so, as of any
-        group that may not be created by use.
+        """Proposes what consumer groups lack, in steps. Where there is no room for it their pulls will be told so, as
+        of any consumer group that may not be created by use.
         """
         for begin in range(0, len(missing), COMMANDS_AT_ONCE):
             if begin:
@@ -276,10 +276,10 @@ class HeartbeatsProcessor:
     # ------------------------------------------------------------------ changes
 
     def _notify(self, groups: Iterable[str]) -> None:
-        """Has the members of changed groups compute their shares anew; the leader's task.
+        """Has the members of changed consumer groups compute their shares anew; the leader's task.
 
-        They are told in the next turns, and once: when a node dies, thousands leave a group at a time, and each would
-        be told of each.
+        They are told in the next turns, and once: when a node dies, thousands leave a consumer group at a time, and
+        each would be told of each.
         """
         if self._settings.current.broker.notify_consumers:
             self._changed.update(dict.fromkeys(groups))
@@ -287,7 +287,8 @@ class HeartbeatsProcessor:
                 self._notices.due_ns = self._time.now_ns
 
     def _send_notices(self) -> None:
-        """Tells some of the members; a group that has changed once more meanwhile is told of that behind the others."""
+        """Tells some of the members; a consumer group that has changed once more meanwhile is told of that behind the
+        others."""
         if not self._state.serving:
             self._changed.clear()
             self._to_be_told.clear()
@@ -304,7 +305,7 @@ class HeartbeatsProcessor:
         self._notices.due_ns = NEVER if is_over else self._time.now_ns
 
     def _begin_notices(self) -> None:
-        """Has the members of the next group that has changed be told."""
+        """Has the members of the next consumer group that has changed be told."""
         group = next(iter(self._changed))
         del self._changed[group]
         config = self._state.metadata.groups.get(group)
@@ -369,7 +370,8 @@ class HeartbeatsProcessor:
         self._was_serving = serving
 
     def _begin_serving(self) -> None:
-        """Makes up for what was registered while nobody served: groups are created now, members hear of each other."""
+        """Makes up for what was registered while nobody served: consumer groups are created now, members hear of each
+        other."""
         groups = self._registry.consumer_groups()
         missing = missing_for_consumers(
             self._state.metadata,

@@ -19,7 +19,7 @@ class TopicReport(msgspec.Struct, kw_only=True):
     next_offset: int
     """The sum of its queues' ends: how many messages it ever had."""
     consumer_groups: int
-    """Groups with positions in it."""
+    """Consumer groups with positions in it."""
 
 
 class Report(msgspec.Struct, kw_only=True):
@@ -51,7 +51,7 @@ class Report(msgspec.Struct, kw_only=True):
     timed_waiting: int
     half_open: int
     brokers_own: int
-    """Topics and groups that every broker makes by itself, and that are not taken."""
+    """Topics and consumer groups that every broker makes by itself, and that are not taken."""
     units_compared: int
     """Units of the source's ConsumeQueues that lead to the message that they should."""
     records_without_queue: int

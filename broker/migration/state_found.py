@@ -65,7 +65,7 @@ class FoundState:
     ends: dict[QueueKey, int]
     notes: list[str] = field(default_factory=list)
     brokers_own: int = 0
-    """Topics and groups that each broker makes by itself."""
+    """Topics and consumer groups that each broker makes by itself."""
 
 
 def state_of(survey: Survey, group: str, cluster: str) -> FoundState:

@@ -171,8 +171,8 @@ class ClientRegistry(Generic[ConnectionType]):
         return None if first is None else first + self._expiry_ns
 
     def connections_to_notify(self, group: str) -> list[ConnectionType]:
-        """Returns the connections of clients that must rebalance when the group changes: each client once, none of a
-        group that is broadcast to.
+        """Returns the connections of clients that must rebalance when the consumer group changes: each client once,
+        none of a consumer group that is broadcast to.
         """
         found = self._consumers.get(group)
         if found is None or found.message_model is MessageModel.BROADCASTING:
@@ -197,17 +197,19 @@ class ClientRegistry(Generic[ConnectionType]):
         return [name for name, group in self._consumers.items() if topic in group.subscriptions]
 
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
-        """A group's subscription to a topic, as its newest heartbeat gave it."""
+        """A consumer group's subscription to a topic, as its newest heartbeat gave it."""
         found = self._consumers.get(group)
         return None if found is None else found.subscriptions.get(topic)
 
     def may_consume(self, group: str, topic: str) -> bool:
-        """Tells whether a member of the group subscribes to the topic, or nobody can tell, for want of members."""
+        """Tells whether a member of the consumer group subscribes to the topic, or nobody can tell, for want of
+        members."""
         found = self._consumers.get(group)
         return found is None or topic in found.subscriptions
 
     def may_read(self, group: str, topics: Iterable[str]) -> bool:
-        """Tells whether consumers of a group subscribe to one of the topics, or one is the group's own for retries.
+        """Tells whether consumers of a consumer group subscribe to one of the topics, or one is the consumer group's
+        own for retries.
 
         Subscriptions were checked when they came, where access is controlled.
         """
@@ -276,7 +278,7 @@ class ClientRegistry(Generic[ConnectionType]):
             )
 
     def _register_consumer(self, client: RegisteredClient[ConnectionType], consumer: ConsumerData) -> bool:
-        """Enter a client into its group; returns whether the members changed."""
+        """Enter a client into its consumer group; returns whether the members changed."""
         group = self._consumers.get(consumer.group_name)
         if group is None:
             group = self._consumers[consumer.group_name] = ConsumerGroup(

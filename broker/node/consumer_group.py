@@ -20,7 +20,7 @@ ConnectionType = TypeVar("ConnectionType", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class RegisteredClient(Generic[ConnectionType]):
-    """One client of a group, by the connection that it sends heartbeats on; ``version`` is its MQVersion
+    """One client of a consumer group, by the connection that it sends heartbeats on; ``version`` is its MQVersion
     ordinal. ``access_key`` names the account that it has shown, where accounts are asked for.
     """
 
@@ -113,10 +113,10 @@ def filter_of(subscription: SubscriptionData) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class FilterChange(Generic[ConnectionType]):
-    """A heartbeat that subscribes a group, or its sender alone, to something else than before."""
+    """A heartbeat that subscribes a consumer group, or its sender alone, to something else than before."""
 
     group: str
     topics: frozenset[str]
-    """Topics whose messages are filtered otherwise for the whole group now."""
+    """Topics whose messages are filtered otherwise for the whole consumer group now."""
     connection: ConnectionType | None
     """The sender's, if it was itself of another mind before, about any topics."""

@@ -1,8 +1,8 @@
 """The room for consumer groups (`limits.max_groups`), however they come into being.
 
-A group has settings, which a pull, a heartbeat or an administrator makes, or only a name under which offsets are
-stored. Each is memory on every node, so whoever is about to propose what makes a group known claims it here first; what
-is under way counts, as several clients may begin much at once.
+A consumer group has settings, which a pull, a heartbeat or an administrator makes, or only a name under which offsets
+are stored. Each is memory on every node, so whoever is about to propose what makes a consumer group known claims it
+here first; what is under way counts, as several clients may begin much at once.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,16 +13,17 @@ from broker.settings.live import LiveSettings
 
 
 class GroupLimit:
-    """Counts the groups that are there and those that are under way. The leader's."""
+    """Counts the consumer groups that are there and those that are under way. The leader's."""
 
     def __init__(self, state: State, settings: LiveSettings) -> None:
         self._state = state
         self._settings = settings
         self._under_way: dict[str, int] = {}
-        """The number of claims by group; only groups that are not known yet are here."""
+        """The number of claims by consumer group; only consumer groups that are not known yet are here."""
 
     def claim(self, groups: Iterable[str]) -> Callable[[], None]:
-        """Takes room for those of the groups that are not known; to be given back by calling what is returned, once.
+        """Takes room for those of the consumer groups that are not known; to be given back by calling what is returned,
+        once.
 
         Raises `TooManyError`, with nothing taken.
         """

@@ -33,11 +33,11 @@ OFFSETS_PER_COMMAND: Final = 500
 """Names have up to 255 characters each, and a command is an entry, which must fit into a data file."""
 
 StoredOffset = tuple[str, str, int, int]
-"""Group, topic, queue id, offset."""
+"""Consumer group, topic, queue id, offset."""
 
 _Part = TypeVar("_Part")
 _Key = tuple[str, str, int]
-"""Group, topic, queue id."""
+"""Consumer group, topic, queue id."""
 Uncounted = Mapping[_Key, int]
 """Reports that did not count, as an administrator sends the consumer group elsewhere; the value is where to."""
 NoRoom = OverloadedError | DiskFullError

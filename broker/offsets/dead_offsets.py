@@ -1,11 +1,11 @@
 """Offsets of consumer groups that nobody uses any more: forgotten once they say nothing.
 
-A group that is not deleted leaves its offsets behind, and so does one that is deleted without `cleanOffset`. They are
-forgotten, through the log, when nobody could go on from them: every message that the group would read next, in all
-queues of the topic that it has an offset in, has been deleted, and in two looks, ten minutes apart, no client of the
-group was connected to any node. Only what is unchanged when the command is applied goes; a consumer that reports
-meanwhile keeps its place. A group that comes back afterwards begins like a new one, where it would have been sent to
-the beginning of what is left.
+A consumer group that is not deleted leaves its offsets behind, and so does one that is deleted without `cleanOffset`.
+They are forgotten, through the log, when nobody could go on from them: every message that the consumer group would read
+next, in all queues of the topic that it has an offset in, has been deleted, and in two looks, ten minutes apart, no
+client of the consumer group was connected to any node. Only what is unchanged when the command is applied goes; a
+consumer that reports meanwhile keeps its place. A consumer group that comes back afterwards begins like a new one,
+where it would have been sent to the beginning of what is left.
 
 Each look takes a few turns, so that a million offsets keep nobody waiting. What was seen in the look before is the
 leader's own memory: after a failover it takes two looks again.
@@ -52,7 +52,7 @@ class DeadOffsets:
         self._registry = registry
         self._time = time
         self._remaining: deque[_Key] = deque()
-        """Group and topic of the offsets that this look has yet to come to."""
+        """Consumer group and topic of the offsets that this look has yet to come to."""
         self._unused: dict[_Key, None] = {}
         """The consumer groups and topics that no client was seen to use in this look."""
         self._unused_before: dict[_Key, None] = {}

@@ -128,8 +128,8 @@ class OffsetsProcessor:
     def update(self, connection: Connection, command: RemotingCommand) -> None:
         """Stores a consumer group's offset; the response, if one is wanted, comes when it is committed.
 
-        A remark says that it does not count: a reset stands, which the group's consumers have yet to follow. Raises
-        `RequestError`.
+        A remark says that it does not count: a reset stands, which the consumer group's consumers have yet to follow.
+        Raises `RequestError`.
         """
         header = command.decode_fields(UpdateConsumerOffsetHeader)
         self._check_queue(header.topic, header.queue_id)

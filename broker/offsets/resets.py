@@ -1,15 +1,15 @@
 """Resets of a consumer group's offsets by an administrator, which consumers follow when they pull.
 
-RocketMQ 4.9 tells the group's live clients where to go (request 220) and stores nothing: a client that dies before it
-has reported its new offset loses the reset, and a group without clients cannot be reset at all. 5.x stores the
-offset and parks it: the next pull of the group in that queue is answered with 21, and its consumer drops what it
-holds and begins anew. RocketMQ forgets the order with that response, though, in the memory of one broker; a
-consumer's late report, or its death, or a failover undo it.
+RocketMQ 4.9 tells the consumer group's live clients where to go (request 220) and stores nothing: a client that dies
+before it has reported its new offset loses the reset, and a consumer group without clients cannot be reset at all. 5.x
+stores the offset and parks it: the next pull of the consumer group in that queue is answered with 21, and its consumer
+drops what it holds and begins anew. RocketMQ forgets the order with that response, though, in the memory of one broker;
+a consumer's late report, or its death, or a failover undo it.
 
 Here the order is in the log (`ResetOffsets`), and stands until a consumer has followed it: until a pull begins at the
-parked offset after the group was told, by a response 21 or by the response to the question where it stands (14). Until
-then each pull from elsewhere gets 21, and reported offsets do not count, whichever node leads. A consumer that goes
-on elsewhere all the same, as one that keeps offsets of its own may, is let go after `TOLD_MAX` responses.
+parked offset after the consumer group was told, by a response 21 or by the response to the question where it stands
+(14). Until then each pull from elsewhere gets 21, and reported offsets do not count, whichever node leads. A consumer
+that goes on elsewhere all the same, as one that keeps offsets of its own may, is let go after `TOLD_MAX` responses.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,7 +26,7 @@ TOLD_MAX: Final = 16
 """One order is told to at most so many pulls of a consumer group."""
 
 _Key = tuple[str, str, int]
-"""Group, topic, queue id."""
+"""Consumer group, topic, queue id."""
 
 
 class OffsetResets:

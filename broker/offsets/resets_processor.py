@@ -1,9 +1,9 @@
 """INVOKE_BROKER_TO_RESET_OFFSET 222: an administrator sends a consumer group elsewhere (broker/offsets/resets.py).
 
-The order is in the log before it is answered, so the group need not be there. Members that are there hear of it at
-once: from their pulls, which are answered with 21, and by request 220, with which they drop what they have fetched and
-not consumed. Java's client of 5.x does that for 21 already, and would stop for ten seconds for a 220. A group that is
-broadcast to keeps its offsets in its members, who get nothing but the 220.
+The order is in the log before it is answered, so the consumer group need not be there. Members that are there hear of
+it at once: from their pulls, which are answered with 21, and by request 220, with which they drop what they have
+fetched and not consumed. Java's client of 5.x does that for 21 already, and would stop for ten seconds for a 220. A
+consumer group that is broadcast to keeps its offsets in its members, who get nothing but the 220.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -62,7 +62,7 @@ class ResetsProcessor:
         `queue_id` (5.x) leaves the other queues alone, an `offset` is then where to go. A topic of many queues is gone
         through in steps.
 
-        Raises `RequestError` for a topic, group, queue or offset that is not there.
+        Raises `RequestError` for a topic, consumer group, queue or offset that is not there.
         """
         header = command.decode_fields(ResetOffsetHeader)
         metadata = self._state.metadata

@@ -1,8 +1,8 @@
 """Consumer groups: which there are, how far each is, who their members are and whether these agree.
 
 The members of a consumer group must subscribe to the same, or some get messages that others were to have. A broker
-keeps one subscription for the whole group, the newest; so each member is asked itself (GET_CONSUMER_RUNNING_INFO), as
-mqadmin's consumerStatus does. Which queues it holds it tells with that.
+keeps one subscription for the whole consumer group, the newest; so each member is asked itself
+(GET_CONSUMER_RUNNING_INFO), as mqadmin's consumerStatus does. Which queues it holds it tells with that.
 """
 
 from __future__ import annotations
@@ -90,10 +90,10 @@ class Conflict:
 class QueueProgress:
     """A consumer group in one queue, whose messages end before ``end``.
 
-    ``position`` is the next offset that the group reads, 0 where it has none yet; ``lag`` how many messages it has yet
-    to read of those that the queue keeps, without a consumer offset from where its first pull would begin
-    (`broker.operations.progress`), ``lag_s`` how long the first of them has waited; ``owner`` is the client that
-    has the queue, None if nobody says so.
+    ``position`` is the next offset that the consumer group reads, 0 where it has none yet; ``lag`` how many messages it
+    has yet to read of those that the queue keeps, without a consumer offset from where its first pull would begin
+    (`broker.operations.progress`), ``lag_s`` how long the first of them has waited; ``owner`` is the client that has
+    the queue, None if nobody says so.
     """
 
     broker: str
@@ -111,7 +111,7 @@ class QueueProgress:
 class GroupDetail:
     """All that is known of one consumer group. ``subscriptions`` are those that the brokers go by.
 
-    A group that is broadcast to has no ``queues`` here: each of its members keeps offsets of its own.
+    A consumer group that is broadcast to has no ``queues`` here: each of its members keeps offsets of its own.
     """
 
     name: str
@@ -199,7 +199,7 @@ async def _lags_in_all(
 ) -> dict[str, int]:
     """Return the lag of each consumer group in the topics that it has `read`, by its `progress` at broker groups.
 
-    A group that is broadcast to has none here: each of its members keeps offsets of its own.
+    A consumer group that is broadcast to has none here: each of its members keeps offsets of its own.
     """
     counted = [group for group, found in connections.items() if _kind(found) != "broadcasting"]
     topics = sorted({topic for group in counted for topic in read[group]})
@@ -292,7 +292,8 @@ async def delete_group(
     """Delete a consumer group with its offsets and its retry topic, with ``dead_letters`` these, too.
 
     Returns the broker groups that have; those that are missing keep all of it until the same is ordered again. Raises
-    InUse for a group with members unless ``while_in_use``, as each of them would make it anew, NotThere, ClientError.
+    InUse for a consumer group with members unless ``while_in_use``, as each of them would make it anew, NotThere,
+    ClientError.
     """
     connections = await groups.ask(lambda broker: connection_of(groups, name, broker))
     members = {client.client_id for one in connections.values() if one for client in one.connection_set}

@@ -1,11 +1,11 @@
 """Dead letters: the messages that a consumer group has sent back too often, listed, sent again, deleted.
 
-A dead letter that is sent again goes to the group's retry topic, not to the topic that it came from: other groups have
-consumed it already. It begins with no retries behind it.
+A dead letter that is sent again goes to the consumer group's retry topic, not to the topic that it came from: other
+consumer groups have consumed it already. It begins with no retries behind it.
 
-How far a queue of dead letters was sent again is kept at the brokers, as the consumer offset of a group of its own
-(`redriver_of`) in it. So who goes on after an interruption goes on behind the last message that is known to be stored;
-only the one that was under way may come twice.
+How far a queue of dead letters was sent again is kept at the brokers, as the consumer offset of a consumer group of its
+own (`redriver_of`) in it. So who goes on after an interruption goes on behind the last message that is known to be
+stored; only the one that was under way may come twice.
 """
 
 from __future__ import annotations
@@ -127,10 +127,10 @@ async def redrive(
 ) -> Redriven:
     """Send a consumer group's dead letters to it again, those that were not yet; with ``again`` all that are kept.
 
-    Those of broker groups that are missing stay where they are, and are not counted.
-    At most ``limit`` are sent, and none that came after the call. ``done`` is called with their number now and then.
-    When this raises, what was sent is stored, and the next call goes on behind it. Raises NotThere for a group without
-    dead letters, UsageError, ClientError.
+    Those of broker groups that are missing stay where they are, and are not counted. At most ``limit`` are sent, and
+    none that came after the call. ``done`` is called with their number now and then. When this raises, what was sent is
+    stored, and the next call goes on behind it. Raises NotThere for a consumer group without dead letters, UsageError,
+    ClientError.
     """
     if rate_per_s <= 0:
         raise UsageError(f"a rate of {rate_per_s:g} messages a second sends nothing")
@@ -185,7 +185,7 @@ async def redrive(
 async def purge(groups: Groups, group: str) -> int:
     """Delete all dead letters of a consumer group; returns how many there were. The next one makes the topic anew.
 
-    Broker groups that are missing keep theirs. Raises NotThere for a group without dead letters, ClientError.
+    Broker groups that are missing keep theirs. Raises NotThere for a consumer group without dead letters, ClientError.
     """
     found = await require_dead_letters(groups, group)
     await delete_topic(groups, DEAD_LETTER_PREFIX + group)
@@ -225,7 +225,8 @@ async def _dead_letters(groups: Groups, group: str) -> DeadLetters:
 
 
 def _again(view: MessageView, group: str) -> Message:
-    """Return the message that a dead letter is sent again as: to its group alone, its first topic in a property."""
+    """Return the message that a dead letter is sent again as: to its consumer group alone, its first topic in a
+    property."""
     properties = {name: value for name, value in view.properties.items() if name not in _LEFT_OUT}
     kept = view.properties
     origin = kept.get(property_names.DLQ_ORIGIN_TOPIC) or kept.get(property_names.RETRY_TOPIC)

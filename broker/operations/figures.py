@@ -69,7 +69,7 @@ class GroupRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The cluster between two samples, topics by their rates and groups by their lag, the largest first.
+    """The cluster between two samples, topics by their rates and consumer groups by their lag, the largest first.
 
     What broker groups do that were ``missing`` in one of them is not in the rates.
     """

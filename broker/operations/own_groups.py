@@ -7,7 +7,8 @@ from typing import Final
 READER_GROUP: Final = "TOOLS_CONSUMER"
 """The consumer group of RocketMQ's own tools. Every broker has it, and it stores no offsets."""
 REDRIVER_PREFIX: Final = "TRIVET_REDRIVE-"
-"""With a consumer group's name, the group whose consumer offset tells which of its dead letters were sent again."""
+"""With a consumer group's name, the consumer group whose consumer offset tells which of its dead letters were sent
+again."""
 
 
 def is_made_by_tools(group: str) -> bool:

@@ -1,7 +1,7 @@
 """The progress of a consumer group in the queues that it reads.
 
-A queue in which a group has no offset yet counts from where its first pull would begin, as brokers and clients have it:
-at the queue's first message as long as that is kept, whatever the members want; later where they want to begin
+A queue in which a consumer group has no offset yet counts from where its first pull would begin, as brokers and clients
+have it: at the queue's first message as long as that is kept, whatever the members want; later where they want to begin
 (CONSUME_FROM_LAST_OFFSET: at the end, so that there is no lag), and at the first message that is kept where nobody says
 so. Brokers send members that want it to the end of a queue, too, whose first message is kept and more than a GiB of log
 behind: this they tell only to members, and here it counts as lag.

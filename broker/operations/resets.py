@@ -1,8 +1,8 @@
 """Sending a consumer group elsewhere: what that would skip or repeat is told first, and exactly that is ordered then.
 
 An order is in the brokers' log before it is answered, and the members follow it at their next pull, or when they come
-(broker/offsets/resets.py). Between preview and order nothing but the group's own progress can change what is skipped;
-where each queue goes stays as it was shown.
+(broker/offsets/resets.py). Between preview and order nothing but the consumer group's own progress can change what is
+skipped; where each queue goes stays as it was shown.
 """
 
 from __future__ import annotations

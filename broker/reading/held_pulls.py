@@ -2,14 +2,14 @@
 
 A held pull wakes when a message is committed in its queue and meets the checks again that it has passed when it came.
 
-Most Java consumers send no subscription with a pull: what counts is their group's, from heartbeats. But their client
-looks at the tags of what comes once more, by the subscription that it had when it sent the pull, drops what does not
-fit, and goes on behind it (`PullAPIWrapper.processPullResult`, `DefaultMQPushConsumerImpl.pullMessage`, in 4.9 and 5.x
-alike). So a pull that has waited while its consumer subscribed to something else can be given nothing: neither what is
-wanted now nor what is not. It is answered with PULL_NOT_FOUND and its own offset, at which the client pulls again, with
-its new subscription. RocketMQ holds it: `PullRequestHoldService` looks at what comes with the old filter, and when the
-pull is woken or its time is over it is run again with the group's new subscription, so that its client drops what it
-is given.
+Most Java consumers send no subscription with a pull: what counts is their consumer group's, from heartbeats. But their
+client looks at the tags of what comes once more, by the subscription that it had when it sent the pull, drops what does
+not fit, and goes on behind it (`PullAPIWrapper.processPullResult`, `DefaultMQPushConsumerImpl.pullMessage`, in 4.9 and
+5.x alike). So a pull that has waited while its consumer subscribed to something else can be given nothing: neither what
+is wanted now nor what is not. It is answered with PULL_NOT_FOUND and its own offset, at which the client pulls again,
+with its new subscription. RocketMQ holds it: `PullRequestHoldService` looks at what comes with the old filter, and when
+the pull is woken or its time is over it is run again with the consumer group's new subscription, so that its client
+drops what it is given.
 """
 
 import heapq
@@ -100,7 +100,7 @@ class HeldPull:
         self.filter = wanted
         self.condition_length = wanted.length if isinstance(wanted, SqlFilter) else 0
         self.subscribed = subscribed
-        """The subscription of its group, as type and expression, if it rests on that."""
+        """The subscription of its consumer group, as type and expression, if it rests on that."""
         self.access = access
         """The rules by which it was let in."""
         self.since_ns = since_ns
@@ -247,7 +247,8 @@ class HeldPulls:
     def _read_again(self, held: HeldPull) -> PullResult | None:
         """Reads for a pull that has waited. If it may not be answered so any more, refuses it and returns None.
 
-        If its group subscribes to something else now, its client has to pull anew: see the head of this module.
+        If its consumer group subscribes to something else now, its client has to pull anew: see the head of this
+        module.
         """
         requests, header, checks = self._requests, held.header, self._checks
         try:
@@ -278,7 +279,7 @@ class HeldPulls:
             self._read_behind_barrier(held)
 
     def _ordered(self, keys: Iterable[tuple[str, str, int]]) -> None:
-        """Groups are to go elsewhere: those of their members that wait are told at once."""
+        """Consumer groups are to go elsewhere: those of their members that wait are told at once."""
         for group, topic, queue_id in keys:
             for held in list(self._by_queue.get((topic, queue_id), ())):
                 if held.header.consumer_group == group:
@@ -304,11 +305,12 @@ class HeldPulls:
     # ------------------------------------------------------------------ wait no more
 
     def _filter_changed(self, change: FilterChange[Connection]) -> None:
-        """Pulls that rest on what heartbeats said are sent anew: of the group, and of who has changed its mind.
+        """Pulls that rest on what heartbeats said are sent anew: of the consumer group, and of who has changed its
+        mind.
 
-        A client may do so for itself alone: the members of a group change one after the other, and the first one's
-        heartbeat changes the group's subscription. What this node's clients wait for elsewhere is ended here: another
-        leader might be asked by then, who has heard of the new subscription before the old pull.
+        A client may do so for itself alone: the members of a consumer group change one after the other, and the first
+        one's heartbeat changes the consumer group's subscription. What this node's clients wait for elsewhere is ended
+        here: another leader might be asked by then, who has heard of the new subscription before the old pull.
         """
         # First those of all members, in the topics that the group filters otherwise now.
         ended = [
@@ -344,7 +346,7 @@ class HeldPulls:
                 self._responses.respond_after_wait(connection, command, header, result)
 
     def _take_out_leaving(self, connection: Connection, group: str) -> list[HeldPull]:
-        """Takes out those of a connection's pulls that are leaving and rest on heartbeats of the group."""
+        """Takes out those of a connection's pulls that are leaving and rest on heartbeats of the consumer group."""
         ended: list[HeldPull] = []
         stay: deque[HeldPull] = deque()
         for held in self.leaving.get(connection, ()):
@@ -427,7 +429,7 @@ class HeldPulls:
 
 
 def _rests_on_heartbeats_of(command: RemotingCommand, group: str) -> bool:
-    """Tells whether a request is a pull of the group that brought no subscription of its own."""
+    """Tells whether a request is a pull of the consumer group that brought no subscription of its own."""
     if command.code not in _PULLS:
         return False
     header = command.decode_fields(PullMessageHeader)

@@ -36,7 +36,8 @@ class PullChecks:
             raise RequestError(ResponseCode.NO_PERMISSION, "the broker's permission does not include reading")
 
     def check(self, header: PullMessageHeader) -> None:
-        """Raises `RequestError` for a group, topic or queue that may not be pulled; call `check_broker` first."""
+        """Raises `RequestError` for a consumer group, topic or queue that may not be pulled; call `check_broker`
+        first."""
         metadata = self._state.metadata
         group = metadata.groups.get(header.consumer_group)
         if group is None:
@@ -83,8 +84,8 @@ class PullChecks:
             raise RequestError(ResponseCode.FILTER_DATA_NOT_EXIST, error.remark) from error
 
     def check_subscription(self, header: PullMessageHeader) -> SubscriptionData:
-        """Returns what its group subscribes to, for a pull that rests on that. Raises `RequestError` where it cannot be
-        used.
+        """Returns what its consumer group subscribes to, for a pull that rests on that. Raises `RequestError` where it
+        cannot be used.
         """
         self._check_broadcast(header.consumer_group)
         subscription = self._registry.subscription(header.consumer_group, header.topic)
@@ -116,14 +117,16 @@ class PullChecks:
         return subscription is not None and subscription.expression_type == SQL92
 
     def subscribed(self, header: PullMessageHeader) -> tuple[str, str] | None:
-        """Returns what the group subscribes to, as type and expression; None for a pull that does not rest on that."""
+        """Returns what the consumer group subscribes to, as type and expression; None for a pull that does not rest on
+        that."""
         if not rests_on_heartbeats(header):
             return None
         subscription = self._registry.subscription(header.consumer_group, header.topic)
         return None if subscription is None else filter_of(subscription)
 
     def is_broadcast(self, group: str) -> bool:
-        """Tells whether each member of the group gets all messages; without members nobody knows, which is no."""
+        """Tells whether each member of the consumer group gets all messages; without members nobody knows, which is
+        no."""
         known = self._registry.consumer_group(group)
         return known is not None and known.message_model is MessageModel.BROADCASTING
 
@@ -136,7 +139,7 @@ class PullChecks:
 
 
 def rests_on_heartbeats(header: PullMessageHeader) -> bool:
-    """Tells whether its group's subscription says what a pull wants: it brings none and wants no retries, of which it
-    gets all.
+    """Tells whether its consumer group's subscription says what a pull wants: it brings none and wants no retries, of
+    which it gets all.
     """
     return not header.sys_flag & _HAS_SUBSCRIPTION and not header.topic.startswith(RETRY_PREFIX)

@@ -21,7 +21,7 @@ LINK_IS_FULL: Final = "[OVERLOAD]too much waits for the link to this client's no
 DAMAGED: Final = "[DAMAGED]the message is damaged on this node's disk, and is being repaired"
 
 _ANY_FOLLOWER: Final = 1
-"""The default of a group's whichBrokerWhenConsumeSlowly."""
+"""The default of a consumer group's whichBrokerWhenConsumeSlowly."""
 
 _SPREAD_BYTES: Final = 1 << 30
 """Readers of different parts of the log are pointed at different followers."""
@@ -138,8 +138,8 @@ class PullResponses:
         So a long backlog is read from a disk that no producer waits for. The reader stays with its follower until it
         has caught up, and is spread over the followers by its position, unless its group names one
         (whichBrokerWhenConsumeSlowly; its default, 1, is taken for any) or, with 0, stays with the leader. A reader
-        that is not far behind (`is_near`) reads from the leader, or in the same way from whom the group's brokerId
-        names.
+        that is not far behind (`is_near`) reads from the leader, or in the same way from whom the consumer group's
+        brokerId names.
         """
         group = self._state.metadata.groups.get(group_name)
         if group is None or not self._settings.current.broker.follower_reads:

@@ -20,7 +20,7 @@ COUNT_MAX: Final = 1024
 BYTES_MAX_REQUESTED: Final = 4 * 1024 * 1024
 
 RESET: Final = "OFFSET_RESET"
-"""The status where an administrator's order sends the group elsewhere."""
+"""The status where an administrator's order sends the consumer group elsewhere."""
 
 
 class PullResult:

@@ -64,8 +64,8 @@ class ProducerGroupHeader(msgspec.Struct, rename="camel"):
 
 
 class GetConsumeStatsHeader(msgspec.Struct, rename="camel"):
-    """GET_CONSUME_STATS 208; without a topic, every topic that the group consumes. ``topic_list`` (5.x), joined by
-    semicolons, goes before it.
+    """GET_CONSUME_STATS 208; without a topic, every topic that the consumer group consumes. ``topic_list`` (5.x),
+    joined by semicolons, goes before it.
     """
 
     consumer_group: str

@@ -31,7 +31,7 @@ class ConsumeType(enum.StrEnum):
 
 
 class ConsumeFromWhere(enum.StrEnum):
-    """The place where a group without a stored offset begins; the last three names are deprecated."""
+    """The place where a consumer group without a stored offset begins; the last three names are deprecated."""
 
     CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     CONSUME_FROM_FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
@@ -179,7 +179,8 @@ class SubscriptionGroupConfig(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class SubscriptionGroupTable(msgspec.Struct, rename="camel"):
-    """Groups with their version: response to GET_ALL_SUBSCRIPTIONGROUP_CONFIG 201 and subscriptionGroup.json."""
+    """Consumer groups with their version: response to GET_ALL_SUBSCRIPTIONGROUP_CONFIG 201 and
+    subscriptionGroup.json."""
 
     data_version: DataVersion = DataVersion()
     forbidden_table: dict[str, dict[str, Int32]] = {}
@@ -193,7 +194,7 @@ class TopicConfigList(msgspec.Struct, rename="camel"):
 
 
 class SubscriptionGroupList(msgspec.Struct, rename="camel"):
-    """Groups to be created or changed: body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST 225 (5.x)."""
+    """Consumer groups to be created or changed: body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST 225 (5.x)."""
 
     group_config_list: list[SubscriptionGroupConfig]
 

@@ -27,7 +27,8 @@ DEPTH_MAX = 64
 
 REQUEST_BYTES_MAX = 1024 * 1024
 """Bodies of requests may have so many: decoded at a stroke, they keep a server from everybody else for milliseconds.
-The longest of real clients (heartbeats of a thousand groups, order locks for ten thousand queues) are shorter."""
+The longest of real clients (heartbeats of a thousand consumer groups, order locks for ten thousand queues) are
+shorter."""
 
 DIALECT_BYTES_MAX = 16 * 1024
 """Longer bodies of requests must be standard JSON: the dialect is read a character at a time, 0.7 ms for each KiB."""

@@ -27,7 +27,7 @@ STEPS: Final = (1 << 10, 1 << 15, 1 << 20)
 REST_NS: Final = 10_000_000_000
 """A step but the largest is left out so soon behind its last one."""
 ITEMS_MAX: Final = 5_000
-"""With more topics, groups and offsets only the largest step counts: these take six milliseconds."""
+"""With more topics, consumer groups and offsets only the largest step counts: these take six milliseconds."""
 
 _DIGEST_BYTES: Final = 6
 """A number of 48 bits is told exactly by Prometheus' floating point numbers."""

@@ -152,7 +152,7 @@ class Leadership:
 
         `BatchUnderWayError`, an `OverloadedError`, keeps messages away while a batch is under way.
         `DiskSpace.refuses_sends` is for messages. What is small, and lets consumers go on, is taken `despite_full_disk`
-        until nothing is left: consumer offsets, order locks, topics and groups, members.
+        until nothing is left: consumer offsets, order locks, topics and consumer groups, members.
         """
         if not self.serving:
             raise NotServingError(self._raft.leader)

@@ -77,7 +77,7 @@ class SourceOptions:
     fail_on_data_loss: bool
     group: str
     commit_offsets: bool
-    """The group's offsets are stored as micro-batches end, for tools that tell lags."""
+    """The consumer group's offsets are stored as micro-batches end, for tools that tell lags."""
     timeout_s: float
     push_filters: bool = True
     """A batch takes the filters of its query."""

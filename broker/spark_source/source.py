@@ -222,7 +222,7 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
         self._latest_batch_s: float | None = None
         """When a micro-batch was planned last, on the monotonic clock."""
         self._stored: OffsetsJson | None = None
-        """The offsets that the group has, where this reader has stored them."""
+        """The offsets that the consumer group has, where this reader has stored them."""
 
     def initialOffset(self) -> OffsetsJson:  # noqa: N802
         """Return the offsets at which a new query begins. Raises OptionError, DataLossError, ReadError."""
@@ -298,7 +298,7 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
         return [TopicPartition(part) for part in parts]
 
     def _store(self, offsets: OffsetsJson) -> None:
-        """Store where the stream is as the group's offsets, if the option commitOffsets says so.
+        """Store where the stream is as the consumer group's offsets, if the option commitOffsets says so.
 
         Spark asks for what comes next when it has committed what came before, also if nothing does; its call of
         `commit` is later by a micro-batch. Only tools that tell lags look at these offsets: a failure is a warning.

@@ -132,7 +132,7 @@ class TopicReader:
         }
 
     async def commit(self, offsets: Offsets) -> list[str]:
-        """Store the group's offsets; returns why some are not stored, a line each."""
+        """Store the consumer group's offsets; returns why some are not stored, a line each."""
         failures = await self._calls.commit_all(list(offsets.items()))
         return [f"{queue.topic}/{queue_name(queue)}: {error}" for queue, error in failures]
 

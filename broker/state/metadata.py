@@ -91,7 +91,7 @@ class Metadata:
     offsets: StoredOffsets = field(default_factory=StoredOffsets)
     """By (consumer group, topic), queue id -> next offset to consume."""
     nameless_groups: int = field(default=0, compare=False)
-    """The number of groups with offsets that are not in `groups`: offsets are all that is known of them."""
+    """The number of consumer groups with offsets that are not in `groups`: offsets are all that is known of them."""
     queue_count: int = field(default=0, compare=False)
     """The number of all topics' queues, kept along: `limits.max_queues` asks for it with every topic."""
     parked: ParkedOffsets = field(default_factory=ParkedOffsets)
@@ -113,11 +113,11 @@ class Metadata:
 
     @property
     def group_count(self) -> int:
-        """The number of groups that have settings or offsets."""
+        """The number of consumer groups that have settings or offsets."""
         return len(self.groups) + self.nameless_groups
 
     def knows_group(self, name: str) -> bool:
-        """Tells whether the group has settings or offsets."""
+        """Tells whether the consumer group has settings or offsets."""
         return name in self.groups or name in self.offsets.by_group
 
     def apply(self, command: Command) -> Any:
@@ -201,7 +201,7 @@ class Metadata:
     def _delete_group(self, group: str, *, clean_offsets: bool) -> None:
         """Deletes a consumer group, with its locks and resets, and if so wished with its offsets.
 
-        A group may have had hundreds of thousands of these: they go to `gone`, and are let go of in turns.
+        A consumer group may have had hundreds of thousands of these: they go to `gone`, and are let go of in turns.
         """
         if self.groups.pop(group, None) is not None:
             self.nameless_groups += group in self.offsets.by_group
@@ -244,7 +244,7 @@ class Metadata:
             self.offsets.put(group, topic, queue_id, offset)
 
     def _offsets_forgotten(self, group: str) -> None:
-        """Some of a group's offsets are forgotten, maybe its last."""
+        """Some of a consumer group's offsets are forgotten, maybe its last."""
         self.nameless_groups -= group not in self.groups and group not in self.offsets.by_group
 
     def _forget_unchanged(self, offsets: Iterable[tuple[str, str, int, int]]) -> None:

@@ -60,9 +60,10 @@ class LockTable(dict[tuple[str, str, int], OrderLock]):
         self._drop([key for key in self if key[1] == topic])
 
     def without_group(self, group: str) -> "LockTable":
-        """Returns the table that is left when a consumer group is deleted: this one, if the group has no locks.
+        """Returns the table that is left when a consumer group is deleted: this one, if the consumer group has no
+        locks.
 
-        Else this one is not used any more, and may be let go in steps: all its locks may be the group's.
+        Else this one is not used any more, and may be let go in steps: all its locks may be the consumer group's.
         """
         if not any(key[0] == group for key in self):
             return self

@@ -1,8 +1,8 @@
 """Consumer offsets by consumer group, topic and queue: a table that can be lent as it is.
 
 There may be a million of them, and a snapshot is written while others go on changing them. So a view shares all inner
-dicts with the table, and the table copies one of them before it changes it, as long as there is a view. A group, with
-offsets in however many topics, is forgotten by taking one item away.
+dicts with the table, and the table copies one of them before it changes it, as long as there is a view. A consumer
+group, with offsets in however many topics, is forgotten by taking one item away.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from typing import TypeVar, overload
 from broker.state.writing import Rows
 
 OffsetFields = list[tuple[str, str, dict[int, int]]]
-"""Consumer group, topic, and queue id -> offset, as a snapshot holds them: a group's topics follow each other."""
+"""Consumer group, topic, and queue id -> offset, as a snapshot holds them: a consumer group's topics follow each
+other."""
 
 _Key = tuple[str, str]
 _Default = TypeVar("_Default")
 
 
 class _Copied:
-    """The parts that the table has copied since it was lent last: the topics of groups, and the queues of (group,
-    topic)."""
+    """The parts that the table has copied since it was lent last: the topics of consumer groups, and the queues of
+    (consumer group, topic)."""
 
     __slots__ = ("groups", "queues")
 
@@ -58,7 +59,7 @@ class StoredOffsets(Mapping[_Key, dict[int, int]]):
     def get(self, key: _Key, default: dict[int, int] | _Default, /) -> dict[int, int] | _Default: ...
 
     def get(self, key: _Key, default: object = None, /) -> object:
-        """The offsets of a group in a topic, which are not to be changed."""
+        """The offsets of a consumer group in a topic, which are not to be changed."""
         topics = self.by_group.get(key[0])
         return default if topics is None else topics.get(key[1], default)
 
@@ -97,13 +98,13 @@ class StoredOffsets(Mapping[_Key, dict[int, int]]):
             self._remove_queues(group, topic)
 
     def forget_group(self, group: str) -> list[dict[int, int]]:
-        """Removes all offsets of a group, and returns them, to be let go in steps."""
+        """Removes all offsets of a consumer group, and returns them, to be let go in steps."""
         gone = [*self.by_group.pop(group, {}).values()]
         self.count -= sum(map(len, gone))
         return gone
 
     def forget_topic(self, topic: str) -> list[str]:
-        """Removes the offsets of all groups in a topic. Returns those groups."""
+        """Removes the offsets of all consumer groups in a topic. Returns those consumer groups."""
         groups = [group for group, topics in self.by_group.items() if topic in topics]
         for group in groups:
             self.count -= len(self.by_group[group][topic])
@@ -136,7 +137,7 @@ class StoredOffsets(Mapping[_Key, dict[int, int]]):
     # ------------------------------------------------------------------ views and snapshots
 
     def view(self) -> StoredOffsets:
-        """Returns the offsets as they are now, whatever changes from here on: in a step for each group."""
+        """Returns the offsets as they are now, whatever changes from here on: in a step for each consumer group."""
         view = StoredOffsets()
         view.by_group, view.count = self.by_group.copy(), self.count
         self._copied = _Copied()

@@ -21,11 +21,11 @@ SAMPLE_NS: Final = 10_000_000_000
 _SAMPLES_KEPT: Final = 61
 
 GROUPS_COUNTED_MAX: Final = 10_000
-"""Topics by group whose messages are counted; of more, those that came first are forgotten."""
+"""Topics by consumer group whose messages are counted; of more, those that came first are forgotten."""
 
 
 class Given:
-    """The messages that a group was given of a topic, and the time that the responses took."""
+    """The messages that a consumer group was given of a topic, and the time that the responses took."""
 
     __slots__ = ("messages", "microseconds", "record_bytes")
 
@@ -68,7 +68,7 @@ class Stats:
     def __init__(
         self, now_ns: int, wall_ms: int, timings: Timings | None = None, *, series_max: int = 1000
     ) -> None:
-        """`series_max` bounds the topics, and the pairs of topic and group, that have totals of their own."""
+        """`series_max` bounds the topics, and the pairs of topic and consumer group, that have totals of their own."""
         self.timings = Timings() if timings is None else timings
         self.put = 0
         """Messages that were appended to the log for clients."""
@@ -85,15 +85,15 @@ class Stats:
         """Tells how many pulls wait now. Who holds them sets it."""
         self.stored = StoredBytes(series_max)
         self.given_totals = Totals(series_max)
-        """By topic and group, since the start."""
+        """By topic and consumer group, since the start."""
         self.timed_delivered = Windows()
         """Messages for a time of their own that this node delivered."""
         self.put_windows = Windows()
         self.got_windows = Windows()
         self.got_by_group: dict[str, Given] = {}
-        """The messages that groups were given, by ``topic@group``, RocketMQ's key."""
+        """The messages that consumer groups were given, by ``topic@group``, RocketMQ's key."""
         self.sent_back_by_group: dict[str, Windows] = {}
-        """Messages that groups sent back, by the same key."""
+        """Messages that consumer groups sent back, by the same key."""
         self.started_ns = now_ns
         self.started_wall_ms = wall_ms
         self.next_sample_ns = now_ns + SAMPLE_NS
@@ -121,8 +121,8 @@ class Stats:
         self.next_sample_ns = now_ns + SAMPLE_NS
 
     def given(self, topic: str, group: str, count: int, record_bytes: int, took_ns: int, now_ns: int) -> None:
-        """Counts messages of a topic that a group was given, whose records have so many bytes together, after so
-        long.
+        """Counts messages of a topic that a consumer group was given, whose records have so many bytes together, after
+        so long.
         """
         self.got += count
         self.gets_found += 1
@@ -136,7 +136,7 @@ class Stats:
         given.microseconds.add(now_s, took_ns // 1000)
 
     def sent_back(self, topic: str, group: str, now_ns: int) -> None:
-        """A group gave a message of a topic back, to be retried or as a dead letter."""
+        """A consumer group gave a message of a topic back, to be retried or as a dead letter."""
         _counted(self.sent_back_by_group, f"{topic}@{group}", Windows).add(now_ns // 1_000_000_000, 1)
 
     def leader_known(self, leader: str | None) -> None:
@@ -156,7 +156,7 @@ class Stats:
         self.given_totals.forget(lambda labels: labels[1] == group)
 
     def got_per_second(self, topic: str, group: str, now_ns: int) -> float:
-        """Returns how many messages of a topic a group was given per second in the last minute."""
+        """Returns how many messages of a topic a consumer group was given per second in the last minute."""
         given = self.got_by_group.get(f"{topic}@{group}")
         return 0.0 if given is None else given.messages.total(now_ns // 1_000_000_000, MINUTE).per_second
 

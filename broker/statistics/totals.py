@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 OTHERS: Final = "(others)"
-"""Stands for the labels that have no place of their own. No topic or group may be called so."""
+"""Stands for the labels that have no place of their own. No topic or consumer group may be called so."""
 
 Labels = tuple[str, ...]
 

@@ -5,10 +5,11 @@ Whether a first message creates its topic, and with what, decides first_messages
 What use creates never replaces what exists (`if_absent`): several clients may cause it at once, and an administrator
 may come in between. Only the leader proposes it.
 
-Anybody who may send can create topics, and anybody who may pull, groups; each is memory on every node and on every
-client that asks for it, and part of every registration with a name server. So there are limits (`limits.max_topics`,
-`max_groups`, `max_queues`), at whose defaults all that is told of topics or of groups fits into one frame. They are
-checked by the leader when it proposes, what is under way counted; what is there already stays.
+Anybody who may send can create topics, and anybody who may pull, consumer groups; each is memory on every node and on
+every client that asks for it, and part of every registration with a name server. So there are limits
+(`limits.max_topics`, `max_groups`, `max_queues`), at whose defaults all that is told of topics or of consumer groups
+fits into one frame. They are checked by the leader when it proposes, what is under way counted; what is there already
+stays.
 """
 
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -36,7 +37,7 @@ from broker.state.topic_rules import (
 
 
 class Creations:
-    """Proposes what creates topics and groups, within the limits of the node's settings."""
+    """Proposes what creates topics and consumer groups, within the limits of the node's settings."""
 
     def __init__(self, leadership: Proposals, settings: LiveSettings, group_limit: GroupLimit) -> None:
         self._leadership = leadership
@@ -146,10 +147,11 @@ def missing_for_consumers(
     wall_ms: int,
     unit_groups: Container[str] = (),
 ) -> list[SingleCommand]:
-    """Returns the commands that groups lack to consume: for their settings, and for their retry topic, which tells of
-    `unit_groups` (unitMode).
+    """Returns the commands that consumer groups lack to consume: for their settings, and for their retry topic, which
+    tells of `unit_groups` (unitMode).
 
-    A group that does not exist and may not be created by use is left alone: its pulls are answered with code 26.
+    A consumer group that does not exist and may not be created by use is left alone: its pulls are answered with code
+    26.
     """
     commands: list[SingleCommand] = []
     for name in dict.fromkeys(groups):

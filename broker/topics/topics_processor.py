@@ -1,4 +1,4 @@
-"""Topics and groups: creating, changing, deleting, listing them, as RocketMQ's `AdminBrokerProcessor` does.
+"""Topics and consumer groups: creating, changing, deleting, listing them, as RocketMQ's `AdminBrokerProcessor` does.
 
 Every change is a command in the log and answered when it is committed; the name servers hear of it because the node's
 registration version has risen. A leader that begins to serve creates what every broker has and this group lacks.
@@ -59,7 +59,7 @@ GROUP_BYTES_MAX = 8_192
 _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 
 LIST_MAX = 1_000
-"""Topics or groups in one request: they become one entry of the log."""
+"""Topics or consumer groups in one request: they become one entry of the log."""
 
 _ALONE_ALLOWED = {"queue.type": "SimpleCQ", "cleanup.policy": "DELETE", "reserve.time": "-1"}
 """Attributes of 5.x that change how a topic is stored, and the value that is true here."""

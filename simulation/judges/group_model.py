@@ -2,8 +2,8 @@
 
 Nothing here comes from a client's view or from a node's promises. The first commit of an entry that any node reports
 defines it; every other report must agree, byte for byte. From those bytes the model derives each queue's messages and
-each group's stored offsets, with the true time at which they came to be, so that what clients see can be judged
-exactly: an answer is right if the model was in that state at some moment between question and answer.
+each consumer group's stored offsets, with the true time at which they came to be, so that what clients see can be
+judged exactly: an answer is right if the model was in that state at some moment between question and answer.
 """
 
 from __future__ import annotations
@@ -120,9 +120,10 @@ class GroupModel:
         """(first index, term of the leader under which it and what follows was first committed), rising."""
         self.queues: dict[tuple[str, int], CommittedQueue] = {}
         self.offsets: dict[tuple[str, str, int], list[tuple[int, int | None]]] = {}
-        """(group, topic, queue id) -> (time, next offset; None for none), in the order of the log."""
+        """(consumer group, topic, queue id) -> (time, next offset; None for none), in the order of the log."""
         self._parked: dict[tuple[str, str, int], int] = {}
-        """(consumer group, topic, queue id) -> where an order sends the group: until it follows, no report moves it."""
+        """(consumer group, topic, queue id) -> where an order sends the consumer group: until it follows, no report
+        moves it."""
         self.kept_from = 0
         """The highest position at which the log of any node has begun: all nodes keep what is there and behind it, and
         readers may be sent forward to there."""

@@ -14,7 +14,7 @@ _QUESTION_PAUSE_S = 1.5
 
 
 async def audit(load: Load, runtime: Runtime, writer: TraceWriter) -> None:
-    """Asks for the ends of queues and for the group's stored offsets.
+    """Asks for the ends of queues and for the consumer group's stored offsets.
 
     From several lanes that mostly wait: a question put while a leader that does not know yet that it is none stands
     still is the one that finds a stale answer.

@@ -1,4 +1,4 @@
-"""Group members that read, rebalance and store offsets."""
+"""Consumer group members that read, rebalance and store offsets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simulation.workload.names import GROUP, TOPIC
 
 
 async def consume(load: Load, runtime: Runtime, writer: TraceWriter) -> None:
-    """Reads as a member of the group, and stores what it has read now and then."""
+    """Reads as a member of the consumer group, and stores what it has read now and then."""
     random = runtime.random
     while True:
         async with Consumer(

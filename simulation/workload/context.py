@@ -44,7 +44,7 @@ class Load(Protocol):
         """A consumer's application got a message."""
 
     def answered(self) -> None:
-        """A question about a queue or a group's offset has its answer."""
+        """A question about a queue or a consumer group's offset has its answer."""
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class Context:
     invariants: list[Invariant] = field(default_factory=list)
     name_server_watchers: list[NameServerWatcher] = field(default_factory=list)
     consumed_offsets: dict[tuple[str, int], set[int]] = field(default_factory=dict)
-    """(group, queue id) -> the offsets that consumers' applications got."""
+    """(consumer group, queue id) -> the offsets that consumers' applications got."""
 
     def is_calm(self) -> bool:
         """True when the time of faults is over."""
@@ -116,7 +116,7 @@ class Context:
         self.journal.did("message of unknown outcome", messages)
 
     def answered(self) -> None:
-        """A question about a queue or a group's offset has its answer."""
+        """A question about a queue or a consumer group's offset has its answer."""
         self.journal.did("question answered")
 
     def invariant(self, kind: type[AnyInvariant]) -> AnyInvariant:

@@ -31,7 +31,7 @@ _LONG_S: Final = 9.0
 
 
 class Orders(Invariant):
-    """A queue has one holder; each message follows the one before it; a member begins where the group is.
+    """A queue has one holder; each message follows the one before it; a member begins where the consumer group is.
 
     What the group has granted follows from the committed commands alone, so `Metadata` tells it here, too.
     """
@@ -47,7 +47,7 @@ class Orders(Invariant):
         self._last: dict[int, tuple[str, int]] = {}
         """Queue id -> who handled a message of it last, and its offset."""
         self._stored: dict[int, list[int]] = {}
-        """Queue id -> the group's offsets since then, and since the lock has its holder."""
+        """Queue id -> the consumer group's offsets since then, and since the lock has its holder."""
         self._granted = Metadata()
 
     def committed(self, message: CommittedMessage) -> None:

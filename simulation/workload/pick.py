@@ -1,6 +1,6 @@
 """Readers who want some messages only, by an SQL92 condition on their properties that the brokers evaluate.
 
-Which condition a run has is the seed's; all readers of a group must have the same.
+Which condition a run has is the seed's; all readers of a consumer group must have the same.
 """
 
 from __future__ import annotations

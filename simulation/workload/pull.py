@@ -1,7 +1,7 @@
-"""Readers of chosen queues, who keep to no group: they poll, store offsets, look them up again, and seek.
+"""Readers of chosen queues, who keep to no consumer group: they poll, store offsets, look them up again, and seek.
 
-Each machine has a group of its own, whose stored offsets nobody else touches: so it knows at any time where it is,
-and what it must find when it comes back.
+Each machine has a consumer group of its own, whose stored offsets nobody else touches: so it knows at any time where it
+is, and what it must find when it comes back.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _Reader:
         self._context.journal.did("puller's offset stored")
 
     def is_stored(self, queue: MessageQueue, offset: int | None) -> None:
-        """Judges the group's stored offset: the one acknowledged last, or one of unknown outcome."""
+        """Judges the consumer group's stored offset: the one acknowledged last, or one of unknown outcome."""
         acknowledged = self._stored.get(queue.queue_id)
         unknown = self._context.judge.offsets_to_come(self.group, queue.topic, queue.queue_id)
         unknown += self._doubtful.get(queue.queue_id, ())
@@ -136,7 +136,7 @@ class Pulls(Invariant):
 
 
 async def pull(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
-    """Goes on where its group is stored to be, and reads all queues for ever."""
+    """Goes on where its consumer group is stored to be, and reads all queues for ever."""
     reader = context.invariant(Pulls).reader(runtime.local_address())
     random = runtime.random
     async with PullConsumer(

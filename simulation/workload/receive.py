@@ -123,7 +123,7 @@ class _Shelf:
 
 
 class Broadcasts(Invariant):
-    """Every member gets every message of every queue, and the brokers know no offset of the group."""
+    """Every member gets every message of every queue, and the brokers know no offset of the consumer group."""
 
     asks_readers = True
 
@@ -136,7 +136,8 @@ class Broadcasts(Invariant):
         return self._machines.setdefault(address, _Machine(self.context, f"receiver {address}"))
 
     def applied(self, command: Command, now_ns: int) -> None:
-        """Checks that no offset of the group is committed: its members are each somewhere else. Raises Violation."""
+        """Checks that no offset of the consumer group is committed: its members are each somewhere else. Raises
+        Violation."""
         if isinstance(command, CommitOffsets) and any(offset[0] == GROUP for offset in command.offsets):
             raise Violation(
                 "offsets of a broadcast group stay with its members", "group", str(command.offsets)

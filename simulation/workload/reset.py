@@ -1,8 +1,9 @@
-"""Groups that an administrator sends elsewhere while they read, or while nobody of them is there.
+"""Consumer groups that an administrator sends elsewhere while they read, or while nobody of them is there.
 
-Each machine has a member of one group, which comes and goes, and a plain reader with a group of its own; and an
-administrator who has any of these groups reset: by time or of one queue, with force or without. `reset_rules` says
-what must hold of that. Half of the readers bring their offset with each pull, as Java's consumers do.
+Each machine has a member of one consumer group, which comes and goes, and a plain reader with a consumer group of its
+own; and an administrator who has any of these consumer groups reset: by time or of one queue, with force or without.
+`reset_rules` says what must hold of that. Half of the readers bring their offset with each pull, as Java's consumers
+do.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class _Reports(ClientWriter):
 
 
 async def reset(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
-    """Sends, reads as a member and as a plain reader, and has groups reset."""
+    """Sends, reads as a member and as a plain reader, and has consumer groups reset."""
     rules = context.invariant(Resets)
     random = runtime.random
 
@@ -115,7 +116,7 @@ async def reset(context: Context, runtime: Runtime, writer: TraceWriter) -> None
 
 
 async def _consume(context: Context, runtime: Runtime, rules: Resets) -> None:
-    """Reads as a member of the group for a while."""
+    """Reads as a member of the consumer group for a while."""
     random = runtime.random
     member = Member(rules, GROUP, f"member {runtime.local_address()}")
     consumer = Consumer(
@@ -155,7 +156,7 @@ async def _consume(context: Context, runtime: Runtime, rules: Resets) -> None:
 
 
 async def _read(context: Context, runtime: Runtime, rules: Resets, group: str) -> None:
-    """Reads all queues from where the group stands when the process begins, until it is sent elsewhere."""
+    """Reads all queues from where the consumer group stands when the process begins, until it is sent elsewhere."""
     random = runtime.random
     member = Member(rules, group, f"reader {runtime.local_address()}")
     reports = _Reports(context, member, group)

@@ -1,11 +1,11 @@
 """The rules of consumer groups that an administrator sends elsewhere (request 222, broker/offsets/resets.py).
 
 What the log says. Each order in it has a request of its own, and says what that asked for. While one stands, what
-members report moves nothing; it ends when a member that was told has pulled from there. So the offset of a group
-follows from the commands, and every node must have derived the same.
+members report moves nothing; it ends when a member that was told has pulled from there. So the offset of a consumer
+group follows from the commands, and every node must have derived the same.
 
-What members see. Each message follows the one before it, or the offset that the member was given: by the brokers
-when it asked, or by an order, and from then on nothing else comes, and nothing else is reported. So what a group's
+What members see. Each message follows the one before it, or the offset that the member was given: by the brokers when
+it asked, or by an order, and from then on nothing else comes, and nothing else is reported. So what a consumer group's
 offset passes has come to some member since the last order, but what retention took.
 
 One thing an order cannot help. A report says nothing of which order its sender knew. One that left before its sender
@@ -157,7 +157,7 @@ class Resets(Invariant):
             raise self._violation("refused resets leave nothing", request, reason)
 
     def acknowledged(self, request: ResetRequest, targets: Mapping[int, int]) -> None:
-        """Judges an acknowledgement: an order that sends the group there is in the log. Raises Violation."""
+        """Judges an acknowledgement: an order that sends the consumer group there is in the log. Raises Violation."""
         request.is_over = True
         self.context.journal.did("reset acknowledged")
         if not targets:
@@ -180,7 +180,7 @@ class Resets(Invariant):
         return range(self.context.queues) if queue_id is None else range(queue_id, queue_id + 1)
 
     def _stood_at(self, request: ResetRequest, queue_id: int) -> bool:
-        """True if the group had an offset in a queue when the request left; it has one for ever then."""
+        """True if the consumer group had an offset in a queue when the request left; it has one for ever then."""
         history = self.context.model.offsets.get((request.group, TOPIC, queue_id), [])
         return bool(history) and history[0][0] < request.since_ns
 
@@ -292,7 +292,7 @@ class Resets(Invariant):
         )
 
     def _stood_since(self, request: ResetRequest, queue_id: int) -> list[int | None]:
-        """Returns the offsets at which the group has been since a request left."""
+        """Returns the offsets at which the consumer group has been since a request left."""
         history = self.context.model.offsets.get((request.group, TOPIC, queue_id), [])
         return values_since(history, request.since_ns)
 
@@ -341,7 +341,7 @@ class Resets(Invariant):
         self.context.scheduler.after(_LOOKS_NS, self._look)
 
     def check_node(self, host: BrokerHost, node: Node) -> None:
-        """Checks that the node knows the same of each group. Raises Violation."""
+        """Checks that the node knows the same of each consumer group. Raises Violation."""
         metadata = node.replica.metadata
         for (group, queue_id), place in self._places.items():
             stored = metadata.offsets.get((group, TOPIC), {}).get(queue_id)
@@ -380,7 +380,7 @@ class Resets(Invariant):
 
 
 class Member:
-    """A process that reads for a group, and what it was told."""
+    """A process that reads for a consumer group, and what it was told."""
 
     def __init__(self, rules: Resets, group: str, name: str) -> None:
         self._rules = rules
@@ -393,7 +393,8 @@ class Member:
         return self._context.scheduler.now_ns
 
     def begins(self, queue_id: int, offset: int, known_ns: int) -> None:
-        """Judges where a member begins: brokers have said that the group stands there, or the queue begins there."""
+        """Judges where a member begins: brokers have said that the consumer group stands there, or the queue begins
+        there."""
         self._runs[queue_id] = _Run(offset, known_ns, offset)
 
     def sent(self, queue_id: int, offset: int) -> None:

@@ -1,8 +1,8 @@
-"""An administrator who takes permissions away and gives them back: of a topic, and of a group that reads it.
+"""An administrator who takes permissions away and gives them back: of a topic, and of a consumer group that reads it.
 
-A topic is writable only, readable only or both (17); a group may consume or may not (200). Beside it somebody sends to
-the topic and a member of the group reads it. As with the reference's brokers, sends to a topic without write permission
-are not refused: whoever asks for its route learns of it. `restrict_rules` says what must hold.
+A topic is writable only, readable only or both (17); a consumer group may consume or may not (200). Beside it somebody
+sends to the topic and a member of the consumer group reads it. As with the reference's brokers, sends to a topic
+without write permission are not refused: whoever asks for its route learns of it. `restrict_rules` says what must hold.
 """
 
 from __future__ import annotations

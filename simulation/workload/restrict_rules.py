@@ -44,7 +44,7 @@ Config = TopicConfig | SubscriptionGroupConfig
 
 @dataclass(slots=True)
 class Order:
-    """A change of the topic's permission, or of the group's switch."""
+    """A change of the topic's permission, or of the consumer group's switch."""
 
     number: int
     is_topic: bool

@@ -1,8 +1,8 @@
 """Messages that are sent back: couriers with parcels that nobody takes in, at the first attempt or at any.
 
 Each parcel says how often delivering it is to fail, and the listener fails accordingly, and now and then without need.
-The rest is the client's and the brokers': CONSUMER_SEND_MSG_BACK, the wait for the delay level, the group's retry
-topic, and after the last retry its dead letters.
+The rest is the client's and the brokers': CONSUMER_SEND_MSG_BACK, the wait for the delay level, the consumer group's
+retry topic, and after the last retry its dead letters.
 
 What is stored again how often. A broker stores a message once for each request that gives it back, and a request is
 made only for a delivery whose listener failed; a member that finds its message gone with the log's head sends it to

@@ -1,6 +1,6 @@
 """A topic that is written and read, deleted, and made again; messages as long as one may be, and longer.
 
-Its readers' group is sent elsewhere now and then just before the topic goes, so that nobody has followed yet.
+Its readers' consumer group is sent elsewhere now and then just before the topic goes, so that nobody has followed yet.
 
 What is sent while the topic goes may be refused, or be stored behind the deletion and begin the queue anew: both are
 right, as long as what is acknowledged is where the answer says, and a queue of the new topic holds nothing of the old.

@@ -111,8 +111,8 @@ class Consumer:
     - ``group``: the consumer group, whose members share the queues.
     - ``topics``: maps each topic to the tags wanted, ``a || b`` or ``*`` for all, or to an `SqlFilter`. A list, or one
       name, means all messages. All members of a consumer group must name the same.
-    - ``start``: the place to begin at in queues of which the group has no stored offset: ``"first"``, ``"last"``, a
-      `datetime`, or milliseconds since 1970.
+    - ``start``: the place to begin at in queues of which the consumer group has no stored offset: ``"first"``,
+      ``"last"``, a `datetime`, or milliseconds since 1970.
     - ``strategy``: computes this member's share of the queues (rebalance.py); the same one for all members.
     - ``broadcast``: every member reads all queues and keeps its own offsets: in ``offsets`` (`OffsetFile`), or without
       it in memory only. Nothing is sent back then.

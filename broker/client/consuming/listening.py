@@ -16,7 +16,7 @@ group and delivers it later, each time after a longer delay; after the last time
 message is done with when the broker has confirmed that. If none confirms, the handler gets it again after `AGAIN_S`.
 
 Listening ends by being cancelled. Messages that were not handled to the end are put back then: the consumer's next
-reader gets them, or after the end of the consumer another member of the group.
+reader gets them, or after the end of the consumer another member of the consumer group.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from broker.operations.resets import QueueReset, Target, preview_reset, reset
 
 
 class GroupList(Parameters, frozen=True):
-    """Which groups are listed."""
+    """Which consumer groups are listed."""
 
     system: bool = False
 
@@ -32,7 +32,8 @@ class OneGroup(Parameters, frozen=True):
 
 
 class Elsewhere(OneGroup, frozen=True):
-    """Where a group is to go on in a topic: ``value`` is a time in ms, an offset, or how many messages further."""
+    """Where a consumer group is to go on in a topic: ``value`` is a time in ms, an offset, or how many messages
+    further."""
 
     topic: TopicName
     kind: Literal["earliest", "latest", "time", "offset", "by"]
@@ -58,19 +59,19 @@ class Ordered(OneGroup, frozen=True):
 
 
 class DeletedGroup(OneGroup, frozen=True):
-    """A group to be deleted, even with members, with its dead letters if so wished."""
+    """A consumer group to be deleted, even with members, with its dead letters if so wished."""
 
     while_in_use: bool = False
     dead_letters: bool = False
 
 
 async def list_all(seat: Seat, parameters: GroupList) -> InPart[list[GroupSummary]]:
-    """All groups."""
+    """All consumer groups."""
     return await in_part(seat, lambda groups: list_groups(groups, system=parameters.system))
 
 
 async def describe(seat: Seat, parameters: OneGroup) -> InPart[GroupDetail]:
-    """One group with its queues, members and conflicts."""
+    """One consumer group with its queues, members and conflicts."""
     return await in_part(seat, lambda groups: describe_group(groups, parameters.group))
 
 
@@ -85,7 +86,7 @@ async def preview(seat: Seat, parameters: Elsewhere) -> InPart[list[QueueReset]]
 
 
 async def order_reset(seat: Seat, parameters: Ordered) -> InPart[list[QueueReset]]:
-    """Do what a preview said, whatever the group has consumed since."""
+    """Do what a preview said, whatever the consumer group has consumed since."""
     resets = [
         QueueReset(
             broker=one.broker,

@@ -38,7 +38,7 @@ class Again(OneGroup, frozen=True):
 
 
 async def list_all(seat: Seat, parameters: Nothing) -> InPart[list[DeadLetters]]:
-    """The groups that have dead letters."""
+    """The consumer groups that have dead letters."""
     return await in_part(seat, list_dead_letters)
 
 
@@ -66,7 +66,7 @@ async def send_again(seat: Seat, parameters: Again) -> InPart[Redriven]:
 
 
 async def delete(seat: Seat, parameters: OneGroup) -> InPart[int]:
-    """Delete all of one group; returns how many there were."""
+    """Delete all of one consumer group; returns how many there were."""
     return await in_part(seat, lambda groups: purge(groups, parameters.group))
 
 

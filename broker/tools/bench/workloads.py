@@ -40,7 +40,7 @@ from broker.tools.cluster.local import LocalCluster
 TOPIC = "Bench"
 GROUP = "BENCH"
 READER_GROUP = "TOOLS_CONSUMER"
-"""A group that exists on every broker: it reads queues without being a member of anything."""
+"""A consumer group that exists on every broker: it reads queues without being a member of anything."""
 KIB = 1024
 IN_FLIGHT = 64
 DATA_FILE_BYTES = 256 * 1024 * 1024

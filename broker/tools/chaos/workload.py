@@ -118,5 +118,5 @@ class Workload:
             self._everything_read.set()
 
     def answered(self) -> None:
-        """A question about a queue or the group's consumer offset has its answer."""
+        """A question about a queue or a consumer group's offset has its answer."""
         self._counters.questions += 1
