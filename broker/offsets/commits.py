@@ -5,7 +5,7 @@ queue. So a report that nobody waits for is staged, and one command takes all th
 `COALESCE_NS`. A report that wants a response, or a question for an offset that is staged, sends the command off at
 once, and so does whatever else sets or deletes offsets: it goes behind what was reported before it. What fills a
 command does not wait either: no call has more than one command to write, however many queues a client reports at
-once. What was staged and lost with the leader is reported again by its consumer.
+once. What was staged and lost with the leader, or for want of room, is reported again by its consumer.
 
 An offset belongs to the topic and the consumer group that it was decided for, and neither has more of an identity in
 the log than its name. So none goes into the log behind the deletion of one of them before that is applied: with the
@@ -116,6 +116,8 @@ class OffsetCommits:
         self._staged_claims: list[Callable[[], None]] = []
         """For staged offsets of consumer groups that are not known otherwise: give back the room that they take."""
         self._waiting: list[_Waiter] = []
+        self.dropped = 0
+        """The number of reports that this node did not take, or staged and could not write, as a leader."""
         self._deletions: list[Callable[[str, str], bool]] = []
         """Deletions under way: each tells whether it is of this consumer group, or of this topic."""
         self._deadline = time.add_deadline(self.propose)
@@ -153,6 +155,7 @@ class OffsetCommits:
                 self._check_not_deleted(group, topic)
                 self._take_room(key)
             except RequestError:
+                self.dropped += 1
                 return  # whoever asks for a response is told
         self._deadline.due_ns = min(self._deadline.due_ns, self._time.now_ns + COALESCE_NS)
         self._staged[key] = offset
@@ -425,8 +428,10 @@ class OffsetCommits:
         try:
             self._propose_all(offsets, CommitOffsets, done, lost)
         except (OverloadedError, DiskFullError) as error:
+            self.dropped += len(staged)
             lost(error)
         except ReplicaError:
+            self.dropped += len(staged)
             lost()
 
     def _role_changed(self) -> None:

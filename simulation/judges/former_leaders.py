@@ -22,6 +22,7 @@ from broker.consumer_groups.locks_processor import LocksProcessor
 from broker.delayed.delays import DelayService
 from broker.delayed.timers import TimerService
 from broker.node.node import Node
+from broker.offsets.commits import OffsetCommits
 from broker.reading.held_pulls import HeldPulls
 from broker.replica.leadership import Leadership
 from broker.replica.members import Members
@@ -39,6 +40,7 @@ _OF_ALL_ROLES: Final = (Node, StatusProcessor, HeartbeatsProcessor, GroupChanges
 OUTLIVES: Final[Mapping[type, tuple[str, ...]]] = {
     # Numbers that only rise, and whose turn it is to be asked.
     HeldPulls: ("_sequence",),
+    OffsetCommits: ("dropped",),
     TransactionChecks: ("_next_opaque", "_asked"),
     # Times of the last leadership, which the next one sets anew or which have passed by then.
     DelayService: ("_idle_from_ns", "_blocked_until_ns"),

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from broker.node.node import Node
 from broker.reading.held_pulls import HeldPulls
@@ -38,6 +38,7 @@ from simulation.scheduler import MILLISECOND, SECOND
 
 MOVES: Final = "what waits moves"
 
+AnyPart = TypeVar("AnyPart")
 _LOOK_NS: Final = 200 * MILLISECOND
 _JOB_NS: Final = 10 * MILLISECOND
 """A job of a whole disk takes less."""
@@ -131,7 +132,7 @@ def _checkpoint(seen: Seen) -> object:
 
 def _leaving_pull(seen: Seen) -> object:
     """A pull that was held by a leader that leads no more, and is next to be handed on."""
-    waiting = next(iter(_part(seen.node, HeldPulls).leaving.values()), None)
+    waiting = next(iter(part_of(seen.node, HeldPulls).leaving.values()), None)
     return None if waiting is None else waiting[0]
 
 
@@ -174,7 +175,7 @@ def _acceptance(seen: Seen) -> object:
 
 def _held_pull(seen: Seen) -> object:
     """A pull that is held although its message is there."""
-    pulls = _part(seen.node, HeldPulls)
+    pulls = part_of(seen.node, HeldPulls)
     queues = seen.replica.store.queues
     for (topic, queue_id), waiting in pulls._by_queue.items():
         queue = queues.get(topic, queue_id)
@@ -417,7 +418,7 @@ def _is_undisturbed(host: BrokerHost, now_ns: int) -> bool:
     return host.held_up_until_ns <= now_ns + _JOB_NS
 
 
-def _part(node: Node, kind: type[HeldPulls]) -> HeldPulls:
+def part_of(node: Node, kind: type[AnyPart]) -> AnyPart:
     """Returns the part of a node of that class, which hears of changes of the role."""
     return next(
         part

@@ -1,5 +1,5 @@
 """Mistakes thought of without a look at judges, workloads and plans, to measure these: ten of other systems' trackers,
-and of a later measurement the one that nothing found.
+and of a later measurement those that nothing found.
 
 docs/planted-mistakes.md tells what `trivet simulate` found of them.
 """
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from broker.offsets.commits import OffsetCommits
 from broker.reading.pull_checks import COMMITS_OFFSET
 from broker.reading.pull_processor import PullProcessor
 from broker.remoting.command import RemotingCommand
@@ -180,3 +181,15 @@ def follower_says_that_an_offset_is_out_of_range(patch: pytest.MonkeyPatch) -> N
         original(self, connection, command, header)
 
     patch.setattr(PullProcessor, "_follower_answers_or_forwards", follower_answers)
+
+
+@planted("a report like the stored offset is nothing new", "RocketMQ #3210", part="broker")
+def report_like_the_stored_offset_is_nothing_new(patch: pytest.MonkeyPatch) -> None:
+    """Though the group has gone on meanwhile, and that is on its way."""
+    original = OffsetCommits.stage
+
+    def stage(self: OffsetCommits, group: str, topic: str, queue_id: int, offset: int) -> None:
+        if self._leadership.metadata.offsets.get((group, topic), {}).get(queue_id) != offset:
+            original(self, group, topic, queue_id, offset)
+
+    patch.setattr(OffsetCommits, "stage", stage)

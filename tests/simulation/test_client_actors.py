@@ -46,6 +46,15 @@ from simulation.world.running import run_plan, run_world
             },
         ),
         ("writer", {"portion done": 100, "message of a portion skipped": 100}),
+        (
+            "reporter",
+            {
+                "offset reported one way": 20,
+                "offset reported with a pull": 20,
+                "report found stored": 10,
+                "last report stored": 1,
+            },
+        ),
         ("poster", {"note sent one way": 20, "note stored": 40, "outbox message stored": 10}),
     ],
 )

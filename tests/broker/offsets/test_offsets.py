@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from broker.offsets.commits import OffsetCommits
 from broker.peers.protocol import RaftFrame
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.headers import OffsetResponseHeader
 from broker.remoting.json_body import parse_loose_json
+from broker.replica.leadership import Leadership
+from broker.requests.errors import OverloadedError
+from simulation.judges.waits import part_of
 from tests.broker.harness import Client, Group
 
 
@@ -97,6 +101,31 @@ def test_a_report_that_takes_back_one_on_its_way_is_stored(group: Group) -> None
     group.lose = lambda source, target, frame: False
     group.advance(1)
     assert group.node(group.leader).replica.metadata.offsets["g", "T"] == {0: 5}
+
+
+def test_reports_that_find_no_room_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Group.elected(1, limits={"max_stored_offsets": 1})
+    client = group.connect()
+    client.create_topic("T", 2)
+    commits = part_of(group.node(group.leader), OffsetCommits)
+
+    def report(queue_id: int, offset: int) -> None:
+        client.tell(
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+            {"consumerGroup": "g", "topic": "T", "queueId": queue_id, "commitOffset": offset},
+        )
+        group.advance(0.15)
+
+    def refuse(*_: object) -> None:
+        raise OverloadedError("too much waits for a majority")
+
+    report(0, 5)
+    assert (stored(client), commits.dropped) == (5, 0)
+    report(1, 5)
+    assert commits.dropped == 1
+    monkeypatch.setattr(Leadership, "propose_command", refuse)
+    report(0, 7)
+    assert (stored(client), commits.dropped) == (5, 2)
 
 
 def test_a_question_waits_for_a_report_on_its_way(group: Group) -> None:
