@@ -38,7 +38,7 @@ from raft.errors import LeadershipTransferring, NotLeader, ProposalLimit
 log = structlog.get_logger("trivet.replica")
 
 _TOLD_A_TURN: Final = 500
-"""A few ms: each is answered. There may be 65,536 of them (`limits.max_pending_proposals`)."""
+"""A few ms: each is answered. There may be 65,536 of them (`limits.max_pending_proposals`), and as many behind a batch."""
 
 
 class Leadership:
@@ -74,16 +74,16 @@ class Leadership:
         """While this node leads: the entry that began its term."""
         self.serving = False
         """True when this node leads and all up to `serving_from` is applied: it may answer for the group."""
-        self.uncommitted = Uncommitted(store.queue_end)
+        self.uncommitted = Uncommitted(store.queue_end, options.limits.told_at_once)
         self.batches = BatchAppends(
             self, store.log, raft, self.uncommitted, time, options.store_host, store.options.batch_messages
         )
         self.reads = ReadBarriers()
         self.others_first = False
         """Messages wait that came before those which come now; set by the node, which brings them in order."""
-        self.lost_senders: deque[Waiter] = deque()
-        """Those who wait for what this node has appended in a term that is over, and have not been told; to be looked
-        at only."""
+        self.untold: deque[Callable[[], None]] = deque()
+        """What to call to tell those who waited for what this node has appended in a term that is over. It may lead
+        again by then. To be looked at only."""
         self.has_timed_append = False
         """An append was timed in this turn: one of each is, for two clocks a message would be felt."""
 
@@ -111,7 +111,7 @@ class Leadership:
     @property
     def owes_answers(self) -> bool:
         """Tells whether somebody waits for what this node has appended as the leader."""
-        return self.uncommitted.has_waiting or bool(self.lost_senders)
+        return self.uncommitted.has_waiting or bool(self.untold)
 
     # ------------------------------------------------------------------ its beginning and its end
 
@@ -129,21 +129,20 @@ class Leadership:
         self._observer.role_changed()
 
     def stop(self) -> None:
-        """Forgets all that only a leader has. All who wait are told that the outcome is unknown, senders in turns."""
+        """Forgets all that only a leader has. All who wait are told in turns, most of them that the outcome is unknown."""
         self.serving_from = None
         self.serving = False
-        waiting = self.batches.abandon()
-        self.lost_senders.extend(self.uncommitted.abandon())
-        for waiter in waiting:
-            waiter.lost()
+        behind_batch = self.batches.abandon()
+        self.untold.extend(self.uncommitted.abandon())
+        self.untold.extend([waiter.lost for waiter in behind_batch])
         self._members.give_up_change()
         self.reads.abandon_wanted()
 
-    def tell_lost_senders(self) -> None:
-        """Tells some of them; to be called in each turn while there are any."""
-        senders = self.lost_senders
-        for _ in range(min(len(senders), _TOLD_A_TURN)):
-            senders.popleft().lost()
+    def tell_untold(self) -> None:
+        """Tells some of those who waited when the leadership ended; to be called in each turn while there are any."""
+        untold = self.untold
+        for _ in range(min(len(untold), _TOLD_A_TURN)):
+            untold.popleft()()
 
     # ------------------------------------------------------------------ proposals
 

@@ -237,10 +237,12 @@ class Replica:
         assert applied.index <= committed.index, "only what is committed is applied"
         leadership.has_timed_append = False
         reads.begin_turn()
-        if leadership.lost_senders:
-            leadership.tell_lost_senders()
+        if leadership.untold:
+            leadership.tell_untold()
         if reads.lost_reads:
             reads.tell_lost()
+        if leadership.uncommitted.is_behind:
+            committed.tell_more()
         if writing.under_way:
             writing.step()
         # At most one slice of entries is applied in a turn, however often the loop goes round: between two slices
@@ -287,7 +289,7 @@ class Replica:
         return (
             bool(writing.under_way)
             or reads.wait(applied.index)
-            or bool(leadership.lost_senders or reads.lost_reads)
+            or bool(leadership.untold or reads.lost_reads or leadership.uncommitted.is_behind)
             or (applied.index < committed.index and committed.is_behind)
         )
 

@@ -2,13 +2,21 @@
 it, who waits.
 
 On a node that does not lead all of this is empty.
+
+Followers that stood still for a second acknowledge all at once what tens of thousands wait for. So those who wait are
+told some at a time, and `is_behind` says that there are more.
 """
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from broker.replica.proposals import CallbackWaiter, Waiter
+
+
+ANSWERS_FOR_ONE: Final = 4
+"""Those who wait for a commit are senders, who get an answer and nothing more: as many count as one who waits until an
+entry is applied."""
 
 
 class Uncommitted:
@@ -17,17 +25,21 @@ class Uncommitted:
     __slots__ = (
         "_begun_anew",
         "_commands",
+        "_committed_upto",
         "_sizes",
         "_stored_end",
+        "_told_at_once",
         "_wait_for_apply",
         "_wait_for_commit",
         "bytes",
+        "is_behind",
         "queue_ends",
     )
 
-    def __init__(self, stored_end: Callable[[tuple[str, int]], int]) -> None:
-        """`stored_end` tells where a queue ends as far as it is dispatched."""
+    def __init__(self, stored_end: Callable[[tuple[str, int]], int], told_at_once: int) -> None:
+        """`stored_end` tells where a queue ends as far as it is dispatched; see `InnerLimits.told_at_once`."""
         self._stored_end = stored_end
+        self._told_at_once = told_at_once
         self.queue_ends: dict[tuple[str, int], int] = {}
         """The offset of the next message of each queue to which something was appended that was not dispatched when
         this leader began."""
@@ -37,6 +49,10 @@ class Uncommitted:
         """The sum of `_sizes`."""
         self._sizes: deque[tuple[int, int]] = deque()
         """(index of the last entry, bytes) of what was appended at once."""
+        self._committed_upto = -1
+        """As far as this leader knows that its log is committed."""
+        self.is_behind = False
+        """Some were not told yet of what has happened: `committed` and `applied` are to be called again."""
         self._wait_for_commit: deque[tuple[int, Waiter]] = deque()
         self._wait_for_apply: deque[tuple[int, Waiter]] = deque()
         """Those who wait until the entry is dispatched and applied, too."""
@@ -102,25 +118,36 @@ class Uncommitted:
             del self.queue_ends[key]
 
     def committed(self, upto: int) -> None:
-        """Tells those who wait for no more than the commit of entries up to `upto`."""
-        waiting = self._wait_for_commit
+        """Tells those who wait for no more than the commit of entries up to `upto`, some at once."""
+        self._committed_upto = upto
+        waiting, left = self._wait_for_commit, ANSWERS_FOR_ONE * self._told_at_once
         while waiting and waiting[0][0] <= upto:
+            if not left:
+                self.is_behind = True
+                return
+            left -= 1
             waiting.popleft()[1].committed()
 
     def applied(self, upto: int) -> None:
-        """Counts entries up to `upto` no more, and tells those who wait until all of them are applied."""
-        sizes, waiting = self._sizes, self._wait_for_apply
+        """Counts entries up to `upto` no more, and tells those who wait until all of them are applied, some at once."""
+        sizes, waiting, left = self._sizes, self._wait_for_apply, self._told_at_once
         while sizes and sizes[0][0] <= upto:
             self.bytes -= sizes.popleft()[1]
         while waiting and waiting[0][0] <= upto:
+            if not left:
+                self.is_behind = True
+                return
+            left -= 1
             waiting.popleft()[1].committed()
 
-    def abandon(self) -> list[Waiter]:
-        """The leadership is over: forgets everything, then tells those who wait for an application that the outcome is
-        unknown. Returns those who wait for a commit only, who may be thousands, and nothing more: they are to be told.
-        """
-        senders = [waiter for _, waiter in self._wait_for_commit]
-        waiting = [*self._wait_for_apply]
+    def abandon(self) -> list[Callable[[], None]]:
+        """The leadership is over: forgets everything. Returns what to call to tell those who wait, who may be thousands:
+        that their entry is committed, if that was known, else that the outcome is unknown."""
+        known = self._committed_upto
+        tell = [
+            waiter.committed if index <= known else waiter.lost for index, waiter in self._wait_for_commit
+        ]
+        tell += [waiter.lost for _, waiter in self._wait_for_apply]
         for kept in (
             self.queue_ends,
             self._begun_anew,
@@ -131,6 +158,6 @@ class Uncommitted:
         ):
             kept.clear()
         self.bytes = 0
-        for _, waiter in waiting:
-            waiter.lost()
-        return senders
+        self._committed_upto = -1
+        self.is_behind = False
+        return tell

@@ -6,7 +6,8 @@ the turn in which a leadership has ended, and held to what it had at its start. 
 nothing is forgotten; what is meant to stay is named instead.
 
 A request that is handled in steps learns in its next one that the leadership is over. So a node with such requests is
-looked at once they have ended, and one with pulls that it is still to hand on once it has done so.
+looked at once they have ended, and one that has yet to tell those who wait for its log, or to hand pulls on, once it has
+done so.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ OUTLIVES: Final[Mapping[type, tuple[str, ...]]] = {
     # What a majority has confirmed is right whoever leads: these reads wait for nothing but what is applied here.
     # What could not be confirmed is handed on in turns.
     ReadBarriers: ("confirmed_at", "lost_reads", "may_pass", "_next_token", "_left"),
-    # Of a turn, of requests that wait at the node, of senders who are told in turns, and of members.
-    Leadership: ("has_timed_append", "lost_senders", "others_first"),
+    # Of a turn, of requests that wait at the node, of those who are told in turns, and of members.
+    Leadership: ("has_timed_append", "untold", "others_first"),
     Members: ("peers", "_links", "_formats", "_dismissed_index"),
 }
 """The fields that stay when a leadership ends."""
@@ -91,7 +92,8 @@ class FormerLeader:
         node = self._node
         if not self._has_led or node.replica.raft.role is Role.LEADER:
             return
-        if not node.long_requests.in_steps and not any(pulls.leaving for pulls in self._pulls):
+        is_at_it = node.long_requests.in_steps or node.replica.leadership.untold
+        if not is_at_it and not any(pulls.leaving for pulls in self._pulls):
             self._has_led = False
             self._look()
 

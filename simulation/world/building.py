@@ -175,6 +175,7 @@ class World:
                 plan.limits,
                 state_rows_at_once=self.random("state rows at once").choice((1, 5, 1000)),
                 held_at_once=self.random("held at once").choice((1, 5, 100)),
+                told_at_once=self.random("told at once").choice((1, 5, 250)),
                 work_at_once=self._rarely_small("work at once", InnerLimits().work_at_once),
                 relayed_work_a_turn=self._rarely_small("relayed work", InnerLimits().relayed_work_a_turn),
             ),
@@ -369,6 +370,7 @@ def _inner_limits(
     *,
     state_rows_at_once: int,
     held_at_once: int,
+    told_at_once: int,
     work_at_once: int,
     relayed_work_a_turn: int,
 ) -> InnerLimits:
@@ -383,6 +385,7 @@ def _inner_limits(
         scanned_units=limits.scanned_units,
         state_rows_at_once=state_rows_at_once,
         held_at_once=held_at_once,
+        told_at_once=told_at_once,
         work_at_once=work_at_once,
         relayed_work_a_turn=relayed_work_a_turn,
     )
