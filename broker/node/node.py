@@ -154,7 +154,7 @@ class Node:
         """Decides what clients of this node may do; None lets them do everything."""
         self._routes: dict[int, tuple[Handler, HandledOn]] = {}
         self.long_requests = LongRequests(
-            replica.leadership, self.handle_in_steps, self._handle_resumed, self.is_connected
+            replica.leadership, self.handle_in_steps, self.handle_late, self.is_connected
         )
         self._behind_barrier = Budget("a round of messages that confirms this leader")
         self._held = HeldRequests()
@@ -373,8 +373,11 @@ class Node:
         """Tells whether a client is still connected, or at another node as far as this one knows."""
         return connection in self._forwarding or isinstance(connection, RelayedConnection)
 
-    def _handle_resumed(self, connection: Connection, command: RemotingCommand) -> None:
-        """Handles a request that has waited here for a batch."""
+    def handle_late(self, connection: Connection, command: RemotingCommand) -> None:
+        """Handles a request that was let in and has waited here, for a batch or what becomes of another attempt.
+
+        One that was asked of an earlier leader is given back.
+        """
         if not self._relayed.gives_back_late(connection, command):
             self.handle_admitted(connection, command)
 

@@ -198,6 +198,9 @@ class Requests(Protocol):
     def handle_admitted(self, connection: Connection, command: RemotingCommand, /) -> None:
         """Begins anew with a request that was let in, now that what it needs is there."""
 
+    def handle_late(self, connection: Connection, command: RemotingCommand, /) -> None:
+        """The same for one that has waited for turns: given back where the asked leader's term is over."""
+
     def is_connected(self, connection: Connection, /) -> bool:
         """Tells whether somebody waits for answers on a connection."""
 

@@ -97,11 +97,9 @@ class CommittedEntries:
         self._leadership.uncommitted.committed(self.index)
 
     def tell_more(self) -> None:
-        """Tells some more of those who wait for what is committed or applied."""
-        uncommitted = self._leadership.uncommitted
-        uncommitted.is_behind = False
+        """Tells some more of those who wait for what is committed or applied already."""
         self.tell_committed()
-        uncommitted.applied(self._applied.index)
+        self._leadership.uncommitted.applied(self._applied.index)
 
     def apply_and_answer(self, upto: int) -> None:
         """Dispatches and applies entries, then answers: all who are answered in this turn can read what they wrote.

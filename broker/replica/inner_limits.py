@@ -38,9 +38,9 @@ class InnerLimits:
     relayed_work_a_turn: int = 128
     """Requests of other nodes' clients that are handled until the end of a turn, some milliseconds' work; long ones
     count as several (broker/node/unhandled_forwards.py)."""
-    told_at_once: int = 250
-    """So many of those who wait for the leader's log to be applied are told at once, and four times as many of those who
-    wait for its commit: some 5 ms (broker/replica/uncommitted.py)."""
+    told_a_turn: int = 125
+    """So many of those who wait until the leader's log is applied are told in a turn, some 5 ms' work, and four times
+    as many of those who wait for its commit (broker/replica/uncommitted.py)."""
     held_at_once: int = 100
     """The weight of the requests that have waited for a leader and go on in one turn: some 5 ms of sends
     (broker/node/forwarding.py)."""
@@ -56,7 +56,7 @@ class InnerLimits:
             "scanned_units",
             "work_at_once",
             "relayed_work_a_turn",
-            "told_at_once",
+            "told_a_turn",
             "held_at_once",
         ):
             assert getattr(self, name) > 0, f"{name} is positive"

@@ -38,7 +38,7 @@ from raft.errors import LeadershipTransferring, NotLeader, ProposalLimit
 log = structlog.get_logger("trivet.replica")
 
 _TOLD_A_TURN: Final = 500
-"""A few ms: each is answered. There may be 65,536 of them (`limits.max_pending_proposals`), and as many behind a batch."""
+"""A few ms: each is answered. There may be 65,536 of them (`limits.max_pending_proposals`), and more behind a batch."""
 
 
 class Leadership:
@@ -74,7 +74,7 @@ class Leadership:
         """While this node leads: the entry that began its term."""
         self.serving = False
         """True when this node leads and all up to `serving_from` is applied: it may answer for the group."""
-        self.uncommitted = Uncommitted(store.queue_end, options.limits.told_at_once)
+        self.uncommitted = Uncommitted(store.queue_end, options.limits.told_a_turn)
         self.batches = BatchAppends(
             self, store.log, raft, self.uncommitted, time, options.store_host, store.options.batch_messages
         )
@@ -129,7 +129,7 @@ class Leadership:
         self._observer.role_changed()
 
     def stop(self) -> None:
-        """Forgets all that only a leader has. All who wait are told in turns, most of them that the outcome is unknown."""
+        """Forgets all that only a leader has. Turns tell all who wait, most of them that the outcome is unknown."""
         self.serving_from = None
         self.serving = False
         behind_batch = self.batches.abandon()

@@ -233,7 +233,7 @@ class Replica:
         self.time.now_ns, self.time.wall_ms = now_ns, wall_ms
         raft, entry_log, trace, durability = self.raft, self._log, self._trace, self.durability
         applied, committed, leadership = self.applied, self.committed, self.leadership
-        reads, writing = leadership.reads, applied.writing
+        reads, uncommitted, writing = leadership.reads, leadership.uncommitted, applied.writing
         assert applied.index <= committed.index, "only what is committed is applied"
         leadership.has_timed_append = False
         reads.begin_turn()
@@ -241,7 +241,9 @@ class Replica:
             leadership.tell_untold()
         if reads.lost_reads:
             reads.tell_lost()
-        if leadership.uncommitted.is_behind:
+        was_behind = uncommitted.is_behind
+        uncommitted.begin_turn()
+        if was_behind:
             committed.tell_more()
         if writing.under_way:
             writing.step()
@@ -289,7 +291,7 @@ class Replica:
         return (
             bool(writing.under_way)
             or reads.wait(applied.index)
-            or bool(leadership.untold or reads.lost_reads or leadership.uncommitted.is_behind)
+            or bool(leadership.untold or reads.lost_reads or uncommitted.is_behind)
             or (applied.index < committed.index and committed.is_behind)
         )
 

@@ -4,7 +4,7 @@ it, who waits.
 On a node that does not lead all of this is empty.
 
 Followers that stood still for a second acknowledge all at once what tens of thousands wait for. So those who wait are
-told some at a time, and `is_behind` says that there are more.
+told some in each turn, and `is_behind` says that there are more.
 """
 
 from collections import deque
@@ -13,22 +13,23 @@ from typing import Any, Final
 
 from broker.replica.proposals import CallbackWaiter, Waiter
 
-
 ANSWERS_FOR_ONE: Final = 4
-"""Those who wait for a commit are senders, who get an answer and nothing more: as many count as one who waits until an
-entry is applied."""
+"""Those who wait for a commit are senders, who get an answer and nothing more: so many of them take as long as one who
+waits until an entry is applied."""
 
 
 class Uncommitted:
     """The appends of one leader in its term, in the order of the log. Indices given to one method never fall."""
 
     __slots__ = (
+        "_answers_left",
+        "_applied_left",
         "_begun_anew",
         "_commands",
         "_committed_upto",
         "_sizes",
         "_stored_end",
-        "_told_at_once",
+        "_told_a_turn",
         "_wait_for_apply",
         "_wait_for_commit",
         "bytes",
@@ -36,10 +37,12 @@ class Uncommitted:
         "queue_ends",
     )
 
-    def __init__(self, stored_end: Callable[[tuple[str, int]], int], told_at_once: int) -> None:
-        """`stored_end` tells where a queue ends as far as it is dispatched; see `InnerLimits.told_at_once`."""
+    def __init__(self, stored_end: Callable[[tuple[str, int]], int], told_a_turn: int) -> None:
+        """`stored_end` tells where a queue ends as far as it is dispatched; see `InnerLimits.told_a_turn`."""
         self._stored_end = stored_end
-        self._told_at_once = told_at_once
+        self._told_a_turn = told_a_turn
+        self._answers_left = self._applied_left = 0
+        """How many of those who wait for a commit, or until all is applied, this turn may yet tell."""
         self.queue_ends: dict[tuple[str, int], int] = {}
         """The offset of the next message of each queue to which something was appended that was not dispatched when
         this leader began."""
@@ -117,32 +120,38 @@ class Uncommitted:
         for key in [key for key in self.queue_ends if key[0] == topic]:
             del self.queue_ends[key]
 
+    def begin_turn(self) -> None:
+        """Allows the turn that begins its whole share."""
+        self._answers_left = ANSWERS_FOR_ONE * self._told_a_turn
+        self._applied_left = self._told_a_turn
+        self.is_behind = False
+
     def committed(self, upto: int) -> None:
-        """Tells those who wait for no more than the commit of entries up to `upto`, some at once."""
+        """Tells those who wait for no more than the commit of entries up to `upto`, as far as the turn goes."""
         self._committed_upto = upto
-        waiting, left = self._wait_for_commit, ANSWERS_FOR_ONE * self._told_at_once
+        waiting = self._wait_for_commit
         while waiting and waiting[0][0] <= upto:
-            if not left:
+            if not self._answers_left:
                 self.is_behind = True
                 return
-            left -= 1
+            self._answers_left -= 1
             waiting.popleft()[1].committed()
 
     def applied(self, upto: int) -> None:
-        """Counts entries up to `upto` no more, and tells those who wait until all of them are applied, some at once."""
-        sizes, waiting, left = self._sizes, self._wait_for_apply, self._told_at_once
+        """Counts entries up to `upto` no more, and tells those who wait until all of them are applied, likewise."""
+        sizes, waiting = self._sizes, self._wait_for_apply
         while sizes and sizes[0][0] <= upto:
             self.bytes -= sizes.popleft()[1]
         while waiting and waiting[0][0] <= upto:
-            if not left:
+            if not self._applied_left:
                 self.is_behind = True
                 return
-            left -= 1
+            self._applied_left -= 1
             waiting.popleft()[1].committed()
 
     def abandon(self) -> list[Callable[[], None]]:
-        """The leadership is over: forgets everything. Returns what to call to tell those who wait, who may be thousands:
-        that their entry is committed, if that was known, else that the outcome is unknown."""
+        """The leadership is over: forgets everything. Returns what to call to tell those who wait, who may be
+        thousands: that their entry is committed, if that was known, else that the outcome is unknown."""
         known = self._committed_upto
         tell = [
             waiter.committed if index <= known else waiter.lost for index, waiter in self._wait_for_commit

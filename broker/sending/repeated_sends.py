@@ -56,7 +56,7 @@ Not promised: to recognize keys after all replicas of a group were wiped, since 
 who calls `send` again after an unknown outcome makes a new message (`Producer.resume` asks for the old one).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -70,7 +70,9 @@ from broker.remoting.headers import SendHeader
 from broker.replica.internal_records import read_internal
 from broker.requests.budget import Budget
 from broker.requests.connection import Connection
+from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import RequestError
+from broker.requests.in_turn import InTurn
 from broker.requests.responses import reply
 from broker.sending.properties import SentProperties
 from broker.sending.responses import send_fields
@@ -104,14 +106,20 @@ class RepeatedSends:
     The caller compares a first attempt's floor with `suspect`, and asks `may_append` only for what must be decided.
     """
 
-    def __init__(self, leadership: Appends, requests: Requests, listeners: Listeners) -> None:
+    def __init__(self, leadership: Appends, requests: Requests, time: Time, listeners: Listeners) -> None:
         self.suspect = _EVERYTHING
         """Attempts with a floor up to here are decided: see the head of this module."""
         self._leadership = leadership
         self._requests = requests
+        self._time = time
         self._decisions: dict[tuple[str, str], _Decision] = {}
         """By topic and first key; each is in the replica's hands, and ends with `committed` or `lost`."""
+        self.leaving: InTurn[tuple[Connection, RemotingCommand]] = InTurn()
+        """Attempts that have waited for a decision, which may be thousands for one, and are handled anew, some in each
+        turn. To be looked at only."""
+        self._leave_at = time.add_deadline(self._handle_some)
         self._budget = Budget("the decision whether they are stored")
+        """That of attempts that wait for a decision, or are leaving."""
         self._decided: RemotingCommand | None = None
         """The attempt that is being handled anew because it was decided that it may be appended."""
         listeners.role_changes.append(self._role_changed)
@@ -225,24 +233,32 @@ class RepeatedSends:
         self._leadership.when_applied(decision)
 
     def lost(self, decision: "_Decision") -> None:
-        """Forwards the attempts that wait: this node stopped leading before it appended them; the next one decides."""
-        waiting = self._forget(decision)
-        if not decision.appended:
-            waiting.insert(0, (decision.connection, decision.command))
-        for connection, command in waiting:
-            self._requests.forward(connection, command)
+        """This node stopped leading before it appended the attempts that wait: the next leader decides."""
+        if decision.appended:
+            self._end(decision)
+        else:
+            self._leave(decision, [(decision.connection, decision.command), *decision.others])
 
     def _end(self, decision: "_Decision") -> None:
-        """Handles the attempts anew that have waited for a decision."""
-        for connection, command in self._forget(decision):
-            self._requests.handle_admitted(connection, command)
+        """An attempt is answered: those that have waited for that are handled anew."""
+        self._budget.give_back(decision.connection, decision.command)
+        self._leave(decision, decision.others)
 
-    def _forget(self, decision: "_Decision") -> list[tuple[Connection, RemotingCommand]]:
-        """Ends a decision, and returns the attempts that have waited for it."""
+    def _leave(self, decision: "_Decision", attempts: Iterable[tuple[Connection, RemotingCommand]]) -> None:
+        """Ends a decision; has turns handle attempts anew, which go to the leader where that is another node."""
         del self._decisions[decision.topic, decision.key]
-        for connection, command in ((decision.connection, decision.command), *decision.others):
+        for attempt in attempts:
+            self.leaving.add(attempt[0].share, attempt)
+        if self.leaving:
+            self._leave_at.due_ns = self._time.now_ns
+
+    def _handle_some(self) -> None:
+        for _ in range(min(len(self.leaving), self._leadership.limits.held_at_once)):
+            connection, command = self.leaving.take()
             self._budget.give_back(connection, command)
-        return list(decision.others)
+            if self._requests.is_connected(connection):
+                self._requests.handle_late(connection, command)
+        self._leave_at.due_ns = self._time.now_ns if self.leaving else NEVER
 
     # ------------------------------------------------------------------ looking up
 

@@ -97,7 +97,7 @@ class SendProcessor:
         self._host = store_host.hex().upper()
         self._added = AddedProperties(settings.current.node.cluster, store_host)
         self._new_topics = NewTopics(leadership, requests, creations, settings, time)
-        self._once = RepeatedSends(leadership, requests, listeners)
+        self._once = RepeatedSends(leadership, requests, time, listeners)
         self._batches = Batches(leadership, settings, self._added, stats, time, self._host)
 
     def routes(self) -> Iterable[Route]:

@@ -6,8 +6,8 @@ the turn in which a leadership has ended, and held to what it had at its start. 
 nothing is forgotten; what is meant to stay is named instead.
 
 A request that is handled in steps learns in its next one that the leadership is over. So a node with such requests is
-looked at once they have ended, and one that has yet to tell those who wait for its log, or to hand pulls on, once it has
-done so.
+looked at once they have ended, and one that has yet to tell those who wait for its log, or to hand requests on, once it
+has done so.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from broker.reading.held_pulls import HeldPulls
 from broker.replica.leadership import Leadership
 from broker.replica.members import Members
 from broker.replica.read_barriers import ReadBarriers
+from broker.replica.uncommitted import Uncommitted
 from broker.requests.budget import Budget
 from broker.requests.shared_places import SharedPlaces
 from broker.transactions.checks import TransactionChecks
@@ -51,6 +52,7 @@ OUTLIVES: Final[Mapping[type, tuple[str, ...]]] = {
     # What could not be confirmed is handed on in turns.
     ReadBarriers: ("confirmed_at", "lost_reads", "may_pass", "_next_token", "_left"),
     # Of a turn, of requests that wait at the node, of those who are told in turns, and of members.
+    Uncommitted: ("_answers_left", "_applied_left"),
     Leadership: ("has_timed_append", "untold", "others_first"),
     Members: ("peers", "_links", "_formats", "_dismissed_index"),
 }
@@ -77,7 +79,8 @@ class FormerLeader:
             leadership.reads,
             node.replica.members,
         )
-        self._pulls = [part for part in hearing if isinstance(part, HeldPulls)]
+        self._leaving: list[Any] = [part for part in self._parts if hasattr(part, "leaving")]
+        """They hand requests on in turns."""
         self._at_start = dict(self._fields())
         self._has_led = False
         """The node has led since it was looked at last."""
@@ -93,7 +96,7 @@ class FormerLeader:
         if not self._has_led or node.replica.raft.role is Role.LEADER:
             return
         is_at_it = node.long_requests.in_steps or node.replica.leadership.untold
-        if not is_at_it and not any(pulls.leaving for pulls in self._pulls):
+        if not is_at_it and not any(part.leaving for part in self._leaving):
             self._has_led = False
             self._look()
 

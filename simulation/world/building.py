@@ -175,7 +175,7 @@ class World:
                 plan.limits,
                 state_rows_at_once=self.random("state rows at once").choice((1, 5, 1000)),
                 held_at_once=self.random("held at once").choice((1, 5, 100)),
-                told_at_once=self.random("told at once").choice((1, 5, 250)),
+                told_a_turn=self.random("told a turn").choice((1, 5, 125)),
                 work_at_once=self._rarely_small("work at once", InnerLimits().work_at_once),
                 relayed_work_a_turn=self._rarely_small("relayed work", InnerLimits().relayed_work_a_turn),
             ),
@@ -370,7 +370,7 @@ def _inner_limits(
     *,
     state_rows_at_once: int,
     held_at_once: int,
-    told_at_once: int,
+    told_a_turn: int,
     work_at_once: int,
     relayed_work_a_turn: int,
 ) -> InnerLimits:
@@ -385,7 +385,7 @@ def _inner_limits(
         scanned_units=limits.scanned_units,
         state_rows_at_once=state_rows_at_once,
         held_at_once=held_at_once,
-        told_at_once=told_at_once,
+        told_a_turn=told_a_turn,
         work_at_once=work_at_once,
         relayed_work_a_turn=relayed_work_a_turn,
     )

@@ -108,7 +108,7 @@ def test_followers_that_acknowledge_thousands_at_once_have_their_senders_answere
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """20,000 took 60 ms in one call."""
-    monkeypatch.setattr(Group, "limits", InnerLimits(told_at_once=5))
+    monkeypatch.setattr(Group, "limits", InnerLimits(told_a_turn=5))
     group = Group.elected(3)
     client = group.connect(group.leader)
     client.create_topic(TOPIC)

@@ -20,6 +20,7 @@ class Told:
 
 def test_each_is_told_at_its_time_and_in_the_order_of_the_log() -> None:
     told, uncommitted = Told(), Uncommitted(lambda queue: {("T", 0): 4}.get(queue, 0), 250)
+    uncommitted.begin_turn()
     uncommitted.add_messages(QUEUE, 1, 1, 100, told.waiter("first"), told_at_commit=True)
     uncommitted.add_messages(QUEUE, 2, 2, 100, told.waiter("second"), told_at_commit=False)
     uncommitted.add(3, 50)
@@ -43,6 +44,7 @@ def test_each_is_told_at_its_time_and_in_the_order_of_the_log() -> None:
 
 def test_a_waiter_that_appends_is_counted_behind_what_is_done() -> None:
     uncommitted = Uncommitted(lambda queue: {("T", 0): 4}.get(queue, 0), 250)
+    uncommitted.begin_turn()
     seen: list[int] = []
     uncommitted.add(1, 100)
     uncommitted.wait_for_apply(1, CallbackWaiter(lambda _: seen.append(uncommitted.bytes), lambda: None))
@@ -52,6 +54,7 @@ def test_a_waiter_that_appends_is_counted_behind_what_is_done() -> None:
 
 def test_when_leadership_ends_all_are_told_and_nothing_is_left() -> None:
     told, uncommitted = Told(), Uncommitted(lambda queue: {("T", 0): 4}.get(queue, 0), 250)
+    uncommitted.begin_turn()
     uncommitted.add_messages(QUEUE, 1, 1, 100, told.waiter("message"), told_at_commit=True)
     uncommitted.wait_for_command(2, told.waiter("command"))
     left: list[object] = []
@@ -70,6 +73,7 @@ def test_when_leadership_ends_all_are_told_and_nothing_is_left() -> None:
 
 def test_a_deleted_topic_s_queues_begin_at_0() -> None:
     uncommitted = Uncommitted(lambda queue: {("T", 0): 4}.get(queue, 0), 250)
+    uncommitted.begin_turn()
     for queue in (("T", 0), ("T", 1), ("TT", 0)):
         uncommitted.add_messages(queue, 9, 1, 1, None, told_at_commit=True)
     uncommitted.forget_queues("T")
@@ -79,28 +83,30 @@ def test_a_deleted_topic_s_queues_begin_at_0() -> None:
     assert uncommitted.queue_end(("T", 0)) == 4
 
 
-def test_of_many_some_are_told_at_once_and_the_rest_when_it_is_asked_again() -> None:
+def test_of_many_some_are_told_in_each_turn() -> None:
     told, uncommitted = Told(), Uncommitted(lambda queue: 0, 2)
+    uncommitted.begin_turn()
     for index in range(10):
         uncommitted.add_messages(QUEUE, index + 1, index, 100, told.waiter("message"), told_at_commit=True)
     for _ in range(3):
         uncommitted.wait_for_apply(9, told.waiter("applied"))
     uncommitted.committed(9)
     assert told.happened == 2 * ANSWERS_FOR_ONE * [("message", None)]
-    assert uncommitted.is_behind
+    is_behind = [uncommitted.is_behind]
     uncommitted.applied(9)
     assert uncommitted.bytes == 0, "whoever waits"
     assert told.happened[8:] == 2 * [("applied", None)]
-    uncommitted.is_behind = False
+    uncommitted.begin_turn()
     uncommitted.committed(9)
     uncommitted.applied(9)
-    assert not uncommitted.is_behind
+    assert [*is_behind, uncommitted.is_behind] == [True, False]
     assert told.happened[10:] == [*2 * [("message", None)], ("applied", None)]
     assert not uncommitted.has_waiting
 
 
 def test_senders_who_were_not_told_of_the_commit_when_leadership_ends_are_told_of_it_then() -> None:
     told, uncommitted = Told(), Uncommitted(lambda queue: 0, 1)
+    uncommitted.begin_turn()
     for index in range(ANSWERS_FOR_ONE + 2):
         uncommitted.add_messages(QUEUE, index + 1, index, 100, told.waiter("message"), told_at_commit=True)
     uncommitted.committed(ANSWERS_FOR_ONE)
