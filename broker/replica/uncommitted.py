@@ -53,7 +53,7 @@ class Uncommitted:
         self._sizes: deque[tuple[int, int]] = deque()
         """(index of the last entry, bytes) of what was appended at once."""
         self._committed_upto = -1
-        """As far as this leader knows that its log is committed."""
+        """Entries up to there are committed, whoever leads."""
         self.is_behind = False
         """Some were not told yet of what has happened: `committed` and `applied` are to be called again."""
         self._wait_for_commit: deque[tuple[int, Waiter]] = deque()
@@ -167,6 +167,5 @@ class Uncommitted:
         ):
             kept.clear()
         self.bytes = 0
-        self._committed_upto = -1
         self.is_behind = False
         return tell

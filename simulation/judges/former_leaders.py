@@ -51,8 +51,9 @@ OUTLIVES: Final[Mapping[type, tuple[str, ...]]] = {
     # What a majority has confirmed is right whoever leads: these reads wait for nothing but what is applied here.
     # What could not be confirmed is handed on in turns.
     ReadBarriers: ("confirmed_at", "lost_reads", "may_pass", "_next_token", "_left"),
+    # Of a turn; and what is committed stays so.
+    Uncommitted: ("_answers_left", "_applied_left", "_committed_upto"),
     # Of a turn, of requests that wait at the node, of those who are told in turns, and of members.
-    Uncommitted: ("_answers_left", "_applied_left"),
     Leadership: ("has_timed_append", "untold", "others_first"),
     Members: ("peers", "_links", "_formats", "_dismissed_index"),
 }
