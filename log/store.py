@@ -73,8 +73,6 @@ class RecoveryReport:
     clean_stop: bool
     committed_index: int
     dispatched_index: int
-    rebuilt_queues: tuple[tuple[str, int], ...]
-    rebuilt_index_from: int | None
     damage: tuple[str, ...]
     needs_snapshot: bool
 
@@ -171,7 +169,7 @@ class Store:
         store.discard_incoming()  # the node stopped before it was taken
         if not disk.exists(ABORT):
             disk.write_durably(ABORT, b"open\n")
-        rebuilt, index_from = store._recover_derived(notes, clean_stop, wall_ms, damage)
+        store._recover_derived(notes, clean_stop, wall_ms, damage)
         return store, RecoveryReport(
             log=recovery,
             clean_stop=clean_stop,
@@ -179,8 +177,6 @@ class Store:
             if notes is None
             else max(log.first_index - 1, min(notes.committed_index, log.last_index)),
             dispatched_index=store.dispatched_index,
-            rebuilt_queues=tuple(rebuilt),
-            rebuilt_index_from=index_from,
             damage=tuple(damage),
             needs_snapshot=recovery.kind is RecoveryKind.RESET_PENDING
             or store.snapshot.applied_index < log.first_index - 1,
@@ -484,10 +480,9 @@ class Store:
 
     def _recover_derived(
         self, notes: Notes | None, clean_stop: bool, wall_ms: int, damage: list[str]
-    ) -> tuple[list[tuple[str, int]], int | None]:
-        """Makes queues and index files what they were at the checkpoint.
-
-        Returns what had to be built again: queues, and the physical offset from which on records were indexed again.
+    ) -> None:
+        """Makes queues and index files what they were at the checkpoint, and says in `damage` what had to be built
+        again.
         """
         log = self.log
         noted = log.first_index - 1 if notes is None else notes.dispatched_index
@@ -530,4 +525,3 @@ class Store:
             queue.is_built_before(bound)
         # Commands behind the snapshot must reach the state machine again.
         self.dispatched_index = max(log.first_index - 1, min(dispatched, self.snapshot.applied_index))
-        return queues, index_from

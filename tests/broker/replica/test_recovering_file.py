@@ -21,8 +21,6 @@ CRASHED = RecoveryReport(
     clean_stop=False,
     committed_index=5,
     dispatched_index=5,
-    rebuilt_queues=(),
-    rebuilt_index_from=None,
     damage=(),
     needs_snapshot=False,
 )
