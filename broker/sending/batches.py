@@ -80,6 +80,7 @@ class Batches:
             body, body_bytes_max = bytes(command.body), self._settings.current.storage.max_message_bytes
             if len(body) > body_bytes_max:
                 raise too_long(len(body), body_bytes_max)
+            # From here on all other messages wait: the offsets of a batch follow each other.
             batch = self._leadership.batches.begin()
             try:
                 messages = BatchColumns([], [], [])

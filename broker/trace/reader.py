@@ -39,10 +39,12 @@ def read_items(
     position = 0 if start == 0 else find_mark(stream, mark, start)
     while position is not None and (stop is None or position < stop):
         yield position, header
+        # A run is that of the range in which its header stands, however far behind `stop` its records go.
         end = None if stop is None else find_mark(stream, mark, max(stop, position + 1))
         damage = yield from read_run(stream, name, position + len(mark), end, chunk_bytes, mark, header)
         if damage is None:
             return
+        # Only a header says where records begin again: without another one nothing behind the damage can be read.
         following = find_mark(stream, mark, damage.offset)
         if following is not None:
             damage = Damage(name, damage.offset, f"{damage.reason}; skipped to byte {following}")

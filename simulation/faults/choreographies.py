@@ -277,7 +277,7 @@ def words_outlive_their_term(stage: Stage, host: BrokerHost, fault: Fault) -> No
         told=stage.counted_once("messages"),
     )
     for one in stage.members.machines:
-        one.frame_faults = one.frame_faults or late
+        one.frame_faults = one.frame_faults or late  # an earlier fault stays until its own end
     stage.done(fault, slow.name, f"while {heir.name} leads in the place of {former.name}")
     stage.availability.disturbed()
     looks = 0
@@ -293,6 +293,7 @@ def words_outlive_their_term(stage: Stage, host: BrokerHost, fault: Fault) -> No
                 if one.frame_faults is late:
                     one.frame_faults = None
             return
+        # An order may come to nothing, as when the heir is behind: it is given at each look until it is carried out.
         give_leadership_to(stage, former if has_gone else heir)
         stage.scheduler.after(_RETURN_LOOK_NS, look)
 

@@ -215,6 +215,7 @@ class OwnState:
                 )
             self._configurations[in_force, log.term_at(in_force)] = raft.configuration
             self._configurations = dict(sorted(self._configurations.items()))
+        # Of all configurations that any node has had, the newest one whose entry is in this log must be in force.
         for (index, term), configuration in reversed(self._configurations.items()):
             if log.matches(index, term) and index >= log.first_index:
                 if (in_force, raft.configuration) != (index, configuration):

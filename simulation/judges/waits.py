@@ -311,6 +311,7 @@ class Waits:
                 state = wait.state(at)
                 if state is not None:
                     self.looked_at[wait.what] = self.looked_at.get(wait.what, 0) + 1
+                    # What has moved waits anew, and nothing waits in vain before its help is there (`since_ns`).
                     known = self._waits.get((wait.what, host.name))
                     if known is None or known.state != state:
                         known = _Since(state, now_ns)

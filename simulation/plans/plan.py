@@ -161,6 +161,7 @@ def decode_plan(data: bytes) -> Plan:
     Raises msgspec.DecodeError, and msgspec.ValidationError also for a plan that this version does not know how to run.
     """
     plan = msgspec.json.decode(data, type=Plan)
+    # Names first: whoever runs a plan of another version should hear of that, and not of a number.
     for what, known, named in (
         (
             "kind of fault",

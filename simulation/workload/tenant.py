@@ -103,6 +103,7 @@ async def tenant(context: Context, runtime: Runtime, writer: TraceWriter) -> Non
         while True:
             async with PullConsumer(context.name_servers, group=_READERS, runtime=runtime) as consumer:
                 try:
+                    # From 0, whichever life of the topic this is: with each the offsets begin anew.
                     consumer.assign(dict.fromkeys(await consumer.queues(TOPIC), 0))
                     for _ in range(random.randrange(1, 8)):
                         for message in await consumer.poll(timeout_s=0.5):

@@ -241,9 +241,10 @@ class _Walk:
     def _steps(self, one: _Configuration) -> Iterator[_Configuration]:
         for number, slot in self.slots.items():
             call = self.calls[number]
-            if one.done >> slot & 1 or call.function == "read":
+            if one.done >> slot & 1 or call.function == "read":  # reads are absorbed as soon as they can be
                 continue
             if call.function == "write":
+                # It would not notice the unknown operation before it, which might as well not have happened.
                 if one.is_owed:
                     continue
                 following = call.argument
@@ -257,7 +258,7 @@ class _Walk:
                 )
             )
         for kind in self.kinds.values():
-            if not kind.ops or kind.leaves == one.state:
+            if not kind.ops or kind.leaves == one.state:  # one that changes nothing is noticed by nobody
                 continue
             if kind.needs != (one.state,) if kind.needs else one.is_owed:
                 continue

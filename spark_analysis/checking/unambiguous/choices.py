@@ -36,12 +36,14 @@ def choose(stays: Stays, deadlines: Callable[[Stays], list[Deadline]], judge: Ju
     """
     if not stays.left or not stays.spare:
         return judge([*stays.taken, *stays.left])
+    # One take for all of them, the first, allows whatever any choice allows: what is wrong even then is wrong.
     begin, op = stays.spare[0]
     ideal = judge([*stays.taken, *(one.taken_by(op, begin) for one in stays.left)])
     if ideal.verdict == VIOLATED:
         return ideal
     due = deadlines(stays)
     in_order = sorted((number for number in range(len(due)) if due[number] < NEVER), key=due.__getitem__)
+    # Hall's theorem: so many values must have gone by a deadline, so many takes must have been invoked by it.
     for place, number in enumerate(in_order):
         if place >= len(stays.spare) or stays.spare[place][0] > due[number][0]:
             return violated(

@@ -84,6 +84,8 @@ def _in_order(values: Sequence[Stay]) -> Iterator[Stay]:
     is_placed, ready = bytearray(len(values)), bytearray(len(values))
     candidates: list[tuple[Moment, int]] = []
     puts = takes = first_put = first_take = 0
+    # A value may come next once it has come in both orders: of no value that is left the put was over before its own
+    # began, or the take. Each pointer only moves on, so that the whole takes no longer than the sorting.
     for _ in numbers:
         while is_placed[by_put_end[first_put]]:
             first_put += 1
