@@ -203,6 +203,8 @@ class Group:
         self._lines: dict[Connection, Line] = {}
         """The dialled ends of `_pipes`."""
         self._in_flight: deque[tuple[str, str, Connection, bytes]] = deque()
+        self.arrivals: deque[Callable[[], None]] = deque()
+        """What comes to nodes from elsewhere, each when all is done that can be done before."""
         self._cut: dict[tuple[str, str], None] = {}
         self.lose: Callable[[str, str, Frame], bool] = lambda source, target, frame: False
         """Which frames between nodes get lost, by source and target."""
@@ -469,7 +471,9 @@ class Group:
                 if member.due_ns <= self.now_ns and member.id not in self._stopped
             ]
             if not due:
-                return
+                if not self.arrivals:
+                    return
+                self.arrivals.popleft()()
             for member in due:
                 self._turn(member)
         raise AssertionError(f"the group does not come to rest: {self.describe()}")

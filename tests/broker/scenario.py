@@ -5,9 +5,14 @@ After each command all happens that can happen without time passing, unless the 
 `first` gives an order to what is under way at the same time. Only the node that the scenario names wins an election.
 
     group [NAME=VALUE ...]     three new nodes with these settings of the table [broker]
+    registered [linger=S] [secret]
+                               three new nodes that register with the name server n; `linger`: the setting `linger_s`,
+                               `secret`: n takes registrations only from those that know its secret
+    scrubbed                   three new nodes that read all that is on their disks once a second
     client P at A              a client of node a
-    P send X [queue=1] [key=K] [again] [floor] [portion] [delay=N]
-                               P sends the message X; `key`: as a send that may be repeated, `again`: as its repetition,
+    P send X [queue=1] [key=K] [again] [floor] [portion] [delay=N] [timer=S]
+                               P sends the message X; `delay`: to come at this level, `timer`: in so many seconds,
+                               `key`: as a send that may be repeated, `again`: as its repetition,
                                `floor`: with the place of P's last message, behind which it cannot be stored yet,
                                `portion`: with the floor of the portion that P has begun
     P begin N, P finish N      P begins or ends portion N of a writer whom all clients write for
@@ -19,6 +24,8 @@ After each command all happens that can happen without time passing, unless the 
     P lock, P unlock           P asks for the order lock of T's first queue for g, or gives it back
     P report N, P ask          P stores the consumer offset of g in T's first queue, or asks for it
     P end                      P asks where that queue ends
+    P add A, P promote A, P remove A
+                               P asks for another member, a learner at first; for its vote; that it is none any more
     P reset N                  an administrator moves the consumer group to offset N
     P close                    P's connection is closed
     transfer A                 the leader is asked to hand over to a
@@ -26,15 +33,23 @@ After each command all happens that can happen without time passing, unless the 
     wait S                     S seconds pass
     await P                    time passes until all that P has asked for is answered
     kill A, restart A          a's process dies; begins again
+    stop A                     a stops in order
+    join D                     the new node d starts, which is to join the group
+    fill                       so many messages come that what was there before may have been read from the disk again
+    damage A X                 bytes of the message X change on a's disk
+    down, up                   the name server's process dies; begins again
     partition A, heal          silently separates a from the others, until `heal`
     hold KIND [A->B]           frames between nodes of this kind stay under way; either side may be `*`
     lose KIND [A->B]           they get lost
     release [KIND]             ends `hold` and `lose`, of this kind or all; what was held arrives
-    show appends               from now on shows the entries that the leader sends, and acknowledgements
+    show appends, hide appends
+                               from now on shows the entries that the leader sends, and acknowledgements; or not
+    route                      shows whom n knows
+    damages                    shows what each node has found damaged, and repaired
     messages, offset           shows what T's queues hold at the leader; the consumer offset of g that each node has
     quiet COMMAND ...          executes a command without showing what it causes
 
-Kinds of frames: forward, relay, not-done, gone, append, acknowledgement, raft (all of Raft), any.
+Kinds of frames: forward, relay, not-done, gone, wanted, lent, append, acknowledgement, raft (all of Raft), any.
 """
 
 from __future__ import annotations
@@ -43,18 +58,26 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+from broker.node.orderly_stop import StopState
 from broker.peers.protocol import Frame, RaftFrame
 from broker.remoting.bodies import LockBatchBody, MessageQueue
 from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand, request
 from broker.remoting.headers import PortionResponseHeader, SendMessageResponseHeader
 from broker.remoting.json_body import encode_body
+from broker.remoting.route import MASTER_ID, ClusterInfo
 from log.entry_reads import record_at
+from log.layout import HEADER_BYTES
 from log.message_id import parse_offset_message_id
 from log.record import decode_record
 from raft import Role
 from raft.messages import VoteRequest
-from tests.broker.harness import Client, Group
+from tests.broker.harness import Client, Group, peer_address
+from tests.broker.name_server_end import ADDRESS, NameServerEnd
+from tests.broker.replica.damage import OPTIONS, SCRUBBED, Damage, entry_of
 from tests.broker.transcript import (
     COMMIT,
     ROLLBACK,
@@ -63,15 +86,18 @@ from tests.broker.transcript import (
     Request,
     frame_line,
     kinds_of,
+    registered_line,
+    registration_line,
     request_line,
     response_line,
 )
 
-NODES = {"a": "n0", "b": "n1", "c": "n2"}
+NODES = {"a": "n0", "b": "n1", "c": "n2", "d": "n3"}
 NAMES = {node: name for name, node in NODES.items()}
 FIRST_OPAQUE = 1000
 """Smaller ones are for requests that no transcript tells of."""
 KEY = {"consumerGroup": "g", "topic": "T", "queueId": 0}
+SECRET = "a secret that brokers and name server share"
 
 
 @dataclass(frozen=True)
@@ -128,12 +154,29 @@ class Scenario:
         line = frame_line(frame, self.asked, self.shows_appends)
         if line is not None:
             fate = "" if rule is None else " ... under way" if rule.keeps else " ... lost"
-            self.lines.append(f"{source}->{target} {line}{fate}")
+            self._say(f"{source}->{target} {line}{fate}")
         return rule is not None
+
+    def _registers(self, node_id: str, command: RemotingCommand) -> None:
+        """Notes what a node says to the name server, and the other way round."""
+        self._look()
+        name = NAMES[node_id]
+        if not command.is_response:
+            self.asked_of_n[node_id, command.opaque] = command.code
+            self._say(f"{name}->n {registration_line(command)}")
+        else:
+            line = registered_line(self.asked_of_n.pop((node_id, command.opaque)), command)
+            if line is not None:
+                self._say(f"n->{name} {line}")
+
+    def _say(self, line: str) -> None:
+        """Notes a line, in which nodes and their addresses have the names of the scenario."""
+        line = re.sub(r"127\.0\.0\.1:1000([0-3])\b", r"n\1", line)
+        self.lines.append(re.sub(r"\bn[0-3]\b", lambda found: NAMES[found.group()], line))
 
     def _look(self) -> None:
         """Notes what clients have received, and nodes whose role has changed, since the last look."""
-        for name, node_id in NODES.items():
+        for name, node_id in self._nodes():
             role = self._role(node_id)
             if role != self.roles.get(name):
                 self.roles[name] = role
@@ -142,6 +185,9 @@ class Scenario:
             for notice in client.notices:
                 self.lines.append(f"{name} is asked: {request_line(notice)}")
             client.notices.clear()
+            if client.closed and self.stops and name not in self.closed:
+                self.closed.add(name)
+                self.lines.append(f"{name}'s connection is closed")
             for opaque in [opaque for opaque in client.answers if opaque in self.asked]:
                 asked = self.asked[opaque]
                 response = client.answers.pop(opaque)
@@ -153,14 +199,19 @@ class Scenario:
                     ]
                 if response.code == ResponseCode.SUCCESS and asked.code == RequestCode.TRIVET_BEGIN_PORTION:
                     self.floors[name] = response.decode_fields(PortionResponseHeader).position
-                line = f"{name} hears of {asked.what}: {response_line(asked.code, response)}"
-                self.lines.append(re.sub(r"\bn[0-2]\b", lambda found: NAMES[found.group()], line))
+                self._say(f"{name} hears of {asked.what}: {response_line(asked.code, response)}")
+
+    def _nodes(self) -> list[tuple[str, str]]:
+        """The names and ids of the nodes that there are."""
+        return [(name, node_id) for name, node_id in NODES.items() if node_id in self.group.members]
 
     def _role(self, node_id: str) -> str:
         member = self.group.members[node_id]
         if member.node is None:
             return "is dead"
         replica = member.node.replica
+        if member.node.is_outside:
+            return "is outside of the group"
         if replica.serving:
             return f"leads in term {replica.term}"
         if replica.leader is None or replica.raft.role is Role.LEADER:
@@ -180,9 +231,30 @@ class Scenario:
 
     def do_group(self, *settings: str) -> None:
         pairs = (setting.split("=") for setting in settings)
-        values = {
-            name: value == "true" if value in ("true", "false") else int(value) for name, value in pairs
-        }
+        self._begin(
+            broker={
+                name: value == "true" if value in ("true", "false") else int(value) for name, value in pairs
+            }
+        )
+
+    def do_registered(self, *options: str) -> None:
+        words, values = self._options(options)
+        secret = SECRET if "secret" in words else ""
+        self.name_server = NameServerEnd(secret, self._registers)
+        self._begin(
+            node={
+                "name_servers": (ADDRESS,),
+                "linger_s": int(values.get("linger", 0)),
+                "registration_secret": secret,
+            },
+            dial_name_server=self.name_server.dialled,
+        )
+
+    def do_scrubbed(self) -> None:
+        self._begin(options=OPTIONS, storage=SCRUBBED)
+
+    def _begin(self, **settings: Any) -> None:
+        """Begins anew with another group."""
         self.heir = "a"
         """The node that may win an election."""
         self.rules: list[Rule] = []
@@ -197,9 +269,19 @@ class Scenario:
         self.floors: dict[str, int] = {}
         """The floors of portions, as clients have heard them."""
         self.roles: dict[str, str] = {}
-        self.group = Group(3, broker=values)
+        self.asked_of_n: dict[tuple[str, int], int] = {}
+        """The codes of requests to the name server, by node and opaque."""
+        self.stops: set[str] = set()
+        """The nodes that stop in order."""
+        self.closed: set[str] = set()
+        """Clients of theirs whose connections are closed."""
+        self.group = Group(3, start=False, **settings)
+        self.group.lose = self._sees
+        if "dial_name_server" in settings:
+            self.name_server.serves(self.group)
         with self._unseen():
-            self.group.lose = self._sees
+            for node_id in self.group.members:
+                self.group.start(node_id)
             self.group.elect()
             client = self.group.connect()
             client.create_topic("T", 2)
@@ -240,6 +322,58 @@ class Scenario:
     def do_restart(self, node: str) -> None:
         self.group.restart(NODES[node])
 
+    def do_stop(self, node: str) -> None:
+        process = self.group.members[NODES[node]].process
+        self.stops.add(node)
+        process.stop(lambda: self.group.arrivals.append(partial(self._ends, node)))
+        stop, transferee = process._stop, process.node.replica.raft.transferee
+        assert stop is not None
+        if transferee is not None:
+            self.heir = NAMES[transferee]
+        become = stop._become
+
+        def seen(state: StopState) -> None:
+            self._look()
+            become(state)
+            self.lines.append(f"{node} {state.value}")
+
+        stop._become = seen  # type: ignore[method-assign]
+        self.lines.append(f"{node} {stop.state.value}")
+
+    def _ends(self, node: str) -> None:
+        """The process of a node that has stopped ends."""
+        self.group.node(NODES[node]).replica.close(self.group.now_ns)
+        self.group.kill(NODES[node])
+
+    def do_join(self, node: str) -> None:
+        self.group.join(NODES[node])
+
+    def do_fill(self) -> None:
+        with self._unseen():
+            client = self.group.connect(self.group.leader)
+            for _ in range(40):
+                client.send("T", bytes(1000), 1)
+            client.close()
+            self.group.converge()
+            self.group.advance(4)
+
+    def do_damage(self, node: str, body: str) -> None:
+        damage = Damage(self.group, NODES[node])
+        queue = damage.replica.store.queues.get("T", 0)
+        assert queue is not None
+        units = queue.units(0, queue.max_offset)
+        bodies = [
+            decode_record(record_at(damage.replica.store.log, position, size), 0).body
+            for position, size, _ in units
+        ]
+        damage.entry(entry_of(damage.replica, bodies.index(body.encode())), HEADER_BYTES + 20)
+
+    def do_down(self) -> None:
+        self.name_server.die()
+
+    def do_up(self) -> None:
+        self.name_server.up = True
+
     def do_partition(self, node: str) -> None:
         self.group.partition(NODES[node])
 
@@ -271,6 +405,24 @@ class Scenario:
         assert what == "appends"
         self.shows_appends = True
 
+    def do_hide(self, what: str) -> None:
+        assert what == "appends"
+        self.shows_appends = False
+
+    def do_route(self) -> None:
+        brokers = self.name_server.core.handle("a test", request(RequestCode.GET_BROKER_CLUSTER_INFO), 0)
+        assert brokers is not None
+        for broker in ClusterInfo.decode(brokers.body).broker_table.values():
+            for number, address in sorted(broker.broker_addresses.items()):
+                self._say(f"{'master' if number == MASTER_ID else f'number {number}'}: {address}")
+
+    def do_damages(self) -> None:
+        for name, node_id in self._nodes():
+            repairs = self.group.node(node_id).replica.repairs
+            self.lines.append(
+                f"{name}: {repairs.found} found, {repairs.repaired} repaired, {repairs.left} left"
+            )
+
     def do_messages(self) -> None:
         store = self.group.node(self.group.leader).replica.store
         for number in (0, 1):
@@ -282,7 +434,7 @@ class Scenario:
             self.lines.append(f"queue {number}: {b' '.join(bodies).decode() or 'empty'}")
 
     def do_offset(self) -> None:
-        for name, node_id in NODES.items():
+        for name, node_id in self._nodes():
             member = self.group.members[node_id]
             if member.node is not None:
                 offset = member.node.replica.metadata.offsets.get(("g", "T"), {}).get(0)
@@ -304,6 +456,8 @@ class Scenario:
     def ask_send(self, client: Client, body: str, *options: str) -> None:
         words, values = self._options(options)
         properties = {"DELAY": values["delay"]} if "delay" in values else {}
+        if "timer" in values:
+            properties["TIMER_DELAY_SEC"] = values["timer"]
         header: dict[str, object] = {}
         if "key" in values:
             properties["UNIQ_KEY"] = values["key"]
@@ -387,6 +541,22 @@ class Scenario:
     def ask_reset(self, client: Client, offset: str) -> None:
         fields = {"group": "g", "timestamp": 0, "isForce": False, "offset": offset}
         self._call(client, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, f"reset {offset}", **fields)
+
+    def _change(self, client: Client, operation: str, node: str) -> None:
+        fields = {"operation": operation, "node": NODES[node]}
+        if operation == "add":
+            fields["address"] = peer_address(NODES[node])
+        code = RequestCode.TRIVET_CHANGE_GROUP
+        self._note(client, lambda: client.start_call(code, fields), code, f"{operation} {node}")
+
+    def ask_add(self, client: Client, node: str) -> None:
+        self._change(client, "add", node)
+
+    def ask_promote(self, client: Client, node: str) -> None:
+        self._change(client, "promote", node)
+
+    def ask_remove(self, client: Client, node: str) -> None:
+        self._change(client, "remove", node)
 
     def _portion(self, client: Client, code: RequestCode, what: str, number: str) -> None:
         fields = {"topic": "T", "writer": "W", "number": number}

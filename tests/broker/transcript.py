@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from broker.peers.protocol import ClientGone, Forward, Frame, NotDone, RaftFrame, Relay
+from broker.access.frame_signature import FRAME_SIGNATURE
+from broker.peers.protocol import (
+    ClientGone,
+    EntriesLent,
+    EntriesWanted,
+    Forward,
+    Frame,
+    NotAMember,
+    NotDone,
+    RaftFrame,
+    Relay,
+)
 from broker.remoting.bodies import LockBatchBody, LockBatchResponseBody
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
@@ -16,6 +27,7 @@ from broker.remoting.headers import (
     SendMessageResponseHeader,
 )
 from broker.remoting.json_body import decode_body, decode_request
+from broker.remoting.route import MASTER_ID, ClusterInfo
 from broker.replica.internal_records import read_internal
 from log.layout import HEADER_BYTES
 from log.record import decode_record
@@ -56,6 +68,8 @@ def request_line(command: RemotingCommand) -> str:
             return f"lock for {decode_request(command.body, LockBatchBody).client_id}"
         case RequestCode.UNLOCK_BATCH_MQ:
             return f"unlock for {decode_request(command.body, LockBatchBody).client_id}"
+        case RequestCode.TRIVET_CHANGE_GROUP:
+            return f"{fields['operation']} {fields['node']}"
         case RequestCode.TRIVET_BEGIN_PORTION:
             return f"begin portion {fields['number']}"
         case RequestCode.TRIVET_END_PORTION:
@@ -89,6 +103,41 @@ def response_line(code: int, response: RemotingCommand) -> str:
             return response.decode_fields(PortionResponseHeader).standing
         case _:
             return name + remark
+
+
+def registration_line(command: RemotingCommand) -> str:
+    """Describes what a node asks of a name server."""
+    fields = command.fields
+    signed = ", signed" if FRAME_SIGNATURE in fields else ""
+    match command.code:
+        case RequestCode.REGISTER_BROKER:
+            number = int(fields["brokerId"])
+            return f"registers as {'the master' if number == MASTER_ID else f'number {number}'}{signed}"
+        case RequestCode.UNREGISTER_BROKER:
+            return f"unregisters{signed}"
+        case RequestCode.GET_BROKER_CLUSTER_INFO:
+            return f"asks who the master is{signed}"
+        case RequestCode.TRIVET_GREETING:
+            return "asks for a greeting"
+        case RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            return "asks for a route, which any name server answers"
+        case _:
+            return RequestCode(command.code).name
+
+
+def registered_line(code: int, response: RemotingCommand) -> str | None:
+    """Describes a name server's response to a request of this code; None if it says nothing."""
+    name = ResponseCode(response.code).name
+    match code:
+        case RequestCode.GET_BROKER_CLUSTER_INFO if response.code == ResponseCode.SUCCESS:
+            (broker,) = ClusterInfo.decode(response.body).broker_table.values()
+            return f"the master is {broker.broker_addresses.get(MASTER_ID, 'none')}"
+        case RequestCode.TRIVET_GREETING if response.code == ResponseCode.SUCCESS:
+            return "a nonce"
+        case RequestCode.REGISTER_BROKER if response.code != ResponseCode.SUCCESS:
+            return f"{name}: {response.remark}"
+        case _:
+            return None
 
 
 def entries_line(body: bytes) -> str:
@@ -134,6 +183,13 @@ def frame_line(frame: Frame, asked: Asked, shows_appends: bool) -> str | None:
             return f"not done, nor will be in term {frame.term}: {made.client}'s {made.what}"
         case ClientGone():
             return "a client is gone"
+        case NotAMember():
+            return "you are no member"
+        case EntriesWanted():
+            return f"wants entries {frame.first_index}..{frame.last_index}"
+        case EntriesLent():
+            what = f"lends entries from {frame.first_index}"
+            return what if frame.body else f"holds no whole entry {frame.first_index} either"
         case RaftFrame(message=AppendRequest()) if shows_appends and frame.body:
             return f"append: {entries_line(bytes(frame.body))}"
         case RaftFrame(message=AppendResponse(success=True)) if shows_appends:
@@ -152,6 +208,10 @@ def kinds_of(frame: Frame) -> set[str]:
             return {"not-done", "any"}
         case ClientGone():
             return {"gone", "any"}
+        case EntriesWanted():
+            return {"wanted", "any"}
+        case EntriesLent():
+            return {"lent", "any"}
         case RaftFrame(message=AppendRequest()) if frame.body:
             return {"append", "raft", "any"}
         case RaftFrame(message=AppendResponse()):
