@@ -32,7 +32,7 @@ from broker.requests.errors import NotServingError, OverloadedError
 from log.errors import DiskFullError
 from raft.effects import Role
 from simulation.journal import Violation
-from simulation.machines.broker_host import BrokerHost
+from simulation.machines.broker_host import BrokerHost, BrokerProcess
 from simulation.machines.network import Network
 from simulation.scheduler import MILLISECOND, SECOND
 
@@ -65,8 +65,12 @@ class Help(Enum):
 class Seen:
     """A node at the moment of a look, and the leader that it has links with: itself where it leads."""
 
-    node: Node
+    process: BrokerProcess
     leader: Replica | None
+
+    @property
+    def node(self) -> Node:
+        return self.process.node
 
     @property
     def replica(self) -> Replica:
@@ -241,6 +245,11 @@ def _forwarded_request(seen: Seen) -> object:
     return next((request for _, request in waiting if request.command.code not in _LONG), None)
 
 
+def _client(seen: Seen) -> object:
+    """A request of a client that should have been answered, whoever does that."""
+    return None if seen.lacks_room else next(seen.process.unanswered.overdue(), None)
+
+
 WAITS: Final = (
     Wait("a hand-over", Help.NOBODY, 1_500 * MILLISECOND, _hand_over),
     Wait("entries for their flush", Help.NOBODY, 2 * SECOND, _flush),
@@ -260,6 +269,7 @@ WAITS: Final = (
     Wait("a node that recovers", Help.VOTERS, 4 * SECOND, _recovery),
     Wait("a request for a leader", Help.LEADER, 2 * SECOND, _held_request),
     Wait("a request for its response", Help.LEADER, 5 * SECOND, _forwarded_request),
+    Wait("a client for its response", Help.LEADER, 5 * SECOND, _client),
 )
 """All that waits. A bound is some times what it takes where nothing goes wrong, and one try in vain: an election
 timeout (1 s) behind which a hand-over is given up and a snapshot sent again, a flush of the interval, heartbeats."""
@@ -342,9 +352,7 @@ class Waits:
                 linked = [pair.since_ns for pair in others if pair is not None]
                 if len(linked) == len(others):
                     since_ns[Help.VOTERS] = max(since_ns[Help.LEADER], *linked)
-        at = Seen(
-            host.process.node, None if leader is None or Help.LEADER not in since_ns else _replica(leader)
-        )
+        at = Seen(host.process, None if leader is None or Help.LEADER not in since_ns else _replica(leader))
         for wait in WAITS:
             since = since_ns.get(wait.help)
             if since is not None:

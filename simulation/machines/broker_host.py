@@ -41,6 +41,7 @@ from simulation.machines.medium import Page
 from simulation.machines.network import Endpoint, Network
 from simulation.machines.simulated_disk import JobUnderWay, PowerFailure, SimulatedDisk
 from simulation.machines.turns import TURN_DELAYS_NS, IdleTurns, ProcessTurns
+from simulation.machines.unanswered import Unanswered
 from simulation.machines.wires import Wires
 from simulation.randomness import Random, branch, draw_range
 from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND, Scheduler, Timer
@@ -422,12 +423,14 @@ class BrokerProcess:
             begin_job=self._run_job,
             deliver=self.frames.deliver,
         )
+        self.unanswered = Unanswered(lambda: self._scheduler.now_ns)
         self._client_port = ClientPort(
             host.name,
             self.running.clients,
             self._wires,
             host.settings.limits.max_connections,
             surroundings.journal,
+            self.unanswered,
         )
 
     def run(self) -> None:

@@ -15,6 +15,7 @@ from broker.requests.connection import Connection
 from log.record import pack_host
 from simulation.journal import Journal, Violation
 from simulation.machines.network import Endpoint
+from simulation.machines.unanswered import Unanswered
 from simulation.machines.wires import Wires
 from simulation.scheduler import nothing
 
@@ -44,8 +45,15 @@ class ClientPort:
     """Lets in the clients of one process of a server, which has `places` for them and where nobody has an account."""
 
     def __init__(
-        self, server: str, clients: ClientSessions, wires: Wires, places: int, journal: Journal
+        self,
+        server: str,
+        clients: ClientSessions,
+        wires: Wires,
+        places: int,
+        journal: Journal,
+        unanswered: Unanswered | None = None,
     ) -> None:
+        """`unanswered` is told of what clients ask and get."""
         self._server = server
         self._clients = clients
         self._wires = wires
@@ -53,6 +61,9 @@ class ClientPort:
         self._journal = journal
         self._guests: dict[Connection, _Guest] = {}
         """The connections that have a place, as far as what has been seen says so."""
+        self._unanswered = unanswered
+        if unanswered is not None:
+            clients.handle = unanswered.before(clients.handle)
 
     def take(self, endpoint: Endpoint, ended: Callable[[], object] = nothing) -> ClientSession | None:
         """Takes in a client that has connected, unless all places are taken; `ended` is called when it is gone."""
@@ -74,10 +85,15 @@ class ClientPort:
 
         def lost(_: str) -> None:
             self._guests.pop(connection, None)
+            if unanswered is not None:
+                unanswered.lost(connection)
             session.lost()
             ended()
 
-        self._wires.attach(connection, endpoint, received, lost)
+        unanswered = self._unanswered
+        self._wires.attach(
+            connection, endpoint, received, lost, None if unanswered is None else unanswered.sent
+        )
         return session
 
     def _judge(self, session: ClientSession | None, leaving: int) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from broker.requests.connection import Connection, Outgoing
+from broker.requests.connection import Buffer, Connection, Outgoing
 from simulation.machines.network import Endpoint
 from simulation.scheduler import Scheduler
 
@@ -30,6 +30,7 @@ class Wires:
         self._unsent_bytes_max = unsent_bytes_max
         self._lost: dict[Connection, Callable[[str], object]] = {}
         """For each of `endpoints`, told with the reason when it is closed."""
+        self._sent: dict[Connection, Callable[[Connection, Sequence[Buffer]], object]] = {}
 
     def attach(
         self,
@@ -37,10 +38,13 @@ class Wires:
         endpoint: Endpoint,
         received: Callable[[bytes], object],
         lost: Callable[[str], object],
+        sent: Callable[[Connection, Sequence[Buffer]], object] | None = None,
     ) -> None:
-        """`endpoint` carries `connection` from now on."""
+        """`endpoint` carries `connection` from now on; `sent` is told of what leaves, turn by turn."""
         self.endpoints[connection] = endpoint
         self._lost[connection] = lost
+        if sent is not None:
+            self._sent[connection] = sent
 
         def came(data: bytes) -> None:
             received(data)
@@ -60,6 +64,8 @@ class Wires:
             if connection.aborted:
                 endpoint.close()
             else:
+                if buffers and (sent := self._sent.get(connection)) is not None:
+                    sent(connection, buffers)
                 endpoint.send(buffers)
                 if endpoint.has_unsent:
                     self._keep(connection, endpoint, sum(map(len, buffers)))
@@ -101,4 +107,5 @@ class Wires:
 
     def _closed(self, connection: Connection, reason: str) -> None:
         if self.endpoints.pop(connection, None) is not None:
+            self._sent.pop(connection, None)
             self._lost.pop(connection)(reason)

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from broker.offsets.commits import OffsetCommits
+from broker.reading.held_pulls import HeldPulls
 from broker.reading.pull_checks import COMMITS_OFFSET
 from broker.reading.pull_processor import PullProcessor
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import PullMessageHeader
 from broker.replica.uncommitted import Uncommitted
 from broker.requests.connection import Connection, RelayedConnection
+from broker.requests.deadline import NEVER
 from broker.requests.errors import RequestError
 from broker.sending.repeated_sends import RepeatedSends
 from broker.state.commands import Command, DeleteTopic
@@ -193,3 +195,22 @@ def report_like_the_stored_offset_is_nothing_new(patch: pytest.MonkeyPatch) -> N
             original(self, group, topic, queue_id, offset)
 
     patch.setattr(OffsetCommits, "stage", stage)
+
+
+@planted(
+    "held pulls are forgotten with the leadership",
+    "PullRequestHoldService: what a broker holds",
+    part="broker",
+)
+def held_pulls_are_forgotten_with_the_leadership(patch: pytest.MonkeyPatch) -> None:
+    original = HeldPulls._role_changed
+
+    def role_changed(self: HeldPulls) -> None:
+        original(self)
+        for waiting in self.leaving.values():
+            for held in waiting:
+                self._leave_places(held)
+        self.leaving.clear()
+        self._leave_at.due_ns = NEVER
+
+    patch.setattr(HeldPulls, "_role_changed", role_changed)

@@ -1,0 +1,88 @@
+"""The requests of a server's clients that are not answered, by what comes and goes on their connections.
+
+Who answers a request, and which way it takes to there, is of no account here: a request on a connection that lives is
+owed a response, in the time for which it may be held. `judges/waits.py` asks for those that are overdue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from broker.remoting.codes import PullSysFlag, RequestCode
+from broker.remoting.command import RemotingCommand
+from broker.remoting.errors import RemotingError
+from broker.remoting.frame import whole_commands
+from broker.remoting.headers import PullMessageHeader
+from broker.requests.connection import Buffer, Connection
+from simulation.scheduler import MILLISECOND
+
+Handler = Callable[[Connection, RemotingCommand], None]
+
+_PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+_UNTIL_DONE: Final = frozenset({RequestCode.TRIVET_CHANGE_GROUP})
+"""Requests that are answered when what they ask for is done, however long that takes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """A request that came, and is owed a response from `due_ns` on, in true time."""
+
+    code: int
+    due_ns: int
+
+
+class Unanswered:
+    """The requests that the clients of one process wait for."""
+
+    def __init__(self, now_ns: Callable[[], int]) -> None:
+        self._now_ns = now_ns
+        self._requests: dict[Connection, dict[int, Asked]] = {}
+        """By opaque."""
+
+    def before(self, handle: Handler) -> Handler:
+        """Returns what takes a request and notes it before `handle` does."""
+
+        def asked(connection: Connection, command: RemotingCommand) -> None:
+            self.asked(connection, command)
+            handle(connection, command)
+
+        return asked
+
+    def asked(self, connection: Connection, command: RemotingCommand) -> None:
+        """A request has come."""
+        if not (command.is_one_way or command.is_response or command.code in _UNTIL_DONE):
+            due_ns = self._now_ns() + _held_ns(command)
+            self._requests.setdefault(connection, {})[command.opaque] = Asked(command.code, due_ns)
+
+    def sent(self, connection: Connection, buffers: Sequence[Buffer]) -> None:
+        """Whole frames leave for a client."""
+        waiting = self._requests.get(connection)
+        if waiting:
+            for command in whole_commands(b"".join(buffers)):
+                if command.is_response:
+                    waiting.pop(command.opaque, None)
+
+    def lost(self, connection: Connection) -> None:
+        """A connection has ended."""
+        self._requests.pop(connection, None)
+
+    def overdue(self) -> Iterator[Asked]:
+        """Yields what should have been answered by now."""
+        now_ns = self._now_ns()
+        for waiting in self._requests.values():
+            for asked in waiting.values():
+                if asked.due_ns <= now_ns:
+                    yield asked
+
+
+def _held_ns(command: RemotingCommand) -> int:
+    """Returns for how long a request says that it may be held."""
+    if command.code not in _PULLS:
+        return 0
+    try:
+        header = command.decode_fields(PullMessageHeader)
+    except RemotingError:
+        return 0
+    return header.suspend_timeout_ms * MILLISECOND if header.sys_flag & PullSysFlag.SUSPEND else 0
