@@ -48,6 +48,7 @@ from tests.hostile.test_cost import CHANGES_MEMBERS, DeafEnd, worst_frames
 
 ENTRANCES: Final[tuple[tuple[type, str], ...]] = (
     (ClientSession, "received"),
+    (ClientSession, "lost"),
     (AcceptedLink, "received"),
     (RunningNode, "turn"),
     (RunningNode, "job_done"),

@@ -12,9 +12,11 @@ the pull is woken or its time is over it is run again with the consumer group's 
 drops what it is given.
 """
 
+import enum
 import heapq
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Final
 
 from broker.access.control import AccessControl
@@ -34,6 +36,7 @@ from broker.requests.budget import waiting_bytes
 from broker.requests.connection import Connection, RelayedConnection
 from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import RequestError
+from broker.requests.in_turn import InTurn
 from broker.requests.late_requests import SUSPEND_MS_MAX, done_late
 from broker.requests.responses import reply
 from broker.requests.shared_places import SharedPlaces
@@ -47,8 +50,8 @@ SHORT_POLL_MS: Final = 1_000
 _SUBSCRIPTION_CHANGED: Final = "SUBSCRIPTION_CHANGED"
 
 CONDITIONS_LENGTH_MAX: Final = 2_000_000
-"""Characters of the SQL92 conditions of all pulls that are held: one message may wake them all in one turn, and that
-takes up to 0.15 s then."""
+"""Characters of the SQL92 conditions of all pulls that are held: one message may wake them all, which takes 0.15 s
+in all."""
 
 HELD_BYTES_MAX: Final = 256 * 1024 * 1024
 """The memory of all pulls that are held, each some 1 KiB for RocketMQ's clients: anybody could send pulls as long as
@@ -57,7 +60,44 @@ frames may be."""
 _BYTES_OF_ONE_MORE: Final = 64 * 1024
 """A pull that is handed on is copied, and counts as one more for each so many bytes of it."""
 
+_CHARACTERS_OF_ONE_MORE: Final = 500
+"""A pull judges messages by its condition, and counts as one more for each so many characters of it."""
+
+_OF_ONE_ADDRESS: Final = 10
+"""So many pulls of one address meet their fates, in one queue, before those of another."""
+
+_NO_PLACES: Final[Mapping[str, "_Waiting"]] = {}
+
 _PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+
+
+class Fate(enum.IntEnum):
+    """What is to become of a pull that is held. A later one takes the place of an earlier one."""
+
+    WAITS = 0
+    """It reads when there may be a message for it."""
+    ENDS = 1
+    """It is answered, whatever there is."""
+    ANEW = 2
+    """It rests on a subscription that is no more: its client pulls anew."""
+    GONE = 3
+    """Its client has disconnected."""
+
+
+class _Waiting:
+    """The pulls of one address that wait in one queue; each is in one of two tables."""
+
+    __slots__ = ("has_turn", "key", "rest", "share", "stirred")
+
+    def __init__(self, key: tuple[str, int], share: str) -> None:
+        self.key = key
+        self.share = share
+        self.rest: OrderedDict[HeldPull, None] = OrderedDict()
+        """They wait for something to happen."""
+        self.stirred: OrderedDict[HeldPull, None] = OrderedDict()
+        """Something has happened: they are to meet their fates, the first one first."""
+        self.has_turn = False
+        """They have a place among the addresses that take turns."""
 
 
 class HeldPull:
@@ -71,8 +111,11 @@ class HeldPull:
         "connection",
         "deadline_ns",
         "done",
+        "fate",
         "filter",
         "header",
+        "place",
+        "rests_on",
         "share",
         "since_ns",
         "size",
@@ -101,10 +144,15 @@ class HeldPull:
         self.condition_length = wanted.length if isinstance(wanted, SqlFilter) else 0
         self.subscribed = subscribed
         """The subscription of its consumer group, as type and expression, if it rests on that."""
+        self.rests_on = None if subscribed is None else header.consumer_group
+        """The consumer group whose subscription that is."""
         self.access = access
         """The rules by which it was let in."""
         self.since_ns = since_ns
         self.deadline_ns = NEVER
+        self.fate = Fate.WAITS
+        self.place: _Waiting
+        """Set while it is in the tables."""
         self.done = False
         """The pull has left the tables; its place in the heap of deadlines stays until it comes up."""
 
@@ -112,9 +160,12 @@ class HeldPull:
 class HeldPulls:
     """The pulls that wait on one node, which is the leader, or was until now.
 
-    A pull that waits for messages is in three tables: by queue, by connection (of a node that dies thousands end in
-    one turn) and in the heap of deadlines. One that waits for a read barrier is in none of them. When the leadership
-    ends the tables are emptied: some of the pulls that were in them are handed on in each turn.
+    A pull that waits for messages is in three tables: by queue, by connection and in the heap of deadlines. One that
+    waits for a read barrier is in none of them. When the leadership ends the tables are emptied: some of the pulls that
+    were in them are handed on in each turn.
+
+    One message, heartbeat or broken connection may be for tens of thousands of pulls. So they are only stirred, and
+    some meet their `Fate` in each turn; addresses take turns. Until then they stay in the tables.
     """
 
     def __init__(
@@ -139,11 +190,14 @@ class HeldPulls:
         self._stats = stats
         self._settings = settings
         self._time = time
-        self._by_queue: dict[tuple[str, int], dict[HeldPull, None]] = {}
-        """By topic and queue id."""
+        self._by_queue: dict[tuple[str, int], dict[str, _Waiting]] = {}
+        """By topic and queue id, then by share."""
         self._by_connection: dict[Connection, dict[HeldPull, None]] = {}
         self._deadlines: list[tuple[int, int, HeldPull]] = []
         """A heap of (when its time is over in ns, number, pull); its first is not done."""
+        self._stirred: InTurn[_Waiting] = InTurn()
+        self._taken_back: InTurn[tuple[Connection, RemotingCommand]] = InTurn()
+        """Pulls that waited for another leader, and whose clients are to pull anew."""
         self.leaving: OrderedDict[Connection, deque[HeldPull]] = OrderedDict()
         """The pulls of leaderships that are over, by connection, in the order in which they came; none is empty. They
         keep their places until they are handed on. To be looked at only."""
@@ -155,6 +209,7 @@ class HeldPulls:
         self._sequence = 0
         self._deadline = time.add_deadline(self._time_over)
         self._leave_at = time.add_deadline(self._hand_some_on)
+        self._meet_at = time.add_deadline(self._meet_some)
         listeners.arrivals.append(self._wake)
         listeners.role_changes.append(self._role_changed)
         listeners.disconnects.append(self._disconnected)
@@ -181,7 +236,13 @@ class HeldPulls:
         long_polling = self._settings.current.broker.long_polling
         suspend_ms = min(header.suspend_timeout_ms, SUSPEND_MS_MAX if long_polling else SHORT_POLL_MS)
         held.deadline_ns = held.since_ns + suspend_ms * 1_000_000
-        self._by_queue.setdefault((header.topic, header.queue_id), {})[held] = None
+        key, share = (header.topic, header.queue_id), held.share
+        in_queue = self._by_queue.setdefault(key, {})
+        place = in_queue.get(share)
+        if place is None:
+            place = in_queue[share] = _Waiting(key, share)
+        held.place = place
+        place.rest[held] = None
         self._by_connection.setdefault(connection, {})[held] = None
         self._places.take(held.share)
         if held.condition_length:
@@ -218,31 +279,82 @@ class HeldPulls:
         if not by_queue:
             return
         for arrival in arrivals:
-            waiting = by_queue.pop((arrival.topic, arrival.queue_id), None)
-            if waiting is None:
-                continue
-            still: dict[HeldPull, None] = {}
-            for held in waiting:
-                # A response of this very loop may have ended another pull of the queue.
-                if held.done:
-                    continue
-                result = self._read_again(held)
-                if result is None:
-                    self._finish(held)
-                elif (
-                    result.code == ResponseCode.PULL_RETRY_IMMEDIATELY
-                    and result.next_offset >= result.max_offset
-                ):
-                    # Nothing for this consumer among the new: go on waiting behind them.
-                    held.header.queue_offset = result.next_offset
-                    still[held] = None
-                elif result.code == ResponseCode.PULL_NOT_FOUND and result.status != _SUBSCRIPTION_CHANGED:
-                    still[held] = None
-                else:
-                    self._finish(held)
-                    self._responses.respond_after_wait(held.connection, held.command, held.header, result)
-            if still:
-                by_queue[arrival.topic, arrival.queue_id] = still
+            for place in by_queue.get((arrival.topic, arrival.queue_id), _NO_PLACES).values():
+                self._stir(place)
+        if self._stirred:
+            self._meet_some()
+
+    def _stir(self, place: _Waiting) -> None:
+        """Has the pulls of a place read again, behind those that are to do so already."""
+        if place.stirred:
+            place.stirred.update(place.rest)
+            place.rest.clear()
+        else:
+            place.stirred, place.rest = place.rest, place.stirred
+        if not place.has_turn:
+            self._take_turn(place)
+
+    def _take_turn(self, place: _Waiting) -> None:
+        place.has_turn = True
+        self._stirred.add(place.share, place)
+        self._meet_at.due_ns = self._time.now_ns
+
+    def _meet_some(self) -> None:
+        """Has some of the pulls meet their fates; the next turn, wanted at once, goes on."""
+        left = self._leadership.limits.held_at_once
+        while left > 0 and self._stirred:
+            place = self._stirred.take()
+            some = min(left, _OF_ONE_ADDRESS)
+            left -= some
+            while some > 0 and place.stirred:
+                held, _ = place.stirred.popitem(last=False)
+                place.rest[held] = None
+                some -= 1 + held.condition_length // _CHARACTERS_OF_ONE_MORE
+                self._meet(held)
+            left += some
+            place.has_turn = bool(place.stirred)
+            if place.has_turn:
+                self._stirred.add(place.share, place)
+        while left > 0 and self._taken_back:
+            left -= 1
+            connection, command = self._taken_back.take()
+            header = command.decode_fields(PullMessageHeader)
+            result = self._pull_anew(header, header.queue_offset)
+            self._responses.respond_after_wait(connection, command, header, result)
+        self._meet_at.due_ns = self._time.now_ns if self._stirred or self._taken_back else NEVER
+
+    def _meet(self, held: HeldPull) -> None:
+        if held.fate is Fate.WAITS:
+            self._read_on(held)
+            return
+        self._take_out(held)
+        if held.fate is Fate.ENDS:
+            self._read_behind_barrier(held)
+        elif held.fate is Fate.ANEW:
+            self._have_pulled_anew(held)
+
+    def _tell(self, pulls: Iterable[HeldPull], fate: Fate) -> None:
+        """Tells pulls that are in the tables what is to become of them."""
+        for held in pulls:
+            if held.fate < fate:
+                held.fate = fate
+                place = held.place
+                if place.rest.pop(held, held) is None:
+                    place.stirred[held] = None
+                    if not place.has_turn:
+                        self._take_turn(place)
+
+    def _read_on(self, held: HeldPull) -> None:
+        """Answers a pull if there is a message for it, or has it wait on behind what there is."""
+        result = self._read_again(held)
+        if result is None:
+            self._take_out(held)
+        elif result.code == ResponseCode.PULL_RETRY_IMMEDIATELY and result.next_offset >= result.max_offset:
+            # Nothing for this consumer among the new: go on waiting behind them.
+            held.header.queue_offset = result.next_offset
+        elif result.code != ResponseCode.PULL_NOT_FOUND or result.status == _SUBSCRIPTION_CHANGED:
+            self._take_out(held)
+            self._responses.respond_after_wait(held.connection, held.command, held.header, result)
 
     def _read_again(self, held: HeldPull) -> PullResult | None:
         """Reads for a pull that has waited. If it may not be answered so any more, refuses it and returns None.
@@ -272,19 +384,31 @@ class HeldPulls:
         queue = self._leadership.store.queues.get(header.topic, header.queue_id)
         return PullResult(ResponseCode.PULL_NOT_FOUND, _SUBSCRIPTION_CHANGED, offset, queue)
 
+    def _have_pulled_anew(self, held: HeldPull) -> None:
+        """Answers a pull that its client is to pull anew."""
+        result = self._pull_anew(held.header, held.asked_offset)
+        self._responses.respond_after_wait(held.connection, held.command, held.header, result)
+
     def _time_over(self) -> None:
-        while self._deadline.due_ns <= self._time.now_ns:
+        """Ends some of the pulls whose time is over; what is left is due in the next turn."""
+        left = self._leadership.limits.held_at_once
+        while left > 0 and self._deadline.due_ns <= self._time.now_ns:
+            left -= 1
             held = self._deadlines[0][2]
             self._take_out(held)
             self._read_behind_barrier(held)
 
     def _ordered(self, keys: Iterable[tuple[str, str, int]]) -> None:
-        """Consumer groups are to go elsewhere: those of their members that wait are told at once."""
+        """Consumer groups are to go elsewhere: those of their members that wait are told."""
         for group, topic, queue_id in keys:
-            for held in list(self._by_queue.get((topic, queue_id), ())):
-                if held.header.consumer_group == group:
-                    self._take_out(held)
-                    self._read_behind_barrier(held)
+            members = [
+                held for held in self._in_queue((topic, queue_id)) if held.header.consumer_group == group
+            ]
+            self._tell(members, Fate.ENDS)
+
+    def _in_queue(self, key: tuple[str, int]) -> Iterator[HeldPull]:
+        places = self._by_queue.get(key, _NO_PLACES).values()
+        return chain.from_iterable(table for place in places for table in (place.stirred, place.rest))
 
     def _read_behind_barrier(self, held: HeldPull) -> None:
         """Reads once the read index says that what is applied here is as new as this call."""
@@ -312,53 +436,29 @@ class HeldPulls:
         one's heartbeat changes the consumer group's subscription. What this node's clients wait for elsewhere is ended
         here: another leader might be asked by then, who has heard of the new subscription before the old pull.
         """
-        # First those of all members, in the topics that the group filters otherwise now.
-        ended = [
-            held
-            for (topic, _), waiting in (self._by_queue.items() if change.topics else ())
-            if topic in change.topics
-            for held in waiting
-            if held.header.consumer_group == change.group and held.subscribed is not None
-        ]
-        # Then those of the sender, whose own subscription may change before or after its group's.
+        # First those of all members, in the topics that the consumer group filters otherwise now.
+        group = change.group
+        for key in self._by_queue if change.topics else ():
+            if key[0] in change.topics:
+                self._tell([held for held in self._in_queue(key) if held.rests_on == group], Fate.ANEW)
         connection = change.connection
-        if connection is not None:
-            ended += [
-                held
-                for held in self._by_connection.get(connection, ())
-                if held.header.consumer_group == change.group
-                and held.subscribed is not None
-                and held.header.topic not in change.topics
-            ]
-        for held in ended:
-            self._take_out(held)
-        if connection is not None:
-            ended += self._take_out_leaving(connection, change.group)
-        for held in ended:
-            result = self._pull_anew(held.header, held.asked_offset)
-            self._responses.respond_after_wait(held.connection, held.command, held.header, result)
-        if connection is not None:
-            for command in self._requests.take_back(
-                connection, lambda pull: _rests_on_heartbeats_of(pull, change.group)
-            ):
-                header = command.decode_fields(PullMessageHeader)
-                result = self._pull_anew(header, header.queue_offset)
-                self._responses.respond_after_wait(connection, command, header, result)
-
-    def _take_out_leaving(self, connection: Connection, group: str) -> list[HeldPull]:
-        """Takes out those of a connection's pulls that are leaving and rest on heartbeats of the consumer group."""
-        ended: list[HeldPull] = []
-        stay: deque[HeldPull] = deque()
+        if connection is None:
+            return
+        # Then those of the sender, whose own subscription may change before or after its consumer group's.
+        own = [
+            held
+            for held in self._by_connection.get(connection, ())
+            if held.fate < Fate.ANEW and held.rests_on == group
+        ]
+        self._tell(own, Fate.ANEW)
         for held in self.leaving.get(connection, ()):
-            is_ended = held.header.consumer_group == group and held.subscribed is not None
-            (ended if is_ended else stay).append(held)
-        for held in ended:
-            self._leave_places(held)
-        if stay:
-            self.leaving[connection] = stay
-        else:
-            self.leaving.pop(connection, None)
-        return ended
+            if held.rests_on == group:
+                held.fate = Fate.ANEW
+        for command in self._requests.take_back(
+            connection, lambda pull: _rests_on_heartbeats_of(pull, change.group)
+        ):
+            self._taken_back.add(connection.share, (connection, command))
+            self._meet_at.due_ns = self._time.now_ns
 
     def _role_changed(self) -> None:
         """A node that no longer serves hands its own clients' pulls on, in turns; other nodes do so for theirs.
@@ -372,6 +472,7 @@ class HeldPulls:
         self._by_queue.clear()
         self._by_connection.clear()
         self._deadlines.clear()
+        self._stirred = InTurn()
         self._deadline.due_ns = NEVER
         self._leave_at.due_ns = self._time.now_ns
 
@@ -385,29 +486,30 @@ class HeldPulls:
                 del self.leaving[connection]
             left -= 1 + held.size // _BYTES_OF_ONE_MORE
             self._leave_places(held)
-            if not isinstance(connection, RelayedConnection):
+            if held.fate is Fate.ANEW:
+                self._have_pulled_anew(held)
+            elif not isinstance(connection, RelayedConnection):
                 self._hand_on(held)
         self._leave_at.due_ns = self._time.now_ns if self.leaving else NEVER
 
     def _disconnected(self, connection: Connection) -> None:
-        for held in list(self._by_connection.get(connection, ())):
-            self._take_out(held)
-        for held in self.leaving.pop(connection, ()):
-            self._leave_places(held)
+        """Has turns take a client's pulls out, and those that are leaving go behind all others, and nowhere."""
+        self._tell(self._by_connection.get(connection, ()), Fate.GONE)
+        if connection in self.leaving:
+            self.leaving.move_to_end(connection)
 
     def _take_out(self, held: HeldPull) -> None:
-        self._finish(held)
-        key = (held.header.topic, held.header.queue_id)
-        waiting = self._by_queue[key]
-        del waiting[held]
-        if not waiting:
-            del self._by_queue[key]
-
-    def _finish(self, held: HeldPull) -> None:
-        """Takes a pull out of all tables but `_by_queue`, which the caller is looking at."""
+        """Takes a pull out of the tables."""
         assert not held.done, "a pull ends once"
         held.done = True
         self._leave_places(held)
+        place = held.place
+        del (place.stirred if held in place.stirred else place.rest)[held]
+        if not (place.rest or place.stirred):
+            in_queue = self._by_queue[place.key]
+            del in_queue[place.share]
+            if not in_queue:
+                del self._by_queue[place.key]
         others = self._by_connection[held.connection]
         del others[held]
         if not others:

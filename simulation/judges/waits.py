@@ -181,10 +181,10 @@ def _held_pull(seen: Seen) -> object:
     """A pull that is held although its message is there."""
     pulls = part_of(seen.node, HeldPulls)
     queues = seen.replica.store.queues
-    for (topic, queue_id), waiting in pulls._by_queue.items():
-        queue = queues.get(topic, queue_id)
+    for key in pulls._by_queue:
+        queue = queues.get(*key)
         if queue is not None:
-            for held in waiting:
+            for held in pulls._in_queue(key):
                 if held.header.queue_offset < queue.max_offset:
                     return held, held.header.queue_offset
     return None

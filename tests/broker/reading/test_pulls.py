@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.broker.fields import pull_fields
 from tests.broker.harness import Client, Group, Pulled
 from tests.broker.node.test_held_requests import begin_transfer, step_until
 from tests.broker.node.test_longest_turns import LINES_MAX, Lines, lines
+from tests.broker.reading.test_changed_subscriptions import start
 
 __all__ = ["lines"]
 
@@ -47,7 +49,7 @@ def test_one_arrival_does_not_fill_the_link_to_the_node_of_all_who_waited() -> N
     """Each gets a copy there: of thousands, a broker's memory would not hold them."""
     group, client = make_group(3)
     reader = group.connect(group.follower)
-    body = bytes(200_000)
+    body = bytes(260_000)
     waiting = [
         reader.start_pull("T", "g", 0, suspend_ms=20_000) for _ in range(3 * RELAYED_BYTES_MAX // len(body))
     ]
@@ -124,6 +126,51 @@ def test_a_leader_that_is_deposed_hands_its_held_pulls_on_in_turns(lines: Lines)
     assert {one.wait(opaque).code for one, opaque in waiting} == {ResponseCode.SUCCESS}
 
 
+def arrive(group: Group, clients: list[Client]) -> None:
+    group.connect().send("T", b"x")
+
+
+def subscribe_otherwise(group: Group, clients: list[Client]) -> None:
+    clients[0].heartbeat("g", expression="blue", version=2)
+
+
+def send_elsewhere(group: Group, clients: list[Client]) -> None:
+    fields = {"topic": "T", "group": "g", "timestamp": -1, "isForce": True}
+    group.connect().ok(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+
+
+def outlast(group: Group, clients: list[Client]) -> None:
+    group.advance(20)
+
+
+def disconnect(group: Group, clients: list[Client]) -> None:
+    clients[0].close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("happens", [arrive, subscribe_otherwise, send_elsewhere, outlast, disconnect])
+def test_what_ends_thousands_of_pulls_ends_some_in_each_turn(
+    lines: Lines, happens: Callable[[Group, list[Client]], None]
+) -> None:
+    """They ended in one call: 50,000 of one address, which may be held, took seconds."""
+    group, _ = make_group()
+    clients = [group.connect(host=f"10.0.0.{number}") for number in range(1 if happens is disconnect else 20)]
+    for client in clients:
+        client.heartbeat("g")
+    count = 3_000 // len(clients)
+    waiting = [(one, start(one, 0, 1)) for _ in range(count) for one in clients]
+    group.settle()
+    held = group.node(group.leader).stats.pulls_held
+    assert held() == 3_000
+    lines.most = 0
+    happens(group, clients)
+    group.settle()
+    assert lines.most <= LINES_MAX
+    assert held() == 0
+    if happens is not disconnect:
+        assert all(opaque in one.answers for one, opaque in waiting)
+
+
 def deposed_with_pulls(group: Group, count: int = 8) -> tuple[Node, str, list[Client], list[list[int]]]:
     """A leader that was, and its heir; it has begun to hand on what three clients have pulled."""
     group.limits = InnerLimits(held_at_once=1)
@@ -178,7 +225,6 @@ def test_who_disconnects_while_pulls_are_handed_on_leaves_no_place_taken() -> No
     old, _, clients, pulls = deposed_with_pulls(group)
     clients[0].close()
     clients[1].close()
-    assert old.stats.pulls_held() == 8
     group.settle()
     assert (old.stats.pulls_held(), group.node(group.leader).stats.pulls_held()) == (0, 8)
     for queue_id in range(4):
