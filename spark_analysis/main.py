@@ -9,7 +9,7 @@ import tempfile
 import traceback
 import uuid
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -69,6 +69,30 @@ class UsageError(ValueError):
     """The user asked for something that cannot be; the message says what is allowed."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """The arguments of `analyze` that say what is judged, by what, and what is made of it."""
+
+    paths: Sequence[Path]
+    format: str
+    model: str
+    report: Path | None
+    to_parquet: Path | None
+    scratch: str | None
+    witness: Path | None
+    drained: bool
+    budget: Budget | None
+    until_ns: int | None
+    json_output: bool
+
+    def write_witness(self, verdict: Verdict, history: History | HistoryRows | None) -> None:
+        """Writes the order that explains the one history, if that is asked for."""
+        if self.witness is not None:
+            _write_witness(
+                *(self.witness, verdict, history, self.paths[0], self.format, self.model, self.budget)
+            )
+
+
 def analyze(
     paths: Sequence[Path],
     *,
@@ -104,15 +128,23 @@ def analyze(
         _check_places(report, to_parquet, witness)
         if witness is not None and len(paths) > 1:
             raise UsageError(f"--witness {witness}: takes one PATH")
+        asked = _Asked(
+            paths=paths,
+            format=format,
+            model=model,
+            report=report,
+            to_parquet=to_parquet,
+            scratch=scratch,
+            witness=witness,
+            drained=drained,
+            budget=search_budget,
+            until_ns=until_ns,
+            json_output=json_output,
+        )
         size = _total_bytes(paths) * (PARQUET_FACTOR if format == "parquet" else 1)
         needs_spark = spark_wanted or format == "parquet" or size >= LIGHT_BYTES or is_submitted()
         if not needs_spark and (master, to_parquet, scratch) == (None, None, None) and not is_at_hand():
-            judged = _without_spark(
-                *(paths, format, model, report, witness),
-                drained=drained,
-                budget=search_budget,
-                until_ns=until_ns,
-            )
+            judged = _without_spark(asked)
             if judged is not None:
                 print(
                     "trivet: judged in this process, without Spark; --spark asks it instead", file=sys.stderr
@@ -127,56 +159,46 @@ def analyze(
         return WRONG_USAGE
     except Exception:
         return _failed(master)
-    to_show: list[tuple[Verdict, Around]] = []
     try:
         if model in LOG_MODELS:
-            from spark_analysis.checking.check import check
-
-            verdicts = []
-            for path, name in zip(paths, distinct_names(paths), strict=True):
-                with _place(spark, to_parquet, scratch, name) as place:
-                    # Files would cost more than the check of a short history; a scratch directory is wanted
-                    # by somebody.
-                    in_memory = to_parquet is None and scratch is None and size < SMALL_BYTES
-                    history = _load(
-                        spark, path, format, place, in_memory=in_memory, is_kept=to_parquet is not None
-                    )
-                    if until_ns is not None:
-                        history = history.until(until_ns)
-                    verdict = check(history, drained=drained, sparse=model == SPARSE_LOG_MODEL)
-                    verdicts.append(of_what_was_read(verdict))
-                    to_show.append((verdicts[-1], {}) if json_output else _to_show(verdicts[-1], history))
-                    _report(verdicts[-1], history, report, name)
-                    if witness is not None:
-                        _write_witness(*(witness, verdicts[-1], history), path, format, model, search_budget)
-                    if is_ours:
-                        spark.catalog.clearCache()
+            judged = _judge_logs(spark, asked, is_short=size < SMALL_BYTES, is_ours=is_ours)
         else:
-            verdicts = _judge_keyed(spark, paths, format, model, search_budget)
-            to_show = [(verdict, {}) for verdict in verdicts]
-            for verdict, name in zip(verdicts, distinct_names(paths), strict=True):
-                _report(verdict, None, report, name)
-            if witness is not None:
-                _write_witness(witness, verdicts[0], None, paths[0], format, model, search_budget)
+            judged = _judge_keyed(spark, asked)
     except Exception:
         return _failed()
     finally:
         if is_ours:
             spark.stop()
-    return _told(to_show, json_output=json_output)
+    return _told(judged, json_output=json_output)
 
 
-def _without_spark(
-    paths: Sequence[Path],
-    format: str,
-    model: str,
-    report: Path | None,
-    witness: Path | None,
-    *,
-    drained: bool,
-    budget: Budget | None,
-    until_ns: int | None,
-) -> list[tuple[Verdict, Around]] | None:
+def _judge_logs(
+    spark: SparkSession, asked: _Asked, *, is_short: bool, is_ours: bool
+) -> list[tuple[Verdict, Around]]:
+    """Judge each path as the history of a log, one after the other. Writes the reports. ``is_ours``: nobody else uses
+    the session."""
+    from spark_analysis.checking.check import check
+
+    judged: list[tuple[Verdict, Around]] = []
+    for path, name in zip(asked.paths, distinct_names(asked.paths), strict=True):
+        with _place(spark, asked.to_parquet, asked.scratch, name) as place:
+            # Files would cost more than the check of a short history; a scratch directory is wanted by somebody.
+            in_memory = asked.to_parquet is None and asked.scratch is None and is_short
+            is_kept = asked.to_parquet is not None
+            history = _load(spark, path, asked.format, place, in_memory=in_memory, is_kept=is_kept)
+            if asked.until_ns is not None:
+                history = history.until(asked.until_ns)
+            found = check(history, drained=asked.drained, sparse=asked.model == SPARSE_LOG_MODEL)
+            verdict = of_what_was_read(found)
+            judged.append((verdict, {}) if asked.json_output else _to_show(verdict, history))
+            _report(verdict, history, asked.report, name)
+            asked.write_witness(verdict, history)
+            if is_ours:
+                spark.catalog.clearCache()
+    return judged
+
+
+def _without_spark(asked: _Asked) -> list[tuple[Verdict, Around]] | None:
     """Judge short histories in this process; None if one of them is too long for that. Writes the reports."""
     from spark_analysis.light import judge_keyed, judge_log
 
@@ -186,23 +208,26 @@ def _without_spark(
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        for path in paths:
-            if model in LOG_MODELS:
+        for path in asked.paths:
+            if asked.model in LOG_MODELS:
                 found = judge_log(
-                    path, format, drained=drained, sparse=model == SPARSE_LOG_MODEL, until_ns=until_ns
+                    path,
+                    asked.format,
+                    drained=asked.drained,
+                    sparse=asked.model == SPARSE_LOG_MODEL,
+                    until_ns=asked.until_ns,
                 )
                 if found is None:
                     return None
                 judged.append(found)
             else:
-                judged.append((judge_keyed(path, format, model, budget), None))
+                judged.append((judge_keyed(path, asked.format, asked.model, asked.budget), None))
     finally:
         if was_enabled:
             gc.enable()
-    for (verdict, history), name in zip(judged, distinct_names(paths), strict=True):
-        _report(verdict, history, report, name)
-    if witness is not None:
-        _write_witness(witness, *judged[0], paths[0], format, model, budget)
+    for (verdict, history), name in zip(judged, distinct_names(asked.paths), strict=True):
+        _report(verdict, history, asked.report, name)
+    asked.write_witness(*judged[0])
     return [(verdict, {}) if history is None else _to_show(verdict, history) for verdict, history in judged]
 
 
@@ -398,15 +423,20 @@ def _load(
     return load_parquet(spark, str(path), f"{place}/{RECORDS}")
 
 
-def _judge_keyed(
-    spark: SparkSession, paths: Sequence[Path], format: str, model: str, budget: Budget | None
-) -> list[Verdict]:
-    """One verdict for each path; a file that is named twice is judged once."""
+def _judge_keyed(spark: SparkSession, asked: _Asked) -> list[tuple[Verdict, Around]]:
+    """Judge each path by another model; a file that is named twice is judged once. Writes the reports."""
     from spark_analysis.checking.keyed import judge_files
 
-    files = list(dict.fromkeys(str(path.resolve()) for path in paths))
-    judged = dict(zip(files, judge_files(spark, files, format, model, budget), strict=True))
-    return [of_what_was_read(replace(judged[str(path.resolve())], path=str(path))) for path in paths]
+    files = list(dict.fromkeys(str(path.resolve()) for path in asked.paths))
+    found = judge_files(spark, files, asked.format, asked.model, asked.budget)
+    by_file = dict(zip(files, found, strict=True))
+    verdicts = [
+        of_what_was_read(replace(by_file[str(path.resolve())], path=str(path))) for path in asked.paths
+    ]
+    for verdict, name in zip(verdicts, distinct_names(asked.paths), strict=True):
+        _report(verdict, None, asked.report, name)
+    asked.write_witness(verdicts[0], None)
+    return [(verdict, {}) for verdict in verdicts]
 
 
 def _to_show(verdict: Verdict, history: History | HistoryRows) -> tuple[Verdict, Around]:
