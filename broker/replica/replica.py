@@ -39,6 +39,7 @@ from broker.replica.durability import Durability
 from broker.replica.from_peers import FromPeers
 from broker.replica.group_changes import GroupChanges
 from broker.replica.group_clock import GroupClock
+from broker.replica.incoming_snapshots import IncomingSnapshots
 from broker.replica.internal_records import CONFIGURATION
 from broker.replica.leadership import Leadership
 from broker.replica.loads import Loads
@@ -140,11 +141,10 @@ class Replica:
             self.links, store.log, raft, self.applied, self.disk_space, self.clock, self.time
         )
         self.from_peers = FromPeers(
-            store,
+            store.log,
             raft,
             self.disk_space,
-            self.upkeep,
-            self.applied.writing,
+            IncomingSnapshots(store, self.upkeep, self.applied.writing, limits.state_rows_at_once),
             self.membership,
             self.members,
             self.clock,
@@ -152,7 +152,6 @@ class Replica:
             self.time,
             timings,
             self.carry_out,
-            limits.state_rows_at_once,
         )
         self.committed = CommittedEntries(
             store,

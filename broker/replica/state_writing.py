@@ -2,7 +2,7 @@
 
 What is written is the state as it was when that began. It goes to the disk (broker/replica/upkeep.py), to a peer that
 lacks the log's head, or is summed up (broker/replica/digests.py). One that a leader has sent is read in the same way
-(broker/replica/from_peers.py). A state that is small is written, or read, at once.
+(broker/replica/incoming_snapshots.py). A state that is small is written, or read, at once.
 """
 
 from collections import deque
