@@ -15,7 +15,7 @@ anew (RocketMQ's Java client of 4.x, its C++ client); one that has no request un
 sent while leadership went over waits for the heir, so that just in this moment it is likely that there is one. So each
 connection ends by itself, right behind its last response, when nothing has come on it that was not read. Responses to
 what changes something count: pulls may be held for long. And who lost its connection cannot connect again, and send
-into it what nobody would read.
+into it what nobody would read. Who is arriving meanwhile is let in first, if something has come of it.
 
 A node that does not lead begins with LINGERS, one that has nobody to lead in its place with SAYS_GOODBYE. Until the end
 everything else goes on as before. A node whose disk fails on the way stops at once, whatever state it is in.

@@ -42,7 +42,7 @@ class NodeSurroundings(Surroundings, Protocol):
         """Lets nobody connect any more; who has connected already is taken in."""
 
     def has_unread(self, connection: Connection) -> bool:
-        """Tells whether something has come from a client that was not received yet."""
+        """Tells whether something has come from a client, let in or not, that was not received yet."""
 
 
 class RunningNode:
@@ -194,8 +194,8 @@ class RunningNode:
             )
 
     def _part_with_clients(self) -> bool:
-        """Closes connections on which nothing is under way, behind their last responses; tells whether it was all, and
-        other nodes know what becomes of what their clients have asked."""
+        """Closes connections on which nothing is under way, behind their last responses; tells whether it was all,
+        nobody is arriving, and other nodes know what becomes of what their clients have asked."""
         if self.node.replica.leadership.owes_answers:
             return False  # of a node that nobody has taken over from
         unread = self._surroundings.has_unread
@@ -206,7 +206,7 @@ class RunningNode:
                 owed.add(connection)
             else:
                 connection.close()
-        return not owed and not self.node.owes_nodes
+        return self.clients.part_with_silent(unread) and not owed and not self.node.owes_nodes
 
     def _sweep_clients(self) -> None:
         self.clients.sweep()

@@ -86,12 +86,23 @@ class _NoFrame(NamedTuple):
 class ClientSession:
     """One connection of a client, from its arrival on."""
 
-    __slots__ = ("_decoder", "_ends_with", "_sessions", "_stays", "_unhandled", "active_ns", "connection")
+    __slots__ = (
+        "_decoder",
+        "_ends_with",
+        "_sessions",
+        "_stays",
+        "_unhandled",
+        "active_ns",
+        "connection",
+        "has_begun",
+    )
 
     def __init__(self, sessions: "ClientSessions", connection: Connection) -> None:
         self.connection = connection
         self.active_ns = sessions.time.now_ns
         """The time at which something came last, or at which a sweep saw last that something had been written."""
+        self.has_begun = False
+        """It has begun a TLS handshake, behind which a request may come."""
         self._sessions = sessions
         self._stays = False
         """Nobody can take its place any more."""
@@ -105,6 +116,7 @@ class ClientSession:
         """Hears that the client has begun a TLS handshake."""
         sessions = self._sessions
         sessions.begin()
+        self.has_begun = True
         until_ns = sessions.time.now_ns + HANDSHAKE_NS
         sessions.arriving[self] = until_ns, f"no TLS handshake within {HANDSHAKE_NS / 1e9:g} s"
 
@@ -118,6 +130,8 @@ class ClientSession:
         connection.is_encrypted, connection.is_certified = is_encrypted, is_certified
         self.active_ns = sessions.time.now_ns
         sessions.connected(connection)
+        if self.has_begun:  # else something has come, and is about to be received
+            sessions.wake()
 
     def received(self, data: bytes) -> None:
         """Takes bytes that have come. They are ignored on a connection that is to be closed."""
@@ -242,6 +256,7 @@ class ClientSession:
         sessions = self._sessions
         sessions.places.free(self.connection)
         if sessions.arriving.pop(self, None) is not None:
+            sessions.wake()
             return
         self._decoder.forget()
         self._unhandled.clear()
@@ -317,6 +332,18 @@ class ClientSessions:
         session = ClientSession(self, connection)
         self.arriving[session] = self.time.now_ns + self._idle_ns, f"nothing came within {self._idle_s}"
         return session
+
+    def part_with_silent(self, has_come: Callable[[Connection], bool]) -> bool:
+        """Ends the arrival of those of whom nothing has come, as `has_come` tells. Returns True if that was all: of
+        the others a request may come."""
+        left = False
+        for session in self.arriving:
+            connection = session.connection
+            if session.has_begun or has_come(connection):
+                left = True
+            elif not connection.aborted:
+                connection.abort()
+        return not left
 
     def _send_away(self, connection: Connection) -> None:
         """Ends a connection whose place another gets."""

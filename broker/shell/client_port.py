@@ -81,12 +81,13 @@ class ClientPort:
 
     def _take(self, sock: socket.socket, address: tuple[str, int]) -> None:
         """Begins to serve a connection that was accepted, or closes it."""
+        sock.setblocking(False)
         session = self._clients.accept(f"{address[0]}:{address[1]}", packed_host(address))
         if session is None:
             sock.close()
             return
         # From now on, before its task runs: it may have to go for the next one.
-        attempt = self._wires.open[session.connection] = Attempt(session.connection)
+        attempt = self._wires.open[session.connection] = Attempt(session.connection, sock)
         self._tasks.start_soon(self._serve, sock, session, attempt)
 
     async def _serve(self, sock: socket.socket, session: ClientSession, attempt: Attempt) -> None:
@@ -122,7 +123,6 @@ class ClientPort:
         context = self._context
         if context is None:
             return None
-        sock.setblocking(False)
         try:
             if self._first_bytes is None:
                 await trio.lowlevel.wait_readable(sock)

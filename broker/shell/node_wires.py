@@ -58,7 +58,7 @@ class NodeWires(Wires):
     def has_unread(self, connection: Connection) -> bool:
         """See `broker.node.running.NodeSurroundings`."""
         wire = self.open.get(connection)
-        return isinstance(wire, SocketConnection) and wire.has_unread()
+        return wire is not None and wire.has_unread()
 
     # ------------------------------------------------------------------ dialled
 

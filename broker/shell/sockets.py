@@ -286,10 +286,7 @@ class SocketConnection:
 
     def has_unread(self) -> bool:
         """Tells whether bytes have come that were not received yet."""
-        try:
-            return not self.closed and bool(self.socket.recv(1, socket.MSG_PEEK))
-        except OSError:
-            return False
+        return not self.closed and has_come(self.socket)
 
     def flush(self) -> None:
         """Writes what the connection has queued, as far as the socket takes it now, or closes if that was asked for."""
@@ -473,6 +470,14 @@ ACCEPTED_AT_ONCE: Final = 16
 makes one other step in a pass, of a handshake say, does not keep those behind it there."""
 
 _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+def has_come(sock: socket.socket) -> bool:
+    """Tells whether there are bytes to be received on a socket that does not block."""
+    try:
+        return bool(sock.recv(1, socket.MSG_PEEK))
+    except OSError:
+        return False
 
 
 def accept_rest(listener: socket.socket, accepted: Callable[[socket.socket, tuple[str, int]], None]) -> None:

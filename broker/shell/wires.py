@@ -11,7 +11,7 @@ from typing import Protocol
 import trio
 
 from broker.requests.connection import Connection, Outgoing
-from broker.shell.sockets import SocketConnection
+from broker.shell.sockets import SocketConnection, has_come
 
 
 class Wire(Protocol):
@@ -20,18 +20,29 @@ class Wire(Protocol):
     def flush(self) -> None:
         """Writes what the connection has queued, or closes it if that was asked for."""
 
+    def has_unread(self) -> bool:
+        """Tells whether bytes have come that were not received yet."""
+
 
 class Attempt:
-    """A connection that is not ready yet: bytes for it wait in its outbox, and an abort ends the attempt."""
+    """A connection that is not ready yet: bytes for it wait in its outbox, and an abort ends the attempt.
 
-    def __init__(self, connection: Connection) -> None:
+    `sock` is None while there is none.
+    """
+
+    def __init__(self, connection: Connection, sock: socket.socket | None = None) -> None:
         self.scope = trio.CancelScope()
         self._connection = connection
+        self._sock = sock
 
     def flush(self) -> None:
         """Ends the attempt if that was asked for."""
         if self._connection.aborted:
             self.scope.cancel()
+
+    def has_unread(self) -> bool:
+        """Tells whether bytes have come that were not received yet."""
+        return self._sock is not None and has_come(self._sock)
 
 
 class Wires:

@@ -12,6 +12,7 @@ from broker.remoting.command import encode, request, response
 from broker.remoting.frame import FrameDecoder
 from broker.replica.inner_limits import InnerLimits
 from broker.replica.jobs import Jobs
+from broker.requests.client_sessions import ClientSession
 from log.entry_log import EntryLog
 from log.tail import PrepareJob
 from tests.broker.harness import Client, Group
@@ -312,6 +313,57 @@ def test_each_connection_is_closed_when_nothing_is_under_way_on_it() -> None:
     member.unread.clear()
     group.run_until(lambda: bool(ends), "the stop ends")
     assert is_closing(sends)
+
+
+def arriving(group: Group, node: str, name: str) -> ClientSession:
+    """A client that has connected and is not let in yet."""
+    session = group.members[node].process.clients.accept(name)
+    assert session is not None
+    return session
+
+
+def test_who_is_arriving_and_may_have_asked_for_something_is_let_in_before_the_stop_ends() -> None:
+    """They were cut off in the middle of their handshakes, or with a request that nobody had read."""
+    group = Group.elected(3)
+    group.converge()
+    member = group.members[group.follower]
+    silent, shakes, speaks = (arriving(group, member.id, name) for name in ("silent", "shakes", "speaks"))
+    shakes.shakes_hands()
+    member.unread.add(speaks.connection)
+    ends: list[int] = []
+    member.process.stop(lambda: ends.append(group.now_ns))
+    group.advance(0.1)
+    assert silent.connection.aborted, "nothing is under way there"
+    silent.lost()
+    for session in (shakes, speaks):
+        assert not ends
+        assert not session.connection.aborted
+        session.let_in()
+        if session is speaks:
+            member.unread.clear()
+            session.received(encode(request(REGISTER)))
+        group.advance(0.1)
+        assert session.connection.close_requested
+    assert ends
+
+
+@pytest.mark.parametrize("seconds", [0.1, 0.9])
+def test_a_handshake_that_does_not_end_delays_a_stop_by_a_second_at_most(seconds: float) -> None:
+    group = Group.elected(3)
+    group.converge()
+    member = group.members[group.follower]
+    shakes = arriving(group, member.id, "shakes")
+    shakes.shakes_hands()
+    ends: list[int] = []
+    member.process.stop(lambda: ends.append(group.now_ns))
+    group.advance(seconds)
+    assert not ends
+    if seconds == 0.1:
+        shakes.lost()
+        group.settle()
+    else:
+        group.advance(0.2)
+    assert ends
 
 
 @pytest.mark.parametrize(("preferred", "seconds"), [((), 25), (("n0", "n1", "n2"), 0)])

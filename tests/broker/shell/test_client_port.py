@@ -187,6 +187,22 @@ async def test_who_connects_while_others_are_refused_is_taken_in(certificates: C
             running.cancel_scope.cancel()
 
 
+async def test_what_has_come_of_one_who_is_not_let_in_is_known(certificates: Certificates) -> None:
+    server = Server(certificates)
+    with trio.fail_after(LIMIT_S):
+        async with trio.open_nursery() as running:
+            server.port.start(running)
+            near, far = socket.socketpair()
+            with far:
+                server.take(near)
+                [session] = server.clients.arriving
+                wire = server.wires.open[session.connection]
+                assert not wire.has_unread()
+                far.send(b"\x16")
+                assert wire.has_unread()
+                running.cancel_scope.cancel()
+
+
 async def test_one_step_of_one_handshake_in_a_pass(
     certificates: Certificates,
     crowd: list[tuple[socket.socket, socket.socket]],
