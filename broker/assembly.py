@@ -249,13 +249,14 @@ def _about_the_node(
         node.time,
         lambda: backups.needed_from_index,  # the head of the log stays until a copy under way has it
         replica.group_changes.hand_over_to_room,
+        node.listeners,
     )
     DeadOffsets(replica.leadership, node.registry, node.time, node.listeners)
     FormatGate(replica.leadership, replica.members, replica.release, node.settings, node.time, node.listeners)
     return (
         status,
         backups,
-        CleaningProcessor(retention),
+        CleaningProcessor(retention, node),
         SettingsProcessor(replica.leadership, node.settings),
         GroupChangesProcessor(
             replica.group_changes, replica.members, node.settings, node.time, node.listeners

@@ -169,9 +169,9 @@ class ConsumeQueue:
 
         If not, it is a replay, a new life or a hole: `append` decides that unit by unit.
         """
-        if self.max_offset == self.min_offset:
-            return True
-        return offset == self.max_offset and physical_offset >= self.built_before
+        return physical_offset >= self.built_before and (
+            offset == self.max_offset or self.max_offset == self.min_offset
+        )
 
     def is_built_before(self, position: int) -> None:
         """All units of records before a position of the log are here: those that come again are ignored."""
@@ -446,9 +446,9 @@ class ConsumeQueue:
 
         Raises QueueOrderError, DiskFullError, DiskError.
         """
+        if physical_offset < self.built_before:
+            return False
         if self.max_offset > self.min_offset:
-            if physical_offset < self.built_before:
-                return False
             if offset > self.max_offset:
                 raise QueueOrderError(self.topic, self.queue_id, offset, self.max_offset)
             if offset < self.max_offset:

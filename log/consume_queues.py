@@ -222,7 +222,7 @@ class ConsumeQueues:
     def first_staying(
         self, physical_begin: int, is_right: Callable[[ConsumeQueue, int], bool]
     ) -> dict[ConsumeQueue, int]:
-        """Returns where each queue begins when the log is made to begin at `physical_begin`; ask before records go.
+        """Returns where each queue begins when nothing before `physical_begin` is told of; ask before records go.
 
         `is_right` is described at `ConsumeQueue.first_staying`.
         """
@@ -231,11 +231,14 @@ class ConsumeQueues:
             for queue in self._table.values()
         }
 
-    def delete_before(self, begins: Mapping[ConsumeQueue, int]) -> int:
-        """Makes queues begin at these offsets, and removes files that lie before them; returns how many."""
+    def begin_at(self, begins: Mapping[ConsumeQueue, int]) -> None:
+        """Makes queues begin at these offsets."""
         for queue, offset in begins.items():
             queue.min_offset = offset
-        return sum(queue.remove_gone_files() for queue in begins)
+
+    def remove_gone_files(self) -> int:
+        """Removes the files before those with the queues' first units; returns how many. Raises DiskError."""
+        return sum(queue.remove_gone_files() for queue in self._table.values())
 
     def close(self) -> None:
         self.pool.clear()

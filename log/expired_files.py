@@ -1,7 +1,7 @@
 """Retention decides which data files may go, as a pure function (`DLedgerMmapFileStore`, `DefaultMessageStore`).
 
-The last file never goes, nor an entry that the metadata snapshot does not cover: a follower that needs it could
-be served by nothing else.
+Those before the group's head go, and those that the policy names. The last file never goes, nor an entry that the
+metadata snapshot does not cover: a follower that needs it could be served by nothing else.
 """
 
 from collections.abc import Sequence
@@ -44,20 +44,25 @@ def files_to_delete(
     is_delete_hour: bool,
     covered_index: int,
     waiting_position: int | None = None,
+    head_position: int = 0,
 ) -> int:
     """Returns the number of `files` (oldest first, without the last file of the log) to delete now.
+
+    Those that end at `head_position` or before it go whatever the policy says.
 
     `covered_index` is the last entry that nobody needs from the log any more. From `waiting_position` on there are
     messages that are still to be delivered: age does not delete them, only a disk that is nearly full.
     """
+    may = may_delete(policy, used_ratio, is_delete_hour)
     forced = used_ratio > policy.force_ratio
-    if not may_delete(policy, used_ratio, is_delete_hour):
-        return 0
     count = 0
     for file in files[: policy.files_per_pass]:
+        told = file.next_position > head_position
         expired = wall_ms - file.newest_ms > policy.reserved_ms
         waits = waiting_position is not None and file.next_position > waiting_position
-        if file.next_index - 1 > covered_index or not (forced or (expired and not waits)):
+        if file.next_index - 1 > covered_index or (
+            told and not (may and (forced or (expired and not waits)))
+        ):
             break
         count += 1
     return count

@@ -87,11 +87,13 @@ class Store:
     __slots__ = (
         "_disk",
         "_dispatcher",
+        "_is_before_head",
         "_lock",
         "checkpoints",
         "dispatched_index",
         "format",
         "hard_state",
+        "head_position",
         "index",
         "log",
         "options",
@@ -111,6 +113,11 @@ class Store:
         self.timers = TimerIndex(disk, self.queues, options.timer_run_units)
         self.hard_state = HardStateFile(disk, f"{options.dledger_directory}/currterm")
         self.dispatched_index = log.first_index - 1
+        self.head_position = 0
+        """What the group keeps of its log begins there (`raise_head`); what is still here before it nobody is told of.
+        The log may begin behind it."""
+        self._is_before_head = False
+        """Entries before the head are yet to be dispatched: they make units, which go when the head is reached."""
         self.snapshot = SnapshotFile(disk)
         self.format = FIRST_FORMAT
         """See `log.store_format`."""
@@ -211,6 +218,9 @@ class Store:
             allowance=allowance,
         )
         self.dispatched_index = max(self.dispatched_index, result.last_index)
+        if self._is_before_head and self.log.end_of(self.dispatched_index) >= self.head_position:
+            self._is_before_head = False
+            self._begin_queues_at_head()
         return result
 
     def queue_end(self, queue: tuple[str, int]) -> int:
@@ -341,6 +351,7 @@ class Store:
             self._dispatcher.forget_topics()
             self.queues.replace(incoming.queues)
             self.dispatched_index = self._dispatcher.built_index = end_index
+            self._is_before_head = position < self.head_position
             incoming.put_in_place(self.log.epoch)
             self.snapshot.replaced(incoming.snapshot.applied_index)
             self.checkpoints.begin_anew(end_index)
@@ -370,6 +381,35 @@ class Store:
             checkpoints.write(checkpoints.noted_index)
             remove_other_notes(self._disk, self.log.epoch)
 
+    def raise_head(self, position: int) -> None:
+        """Has queues begin with the first message at `position` of the log or behind it, where an entry begins: the
+        group has none before it any more, whatever of its log is still here.
+
+        What is dispatched anew is held to that, too. The head never falls: the highest position counts.
+        """
+        if position <= self.head_position:
+            return
+        self.head_position = position
+        if position > self.log.first_position:
+            self._is_before_head = self.log.end_of(self.dispatched_index) < position
+            self._begin_queues_at_head()
+
+    def _begin_queues_at_head(self) -> None:
+        self.queues.begin_at(self.queues.first_staying(self.head_position, self.is_unit_right))
+
+    def head_wanted(
+        self,
+        policy: RetentionPolicy,
+        *,
+        wall_ms: int,
+        is_delete_hour: bool,
+        needed_from_index: int | None = None,
+        find_waiting: Callable[[], int | None] | None = None,
+    ) -> int:
+        """Returns the position at which the log should begin: where it would behind `delete_head`."""
+        gone = self._files_to_delete(policy, wall_ms, is_delete_hour, needed_from_index, find_waiting)
+        return gone[-1].next_position if gone else self.log.first_position
+
     def delete_head(
         self,
         policy: RetentionPolicy,
@@ -379,19 +419,48 @@ class Store:
         needed_from_index: int | None = None,
         find_waiting: Callable[[], int | None] | None = None,
     ) -> int:
-        """Deletes data files by age and disk usage, and queue and index files below the new beginning.
+        """Deletes data files before `head_position`, and by age and disk usage; queue and index files below the new
+        beginning go with them.
 
         No entry goes behind the snapshot or the durable index, nor from the dispatched one or `needed_from_index` on.
         From the position on that `find_waiting` returns, no entry goes because of its age; it is asked only when
         something would go. As long as the space of removed files is yet to be freed none goes because of the disk's
         usage. Returns the number of data files deleted. Raises DiskError.
         """
+        gone = self._files_to_delete(policy, wall_ms, is_delete_hour, needed_from_index, find_waiting)
+        if not gone:
+            return 0
+        last, queue_begins = gone[-1], dict[ConsumeQueue, int]()
+        if last.next_position > self.head_position:
+            # Which units are damaged the records alone can tell, so they are asked before they go.
+            queue_begins = self.queues.first_staying(last.next_position, self.is_unit_right)
+        try:
+            return cuts.delete_before(self.log, last.next_index)
+        finally:
+            if self.log.first_position == last.next_position:
+                self.queues.begin_at(queue_begins)
+                self.queues.remove_gone_files()
+                self.index.delete_before(last.next_position)
+
+    def _files_to_delete(
+        self,
+        policy: RetentionPolicy,
+        wall_ms: int,
+        is_delete_hour: bool,
+        needed_from_index: int | None,
+        find_waiting: Callable[[], int | None] | None,
+    ) -> list[DataFile]:
+        """Returns the files that `delete_head` deletes."""
+        if len(self.log.file_starts()) < 2:
+            return []
         usage = self._disk.usage()
         used_ratio = 1 - usage.free_bytes / max(usage.total_bytes, 1)
         if self._disk.frees_space:
             used_ratio = 0.0  # how full it is shows when the space of what went before is free
-        if not may_delete(policy, used_ratio, is_delete_hour):
-            return 0
+        if self.head_position <= self.log.first_position and not may_delete(
+            policy, used_ratio, is_delete_hour
+        ):
+            return []
         # The entry that the log will begin with must be committed, too. Until then it may be replaced by a shorter one,
         # which would stand at the end of the file that goes, and the log would begin behind it.
         covered = min(self.snapshot.applied_index, self.dispatched_index - 1, self.log.durable_index)
@@ -418,23 +487,14 @@ class Store:
                 is_delete_hour=is_delete_hour,
                 covered_index=covered,
                 waiting_position=waiting_position,
+                head_position=self.head_position,
             )
 
         # The search for waiting messages is dear, so it comes only when something would go without them.
         count = count_expired(None)
-        if count and find_waiting is not None:
+        if count and find_waiting is not None and files[count - 1].next_position > self.head_position:
             count = count_expired(find_waiting())
-        if not count:
-            return 0
-        last = files[count - 1]
-        # Which units are damaged the records alone can tell, so they are asked before they go.
-        queue_begins = self.queues.first_staying(last.next_position, self.is_unit_right)
-        try:
-            return cuts.delete_before(self.log, last.next_index)
-        finally:
-            if self.log.first_position == last.next_position:
-                self.queues.delete_before(queue_begins)
-                self.index.delete_before(last.next_position)
+        return files[:count]
 
     def flush(self) -> None:
         """Makes durable what was appended, before a clean stop. No job may be running. Raises FlushError, DiskError.

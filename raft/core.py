@@ -14,6 +14,7 @@
     candidate       a round without a result                         pre-candidate, same term
     leader          no majority heard for an election timeout        follower, same term
     leader          its own removal committed                        follower, same term
+    leader          the caller wants it so                           follower, same term
 
     ¹ but not of a PreVote request, nor of a vote request while it hears a leader, unless that leader transfers
 
@@ -594,6 +595,14 @@ class Raft:
         Raises NotLeader, LeadershipTransferring, UnknownMember.
         """
         self._leading().transfer(target, now, reason)
+
+    def resign(self, reason: Reason, now: int) -> None:
+        """Ends this node's leadership; whoever is first to miss a leader, this node too, may be the next one.
+
+        Raises NotLeader.
+        """
+        self._leading()
+        self._become_follower(self._state.term, now, Cause(reason))
 
     def propose_configuration(self, change: Change, now: int) -> int:
         """Begins a membership change and returns the index of its entry, which an effect asks the caller to write.

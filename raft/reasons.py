@@ -20,7 +20,7 @@ class Reason(Enum):
     TRANSFER = "transfer"  # the other side of a transfer that an operator asked for
     PREFERRED = "preferred leader"  # the preferred leader that this one makes way for
     STOP = "orderly stop"  # the heir
-    DISK_FULL = "disk full"  # the heir, whose disk has room
+    DISK_FULL = "disk full"  # the heir, whose disk has room; none where this node has none and resigns
     REMOVED = "removed"
     PRE_VOTE_WON = "pre-vote won"
     ELECTED = "elected"

@@ -50,6 +50,10 @@ class StoredMessages(Protocol):
     def options(self) -> StoreOptions:
         """The sizes that it was opened with."""
 
+    @property
+    def head_position(self) -> int:
+        """Nobody is told of what is still here before that position of the log."""
+
     def find_by_key(self, topic: str, key: str, limit: int) -> list[int]:
         """The physical offsets of records that may have the key, newest first."""
 

@@ -37,11 +37,14 @@ _INTERNAL_TOPIC: Final = INTERNAL_TOPIC.encode()
 
 
 def committed_record(state: State, physical_offset: int) -> memoryview | None:
-    """The committed message record that begins at an offset of this node's log; None where there is none.
+    """The committed message record that begins at an offset of this node's log; None where there is none, or before the
+    group's head.
 
     The offset may be anything: it comes from a client.
     """
     log = state.store.log
+    if physical_offset < state.store.head_position:
+        return None
     try:
         record = record_at(log, physical_offset)
         if index_at(log, physical_offset - HEADER_BYTES) > state.applied_index:

@@ -173,6 +173,7 @@ class AppliedState:
         # Also for those that the snapshot reflects: dispatch began before them, and made the topic's queues again.
         for topic in deleted_topics(command):
             self._store.remove_topic(topic)
+        self._store.raise_head(self.metadata.head_position)
         self._upkeep.note_format(self.metadata.format, now_ns)
         if is_new:
             applied(index, command, result)
@@ -181,6 +182,7 @@ class AppliedState:
         """The log begins anew at `first_index`; `state`, the leader's, reflects the entries up to `state_index`."""
         self.metadata = state.metadata
         self._give_up_saving()
+        self._store.raise_head(self.metadata.head_position)
         self._upkeep.note_format(self.metadata.format, now_ns)
         self._metadata_index = state_index
         self.index = first_index - 1

@@ -23,8 +23,16 @@ from broker.replica.proposals import CallbackWaiter, NewMessage, Observer, Waite
 from broker.replica.read_barriers import ReadBarriers
 from broker.replica.uncommitted import Uncommitted
 from broker.requests.deadline import Time
-from broker.requests.errors import BatchUnderWayError, NotServingError, OverloadedError
-from broker.state.commands import Command, RaiseFormat, deleted_topics, encode_command, format_of
+from broker.requests.errors import BatchUnderWayError, NotServingError, OverloadedError, ReplicaError
+from broker.state.commands import (
+    FORMAT_OF_COMMANDS,
+    Command,
+    RaiseFormat,
+    RaiseHead,
+    deleted_topics,
+    encode_command,
+    format_of,
+)
 from broker.state.metadata import Metadata
 from broker.statistics.timings import Timings
 from log.errors import DiskFullError
@@ -71,9 +79,11 @@ class Leadership:
         self._uncommitted_bytes_max = options.uncommitted_bytes_max
 
         self.serving_from: int | None = None
-        """While this node leads: the entry that began its term."""
+        """While this node leads: the entry that began its term, or that says where its log begins."""
         self.serving = False
         """True when this node leads and all up to `serving_from` is applied: it may answer for the group."""
+        self.owes_head = False
+        """It would serve, had it said where its log begins: that is to be tried again in each turn."""
         self.uncommitted = Uncommitted(store.queue_end, options.limits.told_a_turn)
         self.batches = BatchAppends(
             self, store.log, raft, self.uncommitted, time, options.store_host, store.options.batch_messages
@@ -122,16 +132,43 @@ class Leadership:
         self.serving_from = index
 
     def start_serving(self) -> None:
-        """Begins to answer for the group: all before this term is applied, and so the queues' ends are known."""
+        """Begins to answer for the group: all before this term is applied, and so the queues' ends are known.
+
+        A node whose log begins behind the group's head, as it lacked room for more, has that said by an entry first,
+        and serves when this is applied: what it tells of a queue's begin every later leader knows.
+        """
+        if self._lacks_what_the_group_keeps:
+            self._say_where_the_log_begins()
+            return
+        self.owes_head = False
         self.uncommitted.queue_ends = self.store.queue_ends_behind_dispatch()
         self.serving = True
         log.info("serving", term=self._raft.term, index=self.serving_from)
         self._observer.role_changed()
 
+    @property
+    def _lacks_what_the_group_keeps(self) -> bool:
+        metadata = self.metadata
+        return (
+            metadata.head_position < self._log.first_position
+            and metadata.format >= FORMAT_OF_COMMANDS[RaiseHead]
+        )
+
+    def _say_where_the_log_begins(self) -> None:
+        try:
+            self.check_proposal(1)
+            index = self.append_internal(COMMAND, encode_command(RaiseHead(self._log.first_position)))
+        except (ReplicaError, DiskFullError):
+            self.owes_head = True  # leadership is handed over, or there is no room
+            return
+        self._raft.propose(1)
+        self.serving_from = index
+        self.owes_head = False
+
     def stop(self) -> None:
         """Forgets all that only a leader has. Turns tell all who wait, most of them that the outcome is unknown."""
         self.serving_from = None
-        self.serving = False
+        self.serving = self.owes_head = False
         behind_batch = self.batches.abandon()
         self.untold.extend(self.uncommitted.abandon())
         self.untold.extend([waiter.lost for waiter in behind_batch])

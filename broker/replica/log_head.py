@@ -1,6 +1,22 @@
 """The head of one replica's log: its oldest data files, deleted where a snapshot covers them.
 
 Which of them may go says log/expired_files.py, and when a node looks broker/retention/retention.py.
+
+What is gone is gone for all, whoever leads: clients never learn of a lower first offset than they knew. So the group
+has a head of its own, `Metadata.head_position`, which entries raise (`RaiseHead`), and a queue begins with its first
+message behind it, on each node, whatever of the log that one still has.
+
+- The leader alone decides what has expired, and for which messages the disk is too full. It raises the head first, and
+  deletes when that is applied.
+- A follower deletes what is before the head. Where its disk is nearly full it deletes more, of its own; so does a
+  leader that has no room for the entry, once it has given up its leadership.
+- A leader serves only while its log begins at the head or before it: one that had deleted more raises the head before
+  it serves (`Leadership.start_serving`), and as a leader it deletes no more than the head allows.
+
+Hence a leader that serves tells of the head as it has applied it; what it has applied is committed, so each later
+leader has applied it, too, before it serves; and `Metadata.head_position` never falls.
+
+Before the group's format is the one of `RaiseHead`, each node deletes by itself, and tells where its own log begins.
 """
 
 from collections.abc import Callable
@@ -11,9 +27,13 @@ import structlog
 
 from broker.replica.applied import AppliedState
 from broker.replica.group_clock import GroupClock
+from broker.replica.leadership import Leadership
 from broker.replica.members import Members
 from broker.requests.deadline import Time
+from broker.requests.errors import ReplicaError
+from broker.state.commands import FORMAT_OF_COMMANDS, RaiseHead
 from log.entry_reads import file_beginnings
+from log.errors import DiskFullError
 from log.expired_files import RetentionPolicy
 from log.store import Store
 from raft.core import Raft
@@ -32,17 +52,22 @@ class LogHead:
         raft: Raft,
         members: Members,
         applied: AppliedState,
+        leadership: Leadership,
         clock: GroupClock,
         time: Time,
+        resign: Callable[[], None],
     ) -> None:
+        """`resign` ends the leadership of this node, which has no room for an entry."""
         self._store = store
         self._raft = raft
         self._members = members
         self._applied = applied
+        self._leadership = leadership
         self._clock = clock
         self._time = time
+        self._resign = resign
 
-    def delete_or_snapshot(
+    def look(
         self,
         policy: RetentionPolicy,
         first_waiting_position: Callable[[], int | None],
@@ -50,27 +75,65 @@ class LogHead:
         is_delete_hour: bool,
         needed_from_index: int | None = None,
     ) -> int | None:
-        """Deletes the data files that may go, but nothing from `needed_from_index` on.
+        """Deletes the data files that may go, but nothing from `needed_from_index` on; a leader that would delete more
+        raises the group's head, and deletes that much when it looks again.
 
         While this node does not know the group's time, no age counts: its own clock may be a year ahead.
         `first_waiting_position` returns where the first message is that nobody could get yet, None if there is none.
         Returns how many went; None where the snapshot covers none, and a newer one has been begun. Raises
         `DiskFullError`.
         """
+        if not self._clock.is_agreed:
+            policy = replace(policy, reserved_ms=_FOR_EVER_MS)
+        waiting = _FirstWaiting(first_waiting_position)
+        if self.is_agreed_upon:
+            leadership = self._leadership
+            if leadership.owes_head:
+                self._resign()  # where its log begins it cannot say: another may have room, or a follower makes some
+            if leadership.serving:
+                self._raise(policy, waiting, is_delete_hour, needed_from_index)
+            policy = _of_its_own(policy, leads=leadership.serving_from is not None)
+        return self._delete(policy, waiting, is_delete_hour, needed_from_index)
+
+    def _raise(
+        self,
+        policy: RetentionPolicy,
+        waiting: "_FirstWaiting",
+        is_delete_hour: bool,
+        needed_from_index: int | None,
+    ) -> None:
+        """Has the group's head raised to where this log should begin, or begins already."""
+        position = self._store.head_wanted(
+            policy,
+            wall_ms=self._time.wall_ms,
+            is_delete_hour=is_delete_hour,
+            needed_from_index=needed_from_index,
+            find_waiting=waiting.find,
+        )
+        if position <= self._store.head_position:
+            return
+        try:
+            self._leadership.propose_command(RaiseHead(position))
+            waiting.goes(position)
+        except ReplicaError:
+            pass  # the next look tries again
+        except DiskFullError as error:
+            # Only what goes makes room, and nobody else has some and leads. A follower deletes of its own.
+            log.warning(
+                "leadership given up: there is no room to say what is to be deleted", error=str(error)
+            )
+            self._resign()
+
+    def _delete(
+        self,
+        policy: RetentionPolicy,
+        waiting: "_FirstWaiting",
+        is_delete_hour: bool,
+        needed_from_index: int | None,
+    ) -> int | None:
         store, entry_log = self._store, self._store.log
         if len(entry_log.file_starts()) < 2:
             return 0
-
-        if not self._clock.is_agreed:
-            policy = replace(policy, reserved_ms=_FOR_EVER_MS)
-
-        waiting_from: int | None = None
-
-        def find_waiting() -> int | None:
-            nonlocal waiting_from
-            waiting_from = first_waiting_position()
-            return waiting_from
-
         first_index = entry_log.first_index
         try:
             removed = store.delete_head(
@@ -78,7 +141,7 @@ class LogHead:
                 wall_ms=self._time.wall_ms,
                 is_delete_hour=is_delete_hour,
                 needed_from_index=needed_from_index,
-                find_waiting=find_waiting,
+                find_waiting=waiting.find,
             )
             _, second = next(file_beginnings(entry_log), (0, 0))
             if not removed and second > store.snapshot.applied_index + 1:
@@ -90,12 +153,37 @@ class LogHead:
             # A full disk may keep files, but they are none of the log any more once it begins behind them.
             if entry_log.first_index > first_index:
                 self.deleted()
-                if waiting_from is not None and waiting_from < entry_log.first_position:
-                    log.error(
-                        "messages that still waited went with the head of the log: the disk is nearly full"
-                    )
+                waiting.goes(entry_log.first_position)
+
+    @property
+    def is_agreed_upon(self) -> bool:
+        """True if the group agrees on its head by entries: all its members read them."""
+        return self._applied.metadata.format >= FORMAT_OF_COMMANDS[RaiseHead]
 
     def deleted(self) -> None:
         """The log begins later than before."""
         self._raft.drop_before(self._store.log.first_index)
         self._members.save()
+
+
+class _FirstWaiting:
+    """Where the first message is that nobody could get yet, as far as it was looked for."""
+
+    def __init__(self, find: Callable[[], int | None]) -> None:
+        self._find = find
+        self._position: int | None = None
+
+    def find(self) -> int | None:
+        """Returns its position, None if there is none."""
+        self._position = self._find()
+        return self._position
+
+    def goes(self, begin: int) -> None:
+        """What is before that position goes: tells if the message is."""
+        if self._position is not None and self._position < begin:
+            log.error("messages that still waited went with the head of the log: the disk is nearly full")
+
+
+def _of_its_own(policy: RetentionPolicy, *, leads: bool) -> RetentionPolicy:
+    """Returns what a node deletes behind the group's head: as a leader nothing, else what it has no room for."""
+    return replace(policy, reserved_ms=_FOR_EVER_MS, force_ratio=1.0 if leads else policy.force_ratio)

@@ -67,6 +67,7 @@ from log.hard_state import StoredHardState
 from raft import effects as fx
 from raft.config import HardState
 from raft.core import Raft
+from raft.reasons import Reason
 from raft.terms import LogTerms
 
 log = structlog.get_logger("trivet.replica")
@@ -170,7 +171,16 @@ class Replica:
         self.repairs = Repairs(store.log, self.links, self.link_versions, self.loads, events, self.committed)
         self.scrubbing = Scrubbing(store, self.repairs, self.committed, self.applied, now_ns)
 
-        self.head = LogHead(store, raft, self.members, self.applied, self.clock, self.time)
+        self.head = LogHead(
+            store,
+            raft,
+            self.members,
+            self.applied,
+            self.leadership,
+            self.clock,
+            self.time,
+            self._resign,
+        )
         self.group_changes = GroupChanges(
             raft, store.log, self.leadership, self.members, self.disk_space, self.time, self.carry_out
         )
@@ -244,6 +254,8 @@ class Replica:
         uncommitted.begin_turn()
         if was_behind:
             committed.tell_more()
+        if leadership.owes_head:
+            leadership.start_serving()
         if writing.under_way:
             writing.step()
         # At most one slice of entries is applied in a turn, however often the loop goes round: between two slices
@@ -402,6 +414,10 @@ class Replica:
         self._trace.role(self.time.now_ns, effect)
         tell_of_role(self._events, effect)
         self._observer.role_changed()
+
+    def _resign(self) -> None:
+        self.raft.resign(Reason.DISK_FULL, self.time.now_ns)
+        self.carry_out()
 
     def _append_configuration(self, effect: fx.AppendConfiguration) -> None:
         self.members.save()

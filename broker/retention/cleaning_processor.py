@@ -1,4 +1,4 @@
-"""Cleaning on request: the node does at once what it does by itself anyway.
+"""Cleaning on request: a node does at once what it does by itself anyway.
 
 Queues follow the log, and a deleted topic takes its queues with it, always; so of the three requests only the one
 about the log has something to do.
@@ -6,6 +6,7 @@ about the log has something to do.
 
 from collections.abc import Iterable
 
+from broker.node.ports import Requests
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.requests.connection import Connection
@@ -17,11 +18,12 @@ from broker.retention.retention import Retention
 class CleaningProcessor:
     """CLEAN_EXPIRED_CONSUMEQUEUE 306, CLEAN_UNUSED_TOPIC 316, DELETE_EXPIRED_COMMITLOG 329."""
 
-    def __init__(self, retention: Retention) -> None:
+    def __init__(self, retention: Retention, requests: Requests) -> None:
         self._retention = retention
+        self._requests = requests
 
     def routes(self) -> Iterable[Route]:
-        """Always this node: each deletes by itself."""
+        """Every node; what has expired is the leader's to say, once the group agrees on its head."""
         return (
             Route(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, self.nothing_left, HandledOn.ANY),
             Route(RequestCode.CLEAN_UNUSED_TOPIC, self.nothing_left, HandledOn.ANY),
@@ -33,6 +35,9 @@ class CleaningProcessor:
         reply(connection, command, ResponseCode.SUCCESS)
 
     def look_now(self, connection: Connection, command: RemotingCommand) -> None:
-        """Deletes data files that are older than they are to be kept, whatever the hour; one at a time, as ever."""
+        """Deletes data files that are older than they are to be kept, whatever the hour."""
+        if not self._retention.decides:
+            self._requests.forward(connection, command)
+            return
         self._retention.look(at_any_hour=True)
         reply(connection, command, ResponseCode.SUCCESS)

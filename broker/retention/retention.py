@@ -3,8 +3,9 @@
 This module says when a node looks and what it does; `files_to_delete` (log/expired_files.py) says which files may go,
 and `LogHead` (broker/replica/log_head.py) has them go.
 
-Each node deletes by itself, whatever its role: what is gone from the log is in the metadata snapshot as far as the
-group needs it, and a node that lacks entries which its leader deleted starts over from the leader's snapshot.
+The leader says what goes (`LogHead`), and each node deletes it by itself: what is gone from the log is in the metadata
+snapshot as far as the group needs it, and a node that lacks entries which its leader deleted starts over from the
+leader's snapshot.
 """
 
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from broker.node.listeners import Listeners
 from broker.node.machine import Machine
 from broker.node.ports import State
 from broker.replica.disk_space import DiskSpace
@@ -20,6 +22,7 @@ from broker.requests.deadline import Time
 from broker.retention.waited_for import first_waiting_position
 from broker.settings.live import LiveSettings
 from broker.settings.tables import RetentionSettings
+from broker.state.commands import Command, RaiseFormat
 from log.errors import DamagedLogError, DiskFullError
 from log.expired_files import RetentionPolicy
 
@@ -46,6 +49,7 @@ class Retention:
         time: Time,
         needed_from_index: Callable[[], int | None],
         make_way: Callable[[], object],
+        listeners: Listeners,
     ) -> None:
         """`make_way` is called while sends are refused: another member may have room, and lead.
 
@@ -66,6 +70,17 @@ class Retention:
         """Ordered so; it holds until a look finds a snapshot that covers what may go."""
         interval_ns = settings.current.retention.interval_ms * _MS
         self._deadline = time.add_deadline(self.look, time.now_ns + interval_ns)
+        listeners.commands.append(self._applied)
+
+    def _applied(self, command: Command) -> None:
+        if isinstance(command, RaiseFormat) and self._state.serving:
+            # From now on the group may agree on its head: that of a leader which has deleted by itself is said at once.
+            self._deadline.due_ns = self._time.now_ns
+
+    @property
+    def decides(self) -> bool:
+        """True if this node says what has expired of its log."""
+        return self._state.serving or not self._head.is_agreed_upon
 
     def look(self, *, at_any_hour: bool = False) -> None:
         """Looks once: refuses sends or takes them again, then deletes what may go."""
@@ -77,7 +92,7 @@ class Retention:
         hour = self._machine.hour_of_day(self._time.wall_ms)
         removed: int | None = 0
         try:
-            removed = self._head.delete_or_snapshot(
+            removed = self._head.look(
                 policy,
                 lambda: first_waiting_position(self._state.store, self._state.metadata),
                 is_delete_hour=self._at_any_hour or hour in settings.delete_hours,

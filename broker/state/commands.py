@@ -196,6 +196,16 @@ class RaiseFormat(_Command, frozen=True, tag="raise_format"):
     format: int
 
 
+class RaiseHead(_Command, frozen=True, tag="raise_head"):
+    """Says that the group keeps no message before a position of the log, at which an entry begins.
+
+    A leader says so before it deletes these, and before it answers over a log from which it has deleted them as a
+    follower (broker/replica/log_head.py).
+    """
+
+    position: int
+
+
 class Several(_Command, frozen=True, tag="several"):
     """Commands that are applied together, in order; the result is the tuple of theirs."""
 
@@ -223,6 +233,7 @@ SingleCommand = (
     | EndPortion
     | ForgetWriters
     | RaiseFormat
+    | RaiseHead
 )
 Command = SingleCommand | Several
 
@@ -238,6 +249,7 @@ FORMAT_OF_COMMANDS: Final[dict[type[Command], int]] = {
     BeginPortion: 2,
     EndPortion: 2,
     ForgetWriters: 2,
+    RaiseHead: 3,
 }
 """The format of a group since which a command is written; those that are not named are of the first one."""
 

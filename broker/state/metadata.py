@@ -38,6 +38,7 @@ from broker.state.commands import (
     PutGroup,
     PutTopic,
     RaiseFormat,
+    RaiseHead,
     ResetOffsets,
     ResumeTransaction,
     SettleDelayed,
@@ -107,6 +108,9 @@ class Metadata:
     groups_version: DataVersion = field(default_factory=DataVersion)
     format: int = FIRST_FORMAT
     """The group writes in this format, snapshots of this state too (broker/state/release.py). It never falls."""
+    head_position: int = 0
+    """Where the group's log begins for clients: each node keeps what is there and behind it, unless it lacks the room,
+    and tells of nothing before. It never falls."""
     gone: list[object] = field(default_factory=list, compare=False, repr=False)
     """The objects that a command has taken out, and are no part of the state any more: to free a hundred thousand
     objects takes long, so whoever has applied the command takes them, and lets some of them go at a time."""
@@ -184,6 +188,8 @@ class Metadata:
                 self.writers.forget(writers, before_ms)
             case RaiseFormat(version):
                 self.format = max(self.format, version)  # two leaders may have said so, one behind the other
+            case RaiseHead(position):
+                self.head_position = max(self.head_position, position)
             case Several(commands):
                 return tuple(self.apply(single) for single in commands)
         return None
@@ -305,6 +311,8 @@ class Metadata:
         # What came later is left out as long as it says what its absence says (`_Tables`).
         if self.format != FIRST_FORMAT:
             tables["format"] = self.format
+        if self.head_position:
+            tables["head_position"] = self.head_position
         if self.writers.portions:
             tables["writers"] = self.writers.rows(rows_at_once)
         assert not tables.keys() - set(_Tables.__struct_fields__), "what is written can be read"
@@ -345,6 +353,7 @@ class Metadata:
         state.topics_version = tables.topics_version
         state.groups_version = tables.groups_version
         state.format = tables.format
+        state.head_position = tables.head_position
         return state
 
     def _read_tables(self, data: memoryview, rows_at_once: int, pace: Pace) -> Read["_Tables"]:
@@ -408,6 +417,8 @@ class _Tables(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw
     """Since format 2."""
     writers: WriterFields | None = None
     """Since format 2."""
+    head_position: int = 0
+    """Since format 3."""
 
 
 _ROWS: Final[dict[str, msgspec.msgpack.Decoder[list[Any]]]] = {

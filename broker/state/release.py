@@ -30,7 +30,7 @@ class Release:
     """It reads this format and all before."""
 
 
-THIS_RELEASE: Final = Release("0.2.0", oldest_protocol=7, newest_protocol=9, newest_format=2)
+THIS_RELEASE: Final = Release("0.2.0", oldest_protocol=7, newest_protocol=9, newest_format=3)
 """Protocols:
 
 9: a node asks others for committed entries that its disk has damaged. Leaders say the time with their appends, and
@@ -42,6 +42,8 @@ say with their answers whether their disks have room.
 7: headers are MessagePack, and a hello says a range of versions.
 
 Formats:
+
+3: the group agrees on where its log's head is (`RaiseHead`).
 
 2: the format itself is part of the state (`RaiseFormat`), and noted beside the store; writers and their portions are
 part of the state.

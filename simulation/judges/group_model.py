@@ -34,6 +34,7 @@ from log.properties import TAGS, UNIQ_KEY, get_property
 from log.record import Record, decode_record, peek
 from simulation.journal import Violation
 from simulation.judges.as_written import NO_DAMAGE, Damage
+from simulation.judges.log_heads import LogHeads
 
 _RUN_BYTES_MAX = 1 << 20
 Value = TypeVar("Value")
@@ -124,9 +125,8 @@ class GroupModel:
         self._parked: dict[tuple[str, str, int], int] = {}
         """(consumer group, topic, queue id) -> where an order sends the consumer group: until it follows, no report
         moves it."""
-        self.kept_from = 0
-        """The highest position at which the log of any node has begun: all nodes keep what is there and behind it, and
-        readers may be sent forward to there."""
+        self.heads = LogHeads()
+        """Where the logs begin."""
         self._topics: dict[str, None] = {}
         self.deleted_topics: dict[str, int] = {}
         """Topic -> the true time at which it was deleted last."""
@@ -139,9 +139,11 @@ class GroupModel:
         self.listeners: list[Listener] = []
         self._terms: dict[int, _TermImage] = {}
         self._leaders: dict[int, str] = {}
-        self._elections: list[tuple[int, str]] = []
-        self._begins: dict[str, list[tuple[int, int]]] = {}
-        """Node -> (time, first position of its log), as it changed."""
+
+    @property
+    def kept_from(self) -> int:
+        """All nodes keep what is at that position of the log and behind it; readers may be sent forward to there."""
+        return self.heads.kept_from
 
     def end_of(self, index: int) -> int:
         """Returns the position behind a committed entry."""
@@ -152,7 +154,7 @@ class GroupModel:
 
     def elected(self, node: str, term: int, log: EntryLog, now_ns: int) -> None:
         """Checks election safety (Raft 5.2) and leader completeness (5.4.3) for a new leader. Raises Violation."""
-        self._elections.append((now_ns, node))
+        self.heads.elected(node, now_ns)
         other = self._leaders.setdefault(term, node)
         if other != node:
             raise Violation("election safety", node, f"{other} and {node} both lead term {term}")
@@ -179,22 +181,7 @@ class GroupModel:
         queue = self.queues.get((topic, queue_id), CommittedQueue())
         return begin <= end <= len(queue.keys) and queue.first_kept(begin, end, self.kept_from) == end
 
-    def begins_since(self, time_ns: int) -> list[int]:
-        """Returns where a leader's log may have begun since then: that of the leader then, or of a later one."""
-        newest_before = bisect_right(self._elections, time_ns, key=lambda election: election[0]) - 1
-        found: dict[int, None] = {}
-        for _, node in self._elections[max(newest_before, 0) :]:
-            begins = self._begins[node]
-            at = bisect_right(begins, time_ns, key=lambda begin: begin[0]) - 1
-            found |= dict.fromkeys(position for _, position in begins[max(at, 0) :])
-        return sorted(found)
-
     # ---- logs ----------------------------------------------------------------------------------------
-
-    def begins_at(self, node: str, log: EntryLog, now_ns: int) -> None:
-        """Notes where a node's log begins now."""
-        self.kept_from = max(self.kept_from, log.first_position)
-        self._begins.setdefault(node, []).append((now_ns, log.first_position))
 
     def appended(self, node: str, log: EntryLog, first_index: int, last_index: int, term: int) -> None:
         """Checks log matching (Raft 5.3): an entry of an index and term is one entry, with one history.
@@ -305,7 +292,7 @@ class GroupModel:
         """
         at = 0
         while at < len(data):
-            _, size, index, _, position, *_ = HEADER.unpack_from(data, at)
+            _, size, index, term, position, *_ = HEADER.unpack_from(data, at)
             assert index == len(self.positions), "entries are learned one after the other"
             self.positions.append(position)
             record = data[at + HEADER_BYTES : at + size]
@@ -315,7 +302,7 @@ class GroupModel:
             if topic == INTERNAL_TOPIC:
                 tag = get_property(properties, TAGS)
                 if tag == b"command":
-                    self._apply(record[head.body_begin : head.body_end], now_ns)
+                    self._apply(node, index, term, record[head.body_begin : head.body_end], now_ns)
                 elif tag == b"configuration":
                     self._change_members(node, index, record[head.body_begin : head.body_end])
             else:
@@ -359,9 +346,10 @@ class GroupModel:
             )
         self.voters, self.learners = tuple(voters), tuple(learners)
 
-    def _apply(self, body: bytes, now_ns: int) -> None:
+    def _apply(self, node: str, index: int, term: int, body: bytes, now_ns: int) -> None:
         command = decode_command(body)
         for single in command.commands if isinstance(command, Several) else (command,):
+            self.heads.applied(node, index, term, single, now_ns)
             for listener in self.listeners:
                 listener.applied(single, now_ns)
             match single:

@@ -127,6 +127,7 @@ class Monitor:
     ) -> None:
         self.model = GroupModel()
         self.model.damage = self._damage
+        self.model.heads.spares_what_waits = self._spares_what_waits
         self._random = random
         self._now_ns = now_ns
         self._journal = journal
@@ -170,7 +171,7 @@ class Monitor:
         # It may know of commits that others made durable, and have lost what it had not flushed itself.
         watched.committed_floor = min(watched.committed_floor, log.last_index)
         watched.first_index = log.first_index
-        self.model.begins_at(host.name, log, self._now_ns())
+        self.model.heads.begins_at(host.name, log.first_position, self._now_ns())
         watched.checked_index = log.first_index - 1
         watched.arrived = {}
         watched.seen_applied = replica.applied_index
@@ -270,6 +271,11 @@ class Monitor:
             self.model.appended(host.name, watched.log, first_index, last_index, term)
             self.power_losses.appended(host.name, first_index, self._now_ns())
             watched.last_index = last_index
+            if _is_nearly_full(host) and host.process is not None and host.process.node.replica.serving:
+                while first_index <= last_index:
+                    run = watched.log.run(first_index, last_index)
+                    self.model.heads.written(run.body, first_index, run.last_index, term)
+                    first_index = run.last_index + 1
 
     def truncated(self, host: BrokerHost, last_index: int) -> None:
         """Checks that no committed entry is truncated. Raises Violation."""
@@ -302,7 +308,7 @@ class Monitor:
         if host.process is not None:
             watched.snapshot_ahead = host.process.node.replica.store.snapshot.applied_index
         if watched.log is not None:
-            self.model.begins_at(host.name, watched.log, self._now_ns())
+            self.model.heads.begins_at(host.name, watched.log.first_position, self._now_ns())
         watched.checked_index = first_index - 1
         watched.seen_applied = first_index - 1
         watched.arrived = {}
@@ -358,15 +364,15 @@ class Monitor:
         watched.seen_applied = applied_index
         first_index = store.log.first_index
         if first_index > watched.first_index:
-            usage = host.disk.usage()
-            is_old = usage.free_bytes > _FORCED_SHARE * usage.total_bytes
-            self._marks.head_deleted(for_its_age=is_old)
+            is_old = not _is_nearly_full(host)
             if is_old:
-                self._spares_what_waits(host, store.log)
-            else:
+                self._spares_what_waits(name, store.log.first_position)
+                is_old = not self.model.heads.was_forced
+            self._marks.head_deleted(for_its_age=is_old)
+            if not is_old:
                 self._journal.fired("retention")
             watched.first_index = first_index
-            self.model.begins_at(name, store.log, self._now_ns())
+            self.model.heads.begins_at(name, store.log.first_position, self._now_ns())
             self._note(name, f"deletes its log before {first_index}")
         self._marks.turned(name, store.snapshot.applied_index)
         if replica.repairs.found and not host.disk_faulty:
@@ -379,6 +385,8 @@ class Monitor:
         self._group_time.turned(name, replica, self._now_ns())
         self._own_state.turned(host, raft, store.log, store.snapshot.applied_index)
         self._replicated_state.turned(name)
+        if replica.leadership.serving:
+            self.model.heads.serves(name, store.log.first_position, replica.metadata.head_position)
         if watched.former_leader is not None:
             watched.former_leader.turned()
         if raft.role is Role.LEADER and raft.configuration_index > raft.commit_index:
@@ -393,18 +401,17 @@ class Monitor:
         if applied_index > self.model.last_index:
             raise Violation("dispatch after commit", name, f"applied {applied_index}")
 
-    def _spares_what_waits(self, host: BrokerHost, log: EntryLog) -> None:
-        """Checks that a head that went for its age held no message that nobody could get yet. Raises Violation.
+    def _spares_what_waits(self, name: str, begin: int) -> None:
+        """Checks that before the position, from which a log begins for its age, is no message that nobody could get
+        yet. Raises Violation.
 
         A message that some node had deleted before does not count: readers may have been sent past it since.
         """
         for listener in self.model.listeners:
             for message in listener.waiting():
-                if self.model.kept_from <= message.record.physical_offset < log.first_position:
+                if self.model.kept_from <= message.record.physical_offset < begin:
                     raise Violation(
-                        "age spares what waits",
-                        host.name,
-                        f"its log begins at {log.first_position}, {message.record} waits",
+                        "age spares what waits", name, f"the log begins at {begin}, {message.record} waits"
                     )
 
     def voted(self, name: str, term: int, candidate: str) -> None:
@@ -553,7 +560,7 @@ class Monitor:
         for (topic, queue_id), known in self.model.queues.items():
             queue = store.queues.get(topic, queue_id)
             # What retention has taken is in no queue; the model keeps everything.
-            first = store.log.first_position
+            first = max(store.log.first_position, self.model.heads.agreed_position)
             kept = [offset for offset, position in enumerate(known.positions) if position >= first]
             if not kept:
                 continue
@@ -579,6 +586,11 @@ class Monitor:
                     raise Violation(
                         "index agrees with log", host.name, f"key {known.keys[offset]} of {topic}/{queue_id}"
                     )
+
+
+def _is_nearly_full(host: BrokerHost) -> bool:
+    usage = host.disk.usage()
+    return usage.free_bytes <= _FORCED_SHARE * usage.total_bytes
 
 
 def _only_padding_differs(held: bytes | bytearray, wanted: bytes | bytearray) -> bool:

@@ -52,7 +52,9 @@ class Extent:
 def extent_of(model: GroupModel, topic: str, queue_id: int, since_ns: int) -> Extent:
     """Returns the extent of a queue for a question that left then."""
     known = model.queues.get((topic, queue_id), CommittedQueue())
-    begins = [known.first_kept(0, len(known.keys), position) for position in model.begins_since(since_ns)]
+    begins = [
+        known.first_kept(0, len(known.keys), position) for position in model.heads.begins_since(since_ns)
+    ]
     return Extent(list(dict.fromkeys(begins)), known.end_at(since_ns), len(known.keys))
 
 

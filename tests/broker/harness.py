@@ -175,6 +175,7 @@ class Group:
         retention: Mapping[str, Any] | None = None,
         storage: Mapping[str, Any] | None = None,
         observe: Mapping[str, Any] | None = None,
+        raft: Mapping[str, Any] | None = None,
         peer_secret: str = "",
         flush: str = "async",
         max_message_bytes: int = 256 * 1024,
@@ -216,7 +217,7 @@ class Group:
         peers = {node_id: peer_address(node_id) for node_id in ids} if size > 1 else {}
         self.members: dict[str, Member] = {}
         for node_id in ids:
-            config = self._config(node_id, RaftSettings(peers=peers, peer_secret=peer_secret))
+            config = self._config(node_id, RaftSettings(peers=peers, peer_secret=peer_secret, **(raft or {})))
             self.members[node_id] = Member(node_id, config, MemoryDisk())
         if start:
             for node_id in ids:
@@ -311,6 +312,12 @@ class Group:
         for client in clients.values():
             client.lost()
         self._break_links(lambda source, target: node_id in {source, target})
+
+    def lose_power(self, node_id: str) -> None:
+        """The machine dies, and what was not flushed with it."""
+        disk = self.members[node_id].disk
+        self.kill(node_id)
+        self.members[node_id].disk = disk.crash(lambda path, page: False)
 
     def restart(self, node_id: str) -> None:
         """Starts a killed node again."""

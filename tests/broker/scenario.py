@@ -9,6 +9,9 @@ After each command all happens that can happen without time passing, unless the 
                                three new nodes that register with the name server n; `linger`: the setting `linger_s`,
                                `secret`: n takes registrations only from those that know its secret
     scrubbed                   three new nodes that read all that is on their disks once a second
+    kept [flush=sync] [earlier=A]
+                               three new nodes that keep messages for an hour, and look every second; `earlier`: node a
+                               is of the release before this one
     client P at A              a client of node a
     P send X [queue=1] [key=K] [again] [floor] [portion] [delay=N] [timer=S]
                                P sends the message X; `delay`: to come at this level, `timer`: in so many seconds,
@@ -23,7 +26,7 @@ After each command all happens that can happen without time passing, unless the 
                                P asks for messages from offset N; the broker may hold the request for S seconds
     P lock, P unlock           P asks for the order lock of T's first queue for g, or gives it back
     P report N, P ask          P stores the consumer offset of g in T's first queue, or asks for it
-    P end                      P asks where that queue ends
+    P end, P first             P asks where that queue ends, or begins
     P add A, P promote A, P remove A
                                P asks for another member, a learner at first; for its vote; that it is none any more
     P reset N                  an administrator moves the consumer group to offset N
@@ -38,6 +41,12 @@ After each command all happens that can happen without time passing, unless the 
     fill                       so many messages come that what was there before may have been read from the disk again
     damage A X                 bytes of the message X change on a's disk
     down, up                   the name server's process dies; begins again
+    power                      all machines lose power, and begin again
+    upgrade A                  a's process dies; begins again as this release
+    files N                    N files are filled with messages of T's first queue, five to a file, and flushed
+    expire                     all that is stored is older than it is to be kept
+    use A N                    N percent of a's disk are used
+    slow A, quick A            what a's worker does is not done, until `quick`
     partition A, heal          silently separates a from the others, until `heal`
     hold KIND [A->B]           frames between nodes of this kind stay under way; either side may be `*`
     lose KIND [A->B]           they get lost
@@ -47,6 +56,7 @@ After each command all happens that can happen without time passing, unless the 
     route                      shows whom n knows
     damages                    shows what each node has found damaged, and repaired
     messages, offset           shows what T's queues hold at the leader; the consumer offset of g that each node has
+    heads                      shows with which file each node's log begins, and before which one it tells of nothing
     quiet COMMAND ...          executes a command without showing what it causes
 
 Kinds of frames: forward, relay, not-done, gone, wanted, lent, append, acknowledgement, raft (all of Raft), any.
@@ -55,7 +65,7 @@ Kinds of frames: forward, relay, not-done, gone, wanted, lent, append, acknowled
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -69,6 +79,7 @@ from broker.remoting.command import RemotingCommand, request
 from broker.remoting.headers import PortionResponseHeader, SendMessageResponseHeader
 from broker.remoting.json_body import encode_body
 from broker.remoting.route import MASTER_ID, ClusterInfo
+from broker.state.release import FIRST_FORMAT, THIS_RELEASE, Release
 from log.entry_reads import record_at
 from log.layout import HEADER_BYTES
 from log.message_id import parse_offset_message_id
@@ -94,6 +105,9 @@ from tests.broker.transcript import (
 
 NODES = {"a": "n0", "b": "n1", "c": "n2", "d": "n3"}
 NAMES = {node: name for name, node in NODES.items()}
+EARLIER = Release("0.1.0", oldest_protocol=7, newest_protocol=7, newest_format=FIRST_FORMAT)
+HOUR_MS = 3_600_000
+RETENTION = {"interval_ms": 1000, "reserved_hours": 1, "delete_hours": tuple(range(24))}
 FIRST_OPAQUE = 1000
 """Smaller ones are for requests that no transcript tells of."""
 KEY = {"consumerGroup": "g", "topic": "T", "queueId": 0}
@@ -253,7 +267,12 @@ class Scenario:
     def do_scrubbed(self) -> None:
         self._begin(options=OPTIONS, storage=SCRUBBED)
 
-    def _begin(self, **settings: Any) -> None:
+    def do_kept(self, *options: str) -> None:
+        _, values = self._options(options)
+        earlier = tuple(NODES[name] for name in values.get("earlier", ""))
+        self._begin(earlier, retention=RETENTION, flush=values.get("flush", "async"))
+
+    def _begin(self, earlier: Collection[str] = (), **settings: Any) -> None:
         """Begins anew with another group."""
         self.heir = "a"
         """The node that may win an election."""
@@ -281,6 +300,8 @@ class Scenario:
             self.name_server.serves(self.group)
         with self._unseen():
             for node_id in self.group.members:
+                if node_id in earlier:
+                    self.group.members[node_id].release = EARLIER
                 self.group.start(node_id)
             self.group.elect()
             client = self.group.connect()
@@ -373,6 +394,52 @@ class Scenario:
 
     def do_up(self) -> None:
         self.name_server.up = True
+
+    def do_power(self) -> None:
+        for node_id in self.group.members:
+            self.group.lose_power(node_id)
+        for node_id in self.group.members:
+            self.group.start(node_id)
+
+    def do_upgrade(self, node: str) -> None:
+        self.group.kill(NODES[node])
+        self.group.members[NODES[node]].release = THIS_RELEASE
+        self.group.start(NODES[node])
+
+    def do_files(self, files: str) -> None:
+        with self._unseen():
+            client = self.group.connect()
+            for _ in range(5 * int(files)):
+                client.send("T", bytes(200_000), 0)
+            client.close()
+            self.group.converge()
+            self.group.advance(1)
+
+    def do_expire(self) -> None:
+        self.group.skip(2 * HOUR_MS)
+
+    def do_use(self, node: str, percent: str) -> None:
+        disk = self.group.members[NODES[node]].disk
+        disk.free_bytes = disk.total_bytes * (100 - int(percent)) // 100
+
+    def do_slow(self, node: str) -> None:
+        self.group.slow_disks.add(NODES[node])
+
+    def do_quick(self, node: str) -> None:
+        self.group.slow_disks.remove(NODES[node])
+        self.group.members[NODES[node]].due_ns = self.group.now_ns
+
+    def do_heads(self) -> None:
+        for node_id, member in self.group.members.items():
+            if member.node is not None:
+                store = member.node.replica.store
+                begin, head = (
+                    position // store.log.file_bytes
+                    for position in (store.log.first_position, store.head_position)
+                )
+                self.lines.append(
+                    f"{NAMES[node_id]}: the log begins with file {begin}, what it tells of with {max(begin, head)}"
+                )
 
     def do_partition(self, node: str) -> None:
         self.group.partition(NODES[node])
@@ -537,6 +604,9 @@ class Scenario:
 
     def ask_end(self, client: Client) -> None:
         self._call(client, RequestCode.GET_MAX_OFFSET, "end")
+
+    def ask_first(self, client: Client) -> None:
+        self._call(client, RequestCode.GET_MIN_OFFSET, "first")
 
     def ask_reset(self, client: Client, offset: str) -> None:
         fields = {"group": "g", "timestamp": 0, "isForce": False, "offset": offset}

@@ -62,6 +62,8 @@ def request_line(command: RemotingCommand) -> str:
             return "ask for the consumer offset"
         case RequestCode.GET_MAX_OFFSET:
             return "ask for the end"
+        case RequestCode.GET_MIN_OFFSET:
+            return "ask for the first offset"
         case RequestCode.INVOKE_BROKER_TO_RESET_OFFSET:
             return f"reset to {fields['offset']}"
         case RequestCode.LOCK_BATCH_MQ:
@@ -95,7 +97,9 @@ def response_line(code: int, response: RemotingCommand) -> str:
             found = " ".join(record.body.decode() for record in split_records(response.body))
             said = found if response.code == ResponseCode.SUCCESS else name + remark
             return f"{said}, go on at {response.decode_fields(PullMessageResponseHeader).next_begin_offset}"
-        case RequestCode.QUERY_CONSUMER_OFFSET | RequestCode.GET_MAX_OFFSET if "offset" in fields:
+        case RequestCode.QUERY_CONSUMER_OFFSET | RequestCode.GET_MAX_OFFSET | RequestCode.GET_MIN_OFFSET if (
+            "offset" in fields
+        ):
             return str(response.decode_fields(OffsetResponseHeader).offset)
         case RequestCode.LOCK_BATCH_MQ if response.code == ResponseCode.SUCCESS:
             return "granted" if decode_body(response.body, LockBatchResponseBody).queues else "not granted"

@@ -163,7 +163,7 @@ def test_damaged_units_have_retention_pass_no_message_and_keep_none_that_goes(
         return queue.unit(offset) == (48 + 100 * offset, 90, 0)
 
     told = [offset for offset in range(gone) if is_right(queue, offset)]
-    queues.delete_before(queues.first_staying(100 * gone, is_right))
+    queues.begin_at(queues.first_staying(100 * gone, is_right))
     assert queue.min_offset == max(told, default=-1) + 1, "as far as the last unit that is right says"
 
 

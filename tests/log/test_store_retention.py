@@ -165,7 +165,7 @@ def test_the_log_never_begins_with_an_entry_that_may_be_replaced(store: Store) -
 def test_the_retention_rule() -> None:
     day = 24 * 3600 * 1000
     files = [
-        DataFile(newest_ms=number * day, next_index=100 * (number + 1), next_position=number)
+        DataFile(newest_ms=number * day, next_index=100 * (number + 1), next_position=number + 1)
         for number in range(6)
     ]
     policy = RetentionPolicy(reserved_ms=3 * day)

@@ -42,6 +42,7 @@ NAMES = (
     "recovery_old_acknowledgement",
     "recovery_unanimous",
     "reordering",
+    "resigned",
     "snapshot",
     "snapshot_lost",
     "stale_append",

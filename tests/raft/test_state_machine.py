@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from raft import AddLearner, PromoteLearner, RaftConfig, RemoveMember, Role
+from raft import AddLearner, PromoteLearner, RaftConfig, Reason, RemoveMember, Role
 from raft.errors import RaftError
 from raft.messages import VoteRequest, VoteResponse
 from tests.examples import examples
@@ -262,6 +262,14 @@ class GroupMachine(RuleBasedStateMachine):
             host.turn()
 
         self.try_on(number, hand_over)
+
+    @rule(number=st.integers(0, 5))
+    def resign(self, number: int) -> None:
+        def give_up(host: Host) -> None:
+            host.up.resign(Reason.DISK_FULL, self.cluster.now)
+            host.turn()
+
+        self.try_on(number, give_up)
 
     @rule(member=st.integers(0, 5), kind=st.sampled_from([AddLearner, PromoteLearner, RemoveMember]))
     def change_members(self, member: int, kind: Any) -> None:

@@ -24,6 +24,7 @@ A scenario is a text file of commands, each followed by what it caused (tests/sc
     propose A N                A proposes N entries
     read A TOKEN               A is asked for a read index
     transfer A B               A is asked to hand over to B
+    resign A                   A gives up its leadership, for want of room
     add A N, promote A N, remove A N    A is asked to change the membership
     compact A I                retention at A removes the entries before I
     quiet COMMAND ...          executes a command without showing what it causes
@@ -316,6 +317,9 @@ class Scenario:
         host = self.cluster[node]
         host.up.read_index(token)
         host.turn()
+
+    def do_resign(self, node: str) -> None:
+        self.cluster[node].up.resign(Reason.DISK_FULL, self.cluster.now)
 
     def do_transfer(self, node: str, target: str) -> None:
         self.cluster[node].up.transfer_leadership(target, self.cluster.now)

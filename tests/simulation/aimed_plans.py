@@ -17,6 +17,7 @@ import pytest
 
 from simulation.faults.cores import KINDS
 from simulation.faults.moments import MOMENTS, STRIKES
+from simulation.judges.log_heads import SERVES
 from simulation.plans.plan import Fault, Limits, Plan, Shape
 from simulation.scheduler import SECOND
 from simulation.world.running import Result
@@ -397,6 +398,15 @@ AIMED: dict[str, Aim] = {
         _often("retention", gap_s=2), _BEGIN_OF_A_QUEUE, {"data_file_bytes": 16 * 1024, "queues": 4}
     ),
     "begin remembered": Aim(_often("retention", gap_s=2), _BEGIN_OF_A_QUEUE, {"data_file_bytes": 16 * 1024}),
+    "begin of the leader's own log": Aim(
+        _often("retention", "transfer", gap_s=1), _BEGIN_OF_A_QUEUE, {"data_file_bytes": 16 * 1024}
+    ),
+    "head: not said before a leader serves": Aim(
+        _often("retention", "transfer", gap_s=1), SERVES, {"data_file_bytes": 16 * 1024}
+    ),
+    "head: a leader deletes of its own": Aim(
+        _often("retention", gap_s=2), SERVES, {"data_file_bytes": 16 * 1024}
+    ),
     "pull: forward of another term acted on": Aim(
         _often("transfer", gap_s=0.25),
         "offsets are stored when clients ask",

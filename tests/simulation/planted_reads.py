@@ -22,10 +22,13 @@ from broker.node.relayed_clients import RelayedClients
 from broker.offsets.offsets_processor import OffsetsProcessor
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand
+from broker.replica import log_head
+from broker.replica.leadership import Leadership
 from broker.requests.connection import Connection, RelayedConnection
 from log.consume_queue import Boundary, ConsumeQueue
 from log.index_files import IndexFiles
 from log.properties import KEYS
+from log.store import Store
 from tests.simulation.planting import planted
 
 # ---- pull consumers --------------------------------------------------------------------------------------
@@ -217,6 +220,37 @@ def begin_remembered(patch: pytest.MonkeyPatch) -> None:
 
     original_min_offset = OffsetsProcessor.min_offset
     patch.setattr(OffsetsProcessor, "min_offset", min_offset)
+
+
+@planted(
+    "begin of the leader's own log",
+    "found here: each node deletes by itself, as in RocketMQ",
+    actor="inquirer",
+)
+def begin_of_the_leaders_own_log(patch: pytest.MonkeyPatch) -> None:
+    """A queue begins with what its node still has, and not at the group's head."""
+    original = Store.delete_head
+
+    def delete_head(self: Store, *arguments: Any, **named: Any) -> int:
+        removed = original(self, *arguments, **named)
+        for queue in self.queues:
+            queue.correct_min(self.log.first_position)
+        return removed
+
+    patch.setattr(Store, "delete_head", delete_head)
+    patch.setattr(Store, "_begin_queues_at_head", lambda self: None)
+
+
+@planted("head: a leader deletes of its own", "what no other leader will know of is told")
+def leader_deletes_of_its_own(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(log_head, "_of_its_own", lambda policy, *, leads: policy)
+
+
+@planted(
+    "head: not said before a leader serves", "what it has deleted as a follower no other leader knows of"
+)
+def head_is_not_said_before_a_leader_serves(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Leadership, "_lacks_what_the_group_keeps", False)
 
 
 @planted("earliest time of the end", "another message's time", actor="inquirer")

@@ -155,7 +155,7 @@ def test_what_is_reported_while_an_order_stands_moves_nothing(history: History) 
         history.now_ns += 1
         if isinstance(command, ResetOffsets):
             history.judge.ordered(*KEY, command.offsets[0][3])
-        history.model._apply(encode_command(command), history.now_ns)
+        history.model._apply("n0", 0, 1, encode_command(command), history.now_ns)
 
     commit(PutTopic(topic_config(topic, 1), 0))
     acknowledged = history.ask(85)
@@ -226,7 +226,7 @@ def test_what_a_read_passes_is_missed(asked_for: int, offsets: list[int], next_o
 
 def test_a_reader_may_pass_what_was_deleted_and_nothing_else() -> None:
     reading = Reading()
-    reading.model.kept_from = 300
+    reading.model.heads.kept_from = 300
     reading.read(0, [3, 4], 5)
     reading.read(0, [], 3)
     reading.read(0, [0, 1, 2, 3], 4)  # from a node that has them all

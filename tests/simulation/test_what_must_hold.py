@@ -92,7 +92,7 @@ class Machine:
             raft=raft,
             term=1,
             repairs=SimpleNamespace(found=0),
-            leadership=SimpleNamespace(uncommitted=None, batches=None, reads=ReadBarriers()),
+            leadership=SimpleNamespace(serving=False, uncommitted=None, batches=None, reads=ReadBarriers()),
             members=None,
         )
         return SimpleNamespace(

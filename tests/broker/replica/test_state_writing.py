@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from random import Random
 
 import msgspec
@@ -17,7 +16,6 @@ from broker.replica.inner_limits import InnerLimits
 from broker.replica.replica import Replica
 from broker.requests.connection import Buffer
 from broker.requests.deadline import NEVER
-from broker.retention.waited_for import first_waiting_position
 from broker.state.metadata import Metadata
 from broker.state.snapshot import decode_state
 from log.expired_files import RetentionPolicy
@@ -197,9 +195,8 @@ def test_a_snapshot_that_turns_out_to_be_none_ends_its_link(monkeypatch: pytest.
 def delete_one_file(replica: Replica) -> None:
     first_index = replica.store.log.first_index
     policy = RetentionPolicy(reserved_ms=0, files_per_pass=1)
-    replica.head.delete_or_snapshot(
-        policy, partial(first_waiting_position, replica.store, replica.metadata), is_delete_hour=True
-    )
+    replica.store.delete_head(policy, wall_ms=replica.time.wall_ms, is_delete_hour=True)
+    replica.head.deleted()
     assert replica.store.log.first_index > first_index
 
 

@@ -57,13 +57,13 @@ def pass_time(group: Group, hours: float) -> None:
     """Time that nobody has to live through: of a group without load."""
     group.now_ns += round(hours * HOUR_NS)
     group.elect()
-    group.advance(2 * INTERVAL_S)
+    group.advance(4 * INTERVAL_S)  # the head is raised at one look, the files go at another
 
 
 def use_disk(group: Group, ratio: float) -> None:
     for member in group.members.values():
         member.disk.free_bytes = round(member.disk.total_bytes * (1 - ratio))
-    group.advance(2 * INTERVAL_S)
+    group.advance(4 * INTERVAL_S)
 
 
 def beginnings(group: Group) -> list[int]:
@@ -192,20 +192,19 @@ def test_a_disk_that_fills_lets_expired_files_go_at_any_hour_and_no_others() -> 
     assert all(first > 10 for first in beginnings(group))
 
 
-def test_an_administrator_has_a_node_delete_at_once_what_is_expired_and_no_more() -> None:
-    """Request 329: whatever the hour, on the node that is asked."""
+def test_an_administrator_has_what_is_expired_deleted_at_once_and_no_more() -> None:
+    """Request 329: whatever the hour, on all nodes, whichever is asked."""
     group = group_with(delete_hours=())
     fill(group)
-    asked = group.connect("n1")
+    asked = group.connect(group.follower)
     asked.ok(RequestCode.DELETE_EXPIRED_COMMITLOG)
+    group.advance(2 * INTERVAL_S)
     assert beginnings(group) == [0, 0, 0], "nothing is expired"
     pass_time(group, 2)
     assert beginnings(group) == [0, 0, 0]
-    group.connect("n1").ok(RequestCode.DELETE_EXPIRED_COMMITLOG)
-    group.advance(INTERVAL_S)
-    first, asked_first, third = beginnings(group)
-    assert (first, third) == (0, 0)
-    assert asked_first > 10
+    group.connect(group.follower).ok(RequestCode.DELETE_EXPIRED_COMMITLOG)
+    group.advance(2 * INTERVAL_S)
+    assert all(first > 10 for first in beginnings(group))
 
 
 @pytest.mark.parametrize("force_clean", [True, False])

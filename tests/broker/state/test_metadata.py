@@ -28,6 +28,7 @@ from broker.state.commands import (
     PutGroup,
     PutTopic,
     RaiseFormat,
+    RaiseHead,
     ResetOffsets,
     ResumeTransaction,
     SettleDelayed,
@@ -237,7 +238,7 @@ def test_a_snapshot_of_the_first_format_has_no_field_that_the_first_release_does
     """The first release refuses a field that it does not know: a group that it may be in must not write one."""
     metadata = Metadata()
     first = msgspec.msgpack.decode(cbor2.loads(metadata.snapshot())["tables"])
-    assert not first.keys() & {"format", "writers"}
+    assert not first.keys() & {"format", "writers", "head_position"}
     metadata.apply(RaiseFormat(2))
     assert msgspec.msgpack.decode(cbor2.loads(metadata.snapshot())["tables"])["format"] == 2
 
@@ -247,6 +248,26 @@ def test_the_format_never_falls() -> None:
     metadata.apply(RaiseFormat(2))
     metadata.apply(RaiseFormat(1))
     assert metadata.format == 2
+
+
+def test_the_head_never_falls_and_is_part_of_the_snapshot() -> None:
+    metadata = Metadata()
+    for position, expected in ((1 << 30, 1 << 30), (1 << 20, 1 << 30), (3 << 30, 3 << 30)):
+        metadata.apply(RaiseHead(position))
+        assert metadata.head_position == expected
+    assert Metadata.restore(metadata.snapshot()) == metadata
+    assert metadata.view() == metadata
+    tables = msgspec.msgpack.decode(cbor2.loads(metadata.snapshot())["tables"])
+    assert tables["head_position"] == 3 << 30
+
+
+def test_the_entry_that_raises_the_head_has_these_bytes() -> None:
+    """Of format 3: releases before that stop at it."""
+    body = bytes.fromhex("826a" + b"raise_head".hex() + "1a40000000")
+    assert encode_command(RaiseHead(1 << 30)) == body
+    assert decode_command(body) == RaiseHead(1 << 30)
+    with pytest.raises(UnknownCommandError, match="'raise_head' is of format 3"):
+        decode_command(body, newest_format=2)
 
 
 def test_order_locks_are_granted_refreshed_taken_over_and_released() -> None:

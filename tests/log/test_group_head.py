@@ -1,0 +1,188 @@
+"""The group's head in a store: queues begin with it, whatever of the log is still here, and however often it starts."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from log.entry_reads import file_beginnings
+from log.expired_files import DataFile, RetentionPolicy, files_to_delete
+from log.store import Store
+from tests.examples import examples
+from tests.log.memory_disk import MemoryDisk
+from tests.log.messages import NOW, Writer
+from tests.log.stores import checkpoint, flush, open_store, send_many, units_of
+
+NOTHING = RetentionPolicy(reserved_ms=1 << 60, force_ratio=1.0)
+"""Deletes what is before the group's head, and no more."""
+
+
+def begins(store: Store, position: int) -> dict[tuple[str, int], int]:
+    """Where each queue must begin: with its first message at that position or behind it, or where it ends."""
+    found = {}
+    for queue in store.queues:
+        units = [unit for unit in units_of(queue) if unit[0] >= position]
+        found[queue.topic, queue.queue_id] = queue.max_offset - len(units)
+    return found
+
+
+def beginnings_of(store: Store) -> list[tuple[int, int]]:
+    return list(file_beginnings(store.log)) if len(store.log.file_starts()) > 1 else []
+
+
+def told(store: Store) -> dict[tuple[str, int], int]:
+    return {(queue.topic, queue.queue_id): queue.min_offset for queue in store.queues if queue.max_offset}
+
+
+def test_queues_begin_at_the_head_while_the_log_is_still_here(disk: MemoryDisk, store: Store) -> None:
+    send_many(store, 100)
+    store.dispatch(99, NOW)
+    flush(store)
+    expected = begins(store, store.log.file_starts()[3])
+    store.raise_head(store.log.file_starts()[3])
+    assert told(store) == expected
+    assert store.log.first_index == 0
+    assert max(expected.values()) > 0
+    store.raise_head(store.log.file_starts()[2])
+    assert told(store) == expected, "it never falls"
+    assert store.delete_head(NOTHING, wall_ms=NOW, is_delete_hour=False) == 0, "no snapshot covers it"
+    store.snapshot.write(99, b"state")
+    assert store.delete_head(NOTHING, wall_ms=NOW, is_delete_hour=False) == 3
+    assert store.log.first_position == store.head_position
+    assert told(store) == expected
+
+
+def test_no_file_stays_for_its_age_and_none_goes_beyond_the_head(store: Store) -> None:
+    files = [DataFile(NOW, 10 * number, 1000 * number) for number in range(1, 6)]
+
+    def count(head: int, **changes: int) -> int:
+        return files_to_delete(
+            files,
+            RetentionPolicy(),
+            wall_ms=NOW,
+            used_ratio=0.1,
+            is_delete_hour=False,
+            covered_index=changes.get("covered", 1000),
+            waiting_position=changes.get("waiting"),
+            head_position=head,
+        )
+
+    assert [count(head) for head in (0, 999, 1000, 2500, 9000)] == [0, 0, 1, 2, 5]
+    assert count(3000, waiting=500) == 3, "what has waited is gone for all"
+    assert count(3000, covered=18) == 1
+
+
+def test_a_backup_keeps_what_is_before_the_head(store: Store) -> None:
+    send_many(store, 100)
+    store.dispatch(99, NOW)
+    flush(store)
+    store.snapshot.write(99, b"state")
+    store.raise_head(store.log.file_starts()[3])
+    assert store.delete_head(NOTHING, wall_ms=NOW, is_delete_hour=False, needed_from_index=1) == 0
+    assert store.delete_head(NOTHING, wall_ms=NOW, is_delete_hour=False) == 3
+
+
+@pytest.mark.parametrize("derived_is_lost", [False, True])
+def test_a_start_behind_an_older_snapshot_loses_no_unit(disk: MemoryDisk, derived_is_lost: bool) -> None:
+    """The head was raised behind the snapshot: a queue that it has emptied sees its records come again."""
+    store, _ = open_store(disk)
+    writer = Writer(store)
+    for _ in range(30):
+        writer.send("T", body=bytes(40))
+    store.dispatch(9, NOW)
+    flush(store)
+    store.snapshot.write(9, b"state")
+    store.dispatch(29, NOW)
+    writer.send("U", body=bytes(1800))
+    head = store.log.position_of(30)
+    store.dispatch(30, NOW)
+    flush(store)
+    store.raise_head(head)
+    assert told(store) == {("T", 0): 30, ("U", 0): 0}
+    checkpoint(store, 30)
+    disk = disk.kill()
+    if derived_is_lost:
+        disk.discard("consumequeue")
+    store, _ = open_store(disk)
+    assert store.dispatched_index == 9
+    for index in (15, 20):
+        store.dispatch(index, NOW)
+        flush(store)
+    store.snapshot.write(20, b"state")
+    checkpoint(store, 20)
+    store, _ = open_store(disk.kill())
+    store.dispatch(30, NOW)
+    store.raise_head(head)
+    Writer(store).send("T", body=b"next")
+    store.dispatch(31, NOW)
+    assert told(store) == {("T", 0): 30, ("U", 0): 0}
+    queue = store.queues.get("T", 0)
+    assert queue is not None
+    assert queue.max_offset == 31
+
+
+@given(st.randoms(use_true_random=False))
+@settings(max_examples=examples(40))
+def test_wherever_it_stops_it_begins_at_the_head_again(rng: random.Random) -> None:
+    """Steps of a life at random: what is told of each queue is a function of its records and of the head."""
+    disk = MemoryDisk()
+    store, _ = open_store(disk)
+    ends: dict[tuple[str, int], list[int]] = {}
+    head, applied, snapshot_head, snapshot_index = 0, -1, 0, -1
+    heads: dict[int, int] = {}
+    for _ in range(40):
+        match rng.randrange(7):
+            case 0 | 1:
+                writer = Writer(store)
+                for _ in range(rng.randrange(1, 12)):
+                    key = (f"T{rng.randrange(2)}", rng.randrange(2))
+                    positions = ends.setdefault(key, [])
+                    writer.ends[key] = len(positions)
+                    writer.send(*key, body=bytes(rng.randrange(60)))
+                    positions.append(store.log.position_of(store.log.last_index) + 48)
+            case 2 | 3:
+                if store.log.last_index > applied:
+                    applied = rng.randrange(applied, store.log.last_index) + 1
+                    store.dispatch(applied, NOW)
+                    for index in sorted(heads):
+                        if index <= applied:
+                            head = max(head, heads[index])
+                    store.raise_head(head)
+            case 4:
+                # The entry that says it is the one that is applied last.
+                starts = [start for start, index in beginnings_of(store) if index <= applied]
+                if starts and applied == store.log.last_index:
+                    heads[applied] = max(head, rng.choice(starts))
+                    head = heads[applied]
+                    store.raise_head(head)
+            case 5:
+                flush(store)
+                if applied >= snapshot_index and store.dispatched_index == applied:
+                    store.snapshot.write(applied, b"state")
+                    snapshot_head, snapshot_index = head, applied
+                    store.delete_head(NOTHING, wall_ms=NOW, is_delete_hour=False)
+                if store.log.durable_index == store.log.last_index and rng.random() < 0.5:
+                    checkpoint(store, applied)
+            case 6:
+                if snapshot_index >= 0:
+                    disk = disk.kill()
+                    store, _ = open_store(disk)
+                    applied, head = store.dispatched_index, snapshot_head
+                    heads = {index: to for index, to in heads.items() if index <= store.log.last_index}
+                    store.raise_head(head)
+                    last = store.log.last_index
+                    if applied < last:
+                        store.dispatch(last, NOW)
+                        applied = last
+                        head = max([head, *heads.values()])
+                        store.raise_head(head)
+        for key, positions in ends.items():
+            queue = store.queues.get(*key)
+            known = (
+                [at for at in positions if at <= store.log.position_of(applied) + 48] if applied >= 0 else []
+            )
+            if queue is not None and known and store.dispatched_index == applied:
+                gone = sum(at < max(head, store.log.first_position) for at in known)
+                assert (queue.min_offset, queue.max_offset) == (gone, len(known))
+                assert [unit[0] for unit in units_of(queue)] == known[gone:]
