@@ -8,6 +8,7 @@ from typing import Final
 
 from broker.trace import TraceWriter, extend_digest
 from log.entry_log import EntryLog
+from log.errors import DamagedLogError
 from raft.effects import RoleChanged
 
 DIGEST_INTERVAL: Final = 1024
@@ -91,7 +92,10 @@ class ReplicaTrace:
                 self._digest_known = False  # retention took what the digest has not seen yet
                 return
             milestone = first - first % DIGEST_INTERVAL + DIGEST_INTERVAL - 1
-            last, _, data = log.run(first, min(index, milestone), _RUN_BYTES_MAX)
+            try:
+                last, _, data = log.run(first, min(index, milestone), _RUN_BYTES_MAX)
+            except DamagedLogError:
+                return  # the next entries that are dispatched have it tried again; by then it may be repaired
             self._digest = extend_digest(self._digest, data)
             self._digest_index = last
             if last == milestone:

@@ -16,7 +16,7 @@ from broker.delayed.deliveries import count_delivered
 from broker.replica.applied import AppliedState
 from broker.replica.disk_space import DiskSpace
 from broker.replica.replica import Replica
-from broker.replica.trace import ReplicaTrace
+from broker.replica.trace import DIGEST_INTERVAL, ReplicaTrace
 from broker.replica.upkeep import Upkeep
 from broker.requests.deadline import NEVER
 from broker.state.metadata import Metadata
@@ -24,14 +24,14 @@ from broker.state.release import THIS_RELEASE
 from broker.state.snapshot import encode_state
 from broker.state.waiting_messages import addressed_properties, without_address
 from broker.statistics.timings import Timings
-from broker.trace import CommitAdvanced, TraceHeader, TraceWriter, read_trace
+from broker.trace import CommitAdvanced, PrefixDigest, TraceHeader, TraceWriter, read_trace
 from log import cuts
 from log.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from log.consume_queues import ConsumeQueues, QueueNote
-from log.entry_log import EntryLog
+from log.entry_log import EntryLog, Run
 from log.entry_reads import index_at
 from log.entry_room import make_room
-from log.errors import DiskFullError, FlushError
+from log.errors import DamagedLogError, DiskFullError, FlushError
 from log.flushes import FlushJob
 from log.hard_state import StoredHardState
 from log.layout import HEADER_BYTES, file_name
@@ -107,6 +107,27 @@ def test_a_digest_does_not_ask_for_what_retention_deleted_first() -> None:
     writer.flush()
     events = [item for item in read_trace(BytesIO(b"".join(written))) if isinstance(item, CommitAdvanced)]
     assert [event.index for event in events] == [99]
+
+
+def test_a_digest_waits_for_what_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seed 7210022: an entry and its index unit were damaged, and the node ended whose trace read them."""
+    log, _ = EntryLog.open(SimulatedDisk(Random(1)), "log", StoreOptions(data_file_bytes=1 << 20))
+    for _ in range(DIGEST_INTERVAL):
+        log.append(1, bytes(100))
+    written: list[bytes] = []
+    writer = TraceWriter(written.append, TraceHeader("replica", "n0", "test", 0))
+    trace = ReplicaTrace(writer, log, 0, 1, -1)
+    with monkeypatch.context() as patch:
+
+        def run(*_: object) -> Run:
+            raise DamagedLogError("log", 0, "it does not hold entry 0")
+
+        patch.setattr(EntryLog, "run", run)
+        trace.dispatched(0, 900)
+    trace.dispatched(0, DIGEST_INTERVAL - 1)
+    writer.flush()
+    events = [item for item in read_trace(BytesIO(b"".join(written))) if isinstance(item, PrefixDigest)]
+    assert [event.index for event in events] == [DIGEST_INTERVAL - 1]
 
 
 def test_queue_files_that_survive_out_of_order_do_not_take_the_others_with_them() -> None:
