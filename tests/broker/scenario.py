@@ -73,44 +73,26 @@ from typing import Any
 
 from broker.node.orderly_stop import StopState
 from broker.peers.protocol import Frame, RaftFrame
-from broker.remoting.bodies import LockBatchBody, MessageQueue
-from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand, request
-from broker.remoting.headers import PortionResponseHeader, SendMessageResponseHeader
-from broker.remoting.json_body import encode_body
 from broker.remoting.route import MASTER_ID, ClusterInfo
 from broker.state.release import FIRST_FORMAT, THIS_RELEASE, Release
 from log.entry_reads import record_at
 from log.layout import HEADER_BYTES
-from log.message_id import parse_offset_message_id
 from log.record import decode_record
 from raft import Role
 from raft.messages import VoteRequest
-from tests.broker.harness import Client, Group, peer_address
+from tests.broker.harness import Group
 from tests.broker.name_server_end import ADDRESS, NameServerEnd
 from tests.broker.replica.damage import OPTIONS, SCRUBBED, Damage, entry_of
-from tests.broker.transcript import (
-    COMMIT,
-    ROLLBACK,
-    UNKNOWN,
-    Asked,
-    Request,
-    frame_line,
-    kinds_of,
-    registered_line,
-    registration_line,
-    request_line,
-    response_line,
-)
+from tests.broker.scenario_clients import Clients, options_of
+from tests.broker.transcript import frame_line, kinds_of, registered_line, registration_line
 
 NODES = {"a": "n0", "b": "n1", "c": "n2", "d": "n3"}
 NAMES = {node: name for name, node in NODES.items()}
 EARLIER = Release("0.1.0", oldest_protocol=7, newest_protocol=7, newest_format=FIRST_FORMAT)
 HOUR_MS = 3_600_000
 RETENTION = {"interval_ms": 1000, "reserved_hours": 1, "delete_hours": tuple(range(24))}
-FIRST_OPAQUE = 1000
-"""Smaller ones are for requests that no transcript tells of."""
-KEY = {"consumerGroup": "g", "topic": "T", "queueId": 0}
 SECRET = "a secret that brokers and name server share"
 
 
@@ -143,10 +125,9 @@ class Scenario:
             name, *words = words
         self.lines = []
         if name in self.clients:
-            action: Callable[..., None] = getattr(self, f"ask_{words[0].replace('-', '_')}")
-            action(self.clients[name], *words[1:])
+            self.clients.execute(name, *words)
         else:
-            action = getattr(self, f"do_{name}")
+            action: Callable[..., None] = getattr(self, f"do_{name}")
             action(*words)
         if not first:
             self.group.settle()
@@ -165,7 +146,7 @@ class Scenario:
         rule = next((rule for rule in self.rules if rule.fits(source, target, kinds)), None)
         if rule is not None and rule.keeps:
             self.held.append((source, target, frame))
-        line = frame_line(frame, self.asked, self.shows_appends)
+        line = frame_line(frame, self.clients.asked, self.shows_appends)
         if line is not None:
             fate = "" if rule is None else " ... under way" if rule.keeps else " ... lost"
             self._say(f"{source}->{target} {line}{fate}")
@@ -195,25 +176,7 @@ class Scenario:
             if role != self.roles.get(name):
                 self.roles[name] = role
                 self.lines.append(f"{name} {role}")
-        for name, client in self.clients.items():
-            for notice in client.notices:
-                self.lines.append(f"{name} is asked: {request_line(notice)}")
-            client.notices.clear()
-            if client.closed and self.stops and name not in self.closed:
-                self.closed.add(name)
-                self.lines.append(f"{name}'s connection is closed")
-            for opaque in [opaque for opaque in client.answers if opaque in self.asked]:
-                asked = self.asked[opaque]
-                response = client.answers.pop(opaque)
-                self.waiting.discard(opaque)
-                if response.code == ResponseCode.SUCCESS and asked.code == RequestCode.SEND_MESSAGE:
-                    self.receipts[asked.what] = response.decode_fields(SendMessageResponseHeader)
-                    self.last_position[name] = parse_offset_message_id(self.receipts[asked.what].message_id)[
-                        1
-                    ]
-                if response.code == ResponseCode.SUCCESS and asked.code == RequestCode.TRIVET_BEGIN_PORTION:
-                    self.floors[name] = response.decode_fields(PortionResponseHeader).position
-                self._say(f"{name} hears of {asked.what}: {response_line(asked.code, response)}")
+        self.clients.look(at_ends=bool(self.stops))
 
     def _nodes(self) -> list[tuple[str, str]]:
         """The names and ids of the nodes that there are."""
@@ -252,7 +215,7 @@ class Scenario:
         )
 
     def do_registered(self, *options: str) -> None:
-        words, values = self._options(options)
+        words, values = options_of(options)
         secret = SECRET if "secret" in words else ""
         self.name_server = NameServerEnd(secret, self._registers)
         self._begin(
@@ -268,7 +231,7 @@ class Scenario:
         self._begin(options=OPTIONS, storage=SCRUBBED)
 
     def do_kept(self, *options: str) -> None:
-        _, values = self._options(options)
+        _, values = options_of(options)
         earlier = tuple(NODES[name] for name in values.get("earlier", ""))
         self._begin(earlier, retention=RETENTION, flush=values.get("flush", "async"))
 
@@ -279,22 +242,13 @@ class Scenario:
         self.rules: list[Rule] = []
         self.held: list[tuple[str, str, Frame]] = []
         self.shows_appends = False
-        self.clients: dict[str, Client] = {}
-        self.asked: Asked = {}
-        self.waiting: set[int] = set()
-        """Those of them that are not answered."""
-        self.receipts: dict[str, SendMessageResponseHeader] = {}
-        self.last_position: dict[str, int] = {}
-        self.floors: dict[str, int] = {}
-        """The floors of portions, as clients have heard them."""
         self.roles: dict[str, str] = {}
         self.asked_of_n: dict[tuple[str, int], int] = {}
         """The codes of requests to the name server, by node and opaque."""
         self.stops: set[str] = set()
         """The nodes that stop in order."""
-        self.closed: set[str] = set()
-        """Clients of theirs whose connections are closed."""
         self.group = Group(3, start=False, **settings)
+        self.clients = Clients(self.group, NODES, self._say, self._unseen)
         self.group.lose = self._sees
         if "dial_name_server" in settings:
             self.name_server.serves(self.group)
@@ -312,7 +266,7 @@ class Scenario:
             self.group.advance(1)
 
     def do_client(self, name: str, at: str, node: str) -> None:
-        self.clients[name] = self.group.connect(NODES[node], name=name)
+        self.clients.connect(name, node)
 
     def do_transfer(self, target: str) -> None:
         self.heir = target
@@ -333,7 +287,7 @@ class Scenario:
     def do_await(self, name: str) -> None:
         def answered() -> bool:
             self._look()
-            return all(self.asked[opaque].client != name for opaque in self.waiting)
+            return self.clients.is_answered(name)
 
         self.group.run_until(answered, f"the responses to {name}")
 
@@ -506,153 +460,3 @@ class Scenario:
             if member.node is not None:
                 offset = member.node.replica.metadata.offsets.get(("g", "T"), {}).get(0)
                 self.lines.append(f"{name}: {'none' if offset is None else offset}")
-
-    # ------------------------------------------------------------------ clients
-
-    def _note(self, client: Client, start: Callable[[], int], code: int, what: str) -> None:
-        """Sends a request under an opaque of its own and remembers who asked for what."""
-        opaque = FIRST_OPAQUE + len(self.asked)
-        client.reuse_opaque(opaque)
-        self.asked[opaque] = Request(code, self._name(client), what)
-        self.waiting.add(opaque)
-        assert start() == opaque
-
-    def _name(self, client: Client) -> str:
-        return next(name for name, one in self.clients.items() if one is client)
-
-    def ask_send(self, client: Client, body: str, *options: str) -> None:
-        words, values = self._options(options)
-        properties = {"DELAY": values["delay"]} if "delay" in values else {}
-        if "timer" in values:
-            properties["TIMER_DELAY_SEC"] = values["timer"]
-        header: dict[str, object] = {}
-        if "key" in values:
-            properties["UNIQ_KEY"] = values["key"]
-            name = self._name(client)
-            floor = self.last_position[name] if "floor" in words else 0
-            floor = self.floors[name] if "portion" in words else floor
-            header = {"once": floor, "again": True if "again" in words else None}
-        queue = int(values.get("queue", 0))
-        self._note(
-            client,
-            lambda: client.start_send("T", body.encode(), queue, properties, **header),
-            RequestCode.SEND_MESSAGE,
-            f"send {body}{', again' if 'again' in words else ''}",
-        )
-
-    def ask_half(self, client: Client, body: str) -> None:
-        properties = {"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": f"key-of-{body}"}
-        self._note(
-            client,
-            lambda: client.start_send("T", body.encode(), 0, properties, sysFlag=4),
-            RequestCode.SEND_MESSAGE,
-            f"half {body}",
-        )
-
-    def _end(self, client: Client, body: str, outcome: int, word: str) -> None:
-        half = self.receipts[f"half {body}"]
-        fields = {
-            "producerGroup": "P",
-            "tranStateTableOffset": half.queue_offset,
-            "commitLogOffset": parse_offset_message_id(half.message_id)[1],
-            "commitOrRollback": outcome,
-            "msgId": half.transaction_id,
-            "transactionId": half.transaction_id,
-            "fromTransactionCheck": False,
-        }
-        code = RequestCode.END_TRANSACTION
-        self._note(client, lambda: client.start_call(code, fields), code, f"{word} {body}")
-
-    def ask_commit(self, client: Client, body: str) -> None:
-        self._end(client, body, COMMIT, "commit")
-
-    def ask_rollback(self, client: Client, body: str) -> None:
-        self._end(client, body, ROLLBACK, "rollback")
-
-    def ask_leave(self, client: Client, body: str) -> None:
-        self._end(client, body, UNKNOWN, "leave")
-
-    def ask_produces(self, client: Client) -> None:
-        with self._unseen():
-            client.reuse_opaque(1)
-            client.heartbeat(producer_group="P")
-
-    def ask_consumes(self, client: Client) -> None:
-        with self._unseen():
-            client.reuse_opaque(1)
-            client.heartbeat("g")
-
-    def ask_pull(self, client: Client, offset: str, *options: str) -> None:
-        _, values = self._options(options)
-        commit = int(values["commit"]) if "commit" in values else None
-        hold_ms, queue = int(values.get("hold", 0)) * 1000, int(values.get("queue", 0))
-        self._note(
-            client,
-            lambda: client.start_pull("T", "g", int(offset), queue, suspend_ms=hold_ms, commit_offset=commit),
-            RequestCode.PULL_MESSAGE,
-            f"pull {offset}",
-        )
-
-    def _call(self, client: Client, code: RequestCode, what: str, **fields: object) -> None:
-        self._note(client, lambda: client.start_call(code, {**KEY, **fields}), code, what)
-
-    def ask_report(self, client: Client, offset: str) -> None:
-        self._call(client, RequestCode.UPDATE_CONSUMER_OFFSET, f"report {offset}", commitOffset=offset)
-
-    def ask_ask(self, client: Client) -> None:
-        self._call(client, RequestCode.QUERY_CONSUMER_OFFSET, "ask")
-
-    def ask_end(self, client: Client) -> None:
-        self._call(client, RequestCode.GET_MAX_OFFSET, "end")
-
-    def ask_first(self, client: Client) -> None:
-        self._call(client, RequestCode.GET_MIN_OFFSET, "first")
-
-    def ask_reset(self, client: Client, offset: str) -> None:
-        fields = {"group": "g", "timestamp": 0, "isForce": False, "offset": offset}
-        self._call(client, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, f"reset {offset}", **fields)
-
-    def _change(self, client: Client, operation: str, node: str) -> None:
-        fields = {"operation": operation, "node": NODES[node]}
-        if operation == "add":
-            fields["address"] = peer_address(NODES[node])
-        code = RequestCode.TRIVET_CHANGE_GROUP
-        self._note(client, lambda: client.start_call(code, fields), code, f"{operation} {node}")
-
-    def ask_add(self, client: Client, node: str) -> None:
-        self._change(client, "add", node)
-
-    def ask_promote(self, client: Client, node: str) -> None:
-        self._change(client, "promote", node)
-
-    def ask_remove(self, client: Client, node: str) -> None:
-        self._change(client, "remove", node)
-
-    def _portion(self, client: Client, code: RequestCode, what: str, number: str) -> None:
-        fields = {"topic": "T", "writer": "W", "number": number}
-        self._note(client, lambda: client.start_call(code, fields), code, f"{what} {number}")
-
-    def ask_begin(self, client: Client, number: str) -> None:
-        self._portion(client, RequestCode.TRIVET_BEGIN_PORTION, "begin", number)
-
-    def ask_finish(self, client: Client, number: str) -> None:
-        self._portion(client, RequestCode.TRIVET_END_PORTION, "finish", number)
-
-    def _lock(self, client: Client, code: RequestCode, what: str) -> None:
-        queues = [MessageQueue("broker-a", 0, "T")]
-        body = encode_body(LockBatchBody(client_id=self._name(client), consumer_group="g", queues=queues))
-        self._note(client, lambda: client.start_call(code, None, body), code, what)
-
-    def ask_lock(self, client: Client) -> None:
-        self._lock(client, RequestCode.LOCK_BATCH_MQ, "lock")
-
-    def ask_unlock(self, client: Client) -> None:
-        self._lock(client, RequestCode.UNLOCK_BATCH_MQ, "unlock")
-
-    def ask_close(self, client: Client) -> None:
-        client.close()
-
-    def _options(self, options: tuple[str, ...]) -> tuple[set[str], dict[str, str]]:
-        """Bare words, and values by name."""
-        pairs = [option.split("=") for option in options if "=" in option]
-        return {option for option in options if "=" not in option}, dict(pairs)
