@@ -1,4 +1,4 @@
-"""Why a node's role, term or leader has changed: every transition of the table in core.py names its cause.
+"""The reasons why a node's role, term or leader has changed: every transition of the table in core.py names its cause.
 
 What only the caller can know, that this node itself stood still, it says by `Raft.paused`; the silence that falls into
 such a pause counts for nothing, and what follows from it elsewhere is put down to it, and not to a peer.

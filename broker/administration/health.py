@@ -1,4 +1,4 @@
-"""Whether a node lives, and whether it is ready: what ``/livez`` and ``/readyz`` answer.
+"""The health of a node: whether it lives, and whether it is ready, as ``/livez`` and ``/readyz`` answer.
 
 A node that does not live should be started anew; one that is not ready should be sent nobody, and left to become so.
 """

@@ -1,4 +1,4 @@
-"""Which half messages of a source still wait for a decision (`TransactionalMessageServiceImpl`).
+"""The half messages of a source that still wait for a decision (`TransactionalMessageServiceImpl`).
 
 RocketMQ notes each decision in an operation message, which names half messages by their queue offsets, and moves the
 position of CID_RMQ_SYS_TRANS over halves that are done with. One that it asks about is stored again, behind the

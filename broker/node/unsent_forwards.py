@@ -1,4 +1,5 @@
-"""Whose bytes wait for a link to another node: it takes what comes in its order, and one client's sends may fill it.
+"""The bytes that wait for a link to another node, by whose they are: a link takes what comes in its order, and one
+client's sends may fill it.
 
 The link says how much it has not sent yet, and not of whom. What is left is what was queued last.
 """

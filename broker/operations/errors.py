@@ -1,4 +1,5 @@
-"""Why an operation was not done. All are `ClientError`: whose fault it is and whether a retry helps, each says.
+"""The reasons why an operation was not done. All are `ClientError`: whose fault it is and whether a retry helps, each
+says.
 
 ClientError
 ├── NotThere     no such consumer group, message or account: the same call fails again until there is one

@@ -105,8 +105,9 @@ class FrameDecoder:
         self._pending_size = 0
         self._needed = 4
         self._broken: tuple[FrameErrorReason, str] | None = None
-        """Why the stream is no good any more. The error itself is not kept: its traceback has the calls in which it was
-        raised, with all that was read, and through them this decoder: a cycle, which stays until the collector comes.
+        """The reason why the stream is no good any more. The error itself is not kept: its traceback has the calls in
+        which it was raised, with all that was read, and through them this decoder: a cycle, which stays until the
+        collector comes.
         """
 
     @property

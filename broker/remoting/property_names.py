@@ -34,7 +34,7 @@ TRACE_ON: Final = properties.TRACE_ON.decode()
 WAIT: Final = properties.WAIT.decode()
 
 CORRELATION_ID: Final = "CORRELATION_ID"
-"""Which request a reply is for, as its requester knows it."""
+"""The request that a reply is for, as its requester knows it."""
 REPLY_TO_CLIENT: Final = properties.REPLY_TO_CLIENT.decode()
 TIME_TO_LIVE: Final = "TTL"
 """The time for which a requester waits for the reply, in ms."""

@@ -1,4 +1,4 @@
-"""When a message becomes a dead letter, and how it tells where it comes from.
+"""Dead letters: when a message becomes one, and how it tells where it comes from.
 
 A dead letter lies in its consumer group's %DLQ% topic under an id of its own. Two properties of 5.x tell the topic that
 it was sent to and the id that its producer was given, whatever its retries have changed.

@@ -1,5 +1,5 @@
-"""What is told of a server's safety at its start, as nothing else would: what it leaves to everyone, and files that
-hold a secret and can be read by others than their owner."""
+"""Warnings at a server's start that nothing else would give: what it leaves to everyone, and files that hold a secret
+and can be read by others than their owner."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Why a connection with TLS did not come about, in words for whoever asked for it."""
+"""The reasons why a connection with TLS did not come about, in words for whoever asked for it."""
 
 from __future__ import annotations
 

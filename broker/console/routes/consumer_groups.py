@@ -20,7 +20,7 @@ from broker.operations.resets import QueueReset, Target, preview_reset, reset
 
 
 class GroupList(Parameters, frozen=True):
-    """Which consumer groups are listed."""
+    """The consumer groups that are listed."""
 
     system: bool = False
 
@@ -32,8 +32,8 @@ class OneGroup(Parameters, frozen=True):
 
 
 class Elsewhere(OneGroup, frozen=True):
-    """Where a consumer group is to go on in a topic: ``value`` is a time in ms, an offset, or how many messages
-    further."""
+    """The place at which a consumer group is to go on in a topic: ``value`` is a time in ms, an offset, or how many
+    messages further."""
 
     topic: TopicName
     kind: Literal["earliest", "latest", "time", "offset", "by"]
@@ -43,7 +43,7 @@ class Elsewhere(OneGroup, frozen=True):
 
 
 class QueueOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where one queue is to go on, as a preview said."""
+    """The place at which one queue is to go on, as a preview said."""
 
     broker: BrokerName
     queue: QueueId

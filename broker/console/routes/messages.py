@@ -31,7 +31,7 @@ class MessageShown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wanted(Parameters, frozen=True):
-    """Which messages of a topic."""
+    """A choice of messages of a topic."""
 
     topic: TopicName
     key: Text | None = None
@@ -75,7 +75,7 @@ class TestMessage(Parameters, frozen=True):
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a message was stored."""
+    """The place where a message was stored."""
 
     topic: str
     broker: str

@@ -26,7 +26,7 @@ Deadline = tuple[Moment, tuple[int, ...]]
 """The latest moment at which a value must have gone, infinite if it may have stayed, and the operations that say so."""
 NEVER: Final[Deadline] = (math.inf, ())
 Pairs = dict[int, tuple[int, int]]
-"""Which take, as (invocation, op), serves which value, by its number."""
+"""The take, as (invocation, op), that serves each value, by its number."""
 
 
 def choose(stays: Stays, deadlines: Callable[[Stays], list[Deadline]], judge: Judge) -> SearchResult | None:

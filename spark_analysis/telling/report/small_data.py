@@ -180,7 +180,7 @@ def _evidence(anomalies: Sequence[Anomaly], history: HistoryRows) -> dict[int, t
 
 
 def _shows(anomaly: Anomaly) -> Callable[[Row], bool]:
-    """Whether an event shows a finding: both sides of the contradiction."""
+    """Tells whether an event shows a finding: both sides of the contradiction."""
     node, position, other = anomaly.key, anomaly.position, number_in(anomaly.detail)
     either = node.split(" and ")
     match anomaly.kind:
