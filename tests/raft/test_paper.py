@@ -16,6 +16,7 @@ from raft.effects import (
     AcceptEntries,
     AppendNoop,
     Committed,
+    ResetLog,
     SaveHardState,
     Send,
     TruncateLog,
@@ -26,6 +27,8 @@ from raft.errors import (
 from raft.messages import (
     AppendRequest,
     AppendResponse,
+    SnapshotRequest,
+    SnapshotResponse,
     VoteRequest,
     VoteResponse,
 )
@@ -34,6 +37,7 @@ from tests.raft.invariants import Invariants
 from tests.raft.one_node import (
     CONFIG,
     SECOND,
+    THREE,
     agrees,
     append,
     become_leader,
@@ -298,6 +302,31 @@ def figure_8() -> None:
     cluster.elect("s3")
     cluster.run_for(SECOND)
     assert [entry.term for entry in cluster["s2"].log.entries] == [1, 3, 5]
+
+
+class TestSnapshots:
+    """Paper 7, figure 13. Its node has the entries 0 to 4, and knows of none that it is committed."""
+
+    @pytest.mark.parametrize("first_index", [1, 3, 5])
+    def test_7_what_follows_the_snapshot_stays_where_the_log_has_its_last_entry(
+        self, first_index: int
+    ) -> None:
+        raft = node([1, 1, 2, 2, 2], term=3)
+        prev_term = raft.log_terms.term_at(first_index - 1)
+        effects = step(raft, SnapshotRequest("b", "a", 3, first_index, prev_term, -1, THREE))
+        assert not any(isinstance(effect, ResetLog) for effect in effects)
+        assert raft.log_terms.runs == ((0, 1), (2, 2))
+        assert sent(effects) == [SnapshotResponse("a", "b", 3, first_index - 1)]
+
+    @pytest.mark.parametrize(("first_index", "prev_term"), [(3, 1), (3, 3), (6, 2)])
+    def test_7_the_log_begins_anew_where_it_has_another_entry_or_none(
+        self, first_index: int, prev_term: int
+    ) -> None:
+        raft = node([1, 1, 2, 2, 2], term=3)
+        effects = step(raft, SnapshotRequest("b", "a", 3, first_index, prev_term, -1, THREE))
+        assert ResetLog(first_index, prev_term, -1, THREE) in effects
+        assert (raft.log_terms.first_index, raft.log_terms.last_index) == (first_index, first_index - 1)
+        assert sent(effects) == [SnapshotResponse("a", "b", 3, first_index - 1)]
 
 
 class TestLimits:
