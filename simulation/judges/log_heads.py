@@ -39,6 +39,11 @@ class LogHeads:
         """The group's head was raised last because a disk was nearly full."""
 
     @property
+    def is_agreed(self) -> bool:
+        """True since the group tells of a head that entries have raised, and of nothing else."""
+        return bool(self._agreed)
+
+    @property
     def agreed_position(self) -> int:
         """The head that the group has agreed on, 0 before it has."""
         return self._agreed[-1][1] if self._agreed else 0

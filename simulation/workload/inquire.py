@@ -310,6 +310,8 @@ class _Inquirer:
         return message.record.store_timestamp + random.choice((-1, 0, 0, 1, random.randrange(-3000, 3000)))
 
     async def _ask_begin(self, queue: MessageQueue, message: CommittedMessage) -> None:
+        if not self._judge.context.model.heads.is_agreed:
+            return  # with members of an earlier release a first offset may fall, and the checker would say so
         since_ns = self._scheduler.now_ns
         self._judge.begins_at(queue, since_ns, await self._consumer.min_offset(queue))
 
