@@ -301,7 +301,7 @@ class Replica:
             reads.applied(applied.index)
         return (
             bool(writing.under_way)
-            or reads.wait(applied.index)
+            or (bool(reads.confirmed_at or reads.may_pass) and reads.wait(applied.index))
             or bool(leadership.untold or reads.lost_reads or uncommitted.is_behind)
             or (applied.index < committed.index and committed.is_behind)
         )
