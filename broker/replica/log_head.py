@@ -42,6 +42,9 @@ log = structlog.get_logger("trivet.retention")
 
 _FOR_EVER_MS: Final = 1 << 62
 
+_NOTHING: Final = RetentionPolicy(reserved_ms=_FOR_EVER_MS, force_ratio=1.0)
+"""What a leader deletes behind the group's head."""
+
 
 class LogHead:
     """The beginning of the log, which raft and the file of the members know, too."""
@@ -86,43 +89,39 @@ class LogHead:
         if not self._clock.is_agreed:
             policy = replace(policy, reserved_ms=_FOR_EVER_MS)
         waiting = _FirstWaiting(first_waiting_position)
+
+        def wanted(policy: RetentionPolicy) -> int:
+            return self._store.head_wanted(
+                policy,
+                wall_ms=self._time.wall_ms,
+                is_delete_hour=is_delete_hour,
+                needed_from_index=needed_from_index,
+                find_waiting=waiting.find,
+            )
+
         if self.is_agreed_upon:
             leadership = self._leadership
-            if leadership.owes_head:
+            of_its_own = _for_want_of_room(policy)
+            if leadership.serving and (position := wanted(policy)) > self._store.head_position:
+                if self._is_said(position):
+                    waiting.goes(position)
+                elif wanted(of_its_own) > self._store.log.first_position:
+                    self._resign()  # only what goes makes room, and a follower deletes of its own
+            elif leadership.owes_head:
                 self._resign()  # where its log begins it cannot say: another may have room, or a follower makes some
-            if leadership.serving:
-                self._raise(policy, waiting, is_delete_hour, needed_from_index)
-            policy = _of_its_own(policy, leads=leadership.serving_from is not None)
+            policy = _NOTHING if leadership.serving_from is not None else of_its_own
         return self._delete(policy, waiting, is_delete_hour, needed_from_index)
 
-    def _raise(
-        self,
-        policy: RetentionPolicy,
-        waiting: "_FirstWaiting",
-        is_delete_hour: bool,
-        needed_from_index: int | None,
-    ) -> None:
-        """Has the group's head raised to where this log should begin, or begins already."""
-        position = self._store.head_wanted(
-            policy,
-            wall_ms=self._time.wall_ms,
-            is_delete_hour=is_delete_hour,
-            needed_from_index=needed_from_index,
-            find_waiting=waiting.find,
-        )
-        if position <= self._store.head_position:
-            return
+    def _is_said(self, position: int) -> bool:
+        """Has the group's head raised, at the next look if not now; False where there is no room for the entry."""
         try:
             self._leadership.propose_command(RaiseHead(position))
-            waiting.goes(position)
         except ReplicaError:
-            pass  # the next look tries again
+            pass
         except DiskFullError as error:
-            # Only what goes makes room, and nobody else has some and leads. A follower deletes of its own.
-            log.warning(
-                "leadership given up: there is no room to say what is to be deleted", error=str(error)
-            )
-            self._resign()
+            log.warning("there is no room even to say what is to be deleted", error=str(error))
+            return False
+        return True
 
     def _delete(
         self,
@@ -184,6 +183,6 @@ class _FirstWaiting:
             log.error("messages that still waited went with the head of the log: the disk is nearly full")
 
 
-def _of_its_own(policy: RetentionPolicy, *, leads: bool) -> RetentionPolicy:
-    """Returns what a node deletes behind the group's head: as a leader nothing, else what it has no room for."""
-    return replace(policy, reserved_ms=_FOR_EVER_MS, force_ratio=1.0 if leads else policy.force_ratio)
+def _for_want_of_room(policy: RetentionPolicy) -> RetentionPolicy:
+    """Returns what a node that does not lead deletes behind the group's head."""
+    return replace(policy, reserved_ms=_FOR_EVER_MS)

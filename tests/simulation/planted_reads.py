@@ -26,6 +26,7 @@ from broker.replica import log_head
 from broker.replica.leadership import Leadership
 from broker.requests.connection import Connection, RelayedConnection
 from log.consume_queue import Boundary, ConsumeQueue
+from log.expired_files import RetentionPolicy
 from log.index_files import IndexFiles
 from log.properties import KEYS
 from log.store import Store
@@ -243,7 +244,7 @@ def begin_of_the_leaders_own_log(patch: pytest.MonkeyPatch) -> None:
 
 @planted("head: a leader deletes of its own", "what no other leader will know of is told")
 def leader_deletes_of_its_own(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(log_head, "_of_its_own", lambda policy, *, leads: policy)
+    patch.setattr(log_head, "_NOTHING", RetentionPolicy(reserved_ms=0))
 
 
 @planted(

@@ -208,6 +208,29 @@ def test_a_leader_without_room_even_to_say_so_gives_up_its_leadership_and_makes_
     assert first_offset(group) > 10
 
 
+def test_a_leader_that_would_make_no_room_as_a_follower_goes_on_and_tries_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its disk has room, and something else refuses the entry for a while."""
+    group = group_with()
+    fill(group)
+    leader, original, refused = group.leader, Leadership.append_internal, 0
+
+    def append_internal(self: Leadership, tag: bytes, body: bytes) -> int:
+        nonlocal refused
+        if b"raise_head" in body and refused < 2:
+            refused += 1
+            raise DiskFullError("the log", "writing", "quota exceeded")
+        return original(self, tag, body)
+
+    monkeypatch.setattr(Leadership, "append_internal", append_internal)
+    term = group.node(leader).replica.term
+    pass_time(group, 1.1)
+    group.advance(2 * INTERVAL_S)
+    assert (refused, group.leader, group.node(leader).replica.term) == (2, leader, term)
+    assert first_offset(group) > 10
+
+
 def test_an_upgraded_group_says_at_once_where_its_leader_s_log_begins() -> None:
     """Before that each node deletes by itself, and has told where its own log begins."""
     group = Group(3, retention=RETENTION, start=False)
