@@ -91,11 +91,20 @@ class IndexScrubber:
             if file.name in self._told:
                 return None
             return DamagedLogError(job.mapped.path, job.begin, "its entries do not match their checksum")
-        if not file.slots_are_right(job.mapped.buffer):
+        if file.slots_are_right(job.mapped.buffer):
+            return None
+        was_told = file.name in self._told
+        try:
             file.restore_slots(job.mapped)
+            self._told.discard(file.name)
             self.corrected.append((job.mapped, 0, file.place_of(0)))
-            return DamagedLogError(job.mapped.path, 0, "header or slots do not match the entries")
-        return None
+        except DiskFullError:
+            self._told.add(file.name)  # a later pass does
+        return (
+            None
+            if was_told
+            else DamagedLogError(job.mapped.path, 0, "header or slots do not match the entries")
+        )
 
     # ------------------------------------------------------------------ filling anew
 

@@ -11,7 +11,7 @@ from log.index_file import ENTRY_BYTES, HEADER_BYTES, IndexFile
 from log.index_files import IndexFiles
 from log.index_scrub import IndexScrubber
 from log.options import StoreOptions
-from tests.log.memory_disk import MemoryDisk
+from tests.log.memory_disk import MemoryDisk, MemoryMapped
 from tests.log.messages import NOW
 
 OPTIONS = StoreOptions(index_slots=7, index_entries=16, index_mappings=2)
@@ -117,6 +117,28 @@ def test_a_damaged_file_is_named_and_made_anew_to_the_byte(data: st.DataObject, 
     assert scrubber.given_up == []
     assert contents(disk) == before
     assert found_by(scrubber) == []
+
+
+def test_a_full_disk_leaves_damaged_slots_to_a_later_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seed 8120010 of 40 s: the node ended."""
+    disk = MemoryDisk()
+    index = filled(disk, [[b"T#%d" % number] for number in range(40)], lambda _: False)
+    scrubber = IndexScrubber(index)
+    before = contents(disk)
+    name = index.full_files()[0]
+    disk.files[f"index/{name}"].seen[HEADER_BYTES] ^= 1
+
+    def full(*_: object, **__: object) -> None:
+        raise DiskFullError(name, "allocation", "no space left on the device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryMapped, "prepare", full)
+        assert len(found_by(scrubber)) == 1
+        assert found_by(scrubber) == [], "it is told once"
+        assert scrubber.corrected == []
+    assert found_by(scrubber) == []
+    assert len(scrubber.corrected) == 1
+    assert contents(disk) == before
 
 
 def test_a_full_disk_leaves_a_damaged_file_to_a_later_pass(monkeypatch: pytest.MonkeyPatch) -> None:
