@@ -30,6 +30,8 @@ class LogHeads:
         """Raises Violation if a message before a position still waits, and is not gone yet: age alone takes none."""
         self._agreed: list[tuple[int, int]] = []
         """(time, position) since the group agrees on its head by entries, and tells of nothing else."""
+        self._agreed_from_index = 0
+        """The entry with which that begins."""
         self._forced: dict[tuple[int, int], None] = {}
         """(index, term) of entries whose leader's disk was nearly full when it wrote them."""
         self._elections: list[tuple[int, str]] = []
@@ -68,20 +70,27 @@ class LogHeads:
             case RaiseFormat(version):
                 # Where a node has deleted before that, the first entry says from where on the group agrees.
                 if version >= _AGREED_FORMAT and not self.kept_from and not self._agreed:
-                    self._agreed.append((now_ns, 0))
+                    self._agrees(index, 0, now_ns)
             case RaiseHead(position):
                 self.was_forced = (index, term) in self._forced
                 if not self.was_forced:
                     self.spares_what_waits(node, position)
                 self.kept_from = max(self.kept_from, position)
-                self._agreed.append((now_ns, max(self.agreed_position, position)))
+                self._agrees(index, max(self.agreed_position, position), now_ns)
 
-    def serves(self, node: str, position: int, applied_position: int) -> None:
-        """Looks at a leader that serves, whose log begins at `position`, and which has applied that head.
+    def _agrees(self, index: int, position: int, now_ns: int) -> None:
+        if not self._agreed:
+            self._agreed_from_index = index
+        self._agreed.append((now_ns, position))
 
-        Raises Violation.
+    def serves(self, node: str, position: int, applied_index: int, applied_position: int) -> None:
+        """Looks at a leader that serves, whose log begins at `position`, and which has applied so many entries, and
+        that head.
+
+        Raises Violation. What a leader has deleted by itself, the first entry says that is committed before it has
+        applied that.
         """
-        if self._agreed and position > applied_position:
+        if self._agreed and applied_index >= self._agreed_from_index and position > applied_position:
             raise Violation(
                 SERVES, node, f"its log begins at {position}, the group's head is {applied_position}"
             )

@@ -386,7 +386,8 @@ class Monitor:
         self._own_state.turned(host, raft, store.log, store.snapshot.applied_index)
         self._replicated_state.turned(name)
         if replica.leadership.serving:
-            self.model.heads.serves(name, store.log.first_position, replica.metadata.head_position)
+            begin, head = store.log.first_position, replica.metadata.head_position
+            self.model.heads.serves(name, begin, applied_index, head)
         if watched.former_leader is not None:
             watched.former_leader.turned()
         if raft.role is Role.LEADER and raft.configuration_index > raft.commit_index:

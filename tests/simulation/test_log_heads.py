@@ -47,14 +47,26 @@ def test_until_all_members_read_the_entries_it_is_that_of_a_leader_of_the_time()
 
 def test_a_leader_that_serves_has_all_that_the_group_keeps() -> None:
     heads = LogHeads()
-    heads.serves("a", 100, 0)
+    heads.serves("a", 100, 0, 0)
     heads.applied("a", 1, 1, AGREED, 2)
-    heads.serves("a", 0, 0)
+    heads.serves("a", 0, 1, 0)
     heads.applied("a", 2, 1, RaiseHead(100), 3)
-    heads.serves("a", 100, 100)
-    heads.serves("a", 60, 100)
+    heads.serves("a", 100, 2, 100)
+    heads.serves("a", 60, 2, 100)
     with pytest.raises(Violation, match=SERVES):
-        heads.serves("a", 101, 100)
+        heads.serves("a", 101, 2, 100)
+
+
+def test_what_a_leader_has_deleted_by_itself_is_said_when_it_has_applied_the_entry() -> None:
+    """Seed 8120050: the entry was committed, and the leader's turn over before it was applied."""
+    heads = LogHeads()
+    heads.begins_at("a", 100, 0)
+    heads.applied("a", 1, 1, AGREED, 2)
+    heads.applied("a", 3, 1, RaiseHead(100), 3)
+    heads.serves("a", 100, 2, 0)
+    heads.serves("a", 100, 3, 100)
+    with pytest.raises(Violation, match=SERVES):
+        heads.serves("a", 100, 3, 0)
 
 
 def test_a_head_that_is_raised_for_its_age_is_held_to_what_waits() -> None:
