@@ -21,6 +21,7 @@ there, as far as the group says is committed. Nothing beyond the noted commit in
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 from log import cuts
@@ -46,6 +47,9 @@ from log.removal import RemovalJob
 from log.snapshot import Snapshot, SnapshotFile
 from log.store_format import FIRST_FORMAT, check_format, write_format
 from log.timer_index import TimerIndex
+
+QUEUES_AT_ONCE = 200
+"""Queues that begin at the group's head in one turn: some 30 us each, as most of their files are not mapped."""
 
 _ROOM_OF_START_BYTES = 64 << 20
 """A start that finds less frees the space of what was removed before it writes anything; else a worker does."""
@@ -98,6 +102,7 @@ class Store:
         "log",
         "options",
         "queues",
+        "queues_before_head",
         "snapshot",
         "timers",
     )
@@ -118,6 +123,8 @@ class Store:
         The log may begin behind it."""
         self._is_before_head = False
         """Entries before the head are yet to be dispatched: they make units, which go when the head is reached."""
+        self.queues_before_head: list[ConsumeQueue] = []
+        """Queues that may still begin before the head; `begin_some_at_head` has some of them begin there."""
         self.snapshot = SnapshotFile(disk)
         self.format = FIRST_FORMAT
         """See `log.store_format`."""
@@ -352,6 +359,7 @@ class Store:
             self.queues.replace(incoming.queues)
             self.dispatched_index = self._dispatcher.built_index = end_index
             self._is_before_head = position < self.head_position
+            self.queues_before_head = []
             incoming.put_in_place(self.log.epoch)
             self.snapshot.replaced(incoming.snapshot.applied_index)
             self.checkpoints.begin_anew(end_index)
@@ -385,7 +393,8 @@ class Store:
         """Has queues begin with the first message at `position` of the log or behind it, where an entry begins: the
         group has none before it any more, whatever of its log is still here.
 
-        What is dispatched anew is held to that, too. The head never falls: the highest position counts.
+        Of very many queues some do so at once, and the others in further turns (`queues_before_head`). What is
+        dispatched anew is held to the head, too. It never falls: the highest position counts.
         """
         if position <= self.head_position:
             return
@@ -395,7 +404,14 @@ class Store:
             self._begin_queues_at_head()
 
     def _begin_queues_at_head(self) -> None:
-        self.queues.begin_at(self.queues.first_staying(self.head_position, self.is_unit_right))
+        self.queues_before_head = list(self.queues)
+        self.begin_some_at_head()
+
+    def begin_some_at_head(self) -> None:
+        """Has some of `queues_before_head` begin at the head."""
+        for queue in self.queues_before_head[-QUEUES_AT_ONCE:]:
+            queue.min_offset = queue.first_staying(self.head_position, partial(self.is_unit_right, queue))
+        del self.queues_before_head[-QUEUES_AT_ONCE:]
 
     def head_wanted(
         self,
@@ -431,7 +447,7 @@ class Store:
         if not gone:
             return 0
         last, queue_begins = gone[-1], dict[ConsumeQueue, int]()
-        if last.next_position > self.head_position:
+        if self._is_before_head or last.next_position > self.head_position:
             # Which units are damaged the records alone can tell, so they are asked before they go.
             queue_begins = self.queues.first_staying(last.next_position, self.is_unit_right)
         try:
@@ -450,8 +466,8 @@ class Store:
         needed_from_index: int | None,
         find_waiting: Callable[[], int | None] | None,
     ) -> list[DataFile]:
-        """Returns the files that `delete_head` deletes."""
-        if len(self.log.file_starts()) < 2:
+        """Returns the files that `delete_head` deletes: none while their records are to tell where queues begin."""
+        if len(self.log.file_starts()) < 2 or self.queues_before_head:
             return []
         usage = self._disk.usage()
         used_ratio = 1 - usage.free_bytes / max(usage.total_bytes, 1)

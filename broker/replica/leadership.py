@@ -141,6 +141,8 @@ class Leadership:
             self._say_where_the_log_begins()
             return
         self.owes_head = False
+        while self.store.queues_before_head:
+            self.store.begin_some_at_head()  # an earlier leader may have told of their begins already
         self.uncommitted.queue_ends = self.store.queue_ends_behind_dispatch()
         self.serving = True
         log.info("serving", term=self._raft.term, index=self.serving_from)

@@ -233,7 +233,7 @@ class Replica:
     def turn(self, now_ns: int, wall_ms: int, send: Callable[[], None]) -> bool:
         """Does all that has become possible: replicates, answers sends, dispatches and applies what is committed.
 
-        Returns True if the next turn is wanted at once: it is behind, or writes its state.
+        Returns True if the next turn is wanted at once: it is behind, or does what takes several turns.
 
         `send` is called before the dispatch: acknowledgements and responses to sends need not wait for it, and what
         is asked because of them comes after this turn. Afterwards `durability`, `upkeep` and `loads` say what a worker
@@ -256,6 +256,8 @@ class Replica:
             committed.tell_more()
         if leadership.owes_head:
             leadership.start_serving()
+        if self.store.queues_before_head:
+            self.store.begin_some_at_head()
         if writing.under_way:
             writing.step()
         # At most one slice of entries is applied in a turn, however often the loop goes round: between two slices
@@ -302,7 +304,12 @@ class Replica:
         return (
             bool(writing.under_way)
             or (bool(reads.confirmed_at or reads.may_pass) and reads.wait(applied.index))
-            or bool(leadership.untold or reads.lost_reads or uncommitted.is_behind)
+            or bool(
+                leadership.untold
+                or reads.lost_reads
+                or uncommitted.is_behind
+                or self.store.queues_before_head
+            )
             or (applied.index < committed.index and committed.is_behind)
         )
 

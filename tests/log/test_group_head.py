@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from log import store as store_module
 from log.entry_reads import file_beginnings
 from log.expired_files import DataFile, RetentionPolicy, files_to_delete
 from log.store import Store
@@ -81,6 +82,47 @@ def test_a_backup_keeps_what_is_before_the_head(store: Store) -> None:
     store.raise_head(store.log.file_starts()[3])
     assert store.delete_head(NOTHING, wall_ms=NOW, is_delete_hour=False, needed_from_index=1) == 0
     assert store.delete_head(NOTHING, wall_ms=NOW, is_delete_hour=False) == 3
+
+
+def test_files_that_go_before_the_head_is_reached_leave_no_queue_behind() -> None:
+    """Behind a snapshot, say: what is before the head is dispatched once more, and deleted before all of it is."""
+    store, _ = open_store(MemoryDisk())
+    writer = Writer(store)
+    for _ in range(3):
+        writer.send("T", body=bytes(40))
+    while len(store.log.file_starts()) < 5:
+        writer.send("U", body=bytes(40))
+    flush(store)
+    store.snapshot.write(store.log.last_index, b"state")
+    store.raise_head(store.log.file_starts()[3])
+    _, second = beginnings_of(store)[1]
+    store.dispatch(second, NOW)
+    assert store.delete_head(NOTHING, wall_ms=NOW, is_delete_hour=False) > 0
+    assert store.log.first_position < store.head_position
+    store.dispatch(store.log.last_index, NOW)
+    assert told(store) == begins(store, store.head_position)
+    assert told(store)["T", 0] == 3
+
+
+def test_very_many_queues_begin_at_the_head_in_turns(monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
+    monkeypatch.setattr(store_module, "QUEUES_AT_ONCE", 2)
+    writer = Writer(store)
+    while len(store.log.file_starts()) < 4:
+        for queue_id in range(5):
+            writer.send("T", queue_id, body=bytes(40))
+    store.dispatch(store.log.last_index, NOW)
+    flush(store)
+    store.snapshot.write(store.log.last_index, b"state")
+    head = store.log.file_starts()[2]
+    store.raise_head(head)
+    begun = [sum(offset > 0 for offset in told(store).values())]
+    while store.queues_before_head:
+        assert store.delete_head(NOTHING, wall_ms=NOW, is_delete_hour=False) == 0, "they are asked first"
+        store.begin_some_at_head()
+        begun.append(sum(offset > 0 for offset in told(store).values()))
+    assert begun == [2, 4, 5]
+    assert told(store) == begins(store, head)
+    assert store.delete_head(NOTHING, wall_ms=NOW, is_delete_hour=False) == 2
 
 
 @pytest.mark.parametrize("derived_is_lost", [False, True])

@@ -13,8 +13,10 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.replica.leadership import Leadership
 from broker.state.commands import FORMAT_OF_COMMANDS, RaiseHead
 from broker.state.release import THIS_RELEASE
+from log import store as store_module
 from log.errors import DiskFullError
 from log.record import decode_record
+from log.store import Store
 from raft import Role
 from tests.broker.harness import SECOND, Client, Group
 from tests.broker.retention.test_retention import INTERVAL_S, fill, group_with, pass_time
@@ -229,6 +231,62 @@ def test_a_leader_that_would_make_no_room_as_a_follower_goes_on_and_tries_again(
     group.advance(2 * INTERVAL_S)
     assert (refused, group.leader, group.node(leader).replica.term) == (2, leader, term)
     assert first_offset(group) > 10
+
+
+def test_a_leader_that_begins_to_serve_has_all_queues_begin_at_the_head(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may have applied the entry just before, and an earlier leader may have told of all begins."""
+    group = group_with()
+    client = group.connect()
+    client.create_topic("Wide", 8)
+    for queue_id in range(8):
+        client.send("Wide", b"gone", queue_id)
+    heir = group.node(group.follower).replica
+    group.slow_disks.add(heir.node_id)  # without a snapshot it deletes nothing
+    fill(group)
+    pass_time(group, 1.1)
+    assert heir.store.head_position > heir.store.log.first_position
+    wide = [queue for queue in heir.store.queues if queue.topic == "Wide"]
+    original = Leadership.start_serving
+
+    def start_serving(self: Leadership) -> None:
+        for queue in wide:
+            queue.min_offset = 0
+        self.store.queues_before_head = list(wide)
+        original(self)
+        assert self.serving
+        assert [(queue.min_offset, queue.max_offset) for queue in wide] == [(1, 1)] * 8
+        begun.append(self)
+
+    begun: list[Leadership] = []
+    monkeypatch.setattr(store_module, "QUEUES_AT_ONCE", 3)
+    monkeypatch.setattr(Leadership, "start_serving", start_serving)
+    group.transfer_leadership(heir.node_id)
+    assert begun == [heir.leadership]
+
+
+def test_queues_begin_at_the_head_in_turns_that_are_wanted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "QUEUES_AT_ONCE", 1)
+    group = group_with()
+    client = group.connect()
+    client.create_topic("Wide", 4)
+    for queue_id in range(4):
+        client.send("Wide", b"gone", queue_id)
+    fill(group)
+    store = group.node(group.leader).replica.store
+    calls: list[tuple[int, int]] = []
+    original = Store.begin_some_at_head
+
+    def begin_some_at_head(self: Store) -> None:
+        if self is store:
+            calls.append((len(store.queues_before_head), group.now_ns))
+        original(self)
+
+    monkeypatch.setattr(Store, "begin_some_at_head", begin_some_at_head)
+    pass_time(group, 1.1)
+    assert [left for left, _ in calls] == [5, 4, 3, 2, 1]
+    assert len({now_ns for _, now_ns in calls}) == 1
 
 
 def test_an_upgraded_group_says_at_once_where_its_leader_s_log_begins() -> None:
