@@ -16,7 +16,8 @@ own. It goes on with monotonic clocks, from leader to leader, and only approache
   leader's. And so does a word when all have been behind for `LATE_NS`: then it is not the words that are late, but the
   leader's monotonic clock has stood still, as that of a machine does which is suspended.
 - A node that starts does not know it. Whoever dials it, or answers when it asks for votes, says what time it is: the
-  group's, if that node knows.
+  group's, if that node knows. Such a word may be late, too, so until a leader is heard the one that is furthest ahead
+  counts.
 - If no node knows, since all of them were down, the first leader asks the wall clocks: the middle one of those that it
   has heard of and its own, of two the earlier one. Each voter has said its own before it could vote. So of three
   machines one with a clock ahead does not set it. What stood while all were down is made up for at once.
@@ -60,6 +61,7 @@ class GroupClock:
         "_events",
         "_has_heard_leader",
         "_heard_ns",
+        "_is_hearsay",
         "_late_since_ns",
         "_now_ns",
         "_set_back_at_ns",
@@ -80,6 +82,8 @@ class GroupClock:
         self.is_agreed = False
         """This node has heard or made the group's time since it started. Never false again."""
         self.leads = False
+        self._is_hearsay = False
+        """No leader has said the group's time since this node started, but others have."""
         self._has_heard_leader = False
         """The leader that this node follows has said the time since this node follows it."""
         self._heard_ns = now_ns
@@ -163,6 +167,7 @@ class GroupClock:
         self._time_ns += moves_ns
         self._heard_ns = now_ns
         self.is_agreed = self._has_heard_leader = True
+        self._is_hearsay = False
 
     def _first_word_moves(self, moves_ns: int, now_ns: int) -> None:
         """A leader's first word, which counts however late it is, differs from the time that this node knew."""
@@ -204,15 +209,18 @@ class GroupClock:
         """`node` has said what time it is: it has dialled this one, or answers when this one asks for its vote."""
         if not is_agreed:
             self._told[node] = time_ms * _MS - now_ns
-        elif not self.is_agreed:
+        elif not self.is_agreed or (
+            self._is_hearsay and time_ms * _MS > self._time_ns + now_ns - self._now_ns
+        ):
             self._now_ns = self._heard_ns = now_ns
             self._time_ns = time_ms * _MS
-            self.is_agreed = True
+            self.is_agreed = self._is_hearsay = True
 
     def lead(self, now_ns: int) -> int:
         """This node leads from now on, and makes the group's time; returns it (ms)."""
         self._advance(now_ns)
         self.leads = True
+        self._is_hearsay = False
         if self._set_back_ns:
             self._tell_of_set_back(now_ns)  # the group's time is back by that
         if self.is_agreed:

@@ -163,6 +163,29 @@ def test_a_node_that_starts_takes_the_time_of_a_peer_that_knows_it() -> None:
     assert clock.lead(2 * S) == DAWN_MS + 1000
 
 
+def test_of_what_peers_say_before_a_leader_is_heard_the_latest_counts() -> None:
+    """Each may be late: a node that stood still finds what was sent before. The first one counted."""
+    clock, _ = clock_of(DAWN_MS + 2 * HOUR_MS)
+    clock.told("n1", DAWN_MS, 10 * S, is_agreed=True)  # was sent eight seconds ago
+    clock.told("n2", DAWN_MS + 9_000, 11 * S, is_agreed=True)
+    clock.told("n1", DAWN_MS + 1_000, 11 * S, is_agreed=True)
+    assert clock.read(12 * S, DAWN_MS + 2 * HOUR_MS) == DAWN_MS + 10_000
+    clock.heard(DAWN_MS + 9_500, 12 * S)
+    clock.told("n1", DAWN_MS + 20_000, 12 * S, is_agreed=True)
+    assert clock.read(12 * S, DAWN_MS + 2 * HOUR_MS) == DAWN_MS + 9_500, "the group's time is its leader's"
+
+
+def test_whoever_leads_by_what_peers_have_said_is_told_nothing_any_more() -> None:
+    clock, _ = clock_of()
+    clock.told("n1", DAWN_MS, S, is_agreed=True)
+    assert clock.lead(2 * S) == DAWN_MS + 1000
+    clock.told("n2", DAWN_MS + HOUR_MS, 2 * S, is_agreed=True)
+    assert clock.read(2 * S, DAWN_MS) == DAWN_MS + 1000
+    clock.follow(2 * S)
+    clock.told("n2", DAWN_MS + HOUR_MS, 2 * S, is_agreed=True)
+    assert clock.read(2 * S, DAWN_MS) == DAWN_MS + 1000
+
+
 def test_a_voter_says_the_time_when_it_is_asked_for_its_vote() -> None:
     """A candidate knew what others had said when they dialled it, before a leader had told them the time."""
     group = Group(3)
