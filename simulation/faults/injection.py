@@ -22,10 +22,8 @@ from simulation.faults import (
 )
 from simulation.faults.stage import Stage
 from simulation.machines.broker_host import BrokerHost
-from simulation.plans.plan import Fault
+from simulation.plans.plan import LEADER, Fault
 
-_LEADER: Final = 1
-"""A bit of a fault's target; set: the leader is meant, while there is one."""
 _LEADER_BITS: Final = 1
 """The bits above this one pick a host where the leader is not meant."""
 
@@ -37,7 +35,7 @@ def inject(stage: Stage, fault: Fault) -> None:
 
 def _target(stage: Stage, fault: Fault) -> BrokerHost:
     """The broker that is hit: half of all faults hit the leader, around which most of what can go wrong goes wrong."""
-    leader = stage.members.leader() if fault.target & _LEADER else None
+    leader = stage.members.leader() if fault.target & LEADER else None
     hosts = stage.members.in_service()
     return leader or hosts[(fault.target >> _LEADER_BITS) % len(hosts)]
 

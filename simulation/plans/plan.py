@@ -49,6 +49,10 @@ LASTING: Final = ("core", "overload")
 """Kinds of which a plan has one at most, with no other fault behind its beginning (simulation/plans/lasting.py)."""
 
 
+LEADER: Final = 1
+"""A bit of a fault's target; set: the leader is meant, while there is one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """Something done `time_ns` after the start and undone `duration_ns` later.

@@ -11,9 +11,9 @@ from typing import Final
 from simulation.plans.dense import draw_dense_plan
 from simulation.plans.dice import Rhythm, draw_faults
 from simulation.plans.lasting import with_core, with_overload
-from simulation.plans.plan import Fault, Plan
+from simulation.plans.plan import LEADER, Fault, Plan
 from simulation.plans.swarm import draw_swarm_plan
-from simulation.randomness import stream
+from simulation.randomness import Random, stream
 from simulation.scheduler import MILLISECOND, SECOND
 
 _OUT_OF: Final = 5
@@ -32,6 +32,9 @@ _DAMAGE_RHYTHM: Final = Rhythm(
     gap_ns_min=100 * MILLISECOND,
     durations_ns_max=(100 * MILLISECOND,),
 )
+_STANDS_STILL_SHARE: Final = 0.4
+"""Of those with suspensions."""
+_STANDS_STILL_NS: Final = 6 * SECOND
 _STRANGERS_SHARE: Final = 0.15
 _SUSPEND_SHARE: Final = 0.1
 _SUSPEND_RHYTHM: Final = Rhythm(
@@ -82,11 +85,33 @@ def _with_strangers(plan: Plan) -> Plan:
 
 
 def _with_suspensions(plan: Plan) -> Plan:
-    """Has machines suspended in a share of the plans; all else of them stays as it was."""
+    """Has machines suspended in a share of the plans, in some of which nothing else happens."""
     random = stream(f"suspend {plan.seed}")
     if random.random() >= _SUSPEND_SHARE:
         return plan
+    if random.random() < _STANDS_STILL_SHARE:
+        return replace(plan, faults=tuple(leader_stands_still(random, plan.calm_ns)))
     return _with_faults(plan, draw_faults(random, "suspend", _SUSPEND_RHYTHM, plan.calm_ns))
+
+
+def leader_stands_still(random: Random, end_ns: int) -> list[Fault]:
+    """Has the leader's machine suspended three times in a row, each time for less than it takes to lose the lead, and
+    leadership go over some seconds behind that; all of it again and again until `end_ns`.
+
+    Who follows goes back by an eighth of the time that passes, so what one short suspension takes is made up for before
+    anybody could see whether the leader is believed; and other faults bring other leaders, whose first words count.
+    """
+    faults: list[Fault] = []
+    at_ns = _STANDS_STILL_NS
+    while at_ns < end_ns:
+        for _ in range(3):
+            duration_ns = random.randrange(600, 900) * MILLISECOND
+            faults.append(Fault(at_ns, "suspend", LEADER, duration_ns, random.random()))
+            at_ns += 1300 * MILLISECOND
+        at_ns += random.randrange(4400, 5500) * MILLISECOND
+        faults.append(Fault(at_ns, "transfer", 0, SECOND, random.random()))
+        at_ns += random.randrange(1000, 4000) * MILLISECOND
+    return [fault for fault in faults if fault.time_ns + fault.duration_ns < end_ns]
 
 
 def _with_moments(plan: Plan) -> Plan:

@@ -19,6 +19,7 @@ from simulation.faults.cores import KINDS
 from simulation.faults.moments import MOMENTS, STRIKES
 from simulation.judges.log_heads import SERVES
 from simulation.plans.plan import Fault, Limits, Plan, Shape
+from simulation.plans.seeds import leader_stands_still
 from simulation.scheduler import SECOND
 from simulation.world.running import Result
 from tests.simulation.planted_bugs import PLANTED, plan_of, run_planted
@@ -327,6 +328,11 @@ AIMED: dict[str, Aim] = {
         "decided once",
         _LONGER | {"nodes": 3} | _with("transactor"),
         or_as=("open transactions are known",),
+    ),
+    "timer: a clock that stood still is not believed": Aim(
+        lambda random: leader_stands_still(random, 25 * SECOND),
+        "the group's time goes on from leader to leader",
+        _with("producer"),
     ),
     "queue ends of an earlier term": Aim(_often("transfer", gap_s=1), "queue order"),
     "settings: asked without a round": Aim(

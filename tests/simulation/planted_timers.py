@@ -35,6 +35,12 @@ def a_new_leader_s_own_wall_clock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupClock, "lead", lead)
 
 
+@planted("timer: a clock that stood still is not believed", "CLOCK_MONOTONIC stands still in a suspend")
+def a_clock_that_stood_still_is_not_believed(patch: pytest.MonkeyPatch) -> None:
+    """A follower takes all that the words of a leader whose machine was suspended are behind for their way."""
+    patch.setattr(GroupClock, "_have_long_been_late", lambda self, now_ns: False)
+
+
 @planted("timer: nothing counted at takeover", "timer progress saved now and then", actor="scheduler")
 def nothing_counted_at_takeover(patch: pytest.MonkeyPatch) -> None:
     """A new leader delivers again all that the last one had announced last."""
