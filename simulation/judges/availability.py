@@ -9,8 +9,8 @@ memory of what they promised) and whose links to each other are whole and up. Wh
 - keeps up: each of its members has applied what was committed `Bounds.leader_ns` ago;
 - serves clients, where nothing is wrong with these (`stands`): within `Bounds.client_ns` a send is acknowledged.
 
-And two whole machines whose links are whole have connections in both directions within `Bounds.links_ns`. The bounds
-follow from the group's own settings; docs/simulation.md has the argument.
+And two whole machines of members, learners among them, whose links are whole have connections in both directions within
+`Bounds.links_ns`. The bounds follow from the group's own settings; docs/simulation.md has the argument.
 """
 
 from __future__ import annotations
@@ -158,14 +158,14 @@ class Availability:
         for host in hosts.values():
             check_limits(host)
         voters = [hosts[name] for name in self._model.voters if name in hosts]
-        members = (*self._model.voters, *self._model.learners)
+        members = [*voters, *(hosts[name] for name in self._model.learners if name in hosts)]
         now_ns = self._scheduler.now_ns
-        self.waits.look({name: hosts[name] for name in members if name in hosts}, self._model.voters, now_ns)
+        self.waits.look({host.name: host for host in members}, self._model.voters, now_ns)
         if len(voters) < 2:
             return
         if self._bounds is None:
             self._bounds = bounds_of(voters[0].settings)
-        self._look_at_machines(voters, now_ns)
+        self._look_at_machines(members, now_ns)
         core_ns, core = self._best_core(voters)
         if core_ns is not None and not self._owes(hosts, voters, core):
             self._disturbed_ns = now_ns
@@ -180,16 +180,16 @@ class Availability:
         self._committed.append((now_ns, self._model.last_index))
         self._seen_index = self._model.last_index
 
-    def _look_at_machines(self, voters: Sequence[BrokerHost], now_ns: int) -> None:
-        # Nobody looks at who is no voter: what befell it meanwhile is not known when it is one again.
-        names = {host.name for host in voters}
+    def _look_at_machines(self, members: Sequence[BrokerHost], now_ns: int) -> None:
+        # Nobody looks at who is no member: what befell it meanwhile is not known when it is one again.
+        names = {host.name for host in members}
         self._whole = {name: known for name, known in self._whole.items() if name in names}
-        for host in voters:
+        for host in members:
             if not _is_whole(host, now_ns):
                 self._whole.pop(host.name, None)
             elif self._whole.get(host.name, (0, -1))[1] != host.incarnation:
                 self._whole[host.name] = now_ns, host.incarnation
-        for one, other in combinations(sorted(voters, key=lambda host: host.name), 2):
+        for one, other in combinations(sorted(members, key=lambda host: host.name), 2):
             self._look_at_pair(one, other, now_ns)
 
     def _look_at_pair(self, one: BrokerHost, other: BrokerHost, now_ns: int) -> None:

@@ -479,6 +479,9 @@ AIMED: dict[str, Aim] = {
     "liveness: a dial that hangs is not repeated": Aim(
         _core_left_alone("gone", before=_long_partitions), "whole links are up", _CORE
     ),
+    "liveness: a broken link to a learner stays so": Aim(
+        _often("membership", "link", gap_s=1, end_s=14), "whole links are up"
+    ),
     "overload: bytes are not given back": Aim(_overload, "a core serves clients", _CROWDED),
     "overload: proposals without a limit": Aim(_overload, "what waits stays within its limits", _CROWDED),
     "overload: pulls without a limit": Aim(_overload, "what waits stays within its limits", _CROWDED),

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import pytest
 
+from broker.node.links import _DialledLink
 from broker.requests.line import Line, LineState
+from raft.effects import Role
 from raft.election import Election
 from raft.errors import ProposalLimit
 from raft.leader import Leader
@@ -71,3 +73,16 @@ def dial_that_hangs_is_not_repeated(patch: pytest.MonkeyPatch) -> None:
             original(self)
 
     patch.setattr(Line, "_is_due", is_due)
+
+
+@planted("liveness: a broken link to a learner stays so", "a learner is nobody's voter, so nobody misses it")
+def broken_link_to_a_learner_stays_so(patch: pytest.MonkeyPatch) -> None:
+    original = _DialledLink.lost
+
+    def lost(self: _DialledLink, was: LineState, reason: str) -> None:
+        original(self, was, reason)
+        raft = self._links.node.replica.raft
+        if self._peer in raft.configuration.learners and raft.role is not Role.LEADER:
+            self.line.end("it is a learner")
+
+    patch.setattr(_DialledLink, "lost", lost)
