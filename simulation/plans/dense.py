@@ -52,7 +52,7 @@ _ACTORS_MAX: Final = 2
 _OWN_ACTOR: Final = "tenant"
 _OWN_ACTOR_SHARE: Final = 0.2
 """The share of the dense plans with an actor that no other plan has."""
-_LATER_ACTORS: Final = {"writer": 0.25, "reporter": 0.25}
+_LATER_ACTORS: Final = {"writer": 0.25}
 """Others that no other plan has, with their shares; each has a stream of its own, so that the seeds without it stay as
 they are."""
 _FIRST_FAULT_NS: Final = 4 * SECOND
@@ -137,7 +137,7 @@ def draw_dense_plan(seed: int, number: int, *, seconds: int = 60, nodes: int | N
 
 def _draw_actors(random: Random, seed: int) -> tuple[str, ...]:
     """Draws up to two actors beside those that every run has."""
-    others = [name for name, actor in ACTORS.items() if 0 < actor.share < 1 and name not in _LATER_ACTORS]
+    others = [name for name, actor in ACTORS.items() if 0 < actor.share < 1]
     chosen = random.sample(others, random.randrange(_ACTORS_MAX + 1))
     if random.random() < _OWN_ACTOR_SHARE:
         chosen = [*chosen[: _ACTORS_MAX - 1], _OWN_ACTOR]

@@ -36,6 +36,7 @@ _STANDS_STILL_SHARE: Final = 0.4
 """Of those with suspensions."""
 _STANDS_STILL_NS: Final = 6 * SECOND
 _STRANGERS_SHARE: Final = 0.15
+_REPORTS_SHARE: Final = 0.4
 _SUSPEND_SHARE: Final = 0.1
 _SUSPEND_RHYTHM: Final = Rhythm(
     begin_ns=6 * SECOND,
@@ -64,7 +65,7 @@ def plan_of_seed(seed: int, *, seconds: int = 60, nodes: int | None = None) -> P
         return with_overload(draw_swarm_plan(seed, seconds=seconds, nodes=nodes or _NODES, groups=1))
     if seed % _OUT_OF not in _DENSE:
         swarm = draw_swarm_plan(seed, seconds=seconds, nodes=nodes or _NODES)
-        return _with_moments(_with_strangers(_with_suspensions(_with_damage(swarm))))
+        return _with_moments(_with_reports(_with_strangers(_with_suspensions(_with_damage(swarm)))))
     number = seed // _OUT_OF * len(_DENSE) + _DENSE.index(seed % _OUT_OF)
     return draw_dense_plan(seed, number, seconds=seconds, nodes=nodes)
 
@@ -82,6 +83,15 @@ def _with_strangers(plan: Plan) -> Plan:
     if stream(f"strangers {plan.seed}").random() >= _STRANGERS_SHARE:
         return plan
     return replace(plan, actors=(*plan.actors, "stranger"))
+
+
+def _with_reports(plan: Plan) -> Plan:
+    """Adds, to a share of the plans of one group, reports that nobody waits for; all else that is drawn stays as it
+    was.
+    """
+    if plan.groups > 1 or stream(f"reports {plan.seed}").random() >= _REPORTS_SHARE:
+        return plan
+    return replace(plan, actors=(*plan.actors, "reporter"))
 
 
 def _with_suspensions(plan: Plan) -> Plan:

@@ -73,7 +73,7 @@ ACTORS: Final[dict[str, Actor]] = {
     "crowd": Actor(crowd, share=0.0, processes=lambda producers: 3),
     "stranger": Actor(loiter, share=0.0, processes=lambda producers: 2),
     "writer": Actor(write, share=0.0, processes=lambda producers: 2, at_most_once=True, invariant=Portions),
-    "reporter": Actor(report, share=0.3, invariant=Reports),
+    "reporter": Actor(report, share=0.0, invariant=Reports),
 }
 """By the name that its hosts bear, with a number. Those of a share of 1 make up the load that every run has, and one of
 0 is for plans with several groups."""

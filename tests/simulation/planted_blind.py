@@ -185,7 +185,7 @@ def follower_says_that_an_offset_is_out_of_range(patch: pytest.MonkeyPatch) -> N
     patch.setattr(PullProcessor, "_follower_answers_or_forwards", follower_answers)
 
 
-@planted("a report like the stored offset is nothing new", "RocketMQ #3210", part="broker")
+@planted("a report like the stored offset is nothing new", "RocketMQ #3210", part="broker", actor="reporter")
 def report_like_the_stored_offset_is_nothing_new(patch: pytest.MonkeyPatch) -> None:
     """Though the group has gone on meanwhile, and that is on its way."""
     original = OffsetCommits.stage
