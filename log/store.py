@@ -69,7 +69,8 @@ class RecoveryReport:
     Entries up to `committed_index` are known to be committed from before the stop (the group may know more). `damage`
     has one sentence for every file that was not as it had been left, repaired or not. With `needs_snapshot` this
     node's state was given up for a snapshot that did not arrive whole: it must not vote for itself, and calls
-    `reset` with what the leader sends before anything else. With `log.kind` DAMAGED it calls `cut_damage`
+    `reset` with what the leader sends before anything else. Of queues without a message nothing newer is known than
+    what they were at `queues_index`; -1 without notes. With `log.kind` DAMAGED it calls `cut_damage`
     before it appends, if the group can repair it.
     """
 
@@ -77,6 +78,7 @@ class RecoveryReport:
     clean_stop: bool
     committed_index: int
     dispatched_index: int
+    queues_index: int
     damage: tuple[str, ...]
     needs_snapshot: bool
 
@@ -191,6 +193,7 @@ class Store:
             if notes is None
             else max(log.first_index - 1, min(notes.committed_index, log.last_index)),
             dispatched_index=store.dispatched_index,
+            queues_index=-1 if notes is None else notes.dispatched_index,
             damage=tuple(damage),
             needs_snapshot=recovery.kind is RecoveryKind.RESET_PENDING
             or store.snapshot.applied_index < log.first_index - 1,

@@ -79,7 +79,7 @@ def start_from_disk(node_id: str, found: OnDisk) -> ReplicaStart:
         metadata, addresses, queue_ends = decode_state(snapshot.data)
         metadata_index = snapshot.applied_index
         membership.merge(addresses)
-        restore_queue_ends(store.queues, queue_ends)
+        restore_queue_ends(store.queues, queue_ends, is_newer=metadata_index > recovery.queues_index)
         store.raise_head(metadata.head_position)
     # Raft may begin with any index that was committed: the greatest that is known, as far as the log still reaches.
     first_index, last_index = store.log.first_index, store.log.last_index

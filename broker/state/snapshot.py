@@ -104,8 +104,19 @@ def with_addresses(snapshot: bytes | memoryview, addresses: dict[str, str]) -> b
     return cbor2.dumps(cbor2.loads(snapshot) | {"addresses": addresses})
 
 
-def restore_queue_ends(queues: ConsumeQueues, ends: dict[tuple[str, int], int]) -> None:
-    """Lets queues without a unit on this disk go on at the snapshot's ends, so that no offset is given twice."""
+def restore_queue_ends(queues: ConsumeQueues, ends: dict[tuple[str, int], int], *, is_newer: bool) -> None:
+    """Lets queues without a unit on this disk go on at the snapshot's ends, so that no offset is given twice.
+
+    `is_newer`: what else is known of such queues is older than the snapshot. Then one that the snapshot does not have
+    was deleted since, and one that ended later was that of an earlier life of its topic.
+    """
+    if is_newer:
+        for empty in [queue for queue in queues if queue.min_offset == queue.max_offset]:
+            ends_at = ends.get((empty.topic, empty.queue_id))
+            if ends_at is None:
+                queues.discard(empty)
+            else:
+                empty.start_at(ends_at)
     for (topic, queue_id), end in ends.items():
         queue = queues.get(topic, queue_id)
         if queue is None:

@@ -21,6 +21,7 @@ CRASHED = RecoveryReport(
     clean_stop=False,
     committed_index=5,
     dispatched_index=5,
+    queues_index=5,
     damage=(),
     needs_snapshot=False,
 )
