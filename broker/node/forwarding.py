@@ -477,7 +477,7 @@ class Forwarding:
             if event is RequestEvent.NOT_DONE and (self._view.leader, self._view.term) == asked:
                 # Asked now, it would be the same one again.
                 self._hold_for_leader(connection, request.as_of(now_ns), request.number)
-            elif self._doubts_first or (event is RequestEvent.NOT_DONE and self._held.has_any_of(connection)):
+            elif self._doubts_first or self._held.has_any_before(request.number, connection):
                 self._hold(connection, request.as_of(now_ns), request.number)  # in its place among them
             else:
                 self._go_on(request)

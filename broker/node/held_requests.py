@@ -48,6 +48,10 @@ class HeldRequests:
         """Tells whether a connection has a request here; does not look at those of others."""
         return connection in self._shares.get(connection.share, ())
 
+    def has_any_before(self, number: int, connection: Connection) -> bool:
+        """Tells whether a connection has a request here with a lower number; does not look at those of others."""
+        return self.has_any_of(connection) and self._shares[connection.share][connection][0].number < number
+
     def take_next(self) -> WaitingRequest:
         """Removes and returns the request whose turn it is to go on; there is one."""
         share, connections = next(iter(self._shares.items()))

@@ -574,6 +574,28 @@ def test_what_is_given_back_while_forwarded_requests_go_on_keeps_its_place_among
     assert forwarded == [*asked[:gone_on], first, *asked[gone_on:]]
 
 
+def test_a_node_that_leads_by_then_does_first_what_it_has_held_of_a_client() -> None:
+    """What went on before it led was held, for want of a leader; the rest went on behind that, and was done at once."""
+    group, chosen = Group(3, start=False), random.Random(1)
+    group.limits = InnerLimits(held_at_once=1)
+    for name in group.members:
+        group.start(name)
+    group.elect()
+    old, node = group.leader, group.follower
+    client = group.connect(node)
+    group.lose = lambda source, target, frame: isinstance(frame, Forward)
+    asked = [client.start_call(RequestCode.LOCK_BATCH_MQ, None, b"{}") for _ in range(20)]
+    group.settle()
+    only_elected(group, node)
+    group.kill(old)
+    there = group.node(node)
+    step_until(group, chosen, lambda: there.replica.serving)
+    assert len(there._held) > 2
+    assert len(there._forwarding.ended) > 2
+    group.settle()
+    assert [*client.answers] == asked
+
+
 def test_a_leader_that_was_is_waited_for_while_it_gives_back() -> None:
     """It may have thousands of requests: those that it came to after 300 ms had been answered as unknown by then."""
     group = Group.elected(3)
