@@ -5,7 +5,8 @@
 A group of three without sockets or clocks (the tests' harness). Measured is the CPU time of each call that the
 surroundings of a node make: bytes of a client or a peer that are handed in, a turn, the end of a job. A node does
 nothing else while one of them runs, so the longest says how long heartbeats and other clients wait. Files are in
-memory: what a disk adds is not in it.
+memory: what a disk adds is not in it. Of "a leader's state is read" the longest call gives the memory back that
+the old files were, 0.1 to 0.3 s; on a disk a worker unmaps them, and it takes 1 ms beside a directory's flush.
 """
 
 from __future__ import annotations

@@ -3,8 +3,10 @@
 `crash` gives the disk that a machine finds after a power failure; faults are switched on by attributes.
 """
 
+import mmap
 from collections.abc import Callable
 from copy import copy
+from typing import Final, cast
 
 from log.disk import DiskUsage
 from log.errors import DiskError, DiskFullError, FlushError, StoreLockedError
@@ -12,10 +14,19 @@ from log.errors import DiskError, DiskFullError, FlushError, StoreLockedError
 PAGE = 4096
 
 
+_LARGE: Final = 1 << 20
+
+
+def _zeros(size: int) -> bytearray:
+    """A large file is of pages that the system makes when they are touched, as a disk's are: to fill hundreds of
+    megabytes would be the longest turn of a benchmark."""
+    return bytearray(size) if size < _LARGE else cast(bytearray, memoryview(mmap.mmap(-1, size)))
+
+
 class _File:
     def __init__(self, size: int) -> None:
-        self.seen = bytearray(size)
-        self.durable = bytearray(size)
+        self.seen = _zeros(size)
+        self.durable = _zeros(size)
         self.allocated: set[int] = set()
         self.named = False
 
