@@ -32,8 +32,9 @@ class ChildDiedError(Exception):
 class Child:
     """A running or ended ``trivet`` server process. ``exited`` is set once it has ended and was reaped."""
 
-    program: ClassVar[Sequence[str]] = ("-m", "trivet")
-    """The program that Python runs. A benchmark that looks into its brokers has them started another way."""
+    program: ClassVar[Sequence[str]] = ("-P", "-m", "trivet")
+    """The program that Python runs, whatever lies in the working directory. A benchmark that looks into its brokers has
+    them started another way."""
 
     def __init__(self, name: str, arguments: Sequence[str], log_path: Path) -> None:
         """Start ``trivet ARGUMENTS``; must be called from the main thread (see `broker.tools.cluster.parent_death`)."""
