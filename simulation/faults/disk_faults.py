@@ -15,8 +15,8 @@ _DISK_PRESSURE: Final = 0.87
 """Above `disk_force_percent`, below `disk_full_percent`: the oldest files go, sends are taken."""
 _RECOVERING_NS: Final = 5 * MILLISECOND
 """A recovering node is killed again within this time: many have their entries back a few milliseconds later."""
-_RETENTION_LOOKS_NS: Final = 2 * SECOND
-"""Two of the intervals at which nodes look."""
+_RETENTION_LOOKS_NS: Final = 3 * SECOND
+"""Three of the intervals at which nodes look: the group agrees at one of them on what goes at the next."""
 
 
 def slow_disk(stage: Stage, host: BrokerHost, fault: Fault) -> None:
