@@ -84,6 +84,12 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One process more than cores where all tests run: two of them mostly wait, for Spark and for real servers."""
+    return len(os.sched_getaffinity(0)) + (not config.option.markexpr)
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Shares the tests among the processes in the order of `rank`."""
     from xdist.scheduler import LoadScopeScheduling
