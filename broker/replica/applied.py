@@ -84,11 +84,6 @@ class AppliedState:
         """The last entry whose command `metadata` reflects; dispatch may restart before it."""
         self.digests = Digests(self.writing, rows_at_once)
 
-    @property
-    def reflected_index(self) -> int:
-        """The last entry that any part of the state reflects."""
-        return max(self.index, self._metadata_index)
-
     def apply(
         self, upto: int, now_ns: int, wall_ms: int, applied: Callable[[int, Command, Any], None]
     ) -> list[Arrival]:
@@ -194,7 +189,10 @@ class AppliedState:
         return self.index >= max(index, self._metadata_index)
 
     def written(self) -> Written:
-        """Writes the state as it is at this call, which reflects `reflected_index`, with the members' addresses."""
+        """Writes the state as it is at this call, which reflects `index`, with the members' addresses.
+
+        To be called where it is of one place (`is_of_one_place`).
+        """
         return state_written(self.metadata, self._addresses, self._store.queues, self._rows_at_once)
 
     def save(self) -> None:

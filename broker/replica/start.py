@@ -81,12 +81,14 @@ def start_from_disk(node_id: str, found: OnDisk) -> ReplicaStart:
         membership.merge(addresses)
         restore_queue_ends(store.queues, queue_ends, is_newer=metadata_index > recovery.queues_index)
         store.raise_head(metadata.head_position)
-    # Raft may begin with any index that was committed: the greatest that is known, as far as the log still reaches.
+    # Raft may begin with any index that was committed: the greatest that is known, as far as the log still reaches. A
+    # leader of less than its state reflects could not send a snapshot, nor without one commit anything with that peer.
     first_index, last_index = store.log.first_index, store.log.last_index
+    committed = max(recovery.committed_index, metadata_index, store.dispatched_index, first_index - 1)
     return ReplicaStart(
         hard_state or StoredHardState(),
         loss,
-        min(max(recovery.committed_index, store.dispatched_index, first_index - 1), last_index),
+        min(committed, last_index),
         membership.load(last_index),
         metadata,
         metadata_index,

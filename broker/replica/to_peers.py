@@ -96,14 +96,17 @@ class ToPeers:
         link.send(*peer_protocol.encode_frame(frame))
 
     def begin_snapshot(self, effect: SnapshotNeeded) -> None:
-        """Begins to write the state for a peer that lacks what is deleted here; some turns later it is sent."""
-        message = effect.message
+        """Begins to write the state for a peer that lacks what is deleted here; some turns later it is sent.
+
+        Not before the state is that of one place in the log: queues that end earlier than the snapshot says would go on
+        there on the peer, once that has deleted what is between, and offsets be given twice.
+        """
+        message, applied = effect.message, self._applied
         link = self._links.get(message.target)
-        if link is None:
+        if link is None or not applied.is_of_one_place(applied.index):
             self._raft.snapshot_failed(message.target)
             return
-        applied = self._applied
-        frame = RaftFrame(message, self._log.first_position, applied.reflected_index)
+        frame = RaftFrame(message, self._log.first_position, applied.index)
         if (give_up := self._snapshots.pop(message.target, None)) is not None:
             give_up()
         give_up = applied.writing.begin(applied.written(), lambda state, _: self._send_snapshot(frame, state))

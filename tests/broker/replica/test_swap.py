@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ from benchmarks.longest_turns import ENTRANCES
 from broker.peers.protocol import Frame, RaftFrame
 from broker.replica.jobs import Job
 from broker.replica.replica import Replica
+from broker.state.snapshot import decode_state
+from log.expired_files import RetentionPolicy
 from raft.messages import SnapshotRequest
-from tests.broker.harness import Group
+from tests.broker.harness import SMALL_STORE, Group
 from tests.broker.retention.test_retention import fill, group_with, pass_time
 from tests.log.memory_disk import MemoryDisk
 
@@ -231,4 +234,68 @@ def test_one_that_comes_again_behind_the_swap_is_not_written_again() -> None:
     assert node.replica.from_peers._snapshots._being_read is None
     assert not node.replica.upkeep.writes_snapshot
     group.advance(1)
+    group.converge()
+
+
+def with_snapshots_newer_than_notes(group: Group, *, away: str | None = None) -> list[int]:
+    """Kills the group when it has deleted a part of its log, `away` before that; the places of topic T's messages."""
+    client = group.connect()
+    client.create_topic("T")
+    places = []
+    for _ in range(2):
+        group.advance(5)  # what is noted is older than the second half
+        for _ in range(15):
+            places.append(int(client.send("T", bytes(100_000)).message_id[16:], 16))
+        group.converge()
+        if away is not None and group.members[away].node is not None:
+            group.kill(away)
+    group.advance(1)
+    for member in group.alive():
+        replica = member.alive.replica
+        replica.applied.save()
+        replica.upkeep.write_waiting_snapshot(group.now_ns)
+        for _ in range(2 if away is not None else 1):
+            policy = RetentionPolicy(reserved_ms=0, files_per_pass=1)
+            replica.store.delete_head(policy, wall_ms=group.wall_ms, is_delete_hour=True)
+            replica.head.deleted()
+        assert replica.store.checkpoints.noted_index < replica.store.snapshot.applied_index
+    for member in group.alive():
+        group.kill(member.id)
+    return places
+
+
+def test_a_snapshot_for_a_peer_says_of_queues_what_they_were_at_its_place() -> None:
+    """Its leader has just started: its state is that of its snapshot, its queues are still those of older notes."""
+    group = Group.elected(3, options=replace(SMALL_STORE, dispatch_entries=1))
+    places = with_snapshots_newer_than_notes(group)
+    group.replace_disk("n2")
+    sent: list[tuple[int, int]] = []
+
+    def see(source: str, target: str, frame: Frame) -> bool:
+        if isinstance(frame, RaftFrame) and isinstance(frame.message, SnapshotRequest):
+            sent.append((frame.applied_index, decode_state(bytes(frame.body)).queue_ends["T", 0]))
+        return False
+
+    group.lose = see
+    for node in group.members:
+        group.start(node)
+    group.elect()
+    group.converge()
+    entries = group.node(group.leader).replica.store.log
+    assert sent
+    for applied_index, end in sent:
+        assert end == sum(place < entries.end_of(applied_index) for place in places)
+
+
+def test_a_leader_that_has_just_started_brings_back_the_only_peer_with_a_snapshot() -> None:
+    """It can commit nothing before, and what its own snapshot reflects is committed."""
+    group = Group.elected(3)
+    keeper, away = group.leader, group.follower
+    with_snapshots_newer_than_notes(group, away=away)
+    group.start(keeper)
+    group.start(away)
+    assert (
+        group.node(away).replica.store.log.last_index + 1 < group.node(keeper).replica.store.log.first_index
+    )
+    group.elect()
     group.converge()
