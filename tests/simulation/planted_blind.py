@@ -28,6 +28,7 @@ from log.checkpoint import CheckpointJob, Checkpoints
 from log.index_files import IndexFiles
 from log.snapshot import SnapshotFile, SnapshotJob
 from raft.core import Raft
+from raft.follower import Follower
 from raft.leader import Leader
 from raft.messages import AppendRequest, Message, SnapshotRequest
 from raft.succession import Succession, Transfer
@@ -214,3 +215,18 @@ def held_pulls_are_forgotten_with_the_leadership(patch: pytest.MonkeyPatch) -> N
         self._leave_at.due_ns = NEVER
 
     patch.setattr(HeldPulls, "_role_changed", role_changed)
+
+
+@planted("a snapshot takes the log behind it", "Raft figure 13, step 6", part="consensus")
+def snapshot_takes_the_log_behind_it(patch: pytest.MonkeyPatch) -> None:
+    original = Follower.install_snapshot
+
+    def install_snapshot(self: Follower, request: SnapshotRequest) -> None:
+        state = self._state
+        if request.first_index - 1 > state.commit_index:
+            state.reset_log(
+                request.first_index, request.prev_term, request.configuration_index, request.configuration
+            )
+        original(self, request)
+
+    patch.setattr(Follower, "install_snapshot", install_snapshot)
