@@ -47,6 +47,8 @@ class Journal:
         self.mark_reached: Callable[[str, str], object] = lambda before, mark: None
         """Called for each state that is reached, with the last other one that was reached before it."""
         self._marks_before = ("", "")
+        self.suspensions: list[tuple[int, int]] = []
+        """Of each machine that was suspended, when that ended, and for how long its monotonic clock had stood still."""
         self.finding: Violation | None = None
         self.acting = ""
         """The broker whose code runs: what is logged now is its log."""
@@ -74,6 +76,10 @@ class Journal:
         """Notes a fault in transcript and trace."""
         self.note(target, f"FAULT {kind} {detail}".rstrip())
         self._driver.fault(self._scheduler.now_ns, kind, (target,), detail)
+
+    def stood_still(self, duration_ns: int) -> None:
+        """A machine that was suspended goes on."""
+        self.suspensions.append((self._scheduler.now_ns, duration_ns))
 
     def operated(self, kind: str, node: str, detail: str) -> None:
         """Counts and notes an operator's request that was granted."""

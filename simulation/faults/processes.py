@@ -107,6 +107,7 @@ def suspend(stage: Stage, host: BrokerHost, fault: Fault) -> None:
             lost_ns = host.clock.now_ns() - before_ns
             host.clock.stood_still(lost_ns)
             host.surroundings.watcher.stood_still(host, lost_ns)
+            stage.journal.stood_still(lost_ns)
         host.resume()
 
     stage.scheduler.after(fault.duration_ns, resume)

@@ -24,7 +24,7 @@ _RATE: Final = 0.12
 """Two monotonic clocks are each wrong by five percent at most, and the leader's time slews by one."""
 _RATE_BEHIND: Final = _RATE + 1.05 / 8
 """Of a node that hears words from before: it goes back by an eighth of the time that it has counted (`DRIFT`)."""
-_LATE_NS: Final = int(1.06 * LATE_NS) + SECOND
+BELIEVED_NS: Final = int(1.06 * LATE_NS) + SECOND
 """By any monotonic clock, and until the next word, which a leader has sent a heartbeat later."""
 _SLACK_NS: Final = 50 * MILLISECOND
 """Times are whole milliseconds, and a leader's is the one at the beginning of its turn."""
@@ -95,7 +95,7 @@ class GroupTime:
             now.ahead_ns = heard.ahead_ns + now.stood_ns - heard.stood_ns
             is_new = now.stood_ns != heard.stood_ns or now_ns - heard.true_ns >= LATE_NS
             now.ahead_since_ns = now_ns if is_new else heard.ahead_since_ns
-            if now_ns - now.ahead_since_ns > _LATE_NS:
+            if now_ns - now.ahead_since_ns > BELIEVED_NS:
                 now.ahead_ns = 0
         self._heard[message.target] = now
 
