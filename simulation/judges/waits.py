@@ -29,10 +29,14 @@ from broker.replica.disk_space import UPKEEP_PAUSE_NS
 from broker.replica.replica import Replica
 from broker.replica.upkeep import CHECKPOINT_INTERVAL_NS
 from broker.requests.errors import NotServingError, OverloadedError
+from broker.retention.retention import Retention
+from broker.retention.waited_for import first_waiting_position
+from log.entry_reads import file_beginnings
 from log.errors import DiskFullError
+from log.layout import HEADER_BYTES
 from raft.effects import Role
 from simulation.journal import Violation
-from simulation.machines.broker_host import BrokerHost, BrokerProcess
+from simulation.machines.broker_host import BrokerHost, BrokerProcess, hour_of_day
 from simulation.machines.network import Network
 from simulation.scheduler import MILLISECOND, SECOND
 
@@ -40,6 +44,8 @@ MOVES: Final = "what waits moves"
 
 AnyPart = TypeVar("AnyPart")
 _LOOK_NS: Final = 200 * MILLISECOND
+_RETENTION_NS: Final = 6 * SECOND
+"""A snapshot that covers the file, and some looks a second apart."""
 _JOB_NS: Final = 10 * MILLISECOND
 """A job of a whole disk takes less."""
 _LONG: Final = frozenset(
@@ -145,6 +151,23 @@ def _lost_read(seen: Seen) -> object:
     return next(iter(seen.replica.leadership.reads.lost_reads), None)
 
 
+def _second_file(seen: Seen) -> tuple[int, int] | None:
+    """Returns position and first entry of the file behind the log's first one, None if that must stay for now: there is
+    no other, a backup reads it, or the node has something else to do first."""
+    entries = seen.replica.store.log
+    if seen.lacks_room or entries.damaged or seen.process.host.was_damaged or len(entries.file_starts()) < 2:
+        return None
+    second = next(file_beginnings(entries), None)
+    needed = part_of(seen.node, Retention)._needed_from_index()
+    return None if second is None or (needed is not None and needed < second[1]) else second
+
+
+def _file_before_the_head(seen: Seen) -> object:
+    """A file of which the group has nothing any more."""
+    store, second = seen.replica.store, _second_file(seen)
+    return store.log.first_position if second is not None and second[0] <= store.head_position else None
+
+
 # ---- what waits at a leader -------------------------------------------------------------------------
 
 
@@ -188,6 +211,24 @@ def _held_pull(seen: Seen) -> object:
                 if held.header.queue_offset < queue.max_offset:
                     return held, held.header.queue_offset
     return None
+
+
+def _expired_file(seen: Seen) -> object:
+    """A file of old messages, which nobody waits for, in an hour in which such files go."""
+    replica, second = seen.replica, _second_file(seen)
+    if second is None or not replica.clock.is_agreed:
+        return None
+    settings, wall_ms = seen.node.settings.current.retention, seen.node.time.wall_ms
+    store, position = replica.store, second[0]
+    age_ms = wall_ms - store.store_time_of(position + HEADER_BYTES)
+    if age_ms <= settings.reserved_hours * replica.limits.hour_ms:
+        return None
+    if hour_of_day(wall_ms) not in settings.delete_hours:
+        return None
+    waiting = first_waiting_position(store, replica.metadata)
+    if waiting is not None and waiting < position:
+        return None
+    return max(store.head_position, store.log.first_position)
 
 
 # ---- what waits at a node that has links with its leader --------------------------------------------
@@ -259,10 +300,12 @@ WAITS: Final = (
     Wait("a checkpoint", Help.NOBODY, UPKEEP_PAUSE_NS + CHECKPOINT_INTERVAL_NS + 2 * SECOND, _checkpoint),
     Wait("a pull for its next leader", Help.NOBODY, SECOND, _leaving_pull),
     Wait("a read for its next leader", Help.NOBODY, SECOND, _lost_read),
+    Wait("a file before the head for its removal", Help.NOBODY, _RETENTION_NS, _file_before_the_head),
     Wait("entries for a majority", Help.MAJORITY, 2 * SECOND, _commit),
     Wait("a read for a majority", Help.MAJORITY, 2 * SECOND, _read),
     Wait("messages for a place", Help.MAJORITY, 2 * SECOND, _acceptance),
     Wait("a pull for a message that is there", Help.MAJORITY, SECOND, _held_pull),
+    Wait("an expired file for its end", Help.MAJORITY, _RETENTION_NS, _expired_file),
     Wait("a node for its leader", Help.LEADER, 1_500 * MILLISECOND, _news_of_the_leader),
     Wait("a node for what is committed", Help.LEADER, 4 * SECOND, _entries),
     Wait("a preferred leader for its leadership", Help.LEADER, 6 * SECOND, _preferred_leader),
@@ -428,9 +471,9 @@ def _is_undisturbed(host: BrokerHost, now_ns: int) -> bool:
 
 
 def part_of(node: Node, kind: type[AnyPart]) -> AnyPart:
-    """Returns the part of a node of that class, which hears of changes of the role."""
+    """Returns the part of a node of that class, which hears of changes of the role or of commands."""
     return next(
         part
-        for listener in node.listeners.role_changes
+        for listener in (*node.listeners.role_changes, *node.listeners.commands)
         if isinstance(part := getattr(listener, "__self__", None), kind)
     )

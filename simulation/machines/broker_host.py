@@ -52,7 +52,7 @@ _KEPT = "an orderly stop keeps everything"
 """An invariant."""
 
 
-def _hour_of_day(wall_ms: int) -> int:
+def hour_of_day(wall_ms: int) -> int:
     """In UTC, wherever the simulator runs."""
     return wall_ms // 3_600_000 % 24
 
@@ -400,7 +400,7 @@ class BrokerProcess:
                 random=branch(host.random),
                 now_ns=host.clock.now_ns(),
                 wall_ms=host.clock.wall_ms(),
-                hour_of_day=_hour_of_day,
+                hour_of_day=hour_of_day,
                 boot=f"{host.name} boot {host.boots}",
                 process_id=lambda: host.incarnation,
                 trace=self.writer,

@@ -195,6 +195,13 @@ def _overload(random: Random) -> list[Fault]:
     return [Fault(int(_BEGIN_S * SECOND), "overload", 0, 4 * SECOND, random.random())]
 
 
+_SHORT_LIVES: Final = {
+    "think_ms": 300,
+    "data_file_bytes": 16 * 1024,
+    "limits": Limits(hour_ms=1000, reserved_hours=3, snapshot_entries=20),
+}
+"""Messages are kept for three seconds, in small files."""
+
 _CROWDED = {
     "nodes": 3,
     "flush": "sync",
@@ -496,6 +503,10 @@ AIMED: dict[str, Aim] = {
         lambda random: [], "what waits moves", {"think_ms": 300, "limits": Limits(snapshot_entries=20)}
     ),
     "waits: no checkpoint but at a stop": Aim(lambda random: [], "what waits moves"),
+    "waits: only a full disk has anything deleted": Aim(lambda random: [], "what waits moves", _SHORT_LIVES),
+    "waits: a follower keeps what its leader deletes": Aim(
+        lambda random: [], "what waits moves", _SHORT_LIVES
+    ),
     # One of two groups is without a majority now and then, while a node of it stays registered.
     "groups: a key goes to whoever leads": Aim(
         _often("kill", gap_s=0.7, seconds=(3, 8)),

@@ -6,14 +6,17 @@ Most of them cost nobody anything that a client would notice within a run. `plan
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
 from broker.reading.held_pulls import HeldPulls
 from broker.replica.applied import AppliedState
+from broker.replica.log_head import LogHead
 from broker.replica.upkeep import Upkeep
 from broker.requests.deadline import NEVER
 from log.dispatch import Arrival
+from log.expired_files import RetentionPolicy
 from raft.leader import Leader
 from raft.recovery import Recovery
 from tests.simulation.planting import planted
@@ -57,3 +60,22 @@ def no_snapshot_but_at_a_stop(patch: pytest.MonkeyPatch) -> None:
 @planted("waits: no checkpoint but at a stop", "StoreCheckpoint: a start that reads the whole log")
 def no_checkpoint_but_at_a_stop(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Upkeep, "due_ns", lambda self: NEVER)
+
+
+@planted("waits: only a full disk has anything deleted", "DefaultMessageStore: deleteWhen")
+def only_a_full_disk_has_anything_deleted(patch: pytest.MonkeyPatch) -> None:
+    def may_delete(policy: RetentionPolicy, used_ratio: float, is_delete_hour: bool) -> bool:
+        return used_ratio > min(policy.delete_ratio, policy.force_ratio)
+
+    for module in ("log.store", "log.expired_files"):
+        patch.setattr(f"{module}.may_delete", may_delete)
+
+
+@planted("waits: a follower keeps what its leader deletes", "a log that grows where nobody looks")
+def follower_keeps_what_its_leader_deletes(patch: pytest.MonkeyPatch) -> None:
+    original = LogHead._delete
+
+    def delete(self: LogHead, *arguments: Any) -> int | None:
+        return original(self, *arguments) if self._leadership.serving else 0
+
+    patch.setattr(LogHead, "_delete", delete)

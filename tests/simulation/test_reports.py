@@ -30,7 +30,7 @@ class World:
         commits.dropped = 0
         self.commits = commits
         self.raft = SimpleNamespace(role=Role.LEADER, term=1)
-        listeners = SimpleNamespace(role_changes=[commits._role_changed])
+        listeners = SimpleNamespace(role_changes=[commits._role_changed], commands=[])
         node = SimpleNamespace(replica=SimpleNamespace(raft=self.raft, serving=True), listeners=listeners)
         host = SimpleNamespace(address="10.0.0.1:10911", process=SimpleNamespace(node=node))
         self.connection: Any = SimpleNamespace(address=host.address, closed=False)
