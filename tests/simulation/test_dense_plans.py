@@ -194,7 +194,7 @@ def test_a_topic_that_comes_and_goes_shows_what_is_wrong_with_it(name: str, inva
 
 def _aging_plan(*actors: str) -> Plan:
     """Heads of the log go for their age all the time."""
-    limits = replace(Limits(), hour_ms=1000, reserved_hours=1, snapshot_entries=20)
+    limits = replace(Limits(), hour_ms=500, reserved_hours=1, snapshot_entries=20)
     return replace(_plan(actors=(*_BASE_LOAD, *actors)), limits=limits, data_file_bytes=16 * 1024)
 
 
@@ -213,12 +213,13 @@ def test_age_takes_nothing_that_waits() -> None:
     ],
 )
 def test_what_age_took_while_it_waited_is_missed(name: str, actor: str) -> None:
-    plan = _aging_plan(actor)
+    """The leader alone says what age takes: it looks once a second, and most decisions come sooner than that."""
     with pytest.MonkeyPatch.context() as patch:
         UNAIDED[name].patch(patch)
-        result = run_plan(plan)
-    assert result.violation is not None
-    assert result.violation.invariant == "age spares what waits"
+        results = (run_plan(replace(_aging_plan(actor), seed=seed)) for seed in range(12))
+        found = next((result.violation for result in results if result.violation is not None), None)
+    assert found is not None
+    assert found.invariant == "age spares what waits", found
 
 
 @pytest.mark.slow
