@@ -103,7 +103,7 @@ class _DialledLink:
             release.oldest_protocol,
             release.newest_format,
             release.name,
-            links.node.time.wall_ms,
+            replica.clock.time_ms,
             replica.clock.is_agreed,
         )
         self._handshake = Dialling(hello, links.secret, release, replica.metadata.format)

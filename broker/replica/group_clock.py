@@ -132,6 +132,11 @@ class GroupClock:
                 )
         return self._time_ns // _MS
 
+    @property
+    def time_ms(self) -> int:
+        """The time (ms) as of the last call: the group's if `is_agreed`, which may have changed since `read`."""
+        return self._time_ns // _MS
+
     def wall_ms(self, now_ns: int) -> int:
         """Returns this node's own wall clock, which nothing but operators look at."""
         return self._wall_offset_ms + now_ns // _MS

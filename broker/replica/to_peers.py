@@ -80,7 +80,7 @@ class ToPeers:
         elif not isinstance(message, AppendRequest):
             assert run is None, "only appends carry entries"
             knows_time = isinstance(message, VoteResponse) and self._clock.is_agreed
-            frame = RaftFrame(message, time_ms=self._time.wall_ms if knows_time else -1)
+            frame = RaftFrame(message, time_ms=self._clock.time_ms if knows_time else -1)
         elif run is None:
             frame = RaftFrame(message, time_ms=self._time.wall_ms)
         else:

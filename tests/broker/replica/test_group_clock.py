@@ -9,6 +9,7 @@ from broker.peers.protocol import RaftFrame
 from broker.replica.group_clock import DRIFT, LATE_NS, SLEW, GroupClock
 from broker.statistics.events import EventKind, Events
 from raft.effects import Role
+from raft.messages import VoteRequest, VoteResponse
 from tests.broker.harness import Group
 
 S = 1_000_000_000
@@ -200,6 +201,24 @@ def test_a_voter_says_the_time_when_it_is_asked_for_its_vote() -> None:
     assert leader.raft.role is Role.LEADER
     assert abs(leader.clock.ahead_ms(knows_ms + (group.now_ns - began_ns) // 1_000_000)) < 100
     assert not leader.clock.was_made_here
+
+
+def test_a_voter_that_has_just_been_told_the_time_says_that() -> None:
+    """It said what its own clock had shown before in that turn, and called it the group's."""
+    group = Group(3)
+    group.advance(0.01)
+    node = group.node("n0")
+    clock = node.replica.clock
+    assert not clock.is_agreed
+    node.begin(group.now_ns, group.wall_ms)
+    knows_ms = group.wall_ms - HOUR_MS
+    clock.told("n2", knows_ms, group.now_ns, is_agreed=True)
+    said: list[RaftFrame] = []
+    group.lose = lambda source, target, frame: isinstance(frame, RaftFrame) and said.append(frame) is None  # type: ignore[func-returns-value]
+    group.members["n0"].due_ns = group.now_ns
+    assert node.peer_received("n1", RaftFrame(VoteRequest("n1", "n0", 1, -1, 0, pre_vote=True)))
+    group.settle()
+    assert [frame.time_ms for frame in said if isinstance(frame.message, VoteResponse)] == [knows_ms]
 
 
 def test_the_first_leader_takes_the_middle_of_the_wall_clocks_and_says_that_they_differ() -> None:
