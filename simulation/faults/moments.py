@@ -23,14 +23,15 @@ from simulation.machines.frame_faults import FrameFaults
 from simulation.plans.plan import Fault
 from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND
 
-_PATIENCE_NS: Final = 6 * SECOND
+_PATIENCE_NS: Final = 8 * SECOND
 """The time for which a moment is waited for."""
 _BEHIND_NS: Final = (0, 100 * MICROSECOND, MILLISECOND)
 """The times behind the moment at which a fault strikes: before anybody hears of it, on its way, behind it."""
 _WORDS_NS: Final = (100 * MILLISECOND, 1200 * MILLISECOND)
 """For how long words are lost."""
-_AWAY_NS: Final = 2500 * MILLISECOND
-"""A node that is to need a snapshot is down so long: retention looks every second, and first makes one of its own."""
+_AWAY_NS: Final = 5500 * MILLISECOND
+"""A node that is to need a snapshot is down so long: retention looks every second. It first makes one of its own, then
+the group agrees on what goes, and that goes at the next look, a few files each time."""
 
 ANYBODY: Final = ""
 
@@ -75,7 +76,7 @@ def _leave_behind(stage: Stage, fault: Fault) -> None:
     if leader is None or follower is None or follower.process is None:
         return
     processes.kill(stage, follower, replace(fault, kind="kill", duration_ns=_AWAY_NS))
-    alone = replace(fault, kind="retention", amount=0.9, duration_ns=SECOND)
+    alone = replace(fault, kind="retention", amount=0.9, duration_ns=2 * SECOND)
     for other in stage.members.in_service():
         if other is not follower:
             disk_faults.retention(stage, other, alone)
