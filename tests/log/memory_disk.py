@@ -14,12 +14,13 @@ from log.errors import DiskError, DiskFullError, FlushError, StoreLockedError
 PAGE = 4096
 
 
-_LARGE: Final = 1 << 20
+_LARGE: Final = 1 << 27
 
 
 def _zeros(size: int) -> bytearray:
-    """A large file is of pages that the system makes when they are touched, as a disk's are: to fill hundreds of
-    megabytes would be the longest turn of a benchmark."""
+    """A very large file is of pages that the system makes when they are touched, as a disk's are: to fill hundreds of
+    megabytes would be the longest turn of a benchmark. Of smaller files a touch costs nothing: what a message costs is
+    measured with them."""
     return bytearray(size) if size < _LARGE else cast(bytearray, memoryview(mmap.mmap(-1, size)))
 
 
