@@ -37,7 +37,7 @@ from broker.remoting.command import encode, request
 from broker.remoting.register_body import RegisterBrokerBody, body_crc
 from broker.remoting.steps import finished
 from broker.replica.applied import AppliedState
-from broker.requests.client_sessions import ClientSession
+from broker.requests.client_sessions import ClientSession, SessionLimits
 from broker.settings.tables import NameServerSettings
 from log.batch import BatchItem, encode_batch
 from log.options import StoreOptions
@@ -485,10 +485,9 @@ def registration(longest: Longest) -> None:
             desk,
             desk.time,
             desk.outgoing,
-            120 * 10**9,
+            SessionLimits(connections_max=1000, idle_ns=120 * 10**9),
             bytes,
             NameServerControl(),
-            connections_max=1000,
         )
         session = let_in(sessions.clients, "broker")
         for counter, what in enumerate(("first", "changed"), 1):

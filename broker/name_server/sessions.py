@@ -12,7 +12,7 @@ from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand, encode, response
 from broker.remoting.errors import RemotingError
 from broker.requests.budget import Budget
-from broker.requests.client_sessions import ClientSessions
+from broker.requests.client_sessions import ClientSessions, SessionLimits
 from broker.requests.connection import Connection, Outgoing
 from broker.requests.deadline import Time
 from broker.requests.errors import OverloadedError
@@ -44,12 +44,10 @@ class NameServerSessions:
         surroundings: Surroundings,
         time: Time,
         outgoing: Outgoing,
-        idle_ns: int,
+        limits: SessionLimits,
         nonce: Callable[[int], bytes],
         control: NameServerControl,
         answer_in_steps: Callable[[Connection, RemotingCommand, int, Sight], Answering] | None = None,
-        *,
-        connections_max: int,
     ) -> None:
         self._core = core
         self._control = control
@@ -66,19 +64,7 @@ class NameServerSessions:
         self._wake = surroundings.wake
         self._queued_bytes: dict[Connection, int] = {}
         """Counts the outboxes that are not empty; those of others, which `wake` has written, are left as they were."""
-        self.clients = ClientSessions(
-            surroundings,
-            time,
-            outgoing,
-            self._handle,
-            self._closed,
-            idle_ns,
-            nonce,
-            self.events,
-            connections_max=connections_max,
-            can_be_proven=lambda: control.knows_brokers,
-            has_strangers=lambda: True,
-        )
+        self.clients = ClientSessions(self, limits, surroundings, time, outgoing, nonce, self.events)
         self._sweep_deadline = time.add_deadline(self._sweep, self.clients.sweep_due_ns)
 
     @property
@@ -108,7 +94,21 @@ class NameServerSessions:
         self.clients.sweep()
         self._sweep_deadline.due_ns = self.clients.sweep_due_ns
 
-    def _handle(self, connection: Connection, command: RemotingCommand) -> None:
+    @property
+    def can_prove_clients(self) -> bool:
+        """True where brokers have to show whose they are."""
+        return self._control.knows_brokers
+
+    @property
+    def has_strangers(self) -> bool:
+        """True: anybody may ask a name server."""
+        return True
+
+    def client_connected(self, connection: Connection) -> None:
+        """Does nothing: a client is known by what it asks."""
+
+    def received(self, connection: Connection, command: RemotingCommand) -> None:
+        """Answers a request, or has it wait for its turn."""
         queued = self._queued_bytes.get(connection, 0) if connection.outbox else 0
         answer: bytes | None
         if connection.unsent_bytes + queued > UNREAD_BYTES_MAX:
@@ -123,7 +123,8 @@ class NameServerSessions:
             self._queued_bytes[connection] = queued + len(answer)
             connection.send(answer)
 
-    def _closed(self, connection: Connection) -> None:
+    def client_disconnected(self, connection: Connection) -> None:
+        """Forgets what a client has asked, and whom it has registered."""
         if self._long is not None and self._long[0] is connection:
             self._long[1].close()
             self._long = None

@@ -226,6 +226,16 @@ class Node:
 
     # ------------------------------------------------------------------ clients
 
+    @property
+    def can_prove_clients(self) -> bool:
+        """True where clients can show whose they are: where there are accounts."""
+        return self.access is not None
+
+    @property
+    def has_strangers(self) -> bool:
+        """True where clients that have shown no account are limited: where there are accounts."""
+        return self.access is not None
+
     def client_connected(self, connection: Connection) -> None:
         """Takes in a client (or another server) that has connected."""
         self._forwarding.client_connected(connection)

@@ -19,7 +19,7 @@ from broker.node.registrar import Registrar
 from broker.node.registration_request import registration, unregistration
 from broker.peers.protocol import Frame
 from broker.replica.jobs import Job, Jobs
-from broker.requests.client_sessions import ClientSessions
+from broker.requests.client_sessions import ClientSessions, SessionLimits
 from broker.requests.connection import Connection
 from broker.requests.line import Line, Surroundings
 
@@ -80,20 +80,13 @@ class RunningNode:
             dial=surroundings.dial_peer,
             deliver=deliver,
         )
-        self.clients = ClientSessions(
-            surroundings,
-            node.time,
-            node.outgoing,
-            node.received,
-            node.client_disconnected,
-            settings.limits.idle_seconds * _SECOND,
-            nonce,
-            node.events,
+        limits = SessionLimits(
             connections_max=settings.limits.max_connections if connections_max is None else connections_max,
-            can_be_proven=lambda: node.access is not None,
-            has_strangers=lambda: node.access is not None,
-            connected=node.client_connected,
+            idle_ns=settings.limits.idle_seconds * _SECOND,
             work_at_once=node.replica.limits.work_at_once,
+        )
+        self.clients = ClientSessions(
+            node, limits, surroundings, node.time, node.outgoing, nonce, node.events
         )
         self.registrars = [
             Registrar(

@@ -24,7 +24,8 @@ more unread than `broker.requests.unread` does.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
 
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
@@ -71,6 +72,39 @@ NOT_LET_IN: Final = "not let in"
 
 _TOLD_AT_ONCE: Final = 10
 """Connections of one address that are refused for various reasons, of which each is worth a line."""
+
+
+class Server(Protocol):
+    """The server that clients are connected to: a node of a group, or a name server."""
+
+    @property
+    def can_prove_clients(self) -> bool:
+        """True where clients can show whose they are."""
+
+    @property
+    def has_strangers(self) -> bool:
+        """True where clients that have shown no account are limited, also in what they leave unread."""
+
+    def client_connected(self, connection: Connection) -> None:
+        """Hears of a connection that is let in."""
+
+    def received(self, connection: Connection, command: RemotingCommand) -> None:
+        """Takes a request, any but a greeting."""
+
+    def client_disconnected(self, connection: Connection) -> None:
+        """Hears that a connection which was let in has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionLimits:
+    """The bounds on the sessions of one server."""
+
+    connections_max: int
+    """Connections at a time."""
+    idle_ns: int
+    """The time for which a client may neither read nor write."""
+    work_at_once: int = WORK_AT_ONCE
+    """The work that is done of one read, and then in each turn, in short requests."""
 
 
 class _NoFrame(NamedTuple):
@@ -129,7 +163,7 @@ class ClientSession:
         sessions.open[connection] = self
         connection.is_encrypted, connection.is_certified = is_encrypted, is_certified
         self.active_ns = sessions.time.now_ns
-        sessions.connected(connection)
+        sessions.server.client_connected(connection)
         if self.has_begun:  # else something has come, and is about to be received
             sessions.wake()
 
@@ -163,7 +197,7 @@ class ClientSession:
 
     def _look_at_unread(self) -> None:
         sessions, connection = self._sessions, self.connection
-        if not connection.aborted and sessions.has_strangers():
+        if not connection.aborted and sessions.server.has_strangers:
             sessions.unread.close_if_too_much(connection)
 
     def _handle_some(self, commands: Sequence[RemotingCommand]) -> None:
@@ -265,59 +299,51 @@ class ClientSession:
         sessions.unread.lost(self.connection)
         del sessions.open[self.connection]
         sessions.begin()
-        sessions.closed(self.connection)
+        sessions.server.client_disconnected(self.connection)
         sessions.wake()
 
 
 class ClientSessions:
-    """The sessions of one server. `connected` is told of each connection that is let in, `handle` given each request
-    but greetings, `closed` told of each connection that has ended. `nonce` returns the given number of random bytes.
-    `events` is told of what clients do wrong. There are `connections_max` connections at a time; `can_be_proven` tells
-    whether clients can show whose they are. `has_strangers` is true where clients that have shown no account are
-    limited, also in what they leave unread. `work_at_once` is what is handled of one read, see `WORK_AT_ONCE`.
+    """The sessions of the clients of `server`. `events` is told of what they do wrong. `nonce` returns the given number
+    of random bytes.
 
     While `unhandled` is true, somebody's requests wait: the owner wants its next turn at once, and calls `go_on`."""
 
     def __init__(
         self,
+        server: Server,
+        limits: SessionLimits,
         surroundings: Surroundings,
         time: Time,
         outgoing: Outgoing,
-        handle: Callable[[Connection, RemotingCommand], None],
-        closed: Callable[[Connection], None],
-        idle_ns: int,
         nonce: Callable[[int], bytes],
         events: Events,
-        *,
-        connections_max: int,
-        can_be_proven: Callable[[], bool],
-        has_strangers: Callable[[], bool],
-        connected: Callable[[Connection], None] = lambda _: None,
-        work_at_once: int = WORK_AT_ONCE,
     ) -> None:
+        self.server = server
+        self.handle: Callable[[Connection, RemotingCommand], None] = server.received
+        """Takes a request. Looked up once, as each request goes this way; who wants to see them puts itself before it.
+        """
         self.time = time
         self.events = events
         self.nonce = nonce
         self.begin = surroundings.begin
         self.wake = surroundings.wake
-        self.connected = connected
-        self.handle = handle
-        self.closed = closed
         self.arriving: dict[ClientSession, tuple[int, str]] = {}
         """Sessions that are not let in yet, with the time up to which they may be, and why they are not afterwards."""
         self.open: dict[Connection, ClientSession] = {}
         """Sessions that are let in."""
-        self.places = ConnectionPlaces(connections_max, time, events, can_be_proven, self._send_away)
-        self.has_strangers = has_strangers
-        self.work_at_once = work_at_once
+        self.places = ConnectionPlaces(
+            limits.connections_max, time, events, lambda: server.can_prove_clients, self._send_away
+        )
+        self.work_at_once = limits.work_at_once
         self.unhandled: InTurn[ClientSession] = InTurn()
         self.incomplete = IncompleteFrames(time, lambda *who: self.must_go("holds memory", *who))
         self.unread = UnreadAnswers(time, lambda *who: self.must_go("leaves answers unread", *who))
         self.sweep_due_ns = time.now_ns + SWEEP_NS
         """When to `sweep` next: now, while more are to be closed than one turn has time for."""
         self._outgoing = outgoing
-        self._idle_ns = idle_ns
-        self._idle_s = f"{idle_ns / 1e9:g} s"
+        self._idle_ns = limits.idle_ns
+        self._idle_s = f"{limits.idle_ns / 1e9:g} s"
 
     def accept(self, name: str, host: bytes = LOOPBACK_HOST) -> ClientSession | None:
         """Returns the session of a client that has connected, and is to be let in; another may have to go for it.

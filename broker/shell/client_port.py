@@ -108,7 +108,7 @@ class ClientPort:
                     self._unsent_bytes_high,
                     tls,
                     self._reading,
-                    has_to_prove=clients.has_strangers(),
+                    has_to_prove=clients.server.has_strangers,
                 )
                 self._wires.open[connection] = wire
                 await wire.read_and_write(session.received)

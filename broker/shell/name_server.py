@@ -18,6 +18,7 @@ from broker.name_server import NameServer
 from broker.name_server.metrics import NameServerMetrics
 from broker.name_server.sessions import NameServerSessions
 from broker.remoting.addresses import join_address
+from broker.requests.client_sessions import SessionLimits
 from broker.requests.connection import Outgoing
 from broker.requests.deadline import Time
 from broker.settings.live import differing
@@ -100,10 +101,12 @@ class NameServerProcess:
             self._wires,
             self._time,
             outgoing,
-            settings.idle_seconds * 1_000_000_000,
+            SessionLimits(
+                connections_max=connections_allowed(settings.max_connections, FILES_OF_A_NAME_SERVER),
+                idle_ns=settings.idle_seconds * 1_000_000_000,
+            ),
             secrets.token_bytes,
             self._control,
-            connections_max=connections_allowed(settings.max_connections, FILES_OF_A_NAME_SERVER),
         )
         self._turns = Turns(self._sessions.turn, time.monotonic_ns)
         self.operators = None

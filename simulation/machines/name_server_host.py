@@ -17,6 +17,7 @@ from broker.access.name_server_control import NameServerControl
 from broker.name_server import NameServer
 from broker.name_server.sessions import UNREAD_BYTES_MAX, NameServerSessions
 from broker.remoting.command import RemotingCommand
+from broker.requests.client_sessions import SessionLimits
 from broker.requests.connection import Connection, Outgoing
 from broker.requests.deadline import Time
 from broker.settings.tables import NameServerSettings
@@ -157,11 +158,10 @@ class NameServerHost:
                 self,
                 self._time,
                 outgoing,
-                settings.idle_seconds * SECOND,
+                SessionLimits(connections_max=self._connections_max, idle_ns=settings.idle_seconds * SECOND),
                 self._random.randbytes,
                 NameServerControl(registration_secret=self._secret),
                 self._answer_in_steps,
-                connections_max=self._connections_max,
             )
             self._client_port = ClientPort(
                 self.name, self._sessions.clients, self._wires, self._connections_max, self._journal

@@ -11,6 +11,7 @@ from broker.name_server.server import NameServer
 from broker.name_server.sessions import NameServerSessions
 from broker.remoting.command import RemotingCommand
 from broker.remoting.frame import FrameDecoder
+from broker.requests.client_sessions import SessionLimits
 from broker.requests.connection import Outgoing
 from broker.requests.deadline import Time
 from broker.requests.line import Line
@@ -45,10 +46,9 @@ class NameServerEnd:
             self,
             self._time,
             self._outgoing,
-            120 * SECOND,
+            SessionLimits(connections_max=100, idle_ns=120 * SECOND),
             bytes,
             NameServerControl(registration_secret=secret),
-            connections_max=100,
         )
 
     def serves(self, group: Group) -> None:

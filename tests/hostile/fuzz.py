@@ -58,7 +58,7 @@ from broker.remoting.frame import FrameDecoder
 from broker.remoting.name_server_headers import RegisterBrokerHeader
 from broker.remoting.register_body import TOPICS_AT_ONCE, RegisterBrokerBody
 from broker.remoting.rocketmq_signature import ACCESS_KEY
-from broker.requests.client_sessions import ClientSession
+from broker.requests.client_sessions import ClientSession, SessionLimits
 from broker.requests.connection import Connection
 from broker.requests.greeting import read_greeting
 from broker.settings.tables import NameServerSettings
@@ -285,10 +285,9 @@ class NameServerRound:
             self._desk,
             self._desk.time,
             self._desk.outgoing,
-            10**18,
+            SessionLimits(connections_max=1000, idle_ns=10**18),
             self._random.randbytes,
             NameServerControl(accounts, _REGISTRATION_SECRET) if guarded else NameServerControl(),
-            connections_max=1000,
         )
         self._healthy, self._broker = self._connect(), self._connect()
         self._nonces: dict[Connection, bytes] = {}

@@ -24,6 +24,7 @@ from broker.remoting.register_body import RegisterBrokerBody
 from broker.remoting.route import QueueData, TopicRouteData
 from broker.requests import unread
 from broker.requests.budget import Budget
+from broker.requests.client_sessions import SessionLimits
 from broker.requests.connection import Connection
 from broker.settings.tables import NameServerSettings
 from broker.statistics.events import EventKind
@@ -39,10 +40,9 @@ class Rig:
             self.desk,
             self.desk.time,
             self.desk.outgoing,
-            120 * 10**9,
+            SessionLimits(connections_max=1000, idle_ns=120 * 10**9),
             bytes,
             NameServerControl(),
-            connections_max=1000,
         )
 
     def connect(self, name: str = "client") -> Connection:

@@ -23,6 +23,7 @@ from broker.remoting.json_body import decode_body, encode_body
 from broker.remoting.name_server_headers import RegisterBrokerHeader
 from broker.remoting.register_body import RegisterBrokerBody
 from broker.remoting.route import QueueData, TopicRouteData
+from broker.requests.client_sessions import SessionLimits
 from broker.requests.greeting import read_greeting
 from broker.settings.tables import NameServerSettings
 from broker.statistics.events import TOLD_EVERY_NS, EventKind
@@ -60,10 +61,9 @@ class Rig:
             self.desk,
             self.desk.time,
             self.desk.outgoing,
-            120 * 10**9,
+            SessionLimits(connections_max=1000, idle_ns=120 * 10**9),
             lambda _: next(nonces),
             control,
-            connections_max=1000,
         )
         self.leader = Caller(self)
         assert self.leader.greeted().register(LEADER).code == ResponseCode.SUCCESS

@@ -16,7 +16,7 @@ from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand, encode, request
 from broker.remoting.frame import FrameDecoder
 from broker.requests import incoming
-from broker.requests.client_sessions import WORK_AT_ONCE, ClientSession, ClientSessions
+from broker.requests.client_sessions import WORK_AT_ONCE, ClientSession, ClientSessions, SessionLimits
 from broker.requests.connection import Connection
 from broker.requests.unread import UnreadAnswers
 from broker.requests.work import work_of
@@ -27,25 +27,32 @@ IDLE_S = 120
 
 
 class Rig:
+    """A server that notes what it is told."""
+
+    can_prove_clients = True
+    has_strangers = True
+
     def __init__(self) -> None:
         self.desk = Desk()
         self.handled: list[tuple[str, int]] = []
         self.closed: list[str] = []
         self.sessions = ClientSessions(
+            self,
+            SessionLimits(connections_max=10_000, idle_ns=IDLE_S * 10**9),
             self.desk,
             self.desk.time,
             self.desk.outgoing,
-            self._handle,
-            lambda connection: self.closed.append(connection.name),
-            IDLE_S * 10**9,
             bytes,
             Events(),
-            connections_max=10_000,
-            can_be_proven=lambda: True,
-            has_strangers=lambda: True,
         )
 
-    def _handle(self, connection: Connection, command: RemotingCommand) -> None:
+    def client_connected(self, connection: Connection) -> None:
+        pass
+
+    def client_disconnected(self, connection: Connection) -> None:
+        self.closed.append(connection.name)
+
+    def received(self, connection: Connection, command: RemotingCommand) -> None:
         self.handled.append((connection.name, command.code))
 
     def connect(self, name: str) -> ClientSession:

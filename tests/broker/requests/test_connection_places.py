@@ -18,6 +18,7 @@ from broker.requests.client_sessions import (
     SWEEP_NS,
     ClientSession,
     ClientSessions,
+    SessionLimits,
 )
 from broker.requests.connection import Connection
 from broker.statistics.events import EventKind, Events
@@ -39,21 +40,30 @@ class Rig:
         self.known: list[str] = []
         """The connections that the server has heard of and not lost."""
         self.sessions = ClientSessions(
+            self,
+            SessionLimits(connections_max=places, idle_ns=IDLE_S * 10**9),
             self.desk,
             self.desk.time,
             self.desk.outgoing,
-            self._handle,
-            lambda connection: self.known.remove(connection.name),
-            IDLE_S * 10**9,
             bytes,
             self.events,
-            connections_max=places,
-            can_be_proven=lambda: self.proving,
-            has_strangers=lambda: self.proving,
-            connected=lambda connection: self.known.append(connection.name),
         )
 
-    def _handle(self, connection: Connection, command: RemotingCommand) -> None:
+    @property
+    def can_prove_clients(self) -> bool:
+        return self.proving
+
+    @property
+    def has_strangers(self) -> bool:
+        return self.proving
+
+    def client_connected(self, connection: Connection) -> None:
+        self.known.append(connection.name)
+
+    def client_disconnected(self, connection: Connection) -> None:
+        self.known.remove(connection.name)
+
+    def received(self, connection: Connection, command: RemotingCommand) -> None:
         connection.is_proven = connection.is_proven or command.code == PROOF
 
     def asks(self, port: int, *, proven: bool = False, address: str = HERE) -> ClientSession:

@@ -17,7 +17,7 @@ import trio
 import trio.testing
 
 from broker.remoting.command import RemotingCommand
-from broker.requests.client_sessions import ClientSessions
+from broker.requests.client_sessions import ClientSessions, SessionLimits
 from broker.requests.connection import Connection, Outgoing
 from broker.requests.deadline import Time
 from broker.settings.tables import TlsSettings
@@ -75,42 +75,42 @@ def _context(certificates: Certificates) -> ssl.SSLContext:
 class Server:
     """A port without a listener, whose clients ask for nothing."""
 
+    can_prove_clients = False
+    has_strangers = False
+
     def __init__(self, certificates: Certificates, *, in_the_clear: bool = False) -> None:
         outgoing = Outgoing()
         self.wires = Wires(outgoing, lambda: None, self._wake)
         self.let_in: list[Connection] = []
         self.all_let_in = trio.Event()
         self.clients = ClientSessions(
+            self,
+            SessionLimits(connections_max=CROWD, idle_ns=10 * int(LIMIT_S) * 10**9),
             self.wires,
             Time(0, 0),
             outgoing,
-            _handle,
-            lambda _: None,
-            10 * int(LIMIT_S) * 10**9,
             bytes,
             Events(),
-            connections_max=CROWD,
-            can_be_proven=lambda: False,
-            has_strangers=lambda: False,
-            connected=self._connected,
         )
         context = None if in_the_clear else _context(certificates)
         self.port = ClientPort([], self.clients, self.wires, context, enforcing=False)
 
-    def _connected(self, connection: Connection) -> None:
+    def client_connected(self, connection: Connection) -> None:
         self.let_in.append(connection)
         if len(self.let_in) == CROWD:
             self.all_let_in.set()
+
+    def received(self, connection: Connection, command: RemotingCommand) -> None:
+        raise AssertionError("nobody asks for anything")
+
+    def client_disconnected(self, connection: Connection) -> None:
+        pass
 
     def _wake(self) -> None:
         self.wires.hand_out()
 
     def take(self, near: socket.socket) -> None:
         self.port._take(near, ("127.0.0.1", 1))
-
-
-def _handle(connection: Connection, command: RemotingCommand) -> None:
-    raise AssertionError("nobody asks for anything")
 
 
 async def test_those_who_have_connected_are_accepted_by_the_handful() -> None:
