@@ -6,8 +6,7 @@ file agrees; a queue that is missing, shorter or different is built again from t
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from log.consume_queue import ConsumeQueue
@@ -218,27 +217,6 @@ class ConsumeQueues:
                 queue.new_files = False
                 directories.append(queue.directory)
         return notes, files, directories
-
-    def first_staying(
-        self, physical_begin: int, is_right: Callable[[ConsumeQueue, int], bool]
-    ) -> dict[ConsumeQueue, int]:
-        """Returns where each queue begins when nothing before `physical_begin` is told of; ask before records go.
-
-        `is_right` is described at `ConsumeQueue.first_staying`.
-        """
-        return {
-            queue: queue.first_staying(physical_begin, partial(is_right, queue))
-            for queue in self._table.values()
-        }
-
-    def begin_at(self, begins: Mapping[ConsumeQueue, int]) -> None:
-        """Makes queues begin at these offsets."""
-        for queue, offset in begins.items():
-            queue.min_offset = offset
-
-    def remove_gone_files(self) -> int:
-        """Removes the files before those with the queues' first units; returns how many. Raises DiskError."""
-        return sum(queue.remove_gone_files() for queue in self._table.values())
 
     def close(self) -> None:
         self.pool.clear()

@@ -4,7 +4,7 @@ Those before the group's head go, and those that the policy names. The last file
 metadata snapshot does not cover: a follower that needs it could be served by nothing else.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 
@@ -20,6 +20,31 @@ class RetentionPolicy:
     files_per_pass: int = 10
 
 
+def nothing_waits() -> int | None:
+    """Returns None: there is no message that nobody could get yet."""
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class HeadLook:
+    """One look at the head of a log, at `wall_ms` by the group's time: what may go, and what is needed still.
+
+    No entry goes from `needed_from_index` on, and none because of its age from the position on that `find_waiting`
+    returns, None for no such position. It is dear, and asked only when something would go.
+    """
+
+    policy: RetentionPolicy
+    wall_ms: int
+    is_delete_hour: bool
+    needed_from_index: int | None = None
+    find_waiting: Callable[[], int | None] = nothing_waits
+
+    def may_delete(self, used_ratio: float) -> bool:
+        """True if the hour or the state of the disk allows to delete anything at all."""
+        policy = self.policy
+        return self.is_delete_hour or used_ratio > min(policy.delete_ratio, policy.force_ratio)
+
+
 @dataclass(frozen=True, slots=True)
 class DataFile:
     """A data file: `newest_ms` is the store time of its last record, or close to it; `next_index` is the first entry of
@@ -30,18 +55,11 @@ class DataFile:
     next_position: int
 
 
-def may_delete(policy: RetentionPolicy, used_ratio: float, is_delete_hour: bool) -> bool:
-    """True if the hour or the state of the disk allows to delete anything at all."""
-    return is_delete_hour or used_ratio > min(policy.delete_ratio, policy.force_ratio)
-
-
 def files_to_delete(
     files: Sequence[DataFile],
-    policy: RetentionPolicy,
+    look: HeadLook,
     *,
-    wall_ms: int,
     used_ratio: float,
-    is_delete_hour: bool,
     covered_index: int,
     waiting_position: int | None = None,
     head_position: int = 0,
@@ -53,12 +71,13 @@ def files_to_delete(
     `covered_index` is the last entry that nobody needs from the log any more. From `waiting_position` on there are
     messages that are still to be delivered: age does not delete them, only a disk that is nearly full.
     """
-    may = may_delete(policy, used_ratio, is_delete_hour)
+    policy = look.policy
+    may = look.may_delete(used_ratio)
     forced = used_ratio > policy.force_ratio
     count = 0
     for file in files[: policy.files_per_pass]:
         told = file.next_position > head_position
-        expired = wall_ms - file.newest_ms > policy.reserved_ms
+        expired = look.wall_ms - file.newest_ms > policy.reserved_ms
         waits = waiting_position is not None and file.next_position > waiting_position
         if file.next_index - 1 > covered_index or (
             told and not (may and (forced or (expired and not waits)))

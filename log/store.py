@@ -18,7 +18,7 @@ what is beyond, and builds again from the log what is missing or does not match 
 there, as far as the group says is committed. Nothing beyond the noted commit index is dispatched before that.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -34,8 +34,15 @@ from log.dispatch import Allowance, Dispatch, Dispatcher, queue_ends_of_entries
 from log.entry_log import EntryLog
 from log.entry_reads import file_beginnings, index_at, record_at
 from log.entry_recovery import LogBegin, LogRecovery, RecoveryKind, read_begin
-from log.errors import DamagedLogError, DamagedStateError, DiskError, OutOfRangeError, RecordError
-from log.expired_files import DataFile, RetentionPolicy, files_to_delete, may_delete
+from log.errors import (
+    DamagedLogError,
+    DamagedStateError,
+    DiskError,
+    DiskFullError,
+    OutOfRangeError,
+    RecordError,
+)
+from log.expired_files import DataFile, HeadLook, files_to_delete
 from log.hard_state import HardStateFile
 from log.incoming import Incoming, discard_incoming
 from log.index_files import DIRECTORY as INDEX_DIRECTORY
@@ -49,7 +56,7 @@ from log.store_format import FIRST_FORMAT, check_format, write_format
 from log.timer_index import TimerIndex
 
 QUEUES_AT_ONCE = 200
-"""Queues that begin at the group's head in one turn: some 30 us each, as most of their files are not mapped."""
+"""Queues that are asked in one turn where they begin: some 30 us each, as most of their files are not mapped."""
 
 _ROOM_OF_START_BYTES = 64 << 20
 """A start that finds less frees the space of what was removed before it writes anything; else a worker does."""
@@ -91,6 +98,7 @@ class Store:
     """
 
     __slots__ = (
+        "_begins",
         "_disk",
         "_dispatcher",
         "_is_before_head",
@@ -100,11 +108,11 @@ class Store:
         "format",
         "hard_state",
         "head_position",
+        "head_steps",
         "index",
         "log",
         "options",
         "queues",
-        "queues_before_head",
         "snapshot",
         "timers",
     )
@@ -124,9 +132,11 @@ class Store:
         """What the group keeps of its log begins there (`raise_head`); what is still here before it nobody is told of.
         The log may begin behind it."""
         self._is_before_head = False
-        """Entries before the head are yet to be dispatched: they make units, which go when the head is reached."""
-        self.queues_before_head: list[ConsumeQueue] = []
-        """Queues that may still begin before the head; `begin_some_at_head` has some of them begin there."""
+        """Entries before the head may be yet to be dispatched: they make units, which go when the head is reached."""
+        self.head_steps: Iterator[None] | None = None
+        """What is still to be done for each queue because of where the head is; `step_at_head` does some of it."""
+        self._begins: tuple[int, dict[ConsumeQueue, int]] | None = None
+        """Where queues begin once the log is deleted up to a position; asked before the records go."""
         self.snapshot = SnapshotFile(disk)
         self.format = FIRST_FORMAT
         """See `log.store_format`."""
@@ -228,7 +238,7 @@ class Store:
             allowance=allowance,
         )
         self.dispatched_index = max(self.dispatched_index, result.last_index)
-        if self._is_before_head and self.log.end_of(self.dispatched_index) >= self.head_position:
+        if self._is_before_head and not self._dispatches_before_head():
             self._is_before_head = False
             self._begin_queues_at_head()
         return result
@@ -362,7 +372,7 @@ class Store:
             self.queues.replace(incoming.queues)
             self.dispatched_index = self._dispatcher.built_index = end_index
             self._is_before_head = position < self.head_position
-            self.queues_before_head = []
+            self.head_steps = self._begins = None
             incoming.put_in_place(self.log.epoch)
             self.snapshot.replaced(incoming.snapshot.applied_index)
             self.checkpoints.begin_anew(end_index)
@@ -396,100 +406,134 @@ class Store:
         """Has queues begin with the first message at `position` of the log or behind it, where an entry begins: the
         group has none before it any more, whatever of its log is still here.
 
-        Of very many queues some do so at once, and the others in further turns (`queues_before_head`). What is
-        dispatched anew is held to the head, too. It never falls: the highest position counts.
+        Of very many queues some do so at once, and the others in further turns (`head_steps`). What is dispatched anew
+        is held to the head, too. It never falls: the highest position counts.
         """
         if position <= self.head_position:
             return
         self.head_position = position
         if position > self.log.first_position:
-            self._is_before_head = self.log.end_of(self.dispatched_index) < position
+            self._is_before_head = self._dispatches_before_head()
             self._begin_queues_at_head()
 
+    def _dispatches_before_head(self) -> bool:
+        """True if the next entry to be dispatched is before the head, or damage hides where it is."""
+        try:
+            return self.log.end_of(self.dispatched_index) < self.head_position
+        except DamagedLogError:
+            return True
+
     def _begin_queues_at_head(self) -> None:
-        self.queues_before_head = list(self.queues)
-        self.begin_some_at_head()
+        def begin(queue: ConsumeQueue) -> None:
+            queue.min_offset = self._first_staying(queue, self.head_position)
 
-    def begin_some_at_head(self) -> None:
-        """Has some of `queues_before_head` begin at the head."""
-        for queue in self.queues_before_head[-QUEUES_AT_ONCE:]:
-            queue.min_offset = queue.first_staying(self.head_position, partial(self.is_unit_right, queue))
-        del self.queues_before_head[-QUEUES_AT_ONCE:]
+        self._do_for_queues(begin)
 
-    def head_wanted(
-        self,
-        policy: RetentionPolicy,
-        *,
-        wall_ms: int,
-        is_delete_hour: bool,
-        needed_from_index: int | None = None,
-        find_waiting: Callable[[], int | None] | None = None,
-    ) -> int:
+    def _first_staying(self, queue: ConsumeQueue, position: int) -> int:
+        return queue.first_staying(position, partial(self.is_unit_right, queue))
+
+    def _do_for_queues(
+        self, what: Callable[[ConsumeQueue], object], then: Callable[[], None] = lambda: None
+    ) -> None:
+        """Does something for each queue: for some at once, for the others in further turns, in place of what was still
+        to be done for others until now."""
+
+        def steps() -> Iterator[None]:
+            left = list(self.queues)
+            while left:
+                for queue in left[-QUEUES_AT_ONCE:]:
+                    what(queue)
+                del left[-QUEUES_AT_ONCE:]
+                if left:
+                    yield
+            then()
+
+        self.head_steps = steps()
+        self.step_at_head()
+
+    def step_at_head(self) -> None:
+        """Does some of what `head_steps` has, to be called in each turn while there is any. Raises DiskError."""
+        assert self.head_steps is not None, "there is something to do"
+        if next(self.head_steps, self) is self:
+            self.head_steps = None
+
+    def head_wanted(self, look: HeadLook) -> int:
         """Returns the position at which the log should begin: where it would behind `delete_head`."""
-        gone = self._files_to_delete(policy, wall_ms, is_delete_hour, needed_from_index, find_waiting)
+        gone = self._files_to_delete(look)
         return gone[-1].next_position if gone else self.log.first_position
 
-    def delete_head(
-        self,
-        policy: RetentionPolicy,
-        *,
-        wall_ms: int,
-        is_delete_hour: bool,
-        needed_from_index: int | None = None,
-        find_waiting: Callable[[], int | None] | None = None,
-    ) -> int:
+    def delete_head(self, look: HeadLook) -> int:
         """Deletes data files before `head_position`, and by age and disk usage; queue and index files below the new
         beginning go with them.
 
-        No entry goes behind the snapshot or the durable index, nor from the dispatched one or `needed_from_index` on.
-        From the position on that `find_waiting` returns, no entry goes because of its age; it is asked only when
-        something would go. As long as the space of removed files is yet to be freed none goes because of the disk's
-        usage. Returns the number of data files deleted. Raises DiskError.
+        No entry goes behind the snapshot or the durable index, nor from the dispatched one on. As long as the space of
+        removed files is yet to be freed none goes because of the disk's usage. What is not yet before the head goes
+        when all queues were asked where they begin without it: of very many some are at once, and the others in further
+        turns (`head_steps`). Call it again then.
+
+        Returns the number of data files deleted. Raises DiskError.
         """
-        gone = self._files_to_delete(policy, wall_ms, is_delete_hour, needed_from_index, find_waiting)
+        gone = self._files_to_delete(look)
         if not gone:
             return 0
-        last, queue_begins = gone[-1], dict[ConsumeQueue, int]()
+        last, begins = gone[-1], dict[ConsumeQueue, int]()
         if self._is_before_head or last.next_position > self.head_position:
             # Which units are damaged the records alone can tell, so they are asked before they go.
-            queue_begins = self.queues.first_staying(last.next_position, self.is_unit_right)
+            ends = {file.next_position: file for file in gone}
+            if self._begins is None or self._begins[0] not in ends:
+                self._ask_queues(last.next_position)
+            if self._begins is None:
+                return 0
+            position, begins = self._begins
+            last = ends[position]
         try:
             return cuts.delete_before(self.log, last.next_index)
         finally:
             if self.log.first_position == last.next_position:
-                self.queues.begin_at(queue_begins)
-                self.queues.remove_gone_files()
+                self._begins = None
+                for queue, offset in begins.items():
+                    queue.min_offset = max(queue.min_offset, min(offset, queue.max_offset))
                 self.index.delete_before(last.next_position)
+                self._do_for_queues(self._remove_gone_files)
 
-    def _files_to_delete(
-        self,
-        policy: RetentionPolicy,
-        wall_ms: int,
-        is_delete_hour: bool,
-        needed_from_index: int | None,
-        find_waiting: Callable[[], int | None] | None,
-    ) -> list[DataFile]:
+    def _ask_queues(self, position: int) -> None:
+        """Finds out where queues begin once the log begins at a position; they do so when the files go, as others would
+        learn from this node else what no other one knows."""
+        begins: dict[ConsumeQueue, int] = {}
+
+        def ask(queue: ConsumeQueue) -> None:
+            begins[queue] = self._first_staying(queue, position)
+
+        def asked() -> None:
+            self._begins = position, begins
+
+        self._begins = None
+        self._do_for_queues(ask, asked)
+
+    def _remove_gone_files(self, queue: ConsumeQueue) -> None:
+        with suppress(DiskFullError):  # the next deletion removes what is left
+            queue.remove_gone_files()
+
+    def _files_to_delete(self, look: HeadLook) -> list[DataFile]:
         """Returns the files that `delete_head` deletes: none while their records are to tell where queues begin."""
-        if len(self.log.file_starts()) < 2 or self.queues_before_head:
+        if len(self.log.file_starts()) < 2 or self.head_steps is not None:
             return []
         usage = self._disk.usage()
         used_ratio = 1 - usage.free_bytes / max(usage.total_bytes, 1)
         if self._disk.frees_space:
             used_ratio = 0.0  # how full it is shows when the space of what went before is free
-        if self.head_position <= self.log.first_position and not may_delete(
-            policy, used_ratio, is_delete_hour
-        ):
+        if self.head_position <= self.log.first_position and not look.may_delete(used_ratio):
             return []
         # The entry that the log will begin with must be committed, too. Until then it may be replaced by a shorter one,
         # which would stand at the end of the file that goes, and the log would begin behind it.
         covered = min(self.snapshot.applied_index, self.dispatched_index - 1, self.log.durable_index)
-        if needed_from_index is not None:
-            covered = min(covered, needed_from_index - 1)
+        if look.needed_from_index is not None:
+            covered = min(covered, look.needed_from_index - 1)
         # The age of a file is the store time of the first record behind it: the last record's, or close to it. Where
         # that one is damaged, the file behind says how new it is at most.
         files: list[DataFile] = []
-        newest_ms = wall_ms
-        for start, index in reversed(list(islice(file_beginnings(self.log), policy.files_per_pass))):
+        newest_ms = look.wall_ms
+        for start, index in reversed(list(islice(file_beginnings(self.log), look.policy.files_per_pass))):
             try:
                 newest_ms = self.store_time_of(start + HEADER_BYTES)
             except (RecordError, OutOfRangeError, DamagedLogError):
@@ -500,19 +544,16 @@ class Store:
         def count_expired(waiting_position: int | None) -> int:
             return files_to_delete(
                 files,
-                policy,
-                wall_ms=wall_ms,
+                look,
                 used_ratio=used_ratio,
-                is_delete_hour=is_delete_hour,
                 covered_index=covered,
                 waiting_position=waiting_position,
                 head_position=self.head_position,
             )
 
-        # The search for waiting messages is dear, so it comes only when something would go without them.
         count = count_expired(None)
-        if count and find_waiting is not None and files[count - 1].next_position > self.head_position:
-            count = count_expired(find_waiting())
+        if count and files[count - 1].next_position > self.head_position:
+            count = count_expired(look.find_waiting())
         return files[:count]
 
     def flush(self) -> None:

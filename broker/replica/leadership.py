@@ -83,7 +83,8 @@ class Leadership:
         self.serving = False
         """True when this node leads and all up to `serving_from` is applied: it may answer for the group."""
         self.owes_head = False
-        """It would serve, had it said where its log begins: that is to be tried again in each turn."""
+        """It would serve, had it said where its log begins, and did all queues begin at the group's head: that is to be
+        tried again in each turn."""
         self.uncommitted = Uncommitted(store.queue_end, options.limits.told_a_turn)
         self.batches = BatchAppends(
             self, store.log, raft, self.uncommitted, time, options.store_host, store.options.batch_messages
@@ -140,9 +141,10 @@ class Leadership:
         if self._lacks_what_the_group_keeps:
             self._say_where_the_log_begins()
             return
-        self.owes_head = False
-        while self.store.queues_before_head:
-            self.store.begin_some_at_head()  # an earlier leader may have told of their begins already
+        # All queues begin at the group's head first: an earlier leader may have told of that already.
+        self.owes_head = self.store.head_steps is not None
+        if self.owes_head:
+            return
         self.uncommitted.queue_ends = self.store.queue_ends_behind_dispatch()
         self.serving = True
         log.info("serving", term=self._raft.term, index=self.serving_from)

@@ -34,7 +34,7 @@ from broker.requests.errors import ReplicaError
 from broker.state.commands import FORMAT_OF_COMMANDS, RaiseHead
 from log.entry_reads import file_beginnings
 from log.errors import DiskFullError
-from log.expired_files import RetentionPolicy
+from log.expired_files import HeadLook, RetentionPolicy
 from log.store import Store
 from raft.core import Raft
 
@@ -70,47 +70,37 @@ class LogHead:
         self._time = time
         self._resign = resign
 
-    def look(
-        self,
-        policy: RetentionPolicy,
-        first_waiting_position: Callable[[], int | None],
-        *,
-        is_delete_hour: bool,
-        needed_from_index: int | None = None,
-    ) -> int | None:
-        """Deletes the data files that may go, but nothing from `needed_from_index` on; a leader that would delete more
-        raises the group's head, and deletes that much when it looks again.
+    def is_under_way(self) -> bool:
+        """Returns True while turns find out, or note, for each queue where it begins: a look is of no use meanwhile."""
+        return self._store.head_steps is not None
 
-        While this node does not know the group's time, no age counts: its own clock may be a year ahead.
-        `first_waiting_position` returns where the first message is that nobody could get yet, None if there is none.
-        Returns how many went; None where the snapshot covers none, and a newer one has been begun. Raises
-        `DiskFullError`.
+    def look(self, look: HeadLook) -> int | None:
+        """Deletes the data files that may go; a leader that would delete more raises the group's head, and deletes that
+        much when it looks again.
+
+        While this node does not know the group's time, no age counts: its own clock may be a year ahead. Returns how
+        many went; None where the snapshot covers none, and a newer one has been begun. With very many queues nothing
+        has gone yet while `is_under_way`. Raises `DiskFullError`.
         """
+        store, leadership = self._store, self._leadership
+        waiting = _FirstWaiting(look.find_waiting)
+        look = replace(look, find_waiting=waiting.find)
+        whatever_its_age = replace(look, policy=replace(look.policy, reserved_ms=_FOR_EVER_MS))
         if not self._clock.is_agreed:
-            policy = replace(policy, reserved_ms=_FOR_EVER_MS)
-        waiting = _FirstWaiting(first_waiting_position)
-
-        def wanted(policy: RetentionPolicy) -> int:
-            return self._store.head_wanted(
-                policy,
-                wall_ms=self._time.wall_ms,
-                is_delete_hour=is_delete_hour,
-                needed_from_index=needed_from_index,
-                find_waiting=waiting.find,
-            )
-
+            look = whatever_its_age
         if self.is_agreed_upon:
-            leadership = self._leadership
-            of_its_own = _for_want_of_room(policy)
-            if leadership.serving and (position := wanted(policy)) > self._store.head_position:
+            if leadership.serving and (position := store.head_wanted(look)) > store.head_position:
                 if self._is_said(position):
                     waiting.goes(position)
-                elif wanted(of_its_own) > self._store.log.first_position:
+                elif store.head_wanted(whatever_its_age) > store.log.first_position:
                     self._resign()  # only what goes makes room, and a follower deletes of its own
             elif leadership.owes_head:
                 self._resign()  # where its log begins it cannot say: another may have room, or a follower makes some
-            policy = _NOTHING if leadership.serving_from is not None else of_its_own
-        return self._delete(policy, waiting, is_delete_hour, needed_from_index)
+            # Behind the group's head a leader deletes nothing, and others do for want of room only.
+            look = whatever_its_age
+            if leadership.serving_from is not None:
+                look = replace(look, policy=_NOTHING)
+        return self._delete(look, waiting)
 
     def _is_said(self, position: int) -> bool:
         """Has the group's head raised, at the next look if not now; False where there is no room for the entry."""
@@ -123,27 +113,15 @@ class LogHead:
             return False
         return True
 
-    def _delete(
-        self,
-        policy: RetentionPolicy,
-        waiting: "_FirstWaiting",
-        is_delete_hour: bool,
-        needed_from_index: int | None,
-    ) -> int | None:
+    def _delete(self, look: HeadLook, waiting: "_FirstWaiting") -> int | None:
         store, entry_log = self._store, self._store.log
         if len(entry_log.file_starts()) < 2:
             return 0
         first_index = entry_log.first_index
         try:
-            removed = store.delete_head(
-                policy,
-                wall_ms=self._time.wall_ms,
-                is_delete_hour=is_delete_hour,
-                needed_from_index=needed_from_index,
-                find_waiting=waiting.find,
-            )
+            removed = store.delete_head(look)
             _, second = next(file_beginnings(entry_log), (0, 0))
-            if not removed and second > store.snapshot.applied_index + 1:
+            if not removed and not self.is_under_way() and second > store.snapshot.applied_index + 1:
                 # Nothing goes that the snapshot does not cover: whether the first file may go shows behind a new one.
                 self._applied.save()
                 return None
@@ -181,8 +159,3 @@ class _FirstWaiting:
         """What is before that position goes: tells if the message is."""
         if self._position is not None and self._position < begin:
             log.error("messages that still waited went with the head of the log: the disk is nearly full")
-
-
-def _for_want_of_room(policy: RetentionPolicy) -> RetentionPolicy:
-    """Returns what a node that does not lead deletes behind the group's head."""
-    return replace(policy, reserved_ms=_FOR_EVER_MS)

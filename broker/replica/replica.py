@@ -254,10 +254,10 @@ class Replica:
         uncommitted.begin_turn()
         if was_behind:
             committed.tell_more()
+        if self.store.head_steps is not None:
+            self.store.step_at_head()
         if leadership.owes_head:
             leadership.start_serving()
-        if self.store.queues_before_head:
-            self.store.begin_some_at_head()
         if writing.under_way:
             writing.step()
         # At most one slice of entries is applied in a turn, however often the loop goes round: between two slices
@@ -308,7 +308,7 @@ class Replica:
                 leadership.untold
                 or reads.lost_reads
                 or uncommitted.is_behind
-                or self.store.queues_before_head
+                or self.store.head_steps is not None
             )
             or (applied.index < committed.index and committed.is_behind)
         )

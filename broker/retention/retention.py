@@ -22,9 +22,9 @@ from broker.requests.deadline import Time
 from broker.retention.waited_for import first_waiting_position
 from broker.settings.live import LiveSettings
 from broker.settings.tables import RetentionSettings
-from broker.state.commands import Command, RaiseFormat
+from broker.state.commands import Command, RaiseFormat, RaiseHead
 from log.errors import DamagedLogError, DiskFullError
-from log.expired_files import RetentionPolicy
+from log.expired_files import HeadLook, RetentionPolicy
 
 log = structlog.get_logger("trivet.retention")
 
@@ -73,8 +73,9 @@ class Retention:
         listeners.commands.append(self._applied)
 
     def _applied(self, command: Command) -> None:
-        if isinstance(command, RaiseFormat) and self._state.serving:
-            # From now on the group may agree on its head: that of a leader which has deleted by itself is said at once.
+        if isinstance(command, RaiseFormat | RaiseHead) and self._state.serving:
+            # What is before the head that it has raised the leader deletes at once; at the next look it goes on. From
+            # a format on the group may agree on its head: that of a leader which has deleted by itself is said at once.
             self._deadline.due_ns = self._time.now_ns
 
     @property
@@ -83,22 +84,31 @@ class Retention:
         return self._state.serving or not self._head.is_agreed_upon
 
     def look(self, *, at_any_hour: bool = False) -> None:
-        """Looks once: refuses sends or takes them again, then deletes what may go."""
+        """Looks once: refuses sends or takes them again, then deletes what may go, if need be in later turns."""
         settings = self._settings.current.retention
         policy = _policy(settings, self._state.limits.hour_ms)
-        self._deadline.due_ns = self._time.now_ns + settings.interval_ms * _MS
-        self._refuse_sends_if_full(settings.disk_full_percent / 100, policy)
         self._at_any_hour |= at_any_hour
+        self._deadline.due_ns = self._time.now_ns
+        if self._head.is_under_way():
+            return
+        self._deadline.due_ns += settings.interval_ms * _MS
+        self._refuse_sends_if_full(settings.disk_full_percent / 100, policy)
         hour = self._machine.hour_of_day(self._time.wall_ms)
         removed: int | None = 0
         try:
             removed = self._head.look(
-                policy,
-                lambda: first_waiting_position(self._state.store, self._state.metadata),
-                is_delete_hour=self._at_any_hour or hour in settings.delete_hours,
-                needed_from_index=self._needed_from_index(),
+                HeadLook(
+                    policy,
+                    self._time.wall_ms,
+                    self._at_any_hour or hour in settings.delete_hours,
+                    self._needed_from_index(),
+                    lambda: first_waiting_position(self._state.store, self._state.metadata),
+                )
             )
-            self._at_any_hour &= removed is None
+            if self._head.is_under_way() and not removed:
+                self._deadline.due_ns = self._time.now_ns
+            else:
+                self._at_any_hour &= removed is None
             self._complaint = ""
         except DiskFullError as error:
             if str(error) != self._complaint:

@@ -94,8 +94,8 @@ def test_the_beginning_follows_the_log(disk: MemoryDisk) -> None:
         queue.append(number, 100 * number + 48, 50, 0)
 
     def delete_before(physical_begin: int) -> int:
-        queues.begin_at(queues.first_staying(physical_begin, lambda queue, offset: True))
-        return queues.remove_gone_files()
+        queue.min_offset = queue.first_staying(physical_begin, lambda offset: True)
+        return queue.remove_gone_files()
 
     queue.correct_min(1048)
     assert queue.min_offset == 10

@@ -1,14 +1,19 @@
 """The group's head in a store: queues begin with it, whatever of the log is still here, and however often it starts."""
 
 import random
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from log import store as store_module
+from log.consume_queue import ConsumeQueue
 from log.entry_reads import file_beginnings
-from log.expired_files import DataFile, RetentionPolicy, files_to_delete
+from log.errors import DamagedLogError
+from log.expired_files import DataFile, HeadLook, RetentionPolicy, files_to_delete
+from log.layout import UNIT_BYTES
 from log.store import Store
 from tests.examples import examples
 from tests.log.memory_disk import MemoryDisk
@@ -47,9 +52,11 @@ def test_queues_begin_at_the_head_while_the_log_is_still_here(disk: MemoryDisk, 
     assert max(expected.values()) > 0
     store.raise_head(store.log.file_starts()[2])
     assert told(store) == expected, "it never falls"
-    assert store.delete_head(NOTHING, wall_ms=NOW, is_delete_hour=False) == 0, "no snapshot covers it"
+    assert store.delete_head(HeadLook(NOTHING, wall_ms=NOW, is_delete_hour=False)) == 0, (
+        "no snapshot covers it"
+    )
     store.snapshot.write(99, b"state")
-    assert store.delete_head(NOTHING, wall_ms=NOW, is_delete_hour=False) == 3
+    assert store.delete_head(HeadLook(NOTHING, wall_ms=NOW, is_delete_hour=False)) == 3
     assert store.log.first_position == store.head_position
     assert told(store) == expected
 
@@ -60,10 +67,8 @@ def test_no_file_stays_for_its_age_and_none_goes_beyond_the_head(store: Store) -
     def count(head: int, **changes: int) -> int:
         return files_to_delete(
             files,
-            RetentionPolicy(),
-            wall_ms=NOW,
+            HeadLook(RetentionPolicy(), wall_ms=NOW, is_delete_hour=False),
             used_ratio=0.1,
-            is_delete_hour=False,
             covered_index=changes.get("covered", 1000),
             waiting_position=changes.get("waiting"),
             head_position=head,
@@ -80,8 +85,8 @@ def test_a_backup_keeps_what_is_before_the_head(store: Store) -> None:
     flush(store)
     store.snapshot.write(99, b"state")
     store.raise_head(store.log.file_starts()[3])
-    assert store.delete_head(NOTHING, wall_ms=NOW, is_delete_hour=False, needed_from_index=1) == 0
-    assert store.delete_head(NOTHING, wall_ms=NOW, is_delete_hour=False) == 3
+    assert store.delete_head(HeadLook(NOTHING, wall_ms=NOW, is_delete_hour=False, needed_from_index=1)) == 0
+    assert store.delete_head(HeadLook(NOTHING, wall_ms=NOW, is_delete_hour=False)) == 3
 
 
 def test_files_that_go_before_the_head_is_reached_leave_no_queue_behind() -> None:
@@ -97,7 +102,7 @@ def test_files_that_go_before_the_head_is_reached_leave_no_queue_behind() -> Non
     store.raise_head(store.log.file_starts()[3])
     _, second = beginnings_of(store)[1]
     store.dispatch(second, NOW)
-    assert store.delete_head(NOTHING, wall_ms=NOW, is_delete_hour=False) > 0
+    assert store.delete_head(HeadLook(NOTHING, wall_ms=NOW, is_delete_hour=False)) > 0
     assert store.log.first_position < store.head_position
     store.dispatch(store.log.last_index, NOW)
     assert told(store) == begins(store, store.head_position)
@@ -116,13 +121,119 @@ def test_very_many_queues_begin_at_the_head_in_turns(monkeypatch: pytest.MonkeyP
     head = store.log.file_starts()[2]
     store.raise_head(head)
     begun = [sum(offset > 0 for offset in told(store).values())]
-    while store.queues_before_head:
-        assert store.delete_head(NOTHING, wall_ms=NOW, is_delete_hour=False) == 0, "they are asked first"
-        store.begin_some_at_head()
+    while store.head_steps is not None:
+        assert store.delete_head(HeadLook(NOTHING, wall_ms=NOW, is_delete_hour=False)) == 0, (
+            "they are asked first"
+        )
+        store.step_at_head()
         begun.append(sum(offset > 0 for offset in told(store).values()))
     assert begun == [2, 4, 5]
     assert told(store) == begins(store, head)
-    assert store.delete_head(NOTHING, wall_ms=NOW, is_delete_hour=False) == 2
+    assert store.delete_head(HeadLook(NOTHING, wall_ms=NOW, is_delete_hour=False)) == 2
+
+
+FORCED = RetentionPolicy(reserved_ms=1 << 60, delete_ratio=-1.0, force_ratio=-1.0)
+"""Deletes whatever the age, as on a disk that is nearly full."""
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What queues are asked and what of them is removed, as it happens."""
+    calls: list[str] = []
+
+    def watch(name: str) -> None:
+        original = getattr(ConsumeQueue, name)
+
+        def watched(self: ConsumeQueue, *arguments: Any) -> Any:
+            calls.append(name)
+            return original(self, *arguments)
+
+        monkeypatch.setattr(ConsumeQueue, name, watched)
+
+    watch("first_staying")
+    watch("remove_gone_files")
+    return calls
+
+
+def store_of_wide_topic(store: Store) -> None:
+    writer = Writer(store)
+    while len(store.log.file_starts()) < 6:
+        for queue_id in range(5):
+            writer.send("T", queue_id, body=bytes(40))
+    store.dispatch(store.log.last_index, NOW)
+    flush(store)
+    store.snapshot.write(store.log.last_index, b"state")
+
+
+def test_what_goes_beyond_the_head_very_many_queues_are_asked_in_turns(
+    monkeypatch: pytest.MonkeyPatch, store: Store, asked: list[str]
+) -> None:
+    monkeypatch.setattr(store_module, "QUEUES_AT_ONCE", 2)
+    store_of_wide_topic(store)
+    look = HeadLook(replace(FORCED, files_per_pass=3), wall_ms=NOW, is_delete_hour=False)
+    wanted = store.head_wanted(look)
+    expected = begins(store, wanted)
+    counts = []
+    while store.delete_head(look) == 0:
+        assert set(told(store).values()) == {0}, (
+            "only this node is without them: it tells so when they are gone"
+        )
+        assert store.log.first_position == 0
+        counts.append(len(asked))
+        while store.head_steps is not None:
+            store.step_at_head()
+            counts.append(len(asked))
+    assert counts == [2, 4, 5]
+    assert store.log.first_position == wanted
+    assert told(store) == expected
+    assert asked[5:] == ["remove_gone_files"] * 2
+    while store.head_steps is not None:
+        store.step_at_head()
+    assert asked[5:] == ["remove_gone_files"] * 5
+
+
+def test_a_head_that_is_raised_while_queues_are_asked_of_a_deletion_counts(
+    monkeypatch: pytest.MonkeyPatch, store: Store
+) -> None:
+    monkeypatch.setattr(store_module, "QUEUES_AT_ONCE", 2)
+    store_of_wide_topic(store)
+    look = HeadLook(replace(FORCED, files_per_pass=2), wall_ms=NOW, is_delete_hour=False)
+    assert store.delete_head(look) == 0
+    head = store.log.file_starts()[4]
+    store.raise_head(head)
+    while store.log.first_position < head:
+        store.delete_head(look)
+        while store.head_steps is not None:
+            store.step_at_head()
+        if store.log.first_position <= head:
+            assert told(store) == begins(store, head)
+
+
+def test_where_the_head_is_damage_may_hide(disk: MemoryDisk, store: Store) -> None:
+    """Of the last entry that is dispatched both the index unit and the entry itself are damaged."""
+    send_many(store, 100)
+    starts = store.log.file_starts()
+    store.dispatch(60, NOW)
+    flush(store)
+    expected = begins(store, starts[2])
+    position, size, _ = store.log.index.unit(60)
+    index_start, at = divmod(60 * UNIT_BYTES, store.options.index_file_units * UNIT_BYTES)
+    directory = store.options.dledger_directory
+    unit = memoryview(
+        disk.files[f"{directory}/index/{index_start * store.options.index_file_units * UNIT_BYTES:020d}"].seen
+    )[at : at + UNIT_BYTES]
+    entry = store.log.file_view(position)[0][position % store.log.file_bytes :][:size]
+    kept = bytes(unit), bytes(entry)
+    unit[:], entry[:] = bytes(len(unit)), bytes(size)
+    with pytest.raises(DamagedLogError):
+        store.log.end_of(60)
+    store.raise_head(starts[2])
+    assert told(store) == expected
+    store.dispatch(61, NOW)
+    assert told(store) == begins(store, starts[2])
+    unit[:], entry[:] = kept  # the group has sent it again
+    store.dispatch(99, NOW)
+    assert told(store) == begins(store, starts[2])
 
 
 @pytest.mark.parametrize("derived_is_lost", [False, True])
@@ -203,7 +314,7 @@ def test_wherever_it_stops_it_begins_at_the_head_again(rng: random.Random) -> No
                 if applied >= snapshot_index and store.dispatched_index == applied:
                     store.snapshot.write(applied, b"state")
                     snapshot_head, snapshot_index = head, applied
-                    store.delete_head(NOTHING, wall_ms=NOW, is_delete_hour=False)
+                    store.delete_head(HeadLook(NOTHING, wall_ms=NOW, is_delete_hour=False))
                 if store.log.durable_index == store.log.last_index and rng.random() < 0.5:
                     checkpoint(store, applied)
             case 6:

@@ -17,7 +17,7 @@ import pytest
 from log import cuts
 from log.entry_reads import record_at
 from log.entry_recovery import RecoveryKind
-from log.expired_files import RetentionPolicy
+from log.expired_files import HeadLook, RetentionPolicy
 from log.hard_state import StoredHardState
 from log.layout import HEADER_BYTES
 from log.options import StoreOptions
@@ -182,7 +182,7 @@ def test_the_head_goes(options: StoreOptions) -> None:
     policy = RetentionPolicy(reserved_ms=1000, files_per_pass=100)
 
     def cut(store: Store) -> None:
-        assert store.delete_head(policy, wall_ms=NOW + 10**9, is_delete_hour=True) >= 3
+        assert store.delete_head(HeadLook(policy, wall_ms=NOW + 10**9, is_delete_hour=True)) >= 3
 
     begins = set()
     for ended, after in disks_after(lambda: filled(options), cut):

@@ -155,15 +155,15 @@ def test_damaged_units_have_retention_pass_no_message_and_keep_none_that_goes(
     loss: tuple[int, int, int, list[int]],
 ) -> None:
     count, gone, begin, damage = loss
-    queues, queue = queue_of(MemoryDisk(), count)
+    _, queue = queue_of(MemoryDisk(), count)
     for offset, place in enumerate(damage, begin):
         queue.correct(offset, (place, 90, 0))
 
-    def is_right(queue: ConsumeQueue, offset: int) -> bool:
+    def is_right(offset: int) -> bool:
         return queue.unit(offset) == (48 + 100 * offset, 90, 0)
 
-    told = [offset for offset in range(gone) if is_right(queue, offset)]
-    queues.begin_at(queues.first_staying(100 * gone, is_right))
+    told = [offset for offset in range(gone) if is_right(offset)]
+    queue.min_offset = queue.first_staying(100 * gone, is_right)
     assert queue.min_offset == max(told, default=-1) + 1, "as far as the last unit that is right says"
 
 

@@ -16,7 +16,7 @@ from broker.replica.log_head import LogHead
 from broker.replica.upkeep import Upkeep
 from broker.requests.deadline import NEVER
 from log.dispatch import Arrival
-from log.expired_files import RetentionPolicy
+from log.expired_files import HeadLook
 from raft.leader import Leader
 from raft.recovery import Recovery
 from tests.simulation.planting import planted
@@ -64,11 +64,10 @@ def no_checkpoint_but_at_a_stop(patch: pytest.MonkeyPatch) -> None:
 
 @planted("waits: only a full disk has anything deleted", "DefaultMessageStore: deleteWhen")
 def only_a_full_disk_has_anything_deleted(patch: pytest.MonkeyPatch) -> None:
-    def may_delete(policy: RetentionPolicy, used_ratio: float, is_delete_hour: bool) -> bool:
-        return used_ratio > min(policy.delete_ratio, policy.force_ratio)
+    def may_delete(self: HeadLook, used_ratio: float) -> bool:
+        return used_ratio > min(self.policy.delete_ratio, self.policy.force_ratio)
 
-    for module in ("log.store", "log.expired_files"):
-        patch.setattr(f"{module}.may_delete", may_delete)
+    patch.setattr(HeadLook, "may_delete", may_delete)
 
 
 @planted("waits: a follower keeps what its leader deletes", "a log that grows where nobody looks")

@@ -27,7 +27,7 @@ from broker.state.topic_rules import TIMER_TOPIC
 from log.batch import BatchItem, encode_batch
 from log.consume_queue import ConsumeQueue
 from log.errors import DamagedLogError
-from log.expired_files import RetentionPolicy
+from log.expired_files import HeadLook, RetentionPolicy
 from log.record import Record
 from raft.messages import AppendRequest
 from tests.broker.delayed.test_delays import bodies, prepared, settle_a_full_disk
@@ -47,10 +47,12 @@ def deleted(replica: Replica, policy: RetentionPolicy) -> int:
     replica.applied.save()
     replica.upkeep.write_waiting_snapshot(replica.time.now_ns)
     removed = replica.store.delete_head(
-        policy,
-        wall_ms=replica.time.wall_ms,
-        is_delete_hour=True,
-        find_waiting=partial(first_waiting_position, replica.store, replica.metadata),
+        HeadLook(
+            policy,
+            wall_ms=replica.time.wall_ms,
+            is_delete_hour=True,
+            find_waiting=partial(first_waiting_position, replica.store, replica.metadata),
+        )
     )
     replica.head.deleted()
     return removed

@@ -153,8 +153,8 @@ def test_messages_that_are_deleted_while_they_are_loaded_are_not_looked_for(
     group.advance(0.1)
     log = replica.store.log
     assert cuts.delete_before(log, log.last_index) > 0
-    queues = replica.store.queues
-    queues.begin_at(queues.first_staying(log.first_position, lambda queue, offset: True))
+    for queue in replica.store.queues:
+        queue.min_offset = queue.first_staying(log.first_position, lambda offset: True)
     replica.head.deleted()
     monkeypatch.undo()
     assert client.wait(cold).code == ResponseCode.PULL_OFFSET_MOVED

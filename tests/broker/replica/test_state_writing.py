@@ -18,7 +18,7 @@ from broker.requests.connection import Buffer
 from broker.requests.deadline import NEVER
 from broker.state.metadata import Metadata
 from broker.state.snapshot import decode_state
-from log.expired_files import RetentionPolicy
+from log.expired_files import HeadLook, RetentionPolicy
 from raft.messages import SnapshotRequest
 from tests.broker.harness import Client, Group
 from tests.broker.retention.test_retention import beginnings, fill, group_with, pass_time
@@ -195,7 +195,7 @@ def test_a_snapshot_that_turns_out_to_be_none_ends_its_link(monkeypatch: pytest.
 def delete_one_file(replica: Replica) -> None:
     first_index = replica.store.log.first_index
     policy = RetentionPolicy(reserved_ms=0, files_per_pass=1)
-    replica.store.delete_head(policy, wall_ms=replica.time.wall_ms, is_delete_hour=True)
+    replica.store.delete_head(HeadLook(policy, wall_ms=replica.time.wall_ms, is_delete_hour=True))
     replica.head.deleted()
     assert replica.store.log.first_index > first_index
 

@@ -13,7 +13,7 @@ from broker.peers.protocol import Frame, RaftFrame
 from broker.replica.jobs import Job
 from broker.replica.replica import Replica
 from broker.state.snapshot import decode_state
-from log.expired_files import RetentionPolicy
+from log.expired_files import HeadLook, RetentionPolicy
 from raft.messages import SnapshotRequest
 from tests.broker.harness import SMALL_STORE, Group
 from tests.broker.retention.test_retention import fill, group_with, pass_time
@@ -256,7 +256,7 @@ def with_snapshots_newer_than_notes(group: Group, *, away: str | None = None) ->
         replica.upkeep.write_waiting_snapshot(group.now_ns)
         for _ in range(2 if away is not None else 1):
             policy = RetentionPolicy(reserved_ms=0, files_per_pass=1)
-            replica.store.delete_head(policy, wall_ms=group.wall_ms, is_delete_hour=True)
+            replica.store.delete_head(HeadLook(policy, wall_ms=group.wall_ms, is_delete_hour=True))
             replica.head.deleted()
         assert replica.store.checkpoints.noted_index < replica.store.snapshot.applied_index
     for member in group.alive():

@@ -6,17 +6,20 @@ What depends on the order of things is in scenarios/head_*.txt; here is the rest
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.replica.leadership import Leadership
+from broker.replica.replica import Replica
 from broker.state.commands import FORMAT_OF_COMMANDS, RaiseHead
 from broker.state.release import THIS_RELEASE
 from log import store as store_module
+from log.consume_queue import ConsumeQueue
 from log.errors import DiskFullError
+from log.expired_files import RetentionPolicy
 from log.record import decode_record
-from log.store import Store
 from raft import Role
 from tests.broker.harness import SECOND, Client, Group
 from tests.broker.retention.test_retention import INTERVAL_S, fill, group_with, pass_time
@@ -249,21 +252,24 @@ def test_a_leader_that_begins_to_serve_has_all_queues_begin_at_the_head(
     assert heir.store.head_position > heir.store.log.first_position
     wide = [queue for queue in heir.store.queues if queue.topic == "Wide"]
     original = Leadership.start_serving
+    steps: list[int] = []
 
     def start_serving(self: Leadership) -> None:
-        for queue in wide:
-            queue.min_offset = 0
-        self.store.queues_before_head = list(wide)
+        if self is heir.leadership and not steps:
+            for queue in wide:
+                queue.min_offset = 0
+            self.store._begin_queues_at_head()
         original(self)
-        assert self.serving
-        assert [(queue.min_offset, queue.max_offset) for queue in wide] == [(1, 1)] * 8
-        begun.append(self)
+        steps.append(sum(queue.min_offset for queue in wide))
+        assert self.serving == (steps[-1] == 8), "some of them in each turn, and then it serves"
 
-    begun: list[Leadership] = []
     monkeypatch.setattr(store_module, "QUEUES_AT_ONCE", 3)
     monkeypatch.setattr(Leadership, "start_serving", start_serving)
     group.transfer_leadership(heir.node_id)
-    assert begun == [heir.leadership]
+    assert len(steps) > 2
+    assert steps == sorted(steps)
+    assert heir.serving
+    assert [(queue.min_offset, queue.max_offset) for queue in wide] == [(1, 1)] * 8
 
 
 def test_queues_begin_at_the_head_in_turns_that_are_wanted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,17 +282,72 @@ def test_queues_begin_at_the_head_in_turns_that_are_wanted_at_once(monkeypatch: 
     fill(group)
     store = group.node(group.leader).replica.store
     calls: list[tuple[int, int]] = []
-    original = Store.begin_some_at_head
+    original = ConsumeQueue.first_staying
+    turns = 0
 
-    def begin_some_at_head(self: Store) -> None:
-        if self is store:
-            calls.append((len(store.queues_before_head), group.now_ns))
-        original(self)
+    def turn(self: Replica, *arguments: Any) -> bool:
+        nonlocal turns
+        turns += self.store is store
+        return original_turn(self, *arguments)
 
-    monkeypatch.setattr(Store, "begin_some_at_head", begin_some_at_head)
+    def first_staying(self: ConsumeQueue, *arguments: Any) -> int:
+        if self in set(store.queues):
+            calls.append((turns, group.now_ns))
+        return original(self, *arguments)
+
+    original_turn = Replica.turn
+    monkeypatch.setattr(Replica, "turn", turn)
+    monkeypatch.setattr(ConsumeQueue, "first_staying", first_staying)
     pass_time(group, 1.1)
-    assert [left for left, _ in calls] == [5, 4, 3, 2, 1]
+    assert len(calls) == len(list(store.queues)) == 5
+    assert len({turn for turn, _ in calls}) == 5
     assert len({now_ns for _, now_ns in calls}) == 1
+
+
+def test_a_leader_deletes_at_each_look_as_many_files_as_it_may() -> None:
+    """Else a disk that is nearly full fills under a load that such looks have room for."""
+    group = group_with()
+    fill(group, 310)
+    log = group.node(group.leader).replica.store.log
+    files = len(log.file_starts())
+    use_disk_of(group, group.leader, NEARLY_FULL)
+    group.advance(3 * INTERVAL_S)
+    assert files - len(log.file_starts()) == 3 * RetentionPolicy().files_per_pass
+
+
+def test_a_follower_with_very_many_queues_deletes_beyond_the_head_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(store_module, "QUEUES_AT_ONCE", 1)
+    group = group_with()
+    client = group.connect()
+    client.create_topic("Wide", 4)
+    for queue_id in range(4):
+        client.send("Wide", b"gone", queue_id)
+    fill(group)
+    follower = group.node(group.follower).replica
+    store = follower.store
+    asked: list[int] = []
+    original = ConsumeQueue.first_staying
+    original_turn = Replica.turn
+
+    def turn(self: Replica, *arguments: Any) -> bool:
+        if self is follower:
+            asked.append(0)
+        return original_turn(self, *arguments)
+
+    def first_staying(self: ConsumeQueue, *arguments: Any) -> int:
+        if self in set(store.queues):
+            asked[-1] += 1
+        return original(self, *arguments)
+
+    monkeypatch.setattr(Replica, "turn", turn)
+    monkeypatch.setattr(ConsumeQueue, "first_staying", first_staying)
+    use_disk_of(group, follower.node_id, NEARLY_FULL)
+    group.advance(INTERVAL_S)
+    assert store.log.first_position > store.head_position
+    assert (sum(asked), max(asked)) == (5, 1)
+    assert all(queue.min_offset == 1 for queue in store.queues if queue.topic == "Wide")
 
 
 def test_an_upgraded_group_says_at_once_where_its_leader_s_log_begins() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from broker.state.metadata import Metadata
 from broker.state.snapshot import decode_state, encode_state, restore_queue_ends
-from log.expired_files import RetentionPolicy
+from log.expired_files import HeadLook, RetentionPolicy
 from log.store import Store
 from tests.log.memory_disk import MemoryDisk
 from tests.log.messages import NOW, Writer, queue_ends
@@ -34,7 +34,7 @@ def _snapshot(store: Store) -> None:
 
 def _lose_head(store: Store) -> None:
     policy = RetentionPolicy(reserved_ms=1000, files_per_pass=100)
-    assert store.delete_head(policy, wall_ms=NOW + 10**9, is_delete_hour=True)
+    assert store.delete_head(HeadLook(policy, wall_ms=NOW + 10**9, is_delete_hour=True))
 
 
 def _start(disk: MemoryDisk) -> Store:
