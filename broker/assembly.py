@@ -29,9 +29,12 @@ from broker.offsets.dead_offsets import DeadOffsets
 from broker.offsets.offsets_processor import OffsetsProcessor
 from broker.offsets.resets import OffsetResets
 from broker.offsets.resets_processor import ResetsProcessor
+from broker.reading.held_pulls import HeldPulls
+from broker.reading.pull_checks import PullChecks
 from broker.reading.pull_processor import PullProcessor
-from broker.reading.pull_responses import PullResponses
+from broker.reading.pull_responses import PullResponses, PullSteps
 from broker.reading.queries_processor import QueriesProcessor
+from broker.reading.queue_reads import QueueReads
 from broker.remoting.addresses import split_address
 from broker.replica.inner_limits import InnerLimits
 from broker.replica.members_file import MembersFile
@@ -305,25 +308,16 @@ def _storing(node: Node, shared: _Shared) -> Iterable[Processor]:
 
 def _reading(node: Node, shared: _Shared) -> Iterable[Processor]:
     replica, leadership = node.replica, node.replica.leadership
-    registry, stats = node.registry, node.stats
+    registry, stats, settings, time = node.registry, node.stats, node.settings, node.time
     offsets, resets = shared.offsets, shared.resets
-    responses = PullResponses(
-        leadership, replica.loads, replica.members, node, resets, stats, node.settings, node.time
+    steps = PullSteps(
+        PullChecks(leadership, registry, settings),
+        QueueReads(leadership, resets),
+        PullResponses(leadership, replica.loads, replica.members, node, resets, stats, settings, time),
     )
+    held = HeldPulls(leadership, node, registry, resets, steps, stats, settings, time, node.listeners)
     return (
-        PullProcessor(
-            leadership,
-            node,
-            registry,
-            offsets,
-            resets,
-            shared.creations,
-            responses,
-            stats,
-            node.settings,
-            node.time,
-            node.listeners,
-        ),
+        PullProcessor(leadership, node, offsets, resets, shared.creations, steps, held, settings, time),
         QueriesProcessor(leadership, node),
         OffsetsProcessor(leadership, node, registry, offsets, resets, shared.long_answers),
         ResetsProcessor(leadership, node, registry, offsets, resets, node.group),

@@ -28,7 +28,7 @@ that lingers is a follower as any other; should the group elect it, it hands ove
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Final
+from typing import Final, Protocol
 
 from broker.node.ports import Serving
 from broker.node.registrar import HEIR_NS, Registrar
@@ -63,11 +63,24 @@ _NEXT: Final[Mapping[StopState, tuple[StopState, ...]]] = {
 }
 
 
+class Clients(Protocol):
+    """The clients of a node that stops."""
+
+    @property
+    def has_clients(self) -> bool:
+        """True while a client is connected."""
+
+    def refuse_clients(self) -> None:
+        """Lets no other client connect."""
+
+    def part_with_clients(self) -> bool:
+        """Closes the connections on which nothing is under way; tells whether none is left."""
+
+
 class OrderlyStop:
     """The stop of one node, which begins at once. `stopped` is called once, at the end of a turn.
 
-    It lingers until `linger_ns` from now at most, while `has_clients`. `refuse_clients` lets no other client connect,
-    `part_with_clients` closes the connections on which nothing is under way, and tells whether none is left.
+    It lingers until `linger_ns` from now at most, while there are clients.
     """
 
     def __init__(
@@ -76,25 +89,21 @@ class OrderlyStop:
         group_changes: GroupChanges,
         jobs: Jobs,
         registrars: Sequence[Registrar],
+        clients: Clients,
         surroundings: Surroundings,
         time: Time,
         stopped: Callable[[], None],
         *,
         linger_ns: int,
-        has_clients: Callable[[], bool],
-        refuse_clients: Callable[[], None],
-        part_with_clients: Callable[[], bool],
     ) -> None:
         self.state = StopState.HANDS_OVER
         self._leadership = leadership
         self._group_changes = group_changes
         self._jobs = jobs
         self._registrars = registrars
+        self._clients = clients
         self._wake = surroundings.wake
         self._stopped = stopped
-        self._has_clients = has_clients
-        self._refuse_clients = refuse_clients
-        self._part_with_clients = part_with_clients
         surroundings.begin()
         self._time = time
         self._linger_until_ns = time.now_ns + linger_ns
@@ -116,11 +125,11 @@ class OrderlyStop:
             if self._leadership.serving:
                 self._become(StopState.HANDS_OVER)
                 self._hand_over()
-            elif not self._has_clients():
+            elif not self._clients.has_clients:
                 self._say_goodbye()
         if self.state is StopState.SAYS_GOODBYE and all(one.line.is_closed for one in self._registrars):
             self._leave_clients()
-        if self.state is StopState.LEAVES_CLIENTS and self._part_with_clients():
+        if self.state is StopState.LEAVES_CLIENTS and self._clients.part_with_clients():
             self._await_jobs()
         if self.state is StopState.AWAITS_JOBS and not self._jobs.out:
             self._become(StopState.STOPPED)
@@ -134,7 +143,7 @@ class OrderlyStop:
     def _linger(self) -> None:
         self._become(StopState.LINGERS)
         self._deadline.due_ns = self._linger_until_ns
-        if self._time.now_ns >= self._linger_until_ns or not self._has_clients():
+        if self._time.now_ns >= self._linger_until_ns or not self._clients.has_clients:
             self._say_goodbye()
 
     def _say_goodbye(self) -> None:
@@ -157,7 +166,7 @@ class OrderlyStop:
     def _leave_clients(self) -> None:
         self._become(StopState.LEAVES_CLIENTS)
         self._deadline.due_ns = self._time.now_ns + LEAVE_NS
-        self._refuse_clients()
+        self._clients.refuse_clients()
 
     def _await_jobs(self) -> None:
         self._become(StopState.AWAITS_JOBS)

@@ -177,16 +177,23 @@ class RunningNode:
                 replica.group_changes,
                 self.jobs,
                 self.registrars,
+                self,
                 self._surroundings,
                 self.node.time,
                 stopped,
                 linger_ns=settings.node.linger_s * _SECOND if lingers else 0,
-                has_clients=lambda: bool(self.clients.open),
-                refuse_clients=self._surroundings.refuse_clients,
-                part_with_clients=self._part_with_clients,
             )
 
-    def _part_with_clients(self) -> bool:
+    @property
+    def has_clients(self) -> bool:
+        """True while a client is connected."""
+        return bool(self.clients.open)
+
+    def refuse_clients(self) -> None:
+        """Lets no other client connect."""
+        self._surroundings.refuse_clients()
+
+    def part_with_clients(self) -> bool:
         """Closes connections on which nothing is under way, behind their last responses; tells whether it was all,
         nobody is arriving, and other nodes know what becomes of what their clients have asked."""
         if self.node.replica.leadership.owes_answers:

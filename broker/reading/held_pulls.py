@@ -25,9 +25,9 @@ from broker.node.consumer_group import FilterChange
 from broker.node.listeners import Listeners
 from broker.node.ports import Proposals, Requests
 from broker.offsets.resets import OffsetResets
-from broker.reading.pull_checks import PullChecks, rests_on_heartbeats
-from broker.reading.pull_responses import PullResponses
-from broker.reading.queue_reads import PullResult, QueueReads
+from broker.reading.pull_checks import rests_on_heartbeats
+from broker.reading.pull_responses import PullSteps
+from broker.reading.queue_reads import PullResult
 from broker.reading.subscriptions import Filter, SqlFilter
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
@@ -174,9 +174,7 @@ class HeldPulls:
         requests: Requests,
         registry: ClientRegistry[Connection],
         resets: OffsetResets,
-        checks: PullChecks,
-        reads: QueueReads,
-        responses: PullResponses,
+        steps: PullSteps,
         stats: Stats,
         settings: LiveSettings,
         time: Time,
@@ -184,9 +182,7 @@ class HeldPulls:
     ) -> None:
         self._leadership = leadership
         self._requests = requests
-        self._checks = checks
-        self._reads = reads
-        self._responses = responses
+        self._checks, self._reads, self._responses = steps
         self._stats = stats
         self._settings = settings
         self._time = time

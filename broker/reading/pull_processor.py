@@ -18,15 +18,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from broker.node.client_registry import ClientRegistry
-from broker.node.listeners import Listeners
 from broker.node.ports import Proposals, Requests
 from broker.offsets.commits import OffsetCommits
 from broker.offsets.resets import OffsetResets
 from broker.reading.held_pulls import HeldPulls
-from broker.reading.pull_checks import COMMITS_OFFSET, MAY_BE_HELD, PullChecks
-from broker.reading.pull_responses import LINK_IS_FULL, PullResponses
-from broker.reading.queue_reads import QueueReads
+from broker.reading.pull_checks import COMMITS_OFFSET, MAY_BE_HELD
+from broker.reading.pull_responses import LINK_IS_FULL, PullSteps
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import PullMessageHeader
@@ -36,7 +33,6 @@ from broker.requests.deadline import Time
 from broker.requests.errors import OverloadedError, RequestError
 from broker.requests.processing import HandledOn, Route
 from broker.settings.live import LiveSettings
-from broker.statistics.stats import Stats
 from broker.topics.creation import Creations
 
 _FILTERED_PULLS_MAX: Final = 1000
@@ -52,15 +48,13 @@ class PullProcessor:
         self,
         leadership: Proposals,
         requests: Requests,
-        registry: ClientRegistry[Connection],
         offsets: OffsetCommits,
         resets: OffsetResets,
         creations: Creations,
-        responses: PullResponses,
-        stats: Stats,
+        steps: PullSteps,
+        held: HeldPulls,
         settings: LiveSettings,
         time: Time,
-        listeners: Listeners,
     ) -> None:
         self._leadership = leadership
         self._requests = requests
@@ -72,22 +66,8 @@ class PullProcessor:
         self._filtered = Budget("other pulls with conditions", _FILTERED_PULLS_MAX)
         self._filtered_by: Counter[Connection] = Counter()
         """The connections that these pulls are from."""
-        self._checks = PullChecks(leadership, registry, settings)
-        self._reads = QueueReads(leadership, resets)
-        self._responses = responses
-        self._held = HeldPulls(
-            leadership,
-            requests,
-            registry,
-            resets,
-            self._checks,
-            self._reads,
-            self._responses,
-            stats,
-            settings,
-            time,
-            listeners,
-        )
+        self._checks, self._reads, self._responses = steps
+        self._held = held
 
     def routes(self) -> Iterable[Route]:
         """Every node tries; see the head of this module."""

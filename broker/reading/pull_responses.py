@@ -1,10 +1,11 @@
 """Responses to pulls: slices of the log's mapping, sent when their bytes are in memory, and the broker to ask next."""
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.node.ports import Followers, Requests, State
 from broker.offsets.resets import OffsetResets
-from broker.reading.queue_reads import RESET, PullResult, whole_part
+from broker.reading.pull_checks import PullChecks
+from broker.reading.queue_reads import RESET, PullResult, QueueReads, whole_part
 from broker.remoting.codes import FLAG_ONE_WAY, ResponseCode
 from broker.remoting.command import RemotingCommand, encode_response_head
 from broker.remoting.headers import PullMessageHeader
@@ -179,3 +180,12 @@ def _head(command: RemotingCommand, result: PullResult, suggested: int) -> bytes
         },
         result.size,
     )
+
+
+class PullSteps(NamedTuple):
+    """What each pull goes through, when it comes and again when it has waited: it is checked, its queue is read, and
+    it is answered."""
+
+    checks: PullChecks
+    reads: QueueReads
+    responses: PullResponses

@@ -29,7 +29,7 @@ class Rig:
         self.replica = group.node(node_id).replica
         self.jobs = Jobs(self.replica)
         self.ended = 0
-        self.clients = 1
+        self.has_clients = True
         self.clients_are_left = False
         self.refused = 0
         self.registrar = Registrar(
@@ -56,17 +56,18 @@ class Rig:
             self.replica.group_changes,
             self.jobs,
             [self.registrar],
+            self,
             self.desk,
             self.desk.time,
             stopped,
             linger_ns=linger_s * 10**9,
-            has_clients=lambda: self.clients > 0,
-            refuse_clients=self.refuse_clients,
-            part_with_clients=lambda: not self.clients_are_left,
         )
 
     def refuse_clients(self) -> None:
         self.refused += 1
+
+    def part_with_clients(self) -> bool:
+        return not self.clients_are_left
 
     def said(self) -> list[int]:
         return [command.code for command in FrameDecoder().feed(self.desk.take())]
@@ -143,7 +144,7 @@ def test_a_node_lingers_no_longer_than_clients_are_connected(group: Group) -> No
     stop = rig.stop(linger_s=35)
     stop.turned()
     assert state_of(stop) is StopState.LINGERS
-    rig.clients = 0
+    rig.has_clients = False
     stop.turned()
     assert state_of(stop) is StopState.SAYS_GOODBYE
     assert state_of(Rig(group, group.follower).stop(linger_s=0)) is StopState.SAYS_GOODBYE
