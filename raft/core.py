@@ -35,10 +35,10 @@ Sources: Ongaro, Ousterhout, In Search of an Understandable Consensus Algorithm 
 number; Ongaro's dissertation Consensus: Bridging Theory and Practice, by chapter and section where it is named.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-from raft.config import HardState, RaftConfig
-from raft.configuration import Change, Configuration, ConfigurationHistory
+from raft.config import RaftConfig
+from raft.configuration import Change, Configuration
 from raft.effects import Effect, RecoveryChanged, Role
 from raft.election import Election
 from raft.errors import ImpossibleMessage, NotLeader
@@ -60,7 +60,7 @@ from raft.progress import Progress
 from raft.reasons import Cause, Pause, Reason
 from raft.recovery import Recovery
 from raft.recovery_loss import Loss
-from raft.state import NodeState, RandomSource
+from raft.state import InitialState, NodeState, RandomSource
 from raft.status import PeerStatus, Status
 from raft.terms import LogTerms
 
@@ -74,27 +74,18 @@ class Raft:
         self,
         config: RaftConfig,
         node_id: str,
-        hard_state: HardState,
-        log_terms: LogTerms,
-        commit_index: int,
-        configurations: Iterable[tuple[int, Configuration]],
+        initial: InitialState,
         random: RandomSource,
         now: int,
         clip: Clip,
-        loss: Loss | None = None,
     ) -> None:
-        """Begins as a follower, from what the node found on its disk.
+        """Begins as a follower.
 
-        `log_terms` belongs to this object from now on, and everything in it must be durable already. `commit_index`
-        may be anything that was committed, at least first_index - 1. `configurations` are those of the entries in
-        the log, preceded by the one in force before it: (-1, the first configuration) when the log begins at 0.
         `random` is an object like `random.Random`. `clip` bounds a request: given a first and a last index it returns
-        the run of entries that starts with the first and that one append carries (`Send.run`). `loss` is what this
-        node may have acknowledged or promised and does not have any more, `Loss.ALL` if it never had a hard state:
-        then, as long as it lasts, the node protects the group from itself (recovery.py).
+        the run of entries that starts with the first and that one append carries (`Send.run`).
         """
-        history = ConfigurationHistory(configurations)
-        self._state = NodeState(config, node_id, hard_state, log_terms, commit_index, history, random)
+        hard_state, loss = initial.hard_state, initial.loss
+        self._state = NodeState(config, node_id, initial, random)
         self.pending = self._state.effects
         """The effects that `take_effects` would return; to look at only."""
         self._clip = clip
@@ -110,7 +101,7 @@ class Raft:
             self.recovery = Recovery(self._state, loss, now)
             self._state.recovering = True
             self._conclude_recovery(now)
-        if history.current.voters == (node_id,):
+        if self._state.configurations.current.voters == (node_id,):
             self._election.deadline = now  # nobody else could lead: it need not wait for one
         elif self.has_history and self._may_campaign:
             self._election.started(now)

@@ -4,6 +4,8 @@ Election, follower and leader work on one `NodeState`; whatever the outside has 
 here, in the same breath, so that neither can be forgotten. Which transitions follow from what is decided in core.py.
 """
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 from raft.config import HardState, RaftConfig
@@ -22,6 +24,7 @@ from raft.effects import (
 )
 from raft.messages import Message
 from raft.reasons import Cause, Pause
+from raft.recovery_loss import Loss
 from raft.terms import LogTerms
 
 
@@ -29,6 +32,23 @@ class RandomSource(Protocol):
     """The part of `random.Random` that an election needs."""
 
     def randrange(self, start: int, stop: int) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitialState:
+    """The state that a node found on its disk, with which it begins as a follower."""
+
+    hard_state: HardState
+    log: LogTerms
+    """Everything in it is durable already. It belongs to raft from then on."""
+    commit_index: int
+    """The index of anything that was committed, at least `log.first_index` - 1."""
+    configurations: Iterable[tuple[int, Configuration]]
+    """Those of the entries in the log, preceded by the one in force before it: (-1, the first configuration) when the
+    log begins at 0."""
+    loss: Loss | None = None
+    """The part of what this node may have acknowledged or promised that it does not have any more, `Loss.ALL` if it
+    never had a hard state: then, as long as it lasts, the node protects the group from itself (recovery.py)."""
 
 
 class NodeState:
@@ -58,12 +78,10 @@ class NodeState:
         self,
         config: RaftConfig,
         node_id: str,
-        hard_state: HardState,
-        log: LogTerms,
-        commit_index: int,
-        configurations: ConfigurationHistory,
+        initial: InitialState,
         random: RandomSource,
     ) -> None:
+        hard_state, log, commit_index = initial.hard_state, initial.log, initial.commit_index
         assert log.first_index - 1 <= commit_index <= log.last_index, (
             "the commit index lies outside of the log"
         )
@@ -76,7 +94,7 @@ class NodeState:
         self.term = hard_state.term
         self.vote = hard_state.vote
         self.log = log
-        self.configurations = configurations
+        self.configurations = ConfigurationHistory(initial.configurations)
         # Rises only. What it covers is never truncated. Always first_index - 1 <= commit_index <= last_index, and
         # log.last_term <= term.
         self.commit_index = commit_index

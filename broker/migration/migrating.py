@@ -16,7 +16,7 @@ from zlib import crc32
 from broker.backups.directory import BackupWriter
 from broker.migration.dledger import EntryFiles, Piece
 from broker.migration.errors import MigrationError
-from broker.migration.report import Report, report_of
+from broker.migration.report import Origin, Report, report_of
 from broker.migration.source import Source
 from broker.migration.state_found import FoundState, state_of
 from broker.migration.survey import Survey
@@ -60,10 +60,8 @@ class Surveyed:
 
     def report(self, directory: Path | None, *, copied: int, is_complete: bool) -> Report:
         """Returns what there is to say of it."""
-        files, survey = self.files, self.survey
-        return report_of(
-            survey,
-            self.state,
+        files = self.files
+        origin = Origin(
             source=str(self.source.root),
             node=self.source.node,
             is_store=True,
@@ -75,8 +73,8 @@ class Surveyed:
             committed_index=self.source.committed_index(),
             data_file_bytes=files.file_bytes,
             entries_copied=copied,
-            remarks=_remarks(self),
         )
+        return report_of(self.survey, self.state, origin, _remarks(self))
 
 
 def survey_source(

@@ -22,8 +22,9 @@ class TopicReport(msgspec.Struct, kw_only=True):
     """Consumer groups with positions in it."""
 
 
-class Report(msgspec.Struct, kw_only=True):
-    """The whole of it. `is_complete` is false for a check alone, and for a copy of what still takes messages."""
+class Origin(msgspec.Struct, kw_only=True):
+    """Where a report's messages are from, and where they are now. `is_complete` is false for a check alone, and for a
+    copy of what still takes messages."""
 
     source: str
     """A store's directory, or the address of a broker that runs."""
@@ -42,6 +43,11 @@ class Report(msgspec.Struct, kw_only=True):
     """`storage.data_file_bytes` of the group that this becomes."""
     entries_copied: int
     """By this run."""
+
+
+class Report(Origin, kw_only=True):
+    """The whole of it."""
+
     messages: int
     """Messages that a queue has."""
     topics: list[TopicReport]
@@ -60,23 +66,7 @@ class Report(msgspec.Struct, kw_only=True):
     """Sentences for whoever decides whether this is well."""
 
 
-def report_of(
-    survey: Survey,
-    state: FoundState,
-    *,
-    source: str,
-    node: str,
-    is_store: bool,
-    directory: str,
-    is_complete: bool,
-    first_index: int,
-    last_index: int,
-    last_term: int,
-    committed_index: int,
-    data_file_bytes: int,
-    entries_copied: int,
-    remarks: list[str],
-) -> Report:
+def report_of(survey: Survey, state: FoundState, origin: Origin, remarks: list[str]) -> Report:
     """Returns what there is to say of a source that was surveyed; `remarks` is what its kind of source adds."""
     metadata = state.metadata
     topics = [
@@ -97,17 +87,7 @@ def report_of(
     queued = sum(queue.messages for queue in survey.found.values())
     timed = survey.timed_waiting()
     return Report(
-        source=source,
-        node=node,
-        is_store=is_store,
-        directory=directory,
-        is_complete=is_complete,
-        first_index=first_index,
-        last_index=last_index,
-        last_term=last_term,
-        committed_index=committed_index,
-        data_file_bytes=data_file_bytes,
-        entries_copied=entries_copied,
+        **msgspec.structs.asdict(origin),
         messages=queued,
         topics=topics,
         consumer_groups=len(metadata.groups),

@@ -21,7 +21,7 @@ from typing import Final, Protocol
 from broker.backups.directory import BackupWriter
 from broker.migration.errors import MigrationError
 from broker.migration.pulled_log import PulledLog, piece_of
-from broker.migration.report import Report, report_of
+from broker.migration.report import Origin, Report, report_of
 from broker.migration.running_broker import Look, PulledRecord
 from broker.migration.state_found import is_brokers_own, refusal, state_of
 from broker.migration.survey import FoundQueue, QueueKey, Survey
@@ -354,9 +354,7 @@ def _report(
     last_index: int = -1,
     copied: int = 0,
 ) -> Report:
-    return report_of(
-        survey,
-        state_of(survey, broker.group, look.cluster),
+    origin = Origin(
         source=look.address,
         node=broker.group,
         is_store=False,
@@ -368,8 +366,9 @@ def _report(
         committed_index=last_index,
         data_file_bytes=wanted.data_file_bytes,
         entries_copied=copied,
-        remarks=_remarks(look, wanted),
     )
+    state = state_of(survey, broker.group, look.cluster)
+    return report_of(survey, state, origin, _remarks(look, wanted))
 
 
 def _remarks(look: Look, wanted: Wanted) -> list[str]:

@@ -68,6 +68,7 @@ from raft import effects as fx
 from raft.config import HardState
 from raft.core import Raft
 from raft.reasons import Reason
+from raft.state import InitialState
 from raft.terms import LogTerms
 
 log = structlog.get_logger("trivet.replica")
@@ -479,12 +480,16 @@ def _raft(
     return Raft(
         options.raft,
         options.node_id,
-        HardState(start.hard_state.term, start.hard_state.vote or None),
-        LogTerms(entry_log.first_index, entry_log.last_index, entry_log.term_starts(), entry_log.base_term),
-        start.commit_index,
-        start.configurations,
+        InitialState(
+            hard_state=HardState(start.hard_state.term, start.hard_state.vote or None),
+            log=LogTerms(
+                entry_log.first_index, entry_log.last_index, entry_log.term_starts(), entry_log.base_term
+            ),
+            commit_index=start.commit_index,
+            configurations=start.configurations,
+            loss=start.loss,
+        ),
         around.random,
         around.now_ns,
         partial(clip, entry_log, options.limits.append_bytes_max),
-        start.loss,
     )

@@ -24,6 +24,7 @@ from raft.effects import (
     TruncateLog,
 )
 from raft.messages import AppendRequest, Message
+from raft.state import InitialState
 
 MILLISECOND = 1_000_000
 
@@ -128,14 +129,16 @@ class Host:
         self.raft = Raft(
             cluster.config,
             self.node,
-            self.hard_state,
-            self.log.terms(),
-            self.log.first_index - 1,
-            self.log.configurations(),
+            InitialState(
+                hard_state=self.hard_state,
+                log=self.log.terms(),
+                commit_index=self.log.first_index - 1,
+                configurations=self.log.configurations(),
+                loss=self.loss,
+            ),
             cluster.random,
             cluster.now,
             self._clip,
-            self.loss,
         )
 
     def _clip(self, first_index: int, last_index: int) -> Run:

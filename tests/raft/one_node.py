@@ -22,6 +22,7 @@ from raft.messages import (
     VoteRequest,
     VoteResponse,
 )
+from raft.state import InitialState
 from tests.raft.cluster import MILLISECOND, Run
 
 THREE = Configuration(("a", "b", "c"))
@@ -47,14 +48,16 @@ def node(
     return Raft(
         config,
         "a",
-        HardState(term, vote),
-        log,
-        -1,
-        [(-1, configuration)],
+        InitialState(
+            hard_state=HardState(term, vote),
+            log=log,
+            commit_index=-1,
+            configurations=[(-1, configuration)],
+            loss=loss,
+        ),
         random.Random(7),
         0,
         lambda first_index, last_index: Run(last_index),
-        loss,
     )
 
 
