@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
@@ -21,7 +21,7 @@ from spark_analysis.checking.queues.following import FollowedLog
 from spark_analysis.checking.small import operation_of
 from spark_analysis.checking.verdict import EXIT_CODES, EXPLANATIONS, VIOLATED
 from spark_analysis.importing.tails import FollowedTraces
-from spark_analysis.main import FAILED, SPARSE_LOG_MODEL, WRONG_USAGE, analyze
+from spark_analysis.main import FAILED, SPARSE_LOG_MODEL, WRONG_USAGE, Asked, analyze
 
 if TYPE_CHECKING:
     from spark_analysis.checking.queues.unknown_appends import Finding
@@ -88,30 +88,24 @@ class Follower:
         self._log.close()
 
 
-def follow(
-    path: Path,
-    *,
-    model: str,
-    pace: Pace,
-    report: Path | None = None,
-    json_output: bool = False,
-    drained: bool = False,
-) -> int:
-    """Follow the traces at ``path`` until something is wrong, the recording is over, or a signal comes (interrupt,
+def follow(asked: Asked, pace: Pace) -> int:
+    """Follow the traces at the one path until something is wrong, the recording is over, or a signal comes (interrupt,
     terminate); then judge all that has been read. Returns the exit code of :func:`analyze`."""
+    (path,) = asked.paths
     if not path.exists():
         print(f"trivet: {path}: no such file or directory", file=sys.stderr)
         return WRONG_USAGE
     try:
-        with _signals() as stopped, closing(Follower(path, pace, model == SPARSE_LOG_MODEL)) as follower:
+        with (
+            _signals() as stopped,
+            closing(Follower(path, pace, asked.model == SPARSE_LOG_MODEL)) as follower,
+        ):
             has_found, is_over = _until_the_end(follower, stopped)
     except OSError as error:
         print(f"trivet: cannot follow {path}: {error}; no verdict", file=sys.stderr)
         return FAILED
     until_ns = None if is_over else follower.read_to_ns
-    code = analyze(
-        [path], model=model, report=report, json_output=json_output, drained=drained, until_ns=until_ns
-    )
+    code = analyze(replace(asked, until_ns=until_ns))
     # The whole recording may be too much to decide where a part of it was not.
     return EXIT_CODES[VIOLATED] if has_found and code in EXIT_CODES.values() else code
 

@@ -9,7 +9,7 @@ import tempfile
 import traceback
 import uuid
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -69,98 +69,81 @@ class UsageError(ValueError):
     """The user asked for something that cannot be; the message says what is allowed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """The arguments of `analyze` that say what is judged, by what, and what is made of it."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An analysis that is asked for: what is judged, by what, and what is made of it."""
 
     paths: Sequence[Path]
-    format: str
-    model: str
-    report: Path | None
-    to_parquet: Path | None
-    scratch: str | None
-    witness: Path | None
-    drained: bool
-    budget: Budget | None
-    until_ns: int | None
-    json_output: bool
+    """Each is a history of its own: a file, or a directory whose ``*.trace`` files form it."""
+    _: KW_ONLY
+    format: str = "trace"
+    model: str = LOG_MODEL
+    master: str | None = None
+    report: Path | None = None
+    """The directory for reports."""
+    json_output: bool = False
+    to_parquet: Path | None = None
+    """The directory in which the histories are kept as Parquet (docs/trace-schema.md)."""
+    scratch: str | None = None
+    """Where intermediate files go, a directory or any URL that Spark can write; executors on other machines must reach
+    it as well as the paths."""
+    drained: bool = False
+    """In the end readers have read every queue to its end, so that an acknowledged message that nobody saw is an
+    anomaly."""
+    budget: Budget | None = None
+    """What a search may take."""
+    spark_wanted: bool = False
+    """Short histories are for Spark, too."""
+    until_ns: int | None = None
+    """Logs are judged by what had happened by then, on the history's clock."""
+    witness: Path | None = None
+    """The file for an order that explains the one history of ``paths``, if it is linearizable."""
 
-    def write_witness(self, verdict: Verdict, history: History | HistoryRows | None) -> None:
-        """Writes the order that explains the one history, if that is asked for."""
-        if self.witness is not None:
-            _write_witness(
-                *(self.witness, verdict, history, self.paths[0], self.format, self.model, self.budget)
-            )
+    def checked(self) -> Asked:
+        """Return the same with the model that is meant. Raise UsageError for what cannot be, or not be written."""
+        model = _check_usage(self.paths, self.format, self.model, keeps=self.to_parquet is not None)
+        _check_places(self.report, self.to_parquet, self.witness)
+        if self.witness is not None and len(self.paths) > 1:
+            raise UsageError(f"--witness {self.witness}: takes one PATH")
+        return replace(self, model=model)
+
+    def needs_spark(self, size: int) -> bool:
+        """Tell whether Spark is to judge histories of so many bytes: they may be long, or something is asked for that
+        only Spark can do, or there is a session already."""
+        return (
+            self.spark_wanted
+            or self.format == "parquet"
+            or size >= LIGHT_BYTES
+            or is_submitted()
+            or (self.master, self.to_parquet, self.scratch) != (None, None, None)
+            or is_at_hand()
+        )
 
 
-def analyze(
-    paths: Sequence[Path],
-    *,
-    format: str = "trace",
-    model: str = "log",
-    master: str | None = None,
-    report: Path | None = None,
-    json_output: bool = False,
-    to_parquet: Path | None = None,
-    scratch: str | None = None,
-    drained: bool = False,
-    search_budget: Budget | None = None,
-    spark_wanted: bool = False,
-    until_ns: int | None = None,
-    witness: Path | None = None,
-) -> int:
+def analyze(asked: Asked) -> int:
     """Judge each path as a history of its own, and print the verdicts.
 
-    Short histories are judged in this process, unless ``spark_wanted``, or something is asked for that only Spark can
-    do, or there is a session already; all others in one Spark session, this process's own if it has one.
-
-    A path is a file, or a directory whose ``*.trace`` files form one history. ``to_parquet`` keeps the histories as
-    Parquet (docs/trace-schema.md). ``drained``: in the end readers have read every queue to its end, so that an
-    acknowledged message that nobody saw is an anomaly. ``scratch`` is where intermediate files go, a directory or any
-    URL that Spark can write; executors on other machines must reach it as well as the paths. ``until_ns``: logs are
-    judged by what had happened by then, on the history's clock. ``witness``: the file for an order that explains the
-    one history of ``paths``, if it is linearizable. Returns the exit code: 0 all linearizable, 1 one
-    violated, 3 none violated but one undecided, 2 wrong usage (explained on standard error), 4 the analysis itself
-    failed.
+    Short histories are judged in this process, all others in one Spark session, this process's own if it has one.
+    Returns the exit code: 0 all linearizable, 1 one violated, 3 none violated but one undecided, 2 wrong usage
+    (explained on standard error), 4 the analysis itself failed.
     """
     try:
-        model = _check_usage(paths, format, model, keeps=to_parquet is not None)
-        _check_places(report, to_parquet, witness)
-        if witness is not None and len(paths) > 1:
-            raise UsageError(f"--witness {witness}: takes one PATH")
-        asked = _Asked(
-            paths=paths,
-            format=format,
-            model=model,
-            report=report,
-            to_parquet=to_parquet,
-            scratch=scratch,
-            witness=witness,
-            drained=drained,
-            budget=search_budget,
-            until_ns=until_ns,
-            json_output=json_output,
-        )
-        size = _total_bytes(paths) * (PARQUET_FACTOR if format == "parquet" else 1)
-        needs_spark = spark_wanted or format == "parquet" or size >= LIGHT_BYTES or is_submitted()
-        if not needs_spark and (master, to_parquet, scratch) == (None, None, None) and not is_at_hand():
-            judged = _without_spark(asked)
-            if judged is not None:
-                print(
-                    "trivet: judged in this process, without Spark; --spark asks it instead", file=sys.stderr
-                )
-                return _told(judged, json_output=json_output)
+        asked = asked.checked()
+        size = _total_bytes(asked.paths) * (PARQUET_FACTOR if asked.format == "parquet" else 1)
+        if not asked.needs_spark(size) and (judged := _without_spark(asked)) is not None:
+            print("trivet: judged in this process, without Spark; --spark asks it instead", file=sys.stderr)
+            return _told(judged, json_output=asked.json_output)
         partitions = None if size < PARTITION_BYTES else min(MOST_PARTITIONS, 8 + size // PARTITION_BYTES)
         # A session that was there before (a notebook's, a test's) is used, and left as it is.
         is_ours = not has_session()
-        spark = start_session(master, small=size < SMALL_BYTES, shuffle_partitions=partitions)
+        spark = start_session(asked.master, small=size < SMALL_BYTES, shuffle_partitions=partitions)
     except (UsageError, AnalysisUnavailableError) as error:
         print(f"trivet: {error}", file=sys.stderr)
         return WRONG_USAGE
     except Exception:
-        return _failed(master)
+        return _failed(asked.master)
     try:
-        if model in LOG_MODELS:
+        if asked.model in LOG_MODELS:
             judged = _judge_logs(spark, asked, is_short=size < SMALL_BYTES, is_ours=is_ours)
         else:
             judged = _judge_keyed(spark, asked)
@@ -169,11 +152,11 @@ def analyze(
     finally:
         if is_ours:
             spark.stop()
-    return _told(judged, json_output=json_output)
+    return _told(judged, json_output=asked.json_output)
 
 
 def _judge_logs(
-    spark: SparkSession, asked: _Asked, *, is_short: bool, is_ours: bool
+    spark: SparkSession, asked: Asked, *, is_short: bool, is_ours: bool
 ) -> list[tuple[Verdict, Around]]:
     """Judge each path as the history of a log, one after the other. Writes the reports. ``is_ours``: nobody else uses
     the session."""
@@ -192,13 +175,13 @@ def _judge_logs(
             verdict = of_what_was_read(found)
             judged.append((verdict, {}) if asked.json_output else _to_show(verdict, history))
             _report(verdict, history, asked.report, name)
-            asked.write_witness(verdict, history)
+            _write_witness(asked, verdict, history)
             if is_ours:
                 spark.catalog.clearCache()
     return judged
 
 
-def _without_spark(asked: _Asked) -> list[tuple[Verdict, Around]] | None:
+def _without_spark(asked: Asked) -> list[tuple[Verdict, Around]] | None:
     """Judge short histories in this process; None if one of them is too long for that. Writes the reports."""
     from spark_analysis.light import judge_keyed, judge_log
 
@@ -227,7 +210,7 @@ def _without_spark(asked: _Asked) -> list[tuple[Verdict, Around]] | None:
             gc.enable()
     for (verdict, history), name in zip(judged, distinct_names(asked.paths), strict=True):
         _report(verdict, history, asked.report, name)
-    asked.write_witness(*judged[0])
+    _write_witness(asked, *judged[0])
     return [(verdict, {}) if history is None else _to_show(verdict, history) for verdict, history in judged]
 
 
@@ -423,7 +406,7 @@ def _load(
     return load_parquet(spark, str(path), f"{place}/{RECORDS}")
 
 
-def _judge_keyed(spark: SparkSession, asked: _Asked) -> list[tuple[Verdict, Around]]:
+def _judge_keyed(spark: SparkSession, asked: Asked) -> list[tuple[Verdict, Around]]:
     """Judge each path by another model; a file that is named twice is judged once. Writes the reports."""
     from spark_analysis.checking.keyed import judge_files
 
@@ -435,7 +418,7 @@ def _judge_keyed(spark: SparkSession, asked: _Asked) -> list[tuple[Verdict, Arou
     ]
     for verdict, name in zip(verdicts, distinct_names(asked.paths), strict=True):
         _report(verdict, None, asked.report, name)
-    asked.write_witness(verdicts[0], None)
+    _write_witness(asked, verdicts[0], None)
     return [(verdict, {}) for verdict in verdicts]
 
 
@@ -469,16 +452,11 @@ def _report(
         print(f"report: {target}", file=sys.stderr)
 
 
-def _write_witness(
-    file: Path,
-    verdict: Verdict,
-    history: History | HistoryRows | None,
-    path: Path,
-    format: str,
-    model: str,
-    budget: Budget | None,
-) -> None:
-    """Write the order that explains a history, or say on standard error why there is none."""
+def _write_witness(asked: Asked, verdict: Verdict, history: History | HistoryRows | None) -> None:
+    """Write the order that explains the one history, if that is asked for, or say on standard error why there is
+    none."""
+    if asked.witness is None:
+        return
     from spark_analysis.importing.history_rows import HistoryRows
     from spark_analysis.light import MOST_ROWS
     from spark_analysis.telling.witness_file import write_keyed_witness, write_log_witness
@@ -487,18 +465,22 @@ def _write_witness(
         print(f"witness: none, the history is {verdict.verdict}", file=sys.stderr)
         return
     if history is None:
-        is_written = write_keyed_witness(file, path, format, model, budget)
+        is_written = write_keyed_witness(
+            asked.witness, asked.paths[0], asked.format, asked.model, asked.budget
+        )
     elif isinstance(history, HistoryRows):
-        is_written = write_log_witness(file, history.operations, sparse=model == SPARSE_LOG_MODEL)
+        is_written = write_log_witness(
+            asked.witness, history.operations, sparse=asked.model == SPARSE_LOG_MODEL
+        )
     elif verdict.operations > MOST_ROWS:
         print(f"witness: none, of histories of more than {MOST_ROWS} operations", file=sys.stderr)
         return
     else:
         rows = [row.asDict() for row in history.operations.collect()]
-        is_written = write_log_witness(file, rows, sparse=model == SPARSE_LOG_MODEL)
-    told = str(file) if is_written else "none: the search for one took too long"
+        is_written = write_log_witness(asked.witness, rows, sparse=asked.model == SPARSE_LOG_MODEL)
+    told = str(asked.witness) if is_written else "none: the search for one took too long"
     print(f"witness: {told}", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    sys.exit(analyze([Path(argument) for argument in sys.argv[1:]]))
+    sys.exit(analyze(Asked([Path(argument) for argument in sys.argv[1:]])))

@@ -15,7 +15,7 @@ import pytest
 from broker.trace import TraceHeader, TraceWriter
 from spark_analysis.checking.verdict import LINEARIZABLE, VIOLATED, Verdict
 from spark_analysis.importing.history import load_parquet
-from spark_analysis.main import FAILED, WRONG_USAGE, analyze
+from spark_analysis.main import FAILED, WRONG_USAGE, Asked, analyze
 from spark_analysis.telling.report import write_report
 from tests.spark_analysis.generator import Workload, write_good_history
 
@@ -105,7 +105,7 @@ def test_the_terminal_calls_clients_as_the_report_does(
     crowd.ok_read(4000, crowd.invoke_read(3000, "visitor-2", "orders/2", 0), 0, 0, [])
     for writer in (shop, crowd):
         writer.flush()
-    assert analyze([history], report=tmp_path / "reports") == 1
+    assert analyze(Asked([history], report=tmp_path / "reports")) == 1
     shown = capsys.readouterr().out
     page = (tmp_path / "reports" / "history.html").read_text()
     for text in (shown, page):
@@ -113,7 +113,7 @@ def test_the_terminal_calls_clients_as_the_report_does(
         assert "crowd #3 asked for offset 0 and was told that nothing is there" in text
     assert "client@7" not in shown
     assert "<td>crowd #3</td><td><code>visitor-2</code></td>" in page
-    assert analyze([history], json_output=True) == 1
+    assert analyze(Asked([history], json_output=True)) == 1
     assert '"client": "client@7"' in capsys.readouterr().out
 
 
@@ -181,7 +181,7 @@ def test_wrong_usage_is_explained(
         (path / "x.trace").mkdir(parents=True)
     elif make is not None:
         path.write_bytes(gzip.compress(b"") if make == "packed" else b"")
-    assert analyze([path], **options) == WRONG_USAGE  # type: ignore[arg-type]
+    assert analyze(Asked([path], **options)) == WRONG_USAGE  # type: ignore[arg-type]
     assert re.search(complaint, capsys.readouterr().err)
 
 
@@ -192,7 +192,7 @@ def test_a_place_that_cannot_be_written_is_told_before_the_analysis(
     path = tmp_path / "x.trace"
     path.write_bytes(b"")
     monkeypatch.setattr("spark_analysis.main.start_session", lambda *_, **__: pytest.fail("too late"))
-    assert analyze([path], **{option: path / "below"}) == WRONG_USAGE  # type: ignore[arg-type]
+    assert analyze(Asked([path], **{option: path / "below"})) == WRONG_USAGE  # type: ignore[arg-type]
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert f"--{option.replace('_', '-')} {path}/below: cannot be written: Not a directory" in error
@@ -207,7 +207,7 @@ def test_nowhere_for_temporary_files(
     monkeypatch.setattr("spark_analysis.main.tempfile.gettempdir", nowhere)
     path = tmp_path / "x.trace"
     path.write_bytes(b"")
-    assert analyze([path]) == WRONG_USAGE
+    assert analyze(Asked([path])) == WRONG_USAGE
     assert "No usable temporary directory found in ['/tmp']; TMPDIR" in capsys.readouterr().err
 
 
@@ -220,7 +220,7 @@ def test_a_session_that_does_not_start_is_no_violation(
     monkeypatch.setattr("spark_analysis.main.start_session", nothing)
     path = tmp_path / "x.trace"
     path.write_bytes(b"")
-    assert analyze([path], master="nonsense") == FAILED
+    assert analyze(Asked([path], master="nonsense")) == FAILED
     assert "no verdict" in capsys.readouterr().err
 
 
@@ -231,7 +231,7 @@ def test_a_missing_java_is_said_in_one_line(
     monkeypatch.setenv("PATH", str(tmp_path))
     path = tmp_path / "x.trace"
     path.write_bytes(b"")
-    assert analyze([path], spark_wanted=True) == WRONG_USAGE
+    assert analyze(Asked([path], spark_wanted=True)) == WRONG_USAGE
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "Java 17" in error
@@ -261,14 +261,14 @@ def test_a_short_history_is_judged_without_spark(
     keyed, log = tmp_path / "keyed.edn", tmp_path / "log.jsonl"
     keyed.write_text(KEYED)
     log.write_text(LOG)
-    assert analyze([keyed], format="knossos", report=tmp_path) == 1
+    assert analyze(Asked([keyed], format="knossos", report=tmp_path)) == 1
     printed = capsys.readouterr()
     assert "4 was there, which nobody had written" in " ".join(printed.out.split())  # wherever its lines end
     assert "without Spark; --spark" in printed.err
     page = (tmp_path / "keyed.edn.html").read_text()
     assert "Violated" in page
     assert "Together they have no order." in page
-    assert analyze([log], format="jsonl", json_output=True, report=tmp_path) == 1
+    assert analyze(Asked([log], format="jsonl", json_output=True, report=tmp_path)) == 1
     (history,) = json.loads(capsys.readouterr().out)["histories"]
     assert (history["counts"], history["bad_lines"]) == ({"stale-read": 1}, 1)
     assert history["judged_by"] == "this process"
@@ -289,7 +289,7 @@ def test_a_trace_that_is_not_read_to_its_end_is_no_linearizable_one(
     writer.flush()
     with path.open("ab") as stream:
         stream.write(damage)
-    assert analyze([path], json_output=True, report=tmp_path) == exit_code
+    assert analyze(Asked([path], json_output=True, report=tmp_path)) == exit_code
     (history,) = json.loads(capsys.readouterr().out)["histories"]
     assert (history["verdict"], history["unread"]) == ("undecided" if unread else LINEARIZABLE, unread)
     assert any("nothing was read behind a damaged place" in one for one in history["undecided"]) is bool(
@@ -305,7 +305,7 @@ def test_a_heap_that_is_too_small_is_told_before_java_starts(
     (tmp_path / "x.trace").write_bytes(b"")
     for memory, complaint in (("512m", "a heap of 512m is too small"), ("lots", "give a size such as 4g")):
         monkeypatch.setenv("TRIVET_SPARK_MEMORY", memory)
-        assert analyze([tmp_path / "x.trace"], spark_wanted=True) == WRONG_USAGE
+        assert analyze(Asked([tmp_path / "x.trace"], spark_wanted=True)) == WRONG_USAGE
         assert complaint in capsys.readouterr().err
 
 
@@ -317,7 +317,7 @@ def test_java_out_of_memory_is_told_as_the_reason(
 
     monkeypatch.setattr("spark_analysis.main.start_session", start)
     (tmp_path / "x.trace").write_bytes(b"")
-    assert analyze([tmp_path / "x.trace"], spark_wanted=True) == FAILED
+    assert analyze(Asked([tmp_path / "x.trace"], spark_wanted=True)) == FAILED
     error = capsys.readouterr().err
     assert "ran out of memory" in error
     assert "TRIVET_SPARK_MEMORY=4g" in error
@@ -331,7 +331,7 @@ def test_a_witness_is_a_file_that_explains_the_history(
     trace, file = tmp_path / "good.trace", tmp_path / "witness.jsonl"
     with trace.open("wb") as stream:
         write_good_history(Workload(400, queues=2, unknown=20), stream.write)
-    assert analyze([trace], witness=file) == 0
+    assert analyze(Asked([trace], witness=file)) == 0
     steps = [json.loads(line) for line in file.read_text().splitlines()]
     lengths = {"generated/0": 0, "generated/1": 0}
     for step in steps:
@@ -348,7 +348,7 @@ def test_a_witness_is_a_file_that_explains_the_history(
         "{:process 0, :type :invoke, :f :cas, :value [1 2]}\n{:process 1, :type :invoke, :f :write, :value 1}\n"
         "{:process 0, :type :ok, :f :cas, :value [1 2]}\n{:process 1, :type :ok, :f :write, :value 1}\n"
     )
-    assert analyze([knossos], format="knossos", witness=file) == 0
+    assert analyze(Asked([knossos], format="knossos", witness=file)) == 0
     told = [json.loads(line) for line in file.read_text().splitlines()]
     assert [(one["function"], one["line"]) for one in told] == [("write", 2), ("cas", 1)]
 
@@ -357,11 +357,11 @@ def test_a_witness_is_a_file_that_explains_the_history(
     bad.write_text(
         "{:process 0, :type :invoke, :f :read, :value nil}\n{:process 0, :type :ok, :f :read, :value 1}\n"
     )
-    assert analyze([bad], format="knossos", witness=file) == 1
+    assert analyze(Asked([bad], format="knossos", witness=file)) == 1
     assert "witness: none, the history is violated" in capsys.readouterr().err
     assert not file.exists()
-    assert analyze([bad, knossos], format="knossos", witness=file) == WRONG_USAGE
-    assert analyze([bad], format="knossos", witness=tmp_path) == WRONG_USAGE
+    assert analyze(Asked([bad, knossos], format="knossos", witness=file)) == WRONG_USAGE
+    assert analyze(Asked([bad], format="knossos", witness=tmp_path)) == WRONG_USAGE
     assert "--witness" in capsys.readouterr().err
 
 
@@ -370,6 +370,6 @@ def test_spark_gives_a_witness_of_a_history_that_it_has_judged(spark: SparkSessi
     trace, file = tmp_path / "good.trace", tmp_path / "witness.jsonl"
     with trace.open("wb") as stream:
         write_good_history(Workload(60, queues=1), stream.write)
-    assert analyze([trace], witness=file, spark_wanted=True) == 0
+    assert analyze(Asked([trace], witness=file, spark_wanted=True)) == 0
     by_spark = file.read_text()
     assert by_spark.count("\n") > 50

@@ -19,6 +19,7 @@ from spark_analysis.follow import Follower, Pace, follow
 from spark_analysis.importing.history import load_trace
 from spark_analysis.importing.history_rows import trace_rows
 from spark_analysis.light import judge_log
+from spark_analysis.main import Asked
 from tests.examples import examples
 from tests.spark_analysis import log_mutations
 
@@ -183,7 +184,7 @@ def test_the_command_ends_with_the_verdict_of_the_whole(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], is_wrong: bool
 ) -> None:
     write(tmp_path / "a.trace", is_wrong=is_wrong)
-    code = follow(tmp_path, model="log", pace=Pace(settle_s=0.1, quiet_s=0.2), report=tmp_path)
+    code = follow(Asked([tmp_path], report=tmp_path), Pace(settle_s=0.1, quiet_s=0.2))
     told = capsys.readouterr()
     assert code == int(is_wrong)
     assert ("violated: t/0: stale-tail at 0" in told.err) is is_wrong

@@ -15,7 +15,7 @@ from benchmarks.checker_histories import good_history, parts_of_one_queue, write
 from spark_analysis.checking.small import check_rows
 from spark_analysis.importing import schema
 from spark_analysis.importing.arrow import ARROW_TYPES
-from spark_analysis.main import WRONG_USAGE, _check_usage, analyze
+from spark_analysis.main import WRONG_USAGE, Asked, _check_usage, analyze
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +52,7 @@ def test_json_lines_are_kept_and_judged_again(
     kept = tmp_path / "kept 100%20 [1]{a,b}*?"
 
     def answer(paths: list[Path], **options: Any) -> list[dict[str, Any]]:
-        code = analyze(paths, json_output=True, **options)
+        code = analyze(Asked(paths, json_output=True, **options))
         assert code == 1
         told: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["histories"]
         return [{name: value for name, value in one.items() if name != "path"} for one in told]
@@ -77,7 +77,7 @@ def test_what_is_searched_is_not_kept(
     path = tmp_path / "x"
     path.touch()
     options = {"format": format, "model": model}
-    assert analyze([path], to_parquet=tmp_path / "kept", **options) == WRONG_USAGE  # type: ignore[arg-type]
+    assert analyze(Asked([path], to_parquet=tmp_path / "kept", **options)) == WRONG_USAGE  # type: ignore[arg-type]
     assert "--to-parquet: keeps histories of logs" in capsys.readouterr().err
     assert not (tmp_path / "kept").exists()
 
@@ -103,12 +103,12 @@ def test_parquet_of_others_must_have_the_columns(tmp_path: Path, capsys: pytest.
         directory = tmp_path / "kept" / "records" / "record=operation"
         directory.mkdir(parents=True)
         pq.write_table(pa.table(table), directory / "part.parquet")
-        assert analyze([tmp_path / "kept"], format="parquet") == WRONG_USAGE
+        assert analyze(Asked([tmp_path / "kept"], format="parquet")) == WRONG_USAGE
         assert complaint in capsys.readouterr().err
         shutil.rmtree(tmp_path / "kept")
     directory.mkdir(parents=True)
     (directory / "part.parquet").write_text("not Parquet")
-    assert analyze([tmp_path / "kept"], format="parquet") == WRONG_USAGE
+    assert analyze(Asked([tmp_path / "kept"], format="parquet")) == WRONG_USAGE
     assert "no Parquet that can be read" in capsys.readouterr().err
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from broker.trace import TraceHeader, TraceWriter
 from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED, Verdict, of_what_was_read
-from spark_analysis.main import analyze
+from spark_analysis.main import Asked, analyze
 from spark_analysis.telling.report import render
 from spark_analysis.telling.report.tables import ReportData
 
@@ -33,9 +33,9 @@ def judged(
     for name, text in files.items():
         paths.append(directory / name)
         paths[-1].write_text(text)
-    code = analyze(paths, format=format, json_output=True)
+    code = analyze(Asked(paths, format=format, json_output=True))
     answers: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["histories"]
-    assert analyze(paths, format=format) == code
+    assert analyze(Asked(paths, format=format)) == code
     return code, answers, capsys.readouterr().out
 
 
@@ -80,14 +80,14 @@ def test_traces_of_replicas_alone(
     writer.start(1, 1, 0, 0)
     writer.flush()
     (tmp_path / "n0.trace").write_bytes(stream.getvalue())
-    assert analyze([tmp_path], json_output=True) == 3
+    assert analyze(Asked([tmp_path], json_output=True)) == 3
     (answer,) = json.loads(capsys.readouterr().out)["histories"]
     assert answer["undecided"][0].startswith("no operations of clients were recorded: only the replicas")
     writer.commit(2, 4, 2)
     writer.commit(3, 3, 2)
     writer.flush()
     (tmp_path / "n0.trace").write_bytes(stream.getvalue())
-    assert analyze([tmp_path], json_output=True) == 1
+    assert analyze(Asked([tmp_path], json_output=True)) == 1
     (answer,) = json.loads(capsys.readouterr().out)["histories"]
     assert (answer["verdict"], answer["counts"]) == (VIOLATED, {"commit-went-back": 1})
 

@@ -28,7 +28,7 @@ _AHEAD = """
 import sys, threading
 from pathlib import Path
 from spark_analysis import session
-from spark_analysis.main import analyze
+from spark_analysis.main import Asked, analyze
 
 thread = threading.Thread(target=session.start_ahead)
 thread.start()
@@ -36,7 +36,7 @@ thread.join()
 ahead = session._ahead
 assert ahead is not None
 assert not session.has_session(), "what was started ahead is the analysis's own"
-assert analyze([Path(sys.argv[1])]) == 0
+assert analyze(Asked([Path(sys.argv[1])])) == 0
 assert ahead.sparkContext._jsc is None, "the analysis has used it, and has stopped it as its own"
 assert session._ahead is None
 """

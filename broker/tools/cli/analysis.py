@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,48 @@ from cyclopts import Parameter
 
 from broker.tools.cli.errors import ANALYSIS_FAILED, USAGE, CommandError
 from broker.tools.cli.options import AsJson
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class _Following:
+    """Whether traces are judged while they are written, and how long that waits for them."""
+
+    follow: Annotated[
+        bool,
+        Parameter(help="Judge the traces of one PATH while they are written, until something is wrong."),
+    ] = False
+    settle: Annotated[
+        float, Parameter(help="With --follow: recorders write down within so many seconds what they hold.")
+    ] = 2.0
+    quiet: Annotated[
+        float | None,
+        Parameter(help="With --follow: the recording is over when nothing was written for so many seconds."),
+    ] = None
+
+    def check(self) -> None:
+        """Raise CommandError for times that cannot be waited."""
+        if not 0 < self.settle < math.inf:
+            raise CommandError(f"--settle {self.settle:g}: seconds, more than 0", USAGE)
+        if self.quiet is not None and not self.quiet > 0:
+            raise CommandError(f"--quiet {self.quiet:g}: seconds, more than 0", USAGE)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class _SearchBounds:
+    """The bounds on searches, which models other than log need."""
+
+    search_seconds: Annotated[
+        float, Parameter(help="Models other than log: how long a key may be searched until it is undecided.")
+    ] = 120.0
+    search_memory: Annotated[
+        int, Parameter(help="The same in MiB; as many searches run at once as Spark has cores.")
+    ] = 512
+
+
+_NO_FOLLOWING = _Following()
+_USUAL_SEARCH = _SearchBounds()
 
 
 def analyze(
@@ -44,23 +87,8 @@ def analyze(
     spark: Annotated[
         bool, Parameter(help="Ask Spark for short histories, too, which this process judges by itself.")
     ] = False,
-    follow: Annotated[
-        bool,
-        Parameter(help="Judge the traces of one PATH while they are written, until something is wrong."),
-    ] = False,
-    settle: Annotated[
-        float, Parameter(help="With --follow: recorders write down within so many seconds what they hold.")
-    ] = 2.0,
-    quiet: Annotated[
-        float | None,
-        Parameter(help="With --follow: the recording is over when nothing was written for so many seconds."),
-    ] = None,
-    search_seconds: Annotated[
-        float, Parameter(help="Models other than log: how long a key may be searched until it is undecided.")
-    ] = 120.0,
-    search_memory: Annotated[
-        int, Parameter(help="The same in MiB; as many searches run at once as Spark has cores.")
-    ] = 512,
+    following: _Following = _NO_FOLLOWING,
+    search: _SearchBounds = _USUAL_SEARCH,
 ) -> int:
     """Decide whether the traces are what a linearizable log allows; longer ones with Spark.
 
@@ -71,36 +99,10 @@ def analyze(
         raise CommandError("analyze needs at least one PATH of a trace", USAGE)
     with _loading():
         from spark_analysis.checking.search import Budget
-        from spark_analysis.follow import Pace
-        from spark_analysis.follow import follow as keep_judging
-        from spark_analysis.main import LOG_MODELS
+        from spark_analysis.follow import Pace, follow
+        from spark_analysis.main import LOG_MODELS, Asked
         from spark_analysis.main import analyze as decide
-    if follow:
-        given = (spark, master, to_parquet, scratch, witness)
-        if (
-            len(paths) > 1
-            or format != "trace"
-            or model not in LOG_MODELS
-            or given != (False, None, None, None, None)
-        ):
-            raise CommandError(
-                "analyze --follow takes one PATH of traces, and of the options --model log or sparse-log, --report, "
-                "--json, --drained, --settle and --quiet",
-                USAGE,
-            )
-        if not 0 < settle < math.inf:
-            raise CommandError(f"--settle {settle:g}: seconds, more than 0", USAGE)
-        if quiet is not None and not quiet > 0:
-            raise CommandError(f"--quiet {quiet:g}: seconds, more than 0", USAGE)
-        return keep_judging(
-            paths[0],
-            model=model,
-            pace=Pace(settle_s=settle, quiet_s=quiet),
-            report=report,
-            json_output=json,
-            drained=drained,
-        )
-    return decide(
+    asked = Asked(
         paths,
         format=format,
         model=model,
@@ -111,9 +113,20 @@ def analyze(
         scratch=scratch,
         drained=drained,
         witness=witness,
-        search_budget=Budget(search_seconds, search_memory << 20),
+        budget=Budget(search.search_seconds, search.search_memory << 20),
         spark_wanted=spark,
     )
+    if not following.follow:
+        return decide(asked)
+    is_of_a_batch = spark or (master, to_parquet, scratch, witness) != (None, None, None, None)
+    if len(paths) > 1 or format != "trace" or model not in LOG_MODELS or is_of_a_batch:
+        raise CommandError(
+            "analyze --follow takes one PATH of traces, and of the options --model log or sparse-log, --report, "
+            "--json, --drained, --settle and --quiet",
+            USAGE,
+        )
+    following.check()
+    return follow(asked, Pace(settle_s=following.settle, quiet_s=following.quiet))
 
 
 @contextmanager
