@@ -46,7 +46,7 @@ def _others_hold_it(stage: Stage, host: BrokerHost) -> bool:
 def _harm(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     assert host.process is not None, "it holds what others hold"
     medium = host.disk.medium
-    if any(map(medium.is_harmed, host.damaged_pages)):
+    if host.is_damaged:
         return  # one place at a time
     pages = _old_pages(stage, host)
     if not pages:

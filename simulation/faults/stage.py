@@ -77,9 +77,16 @@ class Stage:
         return self.scheduler.now_ns >= self.calm_ns
 
     def others_are_whole(self, host: BrokerHost) -> bool:
-        """True while all other members run and know what they may vote for (raft/recovery.py)."""
-        others = [other.process for other in self.members.in_service() if other is not host]
-        return all(other is not None and other.node.replica.raft.recovering is None for other in others)
+        """True while all other members run, know what they may vote for (raft/recovery.py), and have no damage.
+
+        A node whose snapshot is damaged goes on as long as it runs and cannot start again: it counts as one that has
+        lost its data, as the group cannot spare another beside it.
+        """
+        others = [other for other in self.members.in_service() if other is not host]
+        return not any(other.is_damaged for other in others) and all(
+            other.process is not None and other.process.node.replica.raft.recovering is None
+            for other in others
+        )
 
     def when_others_are_whole(self, host: BrokerHost, act: Callable[[], None], tries: int = 0) -> None:
         """Calls `act` once all others hold everything and nothing is under way, and never if that takes long.
@@ -89,7 +96,7 @@ class Stage:
         """
         if self.is_calm() or tries > _PATIENCE_TRIES:
             return
-        if self.members.is_settled() and self.members.may_lose_one():
+        if self.members.is_settled() and self.members.may_lose_one() and self.others_are_whole(host):
             act()
         else:
             self.scheduler.after(_PATIENCE_NS, self.when_others_are_whole, host, act, tries + 1)

@@ -168,6 +168,11 @@ class BrokerHost:
         self.failed_as = ""
         """The replica's state when its process failed with an error that nothing explains."""
 
+    @property
+    def is_damaged(self) -> bool:
+        """True while a page that was damaged under a running node is not repaired: it may refuse its next start."""
+        return any(map(self.disk.medium.is_harmed, self.damaged_pages))
+
     def note(self, text: str) -> None:
         """Adds a line to the transcript."""
         self.surroundings.journal.note(self.name, text)

@@ -17,6 +17,8 @@ from log.entry_reads import index_at
 from log.errors import DamagedEntryError
 from log.index_scrub import IndexScrubber
 from log.queue_scrub import QueueScrub
+from simulation.machines.broker_host import BrokerHost
+from simulation.machines.members import Members
 from simulation.plans.plan import Fault, Plan
 from simulation.plans.seeds import _with_damage
 from simulation.plans.swarm import draw_swarm_plan
@@ -147,6 +149,28 @@ def test_damage_alone_is_repaired(seed: int) -> None:
     result = run_plan(plan_of(seed))
     assert result.violation is None
     assert result.fault_counts["damage"] >= 1
+
+
+@pytest.mark.slow
+def test_no_disk_is_replaced_while_another_node_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of three nodes that lose what they hold are more than Raft survives (seed 8810702)."""
+    plan, replaced = plan_of(1), []
+    new_disks = tuple(
+        replace(fault, kind="new disk", time_ns=fault.time_ns + 90 * MILLISECOND) for fault in plan.faults
+    )
+    faults = sorted((*plan.faults, *new_disks), key=lambda fault: fault.time_ns)
+    original = Members.give_new_disk
+
+    def give_new_disk(self: Members, host: BrokerHost) -> None:
+        replaced.append([other.name for other in self.in_service() if other is not host and other.is_damaged])
+        original(self, host)
+
+    monkeypatch.setattr(Members, "give_new_disk", give_new_disk)
+    result = run_plan(replace(plan, faults=tuple(faults)))
+    assert result.fault_counts["damage"] >= 1
+    assert replaced
+    assert not any(replaced)
+    assert result.violation is None
 
 
 @pytest.mark.slow
