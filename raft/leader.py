@@ -279,10 +279,8 @@ class Leader:
     def _send_entries(self, peer: Progress) -> bool:
         """Sends one request with entries; returns False when they are gone from the log and a snapshot is offered."""
         state = self._state
-        log = state.log
         first_index = peer.next_index
-        # Section 7: a peer so far behind that retention has taken its next entry gets a snapshot.
-        if first_index < log.first_index:
+        if self._is_deleted(first_index):
             self._offer_snapshot(peer)
             return False
         assert first_index > peer.match_index, "the peer holds these entries already"
@@ -327,7 +325,7 @@ class Leader:
     def _send_empty(self, peer: Progress, prev_index: int, round_number: int) -> None:
         """Sends a request without entries: a heartbeat, or with round 0 a commit index that asks for no answer."""
         state = self._state
-        if prev_index < state.log.first_index - 1:
+        if self._is_deleted(prev_index + 1):
             self._offer_snapshot(peer)
             return
         peer.sent_commit_index = state.commit_index
@@ -362,8 +360,12 @@ class Leader:
         elif beat:
             self._send_empty(peer, peer.next_index - 1, self._round)
 
+    def _is_deleted(self, next_index: int) -> bool:
+        """True if retention has taken the entry that a peer needs next: it gets a snapshot instead (section 7)."""
+        return next_index < self._state.log.first_index
+
     def _offer_snapshot(self, peer: Progress) -> None:
-        """Asks the caller to send a snapshot: the log no longer has what the peer lacks (section 7)."""
+        """Asks the caller to send a snapshot to a peer whose next entry is deleted, or whose last one was lost."""
         state = self._state
         first_index, prev_term = state.log.first_index, state.log.base_term
         index, configuration = state.configurations.at(first_index - 1)

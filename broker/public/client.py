@@ -11,7 +11,7 @@ from broker.client.consuming.offset_file import OffsetFile
 from broker.client.consuming.order_locks import LockTimes
 from broker.client.consuming.ordered_listening import listen_orderly
 from broker.client.consuming.pull_consumer import PullConsumer
-from broker.client.consuming.rebalance import (
+from broker.client.consuming.strategies import (
     allocate_averagely,
     allocate_by_circle,
     allocation_by_machine_room,

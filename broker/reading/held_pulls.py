@@ -270,7 +270,7 @@ class HeldPulls:
     # ------------------------------------------------------------------ wake
 
     def _wake(self, arrivals: Iterable[Arrival]) -> None:
-        """Answers pulls of queues in which messages are committed now, if these are for them."""
+        """Has pulls of queues in which messages are committed now read again (`_answer_or_wait_on` decides)."""
         by_queue = self._by_queue
         if not by_queue:
             return
@@ -321,7 +321,7 @@ class HeldPulls:
 
     def _meet(self, held: HeldPull) -> None:
         if held.fate is Fate.WAITS:
-            self._read_on(held)
+            self._answer_or_wait_on(held)
             return
         self._take_out(held)
         if held.fate is Fate.ENDS:
@@ -340,7 +340,7 @@ class HeldPulls:
                     if not place.has_turn:
                         self._take_turn(place)
 
-    def _read_on(self, held: HeldPull) -> None:
+    def _answer_or_wait_on(self, held: HeldPull) -> None:
         """Answers a pull if there is a message for it, or has it wait on behind what there is."""
         result = self._read_again(held)
         if result is None:

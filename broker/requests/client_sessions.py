@@ -19,7 +19,7 @@ connection with requests that wait is not read from (`Connection.has_unhandled`)
 read of each.
 
 All together hold no more of frames that are not whole than `broker.requests.incoming` allows, and strangers leave no
-more unread than `broker.requests.unread` does.
+more unread than `broker.requests.strangers_unread` does.
 """
 
 from collections import deque
@@ -45,7 +45,7 @@ from broker.requests.in_turn import InTurn
 from broker.requests.incoming import IncompleteFrames
 from broker.requests.line import Surroundings
 from broker.requests.responses import reply
-from broker.requests.unread import UnreadAnswers
+from broker.requests.strangers_unread import StrangersUnread
 from broker.requests.work import work_of
 from broker.statistics.events import EventKind, Events
 
@@ -338,7 +338,7 @@ class ClientSessions:
         self.work_at_once = limits.work_at_once
         self.unhandled: InTurn[ClientSession] = InTurn()
         self.incomplete = IncompleteFrames(time, lambda *who: self.must_go("holds memory", *who))
-        self.unread = UnreadAnswers(time, lambda *who: self.must_go("leaves answers unread", *who))
+        self.unread = StrangersUnread(time, lambda *who: self.must_go("leaves answers unread", *who))
         self.sweep_due_ns = time.now_ns + SWEEP_NS
         """When to `sweep` next: now, while more are to be closed than one turn has time for."""
         self._outgoing = outgoing

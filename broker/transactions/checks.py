@@ -162,7 +162,7 @@ class TransactionChecks:
         remaining = self._remaining
         while looked_at < min(SLICE_MAX, len(remaining)) and size < SLICE_BYTES_MAX:
             try:
-                half = self._if_to_be_asked(remaining[looked_at])
+                half = self._ask_or_give_up(remaining[looked_at])
             except DamagedLogError as error:
                 # It may be whole again in the next pass; the others need not wait for that.
                 tell_of_damage(self._events, "transactions", error, self._time.now_ns)
@@ -182,8 +182,11 @@ class TransactionChecks:
         for _ in range(looked_at):
             remaining.popleft()
 
-    def _if_to_be_asked(self, half_offset: int) -> Record | None:
-        """The half message, if it is to be asked about now; gives it up if that is due. Raises as `give_up`."""
+    def _ask_or_give_up(self, half_offset: int) -> Record | None:
+        """Returns the half message if its producer is to be asked now, and gives it up if that is due.
+
+        Raises as `give_up`.
+        """
         decisions = self._decisions
         if not decisions.is_open(half_offset):
             return None

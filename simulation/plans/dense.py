@@ -16,7 +16,7 @@ from functools import cache
 from itertools import combinations, cycle
 from typing import Final
 
-from simulation.plans.dice import Rhythm, draw_fault
+from simulation.plans.fault_times import Rhythm, draw_fault
 from simulation.plans.plan import CHOREOGRAPHIES, FAULT_KINDS, Fault, Limits, Plan, Shape
 from simulation.plans.swarm import NEEDS_SYNC
 from simulation.randomness import Random, stream

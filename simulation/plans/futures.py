@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from simulation.plans.dice import Rhythm, draw_fault
+from simulation.plans.fault_times import Rhythm, draw_fault
 from simulation.plans.plan import LASTING, Fault, Fork, Plan
 from simulation.plans.swarm import NEEDS_SYNC
 from simulation.randomness import stream

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from simulation.plans.dense import draw_dense_plan
-from simulation.plans.dice import Rhythm, draw_faults
+from simulation.plans.fault_times import Rhythm, draw_faults
 from simulation.plans.lasting import with_core, with_overload
 from simulation.plans.plan import LEADER, Fault, Plan
 from simulation.plans.swarm import draw_swarm_plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, Literal
 
-from simulation.plans.dice import Rhythm, draw_fault, draw_faults, draw_kinds
+from simulation.plans.fault_times import Rhythm, draw_fault, draw_faults, draw_kinds
 from simulation.plans.plan import FAULT_KINDS, Fault, Plan
 from simulation.randomness import stream
 from simulation.scheduler import MILLISECOND, SECOND

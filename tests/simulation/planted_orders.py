@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from broker.client.consuming.assignment import Assignment
 from broker.client.consuming.order_locks import OrderLocks
 from broker.client.consuming.ordered_listening import _OrderlyListener
+from broker.client.consuming.rebalance import Assignment
 from broker.client.message import MessageQueue, MessageView
 from broker.consumer_groups.locks_processor import LocksProcessor
 from broker.reading import sql92, sql92_conditions

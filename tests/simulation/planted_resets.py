@@ -9,8 +9,8 @@ import pytest
 
 import broker.node.request_states as request_states
 import broker.offsets.resets_processor as resets_module
-from broker.client.consuming.assignment import Assignment
 from broker.client.consuming.intake import QueueReader
+from broker.client.consuming.rebalance import Assignment
 from broker.client.message import MessageQueue
 from broker.offsets.commits import OffsetCommits, StoredOffset
 from broker.offsets.resets import OffsetResets

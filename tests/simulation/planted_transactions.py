@@ -131,7 +131,7 @@ def given_up_after_two_questions(patch: pytest.MonkeyPatch) -> None:
 def asked_about_by_their_leader_only(patch: pytest.MonkeyPatch) -> None:
     """A leader asks about what came in its own term; what its predecessors had open is forgotten."""
     began: dict[TransactionChecks, int] = {}
-    role_changed, look_at = TransactionChecks._role_changed, TransactionChecks._if_to_be_asked
+    role_changed, look_at = TransactionChecks._role_changed, TransactionChecks._ask_or_give_up
 
     def patched_role_changed(self: TransactionChecks) -> None:
         began.setdefault(self, self._decisions.half_queue_end())
@@ -143,7 +143,7 @@ def asked_about_by_their_leader_only(patch: pytest.MonkeyPatch) -> None:
         return look_at(self, half_offset) if half_offset >= began.get(self, 0) else None
 
     patch.setattr(TransactionChecks, "_role_changed", patched_role_changed)
-    patch.setattr(TransactionChecks, "_if_to_be_asked", patched_look_at)
+    patch.setattr(TransactionChecks, "_ask_or_give_up", patched_look_at)
 
 
 @planted("transaction: operations owed forgotten", "what is owed in a broker's memory", actor="transactor")

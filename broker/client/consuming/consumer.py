@@ -1,7 +1,7 @@
 """The consumer: members of a consumer group share a topic's queues, and each message goes to one of them.
 
 The members share out the queues, not the brokers. Each member announces itself to every broker, asks one of them for
-the list of members, and computes its share (assignment.py, rebalance.py).
+the list of members, and computes its share (rebalance.py, strategies.py).
 
 Delivery is at least once. A message is done with when the application asks for the next one. The offsets after these
 messages are stored at the brokers every 5 s, when a queue is lost, on `commit` and at the end. So after a crash or a
@@ -18,14 +18,14 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Literal
 
-from broker.client.consuming.assignment import Assignment
 from broker.client.consuming.consumer_offsets import StoredOffsets
 from broker.client.consuming.intake import Batch, FetchLimits, Intake, QueueReader
 from broker.client.consuming.offset_file import LocalOffsets
 from broker.client.consuming.order_locks import LockTimes, OrderLocks
 from broker.client.consuming.queue_calls import QueueCalls
-from broker.client.consuming.rebalance import Strategy, allocate_averagely
+from broker.client.consuming.rebalance import Assignment
 from broker.client.consuming.send_back import send_back
+from broker.client.consuming.strategies import Strategy, allocate_averagely
 from broker.client.consuming.subscription import SqlFilter, Subscription
 from broker.client.errors import UsageError
 from broker.client.message import MessageQueue, MessageView
@@ -113,7 +113,7 @@ class Consumer:
       name, means all messages. All members of a consumer group must name the same.
     - ``start``: the place to begin at in queues of which the consumer group has no stored offset: ``"first"``,
       ``"last"``, a `datetime`, or milliseconds since 1970.
-    - ``strategy``: computes this member's share of the queues (rebalance.py); the same one for all members.
+    - ``strategy``: computes this member's share of the queues (strategies.py); the same one for all members.
     - ``broadcast``: every member reads all queues and keeps its own offsets: in ``offsets`` (`OffsetFile`), or without
       it in memory only. Nothing is sent back then.
     - ``orderly``: the consumer handles a queue only while it holds the queue's lock, and is read by `listen_orderly`.

@@ -1,136 +1,240 @@
-"""The six strategies that share out the queues of a topic among the members of a consumer group.
+"""The queues that one member of a consumer group reads: computed anew as members come and go, taken up, given up.
 
-They are RocketMQ's `AllocateMessageQueue*`. There is no coordinator: each member computes the same function of the same
-sorted queues and members, and takes its own part. So a strategy is a pure function, and every detail of its arithmetic
-is part of the protocol: members of one consumer group may be clients of different projects.
+A rebalance follows at the start, when a broker says that members have come or gone, and every 20 s. A queue that is
+lost is read no more, and its consumer offset stored; one that is gained is read from the stored offset.
 """
 
 from __future__ import annotations
 
-import bisect
-import hashlib
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from broker.client.consuming.consumer_offsets import StoredOffsets
+from broker.client.consuming.intake import Intake, QueueReader
+from broker.client.consuming.order_locks import OrderLocks
+from broker.client.consuming.queue_calls import QueueCalls
+from broker.client.consuming.strategies import Strategy
+from broker.client.consuming.subscription import Subscription
+from broker.client.errors import (
+    BrokerError,
+    ClientError,
+    ConnectionFailed,
+    NameServerUnavailable,
+    NoRoute,
+)
 from broker.client.message import MessageQueue
+from broker.client.transport.core import ClientCore
+from broker.client.transport.runtime import Event
+from broker.remoting.bodies import ConsumerListBody
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.errors import RemotingError
+from broker.remoting.json_body import decode_body
+from broker.state.topic_rules import RETRY_PREFIX
 
-Strategy = Callable[[str, Sequence[str], Sequence[MessageQueue]], list[MessageQueue]]
-"""Gets the own client id, all members sorted, all queues sorted; returns the own queues. A member not listed has
-none."""
+logger = logging.getLogger("trivet.client")
 
-
-def allocate_averagely(
-    member: str, members: Sequence[str], queues: Sequence[MessageQueue]
-) -> list[MessageQueue]:
-    """Give each member a contiguous run; sizes differ by at most one, the larger first. RocketMQ's AVG, the default."""
-    if member not in members:
-        return []
-    index = members.index(member)
-    remainder = len(queues) % len(members)
-    fair_size = len(queues) // len(members) + (1 if index < remainder else 0)
-    size = max(fair_size, 1)  # with fewer queues than members the later members start past the end
-    start = index * size if index < remainder or remainder == 0 else index * size + remainder
-    return list(queues[start : start + size])
+REBALANCE_S = 20.0
+"""Time between rebalances, in seconds."""
+REBALANCE_AFTER_FAILURE_S = 0.5
+REBALANCE_AFTER_FAILURES_S = 5.0
+"""After a failed rebalance the next one follows soon, after failures in a row each one later, up to this. Name servers
+that have just started know no routes until brokers register, and nobody tells the consumer of that."""
 
 
-def allocate_by_circle(
-    member: str, members: Sequence[str], queues: Sequence[MessageQueue]
-) -> list[MessageQueue]:
-    """Deal the queues like cards. RocketMQ's AVG_BY_CIRCLE."""
-    if member not in members:
-        return []
-    return list(queues[members.index(member) :: len(members)])
+class Assignment:
+    """This member's queues; their readers are those of ``intake``.
 
-
-def fixed_allocation(own: Sequence[MessageQueue]) -> Strategy:
-    """Return a strategy that gives this member these queues, whatever the others do. RocketMQ's CONFIG."""
-
-    def allocate(member: str, members: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
-        return [queue for queue in queues if queue in own]
-
-    return allocate
-
-
-def allocation_by_machine_room(rooms: Sequence[str]) -> Strategy:
-    """Return a strategy that shares only queues of brokers called ``room@name`` with one of these rooms.
-
-    It is RocketMQ's MACHINE_ROOM. Every member gets floor(queues / members); the first ones get one of the rest each.
+    ``first_offset`` returns where to begin in a queue without a stored offset. ``strategy`` is None for a member that
+    reads all queues, ``locks`` for one that needs none to read.
     """
 
-    def allocate(member: str, members: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
-        if member not in members:
-            return []
-        own_rooms = []
-        for queue in queues:
-            # As Java splits: empty parts at the end do not count.
-            parts = queue.broker_name.rstrip("@").split("@")
-            if len(parts) == 2 and parts[0] in rooms:
-                own_rooms.append(queue)
-        index = members.index(member)
-        size, rest = divmod(len(own_rooms), len(members))
-        allocated = own_rooms[index * size : (index + 1) * size]
-        if index < rest:
-            allocated.append(own_rooms[size * len(members) + index])
-        return allocated
+    def __init__(
+        self,
+        core: ClientCore,
+        calls: QueueCalls,
+        group: str,
+        subscriptions: Mapping[str, Subscription],
+        intake: Intake,
+        stored: StoredOffsets,
+        first_offset: Callable[[MessageQueue], Awaitable[int]],
+        *,
+        strategy: Strategy | None,
+        locks: OrderLocks | None,
+    ) -> None:
+        self._core = core
+        self._calls = calls
+        self._group = group
+        self._subscriptions = subscriptions
+        self._intake = intake
+        self._stored = stored
+        self._first_offset = first_offset
+        self._strategy = strategy
+        self._locks = locks
+        self._given_up: dict[QueueReader, None] = {}
+        """Readers of queues that this member reads no more, as long as their consumer offsets are being stored."""
+        self._complaints: dict[str, str] = {}
+        """For each topic that is not read, the kind of error that the log was last told."""
+        self._rebalance_wanted: Event = core.runtime.event()
+        self.is_known: Event = core.runtime.event()
+        """Set once this member has found its share of the queues for the first time."""
 
-    return allocate
+    # Rebalances ----------------------------------------------------------------------------------------------------
 
+    def members_changed(self) -> None:
+        """Rebalance soon: members have come or gone."""
+        self._rebalance_wanted.set()
 
-def allocation_nearby(
-    broker_room: Callable[[str], str], member_room: Callable[[str], str], within_room: Strategy
-) -> Strategy:
-    """Return a strategy that shares a room's queues among its members, and those of rooms without members among all.
+    async def run(self) -> None:
+        """Rebalance again and again, until it is cancelled."""
+        for topic in self._subscriptions:
+            await self._core.routes.refresh_quietly(topic)
+        await self._core.heartbeat()
+        failure_wait_s = REBALANCE_AFTER_FAILURE_S
+        while True:
+            failed = await self._rebalance()
+            if all(topic.startswith(RETRY_PREFIX) for topic in failed):
+                self.is_known.set()
+            wait_s = failure_wait_s if failed else REBALANCE_S
+            failure_wait_s = (
+                min(failure_wait_s * 1.25, REBALANCE_AFTER_FAILURES_S)
+                if failed
+                else REBALANCE_AFTER_FAILURE_S
+            )
+            with self._core.runtime.move_on_after(wait_s):
+                await self._rebalance_wanted.wait()
+            self._rebalance_wanted = self._core.runtime.event()
 
-    It is RocketMQ's MACHINE_ROOM_NEARBY. ``broker_room`` returns the room of a broker name, ``member_room`` that of a
-    client id; ``within_room`` shares the queues of one room.
-    """
+    async def _rebalance(self) -> list[str]:
+        """Take up the queues that are this member's share, give up the others; returns the topics that must wait."""
+        failed = []
+        for topic in self._subscriptions:
+            try:
+                queues = (await self._core.routes.get(topic)).readable
+                share = await self._share_of(topic, queues)
+            except (NoRoute, BrokerError, ConnectionFailed, NameServerUnavailable) as error:
+                self._complain(topic, error)
+                await self._core.routes.refresh_quietly(topic)
+                failed.append(topic)
+                continue
+            self._complaints.pop(topic, None)
+            if share is None:
+                failed.append(topic)
+                await self._core.heartbeat()
+            else:
+                await self._take_up(topic, share)
+        return failed
 
-    def allocate(member: str, members: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
-        if member not in members:
-            return []
-        queues_by_room: dict[str, list[MessageQueue]] = {}
-        for queue in queues:
-            queues_by_room.setdefault(broker_room(queue.broker_name), []).append(queue)
-        members_by_room: dict[str, list[str]] = {}
-        for other in members:
-            members_by_room.setdefault(member_room(other), []).append(other)
-        room = member_room(member)
-        allocated = within_room(member, members_by_room[room], queues_by_room.get(room, []))
-        for orphan_room in sorted(queues_by_room.keys() - members_by_room.keys()):
-            allocated += within_room(member, members, queues_by_room[orphan_room])
-        return allocated
+    def _complain(self, topic: str, error: ClientError) -> None:
+        """Log once why a topic is not read: its reader waits for as long as that lasts, and raises nothing."""
+        if any(queue.topic == topic for queue in self._intake.readers):
+            logger.info("group %s: no rebalance of %s: %s", self._group, topic, error)
+        elif not (isinstance(error, NoRoute) and topic.startswith(RETRY_PREFIX)):
+            # A retry topic, which the first heartbeat makes, is not missed before that.
+            complaint = type(error).__name__
+            if self._complaints.get(topic) != complaint:
+                logger.warning("group %s does not read topic %s yet: %s", self._group, topic, error)
+            self._complaints[topic] = complaint
 
-    return allocate
+    async def _share_of(self, topic: str, queues: Sequence[MessageQueue]) -> list[MessageQueue] | None:
+        """Return this member's queues, None when the brokers do not know this member yet. Raises as `_members`."""
+        if self._strategy is None:
+            return list(queues)
+        members = await self._members(sorted({queue.broker_name for queue in queues}), topic)
+        if self._core.client_id not in members:
+            return None
+        return self._strategy(self._core.client_id, members, queues)
 
+    async def _members(self, broker_names: Sequence[str], topic: str) -> list[str]:
+        """Return the client ids of the consumer group's members, sorted, as the first broker that answers knows them.
 
-def consistent_hash_allocation(virtual_nodes: int = 10) -> Strategy:
-    """Return a strategy that places members on an MD5 ring and gives a queue to the next one clockwise.
+        Raises BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable.
+        """
+        failure: ClientError = NoRoute(topic, "none of its queues can be read")
+        # A broker that knows no member of the group answers with a system error.
+        accepted = (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
+        for name in broker_names:
+            try:
+                fields = {"consumerGroup": self._group}
+                code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+                response = await self._calls.patient.ask(MessageQueue(topic, name, 0), code, fields, accepted)
+                if response.code == ResponseCode.SYSTEM_ERROR:
+                    return []
+                return sorted(decode_body(response.body, ConsumerListBody).consumer_id_list)
+            except (BrokerError, ConnectionFailed, NoRoute) as error:
+                failure = error
+            except RemotingError as error:
+                failure = BrokerError(ResponseCode.SYSTEM_ERROR, f"unreadable member list: {error}", name)
+        raise failure
 
-    It is RocketMQ's CONSISTENT_HASH. A member that comes or goes moves few queues.
-    """
+    # Queues that are given up --------------------------------------------------------------------------------------
 
-    def allocate(member: str, members: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
-        if member not in members:
-            return []
-        # Where two nodes meet, the later member has the place, as in the reference's map.
-        ring = {
-            _ring_position(f"{other}-{node}"): other for other in members for node in range(virtual_nodes)
-        }
-        positions = sorted(ring)
-        allocated = []
-        for queue in queues:
-            at = bisect.bisect_left(positions, _ring_position(_ring_name(queue)))
-            if ring[positions[at % len(positions)]] == member:
-                allocated.append(queue)
-        return allocated
+    async def _take_up(self, topic: str, share: Sequence[MessageQueue]) -> None:
+        readers = self._intake.readers
+        lost = [readers[queue] for queue in sorted(readers) if queue.topic == topic and queue not in share]
+        for reader in lost:
+            del readers[reader.queue]
+            if self._locks is None:
+                reader.drop()
+            else:
+                reader.retire()
+                self._core.tasks.start_soon(self._hand_over, self._locks, reader)
+        for queue in share:
+            if queue not in readers:
+                self._start_reader(queue)
+        if lost:
+            logger.info("group %s: gave up %d queues of %s", self._group, len(lost), topic)
+            if self._locks is None:
+                await self._store_given_up(lost)
 
-    return allocate
+    async def _store_given_up(self, readers: Sequence[QueueReader]) -> None:
+        self._given_up.update(dict.fromkeys(readers))
+        try:
+            for error in await self._stored.store(readers):
+                logger.warning(
+                    "group %s: the consumer offset of a queue given up was not stored: %s", self._group, error
+                )
+        finally:
+            for reader in readers:
+                del self._given_up[reader]
 
+    async def _hand_over(self, locks: OrderLocks, reader: QueueReader) -> None:
+        async def store() -> None:
+            await self._store_given_up([reader])
+            reader.drop()
 
-def _ring_name(queue: MessageQueue) -> str:
-    # How the reference's queues print themselves, which is what it hashes.
-    return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
+        await locks.hand_over(reader.queue, store)
 
+    # Queues that are read ------------------------------------------------------------------------------------------
 
-def _ring_position(text: str) -> int:
-    # The first four bytes of the digest, as the reference places its nodes.
-    return int.from_bytes(hashlib.md5(text.encode(), usedforsecurity=False).digest()[:4], "big")
+    def _start_reader(self, queue: MessageQueue, fixed_start: int | None = None) -> None:
+        async def find_start() -> int:
+            if self._locks is not None:
+                await self._locks.acquire(queue)
+            if fixed_start is not None:
+                return fixed_start
+            stored = await self._stored.find(queue)
+            if stored is None:
+                return await self._first_offset(queue)
+            reader.committed = stored
+            return stored
+
+        reader = QueueReader(self._intake, queue, self._subscriptions[queue.topic], find_start)
+        self._intake.readers[queue] = reader
+        self._core.tasks.start_soon(reader.run)
+
+    def lost_lock(self, queue: MessageQueue) -> None:
+        """Read the queue anew from the stored offset, once the lock is held again."""
+        reader = self._intake.readers.get(queue)
+        if reader is not None:
+            reader.drop()
+            self._start_reader(queue)
+
+    def begin_anew(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at an offset to which an administrator has sent the consumer group, and report nothing of before."""
+        for given_up in self._given_up:
+            if given_up.queue == queue:
+                given_up.abandon()  # its report would undo what an administrator has set, too
+        reader = self._intake.readers.get(queue)
+        if reader is not None:
+            reader.abandon()
+            self._start_reader(queue, fixed_start=offset)

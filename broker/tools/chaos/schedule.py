@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
-from simulation.plans.dice import Rhythm, draw_fault, draw_faults, draw_kinds
+from simulation.plans.fault_times import Rhythm, draw_fault, draw_faults, draw_kinds
 from simulation.plans.plan import Fault
 from simulation.randomness import stream
 from simulation.scheduler import MILLISECOND, SECOND

@@ -25,7 +25,7 @@ from spark_analysis.checking.queues.knowledge import (
     torn_reads,
     wrong_at,
 )
-from spark_analysis.checking.queues.reference import Swept, attempts_of, explain, without_gaps
+from spark_analysis.checking.queues.reference import Swept, attempts_of, judge_swept, without_gaps
 from spark_analysis.checking.queues.settled_words import SettledWords
 from spark_analysis.checking.queues.unknown_appends import Finding
 from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
@@ -119,7 +119,7 @@ class FollowedLog:
         swept = {key: queue.swept() for key, queue in self._queues.items()}
         tried = {key: queue.attempts for key, queue in self._queues.items()}
         # Which values were acknowledged somewhere else is not kept, so a value is only said to be unexplained.
-        judged = explain(swept, tried, frozenset(), self._failed)
+        judged = judge_swept(swept, tried, frozenset(), self._failed)
         self._unsure = any(queue.unsure for queue in judged.values())
         for key, queue in judged.items():
             for one in queue.findings:

@@ -89,10 +89,10 @@ def check_queues(
         if one.function == "append" and one.outcome == "fail"
         for value in one.values
     }
-    return explain(swept, tried, acknowledged, failed)
+    return judge_swept(swept, tried, acknowledged, failed)
 
 
-def explain(
+def judge_swept(
     swept: Mapping[str, Swept],
     tried: Mapping[str, list[Attempt]],
     acknowledged: Container[Hashable],
@@ -104,7 +104,7 @@ def explain(
     in_dispute = _contested(tried, swept)
     judged = {}
     for key, one in swept.items():
-        found, unsure, unmatched = _explained(one, attempts.get(key, []), shared.get(key, []))
+        found, unsure, unmatched = _match_attempts(one, attempts.get(key, []), shared.get(key, []))
         for place in one.seen:
             if place.value in unmatched:
                 kind = (
@@ -206,7 +206,7 @@ def _contested(
     return found
 
 
-def _explained(
+def _match_attempts(
     swept: Swept, attempts: Sequence[Attempt], shared: Sequence[int]
 ) -> tuple[list[Finding], list[Finding], set[Hashable]]:
     """Find appends of unknown outcome for what was seen without an acknowledgement and for what must have been.

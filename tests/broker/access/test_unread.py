@@ -6,7 +6,7 @@ from broker.access.accounts import parse
 from broker.access.control import AccessControl
 from broker.client.transport.credentials import Credentials
 from broker.remoting.codes import RequestCode, ResponseCode
-from broker.requests import unread
+from broker.requests import strangers_unread
 from broker.statistics.events import EventKind
 from tests.broker.harness import Group
 
@@ -22,7 +22,7 @@ topic_permissions = { T = "SUB" }
 @pytest.mark.parametrize("accounts", [True, False])
 def test_strangers_that_read_nothing_are_closed(monkeypatch: pytest.MonkeyPatch, accounts: bool) -> None:
     """Fifty of them had a broker hold 200 MB of refusals. Without accounts nobody is a stranger."""
-    monkeypatch.setattr(unread, "STRANGERS_UNREAD_BYTES_MAX", 100_000)
+    monkeypatch.setattr(strangers_unread, "STRANGERS_UNREAD_BYTES_MAX", 100_000)
     group = Group.elected(1)
     group.connect("n0").create_topic("T")
     if accounts:

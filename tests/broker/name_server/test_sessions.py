@@ -22,7 +22,7 @@ from broker.remoting.frame import FrameDecoder
 from broker.remoting.json_body import decode_body
 from broker.remoting.register_body import RegisterBrokerBody
 from broker.remoting.route import QueueData, TopicRouteData
-from broker.requests import unread
+from broker.requests import strangers_unread
 from broker.requests.budget import Budget
 from broker.requests.client_sessions import SessionLimits
 from broker.requests.connection import Connection
@@ -85,7 +85,7 @@ def test_who_leaves_much_unread_is_refused(monkeypatch: pytest.MonkeyPatch, unre
 
 def test_strangers_that_read_nothing_take_a_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fifty of them had a name server grow by 200 MB."""
-    monkeypatch.setattr(unread, "STRANGERS_UNREAD_BYTES_MAX", 100_000)
+    monkeypatch.setattr(strangers_unread, "STRANGERS_UNREAD_BYTES_MAX", 100_000)
     rig = Rig()
     reads = rig.connect("10.0.0.1:1")
     strangers = [rig.connect(f"10.0.0.2:{number}") for number in range(50)]

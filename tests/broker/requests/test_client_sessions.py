@@ -18,7 +18,7 @@ from broker.remoting.frame import FrameDecoder
 from broker.requests import incoming
 from broker.requests.client_sessions import WORK_AT_ONCE, ClientSession, ClientSessions, SessionLimits
 from broker.requests.connection import Connection
-from broker.requests.unread import UnreadAnswers
+from broker.requests.strangers_unread import StrangersUnread
 from broker.requests.work import work_of
 from broker.statistics.events import EventKind, Events
 from tests.broker.lines import Desk, let_in
@@ -350,10 +350,10 @@ def test_what_a_stranger_leaves_unread_is_counted_behind_requests_that_waited(
     """Their responses were not: one read of short questions, and then of long lists, was past the bound."""
     looked: list[tuple[str, int]] = []
 
-    def look(_: UnreadAnswers, connection: Connection) -> None:
+    def look(_: StrangersUnread, connection: Connection) -> None:
         looked.append((connection.name, len(rig.handled)))
 
-    monkeypatch.setattr(UnreadAnswers, "close_if_too_much", look)
+    monkeypatch.setattr(StrangersUnread, "close_if_too_much", look)
     session = rig.connect("10.0.0.1:1")
     session.received(many(0, 100))
     while rig.sessions.unhandled:

@@ -293,13 +293,13 @@ def test_a_pass_over_many_whose_producers_are_gone_keeps_nobody_waiting(
         client.start_send("T", b"%d" % number, 0, HALF, sysFlag=4)
     group.advance(TIMEOUT_S)
     looked_at: list[int] = []
-    look_at = TransactionChecks._if_to_be_asked
+    look_at = TransactionChecks._ask_or_give_up
 
     def noted(self: TransactionChecks, half_offset: int) -> Record | None:
         looked_at.append(half_offset)
         return look_at(self, half_offset)
 
-    monkeypatch.setattr(TransactionChecks, "_if_to_be_asked", noted)
+    monkeypatch.setattr(TransactionChecks, "_ask_or_give_up", noted)
     node = group.node(group.leader)
     turn = type(node).turn
     most = 0

@@ -14,7 +14,7 @@ import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueConsist
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * Prints what the reference's allocation strategies give, one line of JSON a case: the golden facts of test_rebalance.py.
+ * Prints what the reference's allocation strategies give, one line of JSON a case: the golden facts of test_strategies.py.
  *
  * With the class path that tests.interop.artifacts.java_client_classpath("4.9.8") names:
  * java -cp CLASSPATH tests/broker/client/allocation/AllocationFacts.java 2>/dev/null > tests/broker/client/allocation/facts.jsonl

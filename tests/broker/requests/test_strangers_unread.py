@@ -4,7 +4,7 @@ import pytest
 
 from broker.requests.connection import Connection, Outgoing
 from broker.requests.deadline import Time
-from broker.requests.unread import UnreadAnswers
+from broker.requests.strangers_unread import StrangersUnread
 
 KIB = 1024
 
@@ -15,7 +15,7 @@ class Rig:
     def __init__(self) -> None:
         self.time = Time(0, 0)
         self.closed: list[str] = []
-        self.unread = UnreadAnswers(self.time, self._close, bytes_max=1024 * KIB)
+        self.unread = StrangersUnread(self.time, self._close, bytes_max=1024 * KIB)
         self._outgoing = Outgoing()
 
     def connect(self, name: str) -> Connection:

@@ -1,6 +1,6 @@
-"""The dice for faults: the kinds that a seed has, and the times at which each of them happens.
+"""The kinds of faults that a seed has, and the times at which each of them happens, as they are drawn.
 
-`draw_swarm_plan` (simulation/plans/swarm.py) throws them, and adds what depends on the group and on the load.
+`draw_swarm_plan` (simulation/plans/swarm.py) draws them, and adds what depends on the group and on the load.
 
 Each seed turns on a random subset of the kinds, each with a rate of its own (swarm testing: kinds that hide each other
 do not always meet).

@@ -21,7 +21,7 @@ from broker.requests.held_memory import PROGRESS_BYTES, HeldMemory
 STRANGERS_UNREAD_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
-class UnreadAnswers:
+class StrangersUnread:
     """Counts what waits for each stranger. `close` is called with a connection that must go, and why."""
 
     __slots__ = ("_memory", "_time")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.client.consuming.rebalance import (
+from broker.client.consuming.strategies import (
     Strategy,
     allocate_averagely,
     allocate_by_circle,
