@@ -9,7 +9,7 @@ import pytest
 
 from broker.tools.cli import simulation_batch
 from broker.tools.cli.futures import Futures
-from broker.tools.cli.simulate import simulate
+from broker.tools.cli.simulate import OfABatch, simulate
 from broker.tools.cli.simulation_batch import Batch
 from simulation.plans.plan import Fault, Fork, Limits, Plan, decode_plan, encode_plan
 from simulation.plans.swarm import draw_swarm_plan
@@ -136,6 +136,10 @@ def test_a_batch_that_is_to_reach_all_marks_fails_without_one(tmp_path: Path) ->
 def test_futures_are_for_batches() -> None:
     from broker.tools.cli.errors import CommandError
 
-    for options in ({"futures": 1}, {"all_marks": True}, {"seeds": "0-1", "futures": 0}):
+    for seeds, options in (
+        (None, OfABatch(futures=1)),
+        (None, OfABatch(all_marks=True)),
+        ("0-1", OfABatch(futures=0)),
+    ):
         with pytest.raises(CommandError):
-            simulate(**options)
+            simulate(seeds=seeds, of_a_batch=options)

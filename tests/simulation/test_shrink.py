@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simulation.findings.shrink
-from broker.tools.cli.simulate import simulate
+from broker.tools.cli.simulate import Shrinking, simulate
 from simulation.findings.report import describe_finding
 from simulation.findings.shrink import Shrunk, cause_of, run_until, shrink
 from simulation.journal import Violation
@@ -324,7 +324,7 @@ def test_a_replay_shrinks_when_asked_and_keeps_to_the_budget(
 ) -> None:
     results = stub_shrink(monkeypatch)
     before = file.read_bytes()
-    assert simulate(replay=file, shrink=True, shrink_runs=3) == 1
+    assert simulate(replay=file, shrinking=Shrinking(shrink=True, shrink_runs=3)) == 1
     assert len(results) == 3
     printed = capsys.readouterr().out
     assert "shrunk by 3 runs" in printed
@@ -341,7 +341,7 @@ def test_an_interrupt_while_shrinking_keeps_the_smallest_so_far(
 ) -> None:
     results = stub_shrink(monkeypatch, lambda: signal.raise_signal(signal.SIGINT))
     handler = signal.getsignal(signal.SIGINT)
-    assert simulate(replay=file, shrink=True, out=tmp_path / "out") == 1
+    assert simulate(replay=file, shrinking=Shrinking(shrink=True), out=tmp_path / "out") == 1
     assert len(results) == 1, "the run that was under way is the last"
     assert results[0] is not None, "the first run cuts what comes behind the finding"
     assert signal.getsignal(signal.SIGINT) == handler
@@ -372,7 +372,7 @@ def test_a_batch_reports_a_finding_and_shrinks_it_when_all_seeds_have_run(
 ) -> None:
     # In the worker as well: it is a fork.
     monkeypatch.setattr("simulation.plans.seeds.plan_of_seed", lambda *_, **__: plan)
-    assert simulate(seeds="1-1", out=tmp_path, shrink_runs=1) == 1
+    assert simulate(seeds="1-1", out=tmp_path, shrinking=Shrinking(shrink_runs=1)) == 1
     printed = capsys.readouterr().out
     reported, batch, shrunk = (
         printed.index(text)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -23,6 +22,48 @@ if TYPE_CHECKING:
 NODES_MAX = 9
 """More than a group ever needs. Each node is a process, and a typing mistake must not start hundreds of them."""
 PROCESSES_MAX = 27
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class _Page:
+    """The page in a browser that shows the cluster."""
+
+    console: Annotated[
+        bool, Parameter(negative="", help="Serve a page that shows the cluster, on this machine alone.")
+    ] = False
+    console_port: Annotated[int, Parameter(help="Its port; 0 takes a free one.")] = 9880
+    writable: Annotated[
+        bool,
+        Parameter(
+            negative="", help="Whether that page may change anything; DIR/console.jsonl says what was."
+        ),
+    ] = False
+
+    def check(self) -> None:
+        """Raise CommandError for options that cannot be, or where the page's libraries are missing."""
+        from broker.tools.cli.console import require_console
+
+        if not 0 <= self.console_port <= 65535:
+            raise CommandError(f"--console-port {self.console_port}: a port from 0 to 65535", USAGE)
+        if self.writable and not self.console:
+            raise CommandError("--writable is about the page of --console", USAGE)
+        if self.console:
+            require_console()
+
+    def options(self, directory: Path, name_server: str) -> ConsoleOptions:
+        """The options of the page for the cluster in that directory."""
+        from broker.console.options import ConsoleOptions
+
+        return ConsoleOptions(
+            name_servers=(name_server,),
+            listen=f"127.0.0.1:{self.console_port}",
+            writable=self.writable,
+            audit_file=directory / "console.jsonl",
+        )
+
+
+_NO_PAGE = _Page()
 
 
 async def cluster(
@@ -49,16 +90,7 @@ async def cluster(
     vip: Annotated[
         bool, Parameter(negative="", help="Serve clients two ports below each broker's, too.")
     ] = False,
-    console: Annotated[
-        bool, Parameter(negative="", help="Serve a page that shows the cluster, on this machine alone.")
-    ] = False,
-    console_port: Annotated[int, Parameter(help="Its port; 0 takes a free one.")] = 9880,
-    writable: Annotated[
-        bool,
-        Parameter(
-            negative="", help="Whether that page may change anything; DIR/console.jsonl says what was."
-        ),
-    ] = False,
+    page: _Page = _NO_PAGE,
     ready_timeout: Annotated[float, Parameter(help="Seconds until the group must serve.")] = 60.0,
 ) -> int:
     """Run a local name server and its groups until Ctrl-C, which stops them cleanly.
@@ -70,23 +102,16 @@ async def cluster(
     """
     import msgspec
 
-    from broker.console.options import ConsoleOptions
     from broker.settings.tables import StorageSettings
-    from broker.tools.cli.console import require_console
     from broker.tools.cluster.layout import LocalClusterOptions
 
     _check_sizes(nodes, groups)
     for name, value in (("--namesrv-port", namesrv_port), ("--port", port)):
         if not 0 <= value <= 65535 - nodes * groups * 10:
             raise CommandError(f"{name} {value}: a port from 0 to {65535 - nodes * groups * 10}", USAGE)
-    if not 0 <= console_port <= 65535:
-        raise CommandError(f"--console-port {console_port}: a port from 0 to 65535", USAGE)
-    if writable and not console:
-        raise CommandError("--writable is about the page of --console", USAGE)
     if not ready_timeout > 0:
         raise CommandError(f"--ready-timeout {ready_timeout:g}: seconds, more than 0", USAGE)
-    if console:
-        require_console()
+    page.check()
     storage = StorageSettings(data_file_bytes=64 * 1024 * 1024)
     options = LocalClusterOptions(
         dir,
@@ -101,14 +126,8 @@ async def cluster(
             settings, node=msgspec.structs.replace(settings.node, vip=vip)
         ),
     )
-    page = partial(
-        ConsoleOptions,
-        listen=f"127.0.0.1:{console_port}",
-        writable=writable,
-        audit_file=dir / "console.jsonl",
-    )
     reuse_directory(dir, "cluster")
-    return await _run_until_stopped(options, page if console else None, ready_timeout)
+    return await _run_until_stopped(options, page if page.console else None, ready_timeout)
 
 
 def _check_sizes(nodes: int, groups: int) -> None:
@@ -123,12 +142,10 @@ def _check_sizes(nodes: int, groups: int) -> None:
         raise CommandError(f"--groups {groups} with --nodes {nodes}: {limit}", USAGE)
 
 
-async def _run_until_stopped(
-    options: LocalClusterOptions, page: Callable[..., ConsoleOptions] | None, ready_timeout_s: float
-) -> int:
+async def _run_until_stopped(options: LocalClusterOptions, page: _Page | None, ready_timeout_s: float) -> int:
     """Runs the cluster, says READY when it serves, and tells of servers that die; returns the command's exit code.
 
-    `page` makes the options of the console's page of those name servers.
+    `page` is the console's page of it, if one is wanted.
     """
     import trio
 
@@ -142,7 +159,7 @@ async def _run_until_stopped(
                 await local.wait_ready(ready_timeout_s)  # raises for a server that ends meanwhile
                 report = await local.ready_report()
                 if page is not None:
-                    shown = page(name_servers=(local.name_server_address,))
+                    shown = page.options(options.directory, local.name_server_address)
                     report["console"] = await start_console(nursery, shown, trio.sleep_forever)
                 print("READY " + json.dumps(report), flush=True)
                 await _report_deaths(local)

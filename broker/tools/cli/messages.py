@@ -9,8 +9,9 @@ import math
 import os
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
 from cyclopts import Parameter
 
@@ -21,6 +22,47 @@ if TYPE_CHECKING:
     from broker.client.message import Message, MessageView, SendResult
 
 PRODUCER_GROUP = "TRIVET_CLI"
+
+
+class _When(TypedDict, total=False):
+    """The arguments of `Message` that say when it is delivered."""
+
+    delay_level: int
+    delay_ms: int
+    deliver_at_ms: int
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class _Delivery:
+    """When messages are delivered: at once, or by one of three options later."""
+
+    delay_level: Annotated[int, Parameter(help="Delay level, 1 to 18; 0 delivers at once.")] = 0
+    delay_s: Annotated[
+        float | None, Parameter(name="--delay", help="Deliver after so many seconds, such as 0.5.")
+    ] = None
+    deliver_at: Annotated[
+        datetime.datetime | None,
+        Parameter(help="Deliver at this time: 2030-01-31T12:00:00, local if without a zone."),
+    ] = None
+
+    def of_message(self) -> _When:
+        """The arguments of each message for it. Raises CommandError."""
+        delay_level, delay_s, deliver_at = self.delay_level, self.delay_s, self.deliver_at
+        if not 0 <= delay_level <= 18:
+            raise CommandError(f"--delay-level {delay_level}: from 0 to 18", USAGE)
+        if bool(delay_level) + (delay_s is not None) + (deliver_at is not None) > 1:
+            raise CommandError("give one of --delay-level, --delay and --deliver-at", USAGE)
+        if delay_s is not None:
+            if not 0 <= delay_s < math.inf:
+                raise CommandError(f"--delay {delay_s}: at least 0", USAGE)
+            return {"delay_ms": round(delay_s * 1000)}
+        if deliver_at is not None:
+            return {"deliver_at_ms": _moment_ms(deliver_at)}
+        return {"delay_level": delay_level}
+
+
+_AT_ONCE = _Delivery()
 
 
 async def produce(
@@ -35,14 +77,7 @@ async def produce(
         list[str] | None, Parameter(help="Key to find the messages by; may be repeated.", negative="")
     ] = None,
     order_by: Annotated[str | None, Parameter(help="Send to the one queue that this text hashes to.")] = None,
-    delay_level: Annotated[int, Parameter(help="Delay level, 1 to 18; 0 delivers at once.")] = 0,
-    delay_s: Annotated[
-        float | None, Parameter(name="--delay", help="Deliver after so many seconds, such as 0.5.")
-    ] = None,
-    deliver_at: Annotated[
-        datetime.datetime | None,
-        Parameter(help="Deliver at this time: 2030-01-31T12:00:00, local if without a zone."),
-    ] = None,
+    delivery: _Delivery = _AT_ONCE,
     in_flight: Annotated[int, Parameter(help="Sends that may be under way at once; 1 keeps the order.")] = 1,
     timeout_s: Annotated[
         float, Parameter(name="--timeout", help="Seconds that a send may take, retries included.")
@@ -68,13 +103,7 @@ async def produce(
         raise CommandError(f"--in-flight {in_flight}: at least 1", USAGE)
     if not 0 < timeout_s < math.inf:
         raise CommandError(f"--timeout {timeout_s:g}: seconds, more than 0", USAGE)
-    if not 0 <= delay_level <= 18:
-        raise CommandError(f"--delay-level {delay_level}: from 0 to 18", USAGE)
-    if bool(delay_level) + (delay_s is not None) + (deliver_at is not None) > 1:
-        raise CommandError("give one of --delay-level, --delay and --deliver-at", USAGE)
-    if delay_s is not None and not 0 <= delay_s < math.inf:
-        raise CommandError(f"--delay {delay_s}: at least 0", USAGE)
-    at_ms = None if deliver_at is None else _moment_ms(deliver_at)
+    when = delivery.of_message()
     stored = 0
 
     def report(result: SendResult) -> None:
@@ -98,15 +127,7 @@ async def produce(
 
         async with trio.open_nursery() as nursery:
             async for body in bodies:
-                message = Message(
-                    topic,
-                    body,
-                    tags=tag,
-                    keys=key or (),
-                    delay_level=delay_level,
-                    delay_ms=None if delay_s is None else round(delay_s * 1000),
-                    deliver_at_ms=at_ms,
-                )
+                message = Message(topic, body, tags=tag, keys=key or (), **when)
                 await room.acquire()
                 nursery.start_soon(send, message)
     if not json:

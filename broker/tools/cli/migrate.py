@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -13,6 +14,7 @@ from broker.tools.cli.options import DEFAULT_CONNECTIONS, AsJson, Connections, c
 if TYPE_CHECKING:
     from broker.client.admin import AdminClient
     from broker.migration.report import Report
+    from broker.migration.source import Source
     from broker.settings.tables import Settings
 
 _LOOK_EVERY_S: Final = 1.0
@@ -78,31 +80,23 @@ def migrate(
     delayed messages and open transactions come along. The source is only read, and every message of it is checked. A
     copy that broke off is gone on with.
     """
-    from broker.settings.tables import Settings
+    from broker.migration.source import Source
 
     if _is_cluster(source) and (node or dledger or cluster or while_running):
         raise CommandError(
             "--node, --dledger, --cluster and --while-running are about a store, and not about a cluster that runs",
             USAGE,
         )
-    settings = Settings()
-    if config is not None:
-        from broker.settings.loading import load
-
-        settings = load(config)
-        group, cluster = group or settings.node.group, cluster or settings.node.cluster
     if follow and to is None:
         raise CommandError("--follow needs --to DIRECTORY", USAGE)
-    topics = frozenset(leave_out or ())
+    new_group = _NewGroup.of(to, config, group, cluster, frozenset(leave_out or ()))
     if _is_cluster(source):
-        names = check_addresses(source, "--from")
-        report = _of_cluster(names, connections, to, group, settings, topics, follow=follow)
+        report = _of_cluster(check_addresses(source, "--from"), connections, new_group, follow=follow)
     else:
-        if to is not None and not group:
+        if to is not None and not new_group.group:
             raise CommandError("--to needs --group NAME, the broker's brokerName, or --config FILE", USAGE)
-        report = _of_store(
-            Path(source), node, dledger, to, group, cluster, settings, topics, while_running, follow
-        )
+        with Source(Path(source), node, dledger=dledger, may_run=while_running or follow) as store:
+            report = _of_store(store, new_group, follow=follow)
     _tell(report, json=json)
     return 0
 
@@ -112,16 +106,39 @@ def _is_cluster(source: str) -> bool:
     return source.rpartition(":")[2].isdigit() and ":" in source and not Path(source).exists()
 
 
-def _of_cluster(
-    names: list[str],
-    connections: Connections,
-    to: Path | None,
-    group: str | None,
-    settings: Settings,
-    left_out: frozenset[str],
-    *,
-    follow: bool,
-) -> Report:
+@dataclass(frozen=True)
+class _NewGroup:
+    """The group that a broker becomes."""
+
+    to: Path | None
+    """The directory of its backup; None where the source is only checked."""
+    settings: Settings
+    group: str
+    """Its name; "" if none was given."""
+    cluster: str
+    left_out: frozenset[str]
+    """Topics whose messages are not taken."""
+
+    @classmethod
+    def of(
+        cls,
+        to: Path | None,
+        config: Path | None,
+        group: str | None,
+        cluster: str | None,
+        left_out: frozenset[str],
+    ) -> _NewGroup:
+        """What the options say, and where they say nothing the settings in ``config``. Raises what `load` raises."""
+        from broker.settings.loading import load
+        from broker.settings.tables import Settings
+
+        if config is None:
+            return cls(to, Settings(), group or "", cluster or "DefaultCluster", left_out)
+        settings = load(config)
+        return cls(to, settings, group or settings.node.group, cluster or settings.node.cluster, left_out)
+
+
+def _of_cluster(names: list[str], connections: Connections, new_group: _NewGroup, *, follow: bool) -> Report:
     import trio
 
     from broker.backups.directory import BackupWriter
@@ -133,14 +150,15 @@ def _of_cluster(
     from broker.tools.cli.progress import Progress
 
     progress = Progress(10.0)
-    wanted = Wanted(settings.storage.data_file_bytes, settings.broker.delay_level_ms, left_out)
+    to, settings = new_group.to, new_group.settings
+    wanted = Wanted(settings.storage.data_file_bytes, settings.broker.delay_level_ms, new_group.left_out)
 
     def show(what: str, index: int) -> None:
         progress.show(f"{what} {index + 1:,} messages")
 
     async def take_over() -> Report:
         async with AdminClient(names, **connections.identity()) as admin:
-            broker = RunningBroker(admin, group or await _only_group(admin))
+            broker = RunningBroker(admin, new_group.group or await _only_group(admin))
             if to is None:
                 return preview(broker, await look_at(broker, wanted), wanted)
             with BackupWriter(to) as writer:
@@ -184,23 +202,11 @@ async def _only_group(admin: AdminClient) -> str:
     return names[0]
 
 
-def _of_store(
-    source: Path,
-    node: str | None,
-    dledger: Path | None,
-    to: Path | None,
-    group: str | None,
-    cluster: str | None,
-    settings: Settings,
-    left_out: frozenset[str],
-    while_running: bool,
-    follow: bool,
-) -> Report:
+def _of_store(store: Source, new_group: _NewGroup, *, follow: bool) -> Report:
     import time
 
     from broker.backups.directory import BackupWriter
     from broker.migration.migrating import Following, copy_entries, survey_source
-    from broker.migration.source import Source
     from broker.state.release import THIS_RELEASE
     from broker.tools.cli.progress import Progress
 
@@ -209,30 +215,29 @@ def _of_store(
     def show(what: str, index: int) -> None:
         progress.show(f"{what} up to entry {index:,}")
 
-    copied = 0
-    with Source(source, node, dledger=dledger, may_run=while_running or follow) as store:
-        surveyed = survey_source(
-            store,
-            group=group or "",
-            cluster=cluster or "DefaultCluster",
-            left_out=left_out,
-            delay_levels_ms=settings.broker.delay_level_ms,
-            progress=show,
-        )
-        if to is not None:
-            with BackupWriter(to) as writer:
-                copied = copy_entries(surveyed, writer, THIS_RELEASE, show)
-                # What the survey has found is copied by now; the broker has written more meanwhile.
-                if follow and store.is_running:
-                    following = Following(surveyed, writer, THIS_RELEASE)
-                    while not store.has_stopped():
-                        copied += following.step()
-                        progress.show(
-                            f"follows the broker, up to entry {writer.last_index:,}; ends when it stops"
-                        )
-                        time.sleep(_LOOK_EVERY_S)
-                    copied += following.finish()
-        report = surveyed.report(to, copied=copied, is_complete=to is not None and not store.is_running)
+    to, copied = new_group.to, 0
+    surveyed = survey_source(
+        store,
+        group=new_group.group,
+        cluster=new_group.cluster,
+        left_out=new_group.left_out,
+        delay_levels_ms=new_group.settings.broker.delay_level_ms,
+        progress=show,
+    )
+    if to is not None:
+        with BackupWriter(to) as writer:
+            copied = copy_entries(surveyed, writer, THIS_RELEASE, show)
+            # What the survey has found is copied by now; the broker has written more meanwhile.
+            if follow and store.is_running:
+                following = Following(surveyed, writer, THIS_RELEASE)
+                while not store.has_stopped():
+                    copied += following.step()
+                    progress.show(
+                        f"follows the broker, up to entry {writer.last_index:,}; ends when it stops"
+                    )
+                    time.sleep(_LOOK_EVERY_S)
+                copied += following.finish()
+    report = surveyed.report(to, copied=copied, is_complete=to is not None and not store.is_running)
     progress.clear()
     return report
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -28,6 +29,63 @@ _SEED_DIGITS_MAX = 18
 _FINDINGS = Path("simulation-findings")
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class OfABatch:
+    """The options that only a batch has."""
+
+    jobs: Annotated[int | None, Parameter(help=f"Processes for --seeds; {_JOBS} unless told.")] = None
+    futures: Annotated[
+        int | None,
+        Parameter(
+            help="With --seeds: where a run comes to a state that the batch has not seen, run another future, too; so "
+            "many of each seed at most."
+        ),
+    ] = None
+    all_marks: Annotated[
+        bool,
+        Parameter(negative="", help="With --seeds: fail if a state of the protocol was never reached."),
+    ] = False
+
+    def check(self, *, is_batch: bool) -> None:
+        """Raise CommandError for what one run cannot have, or no machine."""
+        if not is_batch and self.jobs is not None:
+            raise CommandError(
+                f"--jobs {self.jobs}: a batch can be spread over processes (--seeds A-B), one run cannot",
+                USAGE,
+            )
+        if not is_batch and (self.futures is not None or self.all_marks):
+            raise CommandError("--futures and --all-marks are about a batch (--seeds A-B)", USAGE)
+        if self.futures is not None and not 1 <= self.futures <= _FUTURES_MAX:
+            raise CommandError(f"--futures {self.futures}: at least 1, and at most {_FUTURES_MAX}", USAGE)
+        if self.jobs is not None and not 1 <= self.jobs <= _JOBS_MAX:
+            raise CommandError(f"--jobs {self.jobs}: at least 1, and at most {_JOBS_MAX}", USAGE)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Shrinking:
+    """Whether findings are reduced, and what that may take."""
+
+    shrink: Annotated[
+        bool | None,
+        Parameter(help="Whether a finding is reduced to what it takes. By default all but that of --replay."),
+    ] = None
+    shrink_runs: Annotated[int, Parameter(help="At most so many runs for shrinking a finding.")] = 200
+    shrink_seconds: Annotated[float, Parameter(help="At most so long; 0: as long as it takes.")] = 120.0
+
+    def budget(self, *, by_default: bool) -> ShrinkBudget | None:
+        """What shrinking a finding may take; None where none is shrunk. Raises CommandError."""
+        if self.shrink_runs < 1 or not 0 <= self.shrink_seconds < float("inf"):
+            raise CommandError("--shrink-runs must be at least 1, --shrink-seconds at least 0", USAGE)
+        wanted = by_default if self.shrink is None else self.shrink
+        return ShrinkBudget(self.shrink_runs, self.shrink_seconds) if wanted else None
+
+
+_ONE_RUN = OfABatch()
+_USUAL_SHRINKING = Shrinking()
+
+
 def simulate(
     *,
     seed: Annotated[int | None, Parameter(help="Run this seed; without any option a random one.")] = None,
@@ -40,18 +98,7 @@ def simulate(
         Literal[3, 5] | None,
         Parameter(help="Brokers in the group; unless told, three, of every fifth seed or so five."),
     ] = None,
-    jobs: Annotated[int | None, Parameter(help=f"Processes for --seeds; {_JOBS} unless told.")] = None,
-    futures: Annotated[
-        int | None,
-        Parameter(
-            help="With --seeds: where a run comes to a state that the batch has not seen, run another future, too; so "
-            "many of each seed at most."
-        ),
-    ] = None,
-    all_marks: Annotated[
-        bool,
-        Parameter(negative="", help="With --seeds: fail if a state of the protocol was never reached."),
-    ] = False,
+    of_a_batch: OfABatch = _ONE_RUN,
     out: Annotated[
         Path | None,
         Parameter(
@@ -59,12 +106,7 @@ def simulate(
             "to simulation-findings, and no traces are kept."
         ),
     ] = None,
-    shrink: Annotated[
-        bool | None,
-        Parameter(help="Whether a finding is reduced to what it takes. By default all but that of --replay."),
-    ] = None,
-    shrink_runs: Annotated[int, Parameter(help="At most so many runs for shrinking a finding.")] = 200,
-    shrink_seconds: Annotated[float, Parameter(help="At most so long; 0: as long as it takes.")] = 120.0,
+    shrinking: Shrinking = _USUAL_SHRINKING,
 ) -> int:
     """Run the broker's code in a world in which everything, faults included, comes from one seed.
 
@@ -80,29 +122,23 @@ def simulate(
         raise CommandError(
             "--replay runs the plan as it is: --seconds and --nodes are those of its file", USAGE
         )
-    if seeds is None and jobs is not None:
-        raise CommandError(
-            f"--jobs {jobs}: a batch can be spread over processes (--seeds A-B), one run cannot", USAGE
-        )
-    if seeds is None and (futures is not None or all_marks):
-        raise CommandError("--futures and --all-marks are about a batch (--seeds A-B)", USAGE)
-    if futures is not None and not 1 <= futures <= _FUTURES_MAX:
-        raise CommandError(f"--futures {futures}: at least 1, and at most {_FUTURES_MAX}", USAGE)
+    of_a_batch.check(is_batch=seeds is not None)
     seconds = _SECONDS if seconds is None else seconds
-    jobs = _JOBS if jobs is None else jobs
-    _check_bounds(seconds, jobs, shrink_runs, shrink_seconds)
+    if not 30 <= seconds <= _SECONDS_MAX:
+        raise CommandError(
+            f"--seconds {seconds}: at least 30, of which the last 20 are for the recovery, and at most {_SECONDS_MAX}",
+            USAGE,
+        )
+    budget = shrinking.budget(by_default=replay is None)
     chosen = None if seeds is None else _seed_range(seeds)
     # A replay without --out keeps nothing: its plan is in a file already.
     if out is not None:
         _try_to_write(out, f"--out {out}")
     elif replay is None:
         _try_to_write(_FINDINGS, f"{_FINDINGS} (--out DIR names another place for findings)")
-    if shrink is None:
-        shrink = replay is None
-    budget = ShrinkBudget(shrink_runs, shrink_seconds) if shrink else None
     if chosen is not None:
-        batch = Batch(chosen, seconds, nodes, jobs, out or _FINDINGS)
-        batch.futures_max, batch.wants_all_marks = futures or 0, all_marks
+        batch = Batch(chosen, seconds, nodes, of_a_batch.jobs or _JOBS, out or _FINDINGS)
+        batch.futures_max, batch.wants_all_marks = of_a_batch.futures or 0, of_a_batch.all_marks
         return batch.run(budget)
     if replay is not None:
         plan = _read_plan(replay)
@@ -115,18 +151,6 @@ def simulate(
 
         plan = plan_of_seed(seed, seconds=seconds, nodes=nodes)
     return _run(plan, replay, out, budget)
-
-
-def _check_bounds(seconds: int, jobs: int, shrink_runs: int, shrink_seconds: float) -> None:
-    if not 30 <= seconds <= _SECONDS_MAX:
-        raise CommandError(
-            f"--seconds {seconds}: at least 30, of which the last 20 are for the recovery, and at most {_SECONDS_MAX}",
-            USAGE,
-        )
-    if not 1 <= jobs <= _JOBS_MAX:
-        raise CommandError(f"--jobs {jobs}: at least 1, and at most {_JOBS_MAX}", USAGE)
-    if shrink_runs < 1 or not 0 <= shrink_seconds < float("inf"):
-        raise CommandError("--shrink-runs must be at least 1, --shrink-seconds at least 0", USAGE)
 
 
 def _try_to_write(directory: Path, named: str) -> None:
