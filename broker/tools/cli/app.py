@@ -90,4 +90,6 @@ def build_app(called: str = "") -> App:
 def _version() -> str:
     from broker.state.release import THIS_RELEASE
 
-    return THIS_RELEASE.name
+    release = THIS_RELEASE
+    protocols = f"protocols {release.oldest_protocol} to {release.newest_protocol}"
+    return f"{release.name}, {protocols}, formats 1 to {release.newest_format}"

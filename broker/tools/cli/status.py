@@ -35,12 +35,15 @@ _COLUMNS = (
     "disk_full",
     "damage_left",
     "scrubbed_ms",
+    "release",
+    "format",
     "peers",
     "error",
 )
 """Fields of each node in the output of --json."""
 _SHOWN = ("group", "node", "address", "role", "term", "leader", "commit", "applied", "last", "lag")
-"""Columns of the table; "recovering" is added if a node is."""
+"""Columns of the table; "recovering" is added if a node is, `_VERSIONS` where they are not all the same."""
+_VERSIONS = ("release", "format")
 
 
 def status(
@@ -53,6 +56,7 @@ def status(
 ) -> int:
     """Show roles, terms, commit and applied indices, and the lag of each replica.
 
+    Where nodes run different releases, or groups write different formats, those are shown, too (docs/upgrading.md).
     Lag is how many entries a replica has yet to apply of what its leader has committed. A replica that only its leader
     knows, because it is down, is listed too; its lag is what the leader knows not to be there. A group that has
     no leader may be registered nowhere: name its brokers then. The exit code is 1 if a group has no serving leader,
@@ -75,8 +79,11 @@ def status(
             "no broker is registered; for a group without a leader, name its brokers: trivet status HOST:PORT..."
         )
     else:
-        is_recovering = any(row["recovering"] is not None for row in rows)
-        shown = (*_SHOWN, "recovering") if is_recovering else _SHOWN
+        shown: tuple[str, ...] = _SHOWN
+        if any(row["recovering"] is not None for row in rows):
+            shown += ("recovering",)
+        if len({(row["release"], row["format"]) for row in rows if row["release"] is not None}) > 1:
+            shown += _VERSIONS
         print_table(shown, [[row[column] for column in shown] for row in rows])
         for row in rows:
             if row["error"] is not None:
@@ -175,6 +182,8 @@ def _row(broker: AskedBroker, brokers: list[AskedBroker]) -> dict[str, object]:
         "disk_full": own.disk_full if own is not None else None,
         "damage_left": own.damage_left if own is not None else None,
         "scrubbed_ms": own.scrubbed_ms if own is not None else None,
+        "release": own.release if own is not None else None,
+        "format": own.format if own is not None else None,
         "peers": list(own.peers) if own is not None else [],
         "error": broker.error,
     }
