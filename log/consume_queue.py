@@ -244,7 +244,11 @@ class ConsumeQueue:
         """
         self._starts = self._contiguous_starts()
         first = self._starts[0] // UNIT_BYTES if self._starts else self.max_offset
-        end = self._first(first, lambda unit: unit[0] >= physical_end or unit[0] < 0 or unit[1] <= 0)
+        end = self._first(
+            first,
+            lambda unit: unit[0] >= physical_end or unit[0] < 0 or unit[1] <= 0,
+            unit_at=self._stored_unit,
+        )
         self._cut(end)
 
     def _cut(self, end: int) -> None:
@@ -257,7 +261,7 @@ class ConsumeQueue:
             start = self._starts[-1]
             mapped = self._pool.get(self, start)
             at = min(end * UNIT_BYTES - start, mapped.size)
-            _zero_rest(mapped.buffer, at)
+            _zero_rest(mapped, at)
         self.flushed_end = min(self.flushed_end, end)
         self.let_go()
         self.max_offset = end
@@ -497,16 +501,21 @@ class ConsumeQueue:
         return self._pool.get(self, self.tail_start)
 
     def _first(
-        self, begin: int, holds: Callable[[tuple[int, int, int]], bool], end: int | None = None
+        self,
+        begin: int,
+        holds: Callable[[tuple[int, int, int]], bool],
+        end: int | None = None,
+        unit_at: Callable[[int], tuple[int, int, int]] | None = None,
     ) -> int:
         """Returns the first offset from `begin` for whose unit `holds` is true, `end` if there is none.
 
         It must be false for all units before that one and true for all behind it. Without `end` it is `max_offset`.
         """
+        unit_at = unit_at or self._unit_of_file
         low, high = begin, self.max_offset if end is None else end
         while low < high:
             middle = (low + high) // 2
-            if holds(self._unit_of_file(middle)):
+            if holds(unit_at(middle)):
                 high = middle
             else:
                 low = middle + 1
@@ -517,6 +526,12 @@ class ConsumeQueue:
         first = offset - offset % self._file_units
         buffer = self._pool.get(self, first * UNIT_BYTES).buffer
         return UNIT.unpack_from(buffer, (offset - first) * UNIT_BYTES)
+
+    def _stored_unit(self, offset: int) -> tuple[int, int, int]:
+        """Returns a unit likewise, which may never have been stored."""
+        first = offset - offset % self._file_units
+        at = (offset - first) * UNIT_BYTES
+        return UNIT.unpack(self._pool.get(self, first * UNIT_BYTES).read(at, at + UNIT_BYTES))
 
     def _contiguous_starts(self) -> list[int]:
         """Returns the files that follow each other without a hole up to the last one; removes all others."""
@@ -542,10 +557,10 @@ class ConsumeQueue:
         self._starts.remove(start)
 
 
-def _zero_rest(buffer: memoryview, begin: int) -> None:
+def _zero_rest(mapped: MappedFile, begin: int) -> None:
     """Zeroes from `begin` on, and stops at a piece that is zero already: no writer was further ahead than that."""
-    for at in range(begin, len(buffer), _LARGEST_STEP_BYTES):
-        end = min(len(buffer), at + _LARGEST_STEP_BYTES)
-        if not np.frombuffer(buffer[at:end], np.uint8).any():
+    for at in range(begin, mapped.size, _LARGEST_STEP_BYTES):
+        end = min(mapped.size, at + _LARGEST_STEP_BYTES)
+        if not np.frombuffer(mapped.read(at, end), np.uint8).any():
             return
-        buffer[at:end] = bytes(end - at)
+        mapped.buffer[at:end] = bytes(end - at)

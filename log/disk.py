@@ -76,6 +76,16 @@ class MappedFile(Protocol):
         restart must not take a later flush for a promise about them.
         """
 
+    def read(self, begin: int, end: int) -> bytes:
+        """Returns the bytes [begin, end) of the file, for parts that may never have been stored to.
+
+        To read such a page in `buffer` takes one where the file system is in memory, and ends the process if that is
+        full. Raises DiskError.
+        """
+
+    def stored_until(self, begin: int) -> int:
+        """Returns the end of the part from `begin` on that has been stored to, as far as the file system tells."""
+
     def load(self, begin: int, end: int) -> None:
         """Worker. Brings [begin, end) into memory, as far as that is possible; content is unchanged."""
 

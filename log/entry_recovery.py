@@ -18,9 +18,9 @@ the disk in any order. That errs on the safe side: nothing is cut that could hav
 from dataclasses import dataclass
 from enum import Enum
 
-from log.disk import Disk
+from log.disk import Disk, MappedFile
 from log.durable_note import DurableNote
-from log.entry_scrub import problem_of_entry
+from log.entry_scrub import NO_HEADER, problem_of_entry
 from log.layout import (
     END_MAGIC,
     END_MARKER,
@@ -202,8 +202,9 @@ def _anchors(data: Segments, begin: LogBegin) -> list[tuple[int, int]]:
     if start not in whole:
         return anchors
     while (start := start + data.file_bytes) in whole:
-        buffer = data.mapping(start).buffer
-        if isinstance(problem_of_entry(buffer, 0, start), str):
+        mapped = data.mapping(start)
+        buffer = mapped.buffer
+        if not any(mapped.read(0, HEADER_BYTES)) or isinstance(problem_of_entry(buffer, 0, start), str):
             break
         anchors.append((HEADER.unpack_from(buffer, 0)[2], start))
     return anchors
@@ -226,8 +227,9 @@ def _trusted_files(anchors: list[tuple[int, int]], data: Segments, units: Segmen
         at = position - file_start
         if file_start not in data.starts or at + HEADER_BYTES > data.file_bytes:
             continue
-        magic, size, found, term, *_ = HEADER.unpack_from(data.mapping(file_start).buffer, at)
-        unit = UNIT.unpack_from(units.mapping(start).buffer, index * UNIT_BYTES - start)
+        magic, size, found, term, *_ = HEADER.unpack(data.mapping(file_start).read(at, at + HEADER_BYTES))
+        unit_at = index * UNIT_BYTES - start
+        unit = UNIT.unpack(units.mapping(start).read(unit_at, unit_at + UNIT_BYTES))
         if magic == ENTRY_MAGIC and unit != (ENTRY_MAGIC, position, size, found, term):
             return max(0, number - 1)
     return trusted
@@ -267,19 +269,25 @@ class _Scan:
             if start not in known:
                 self.reason = "the data file is missing"
                 break
-            self._scan_file(start, self.data.mapping(start).buffer)
+            self._scan_file(start, self.data.mapping(start))
             if self.reason:
                 break
             self.broken_at = start + file_bytes
         self._write_units()
 
-    def _scan_file(self, start: int, buffer: memoryview) -> None:
+    def _scan_file(self, start: int, mapped: MappedFile) -> None:
         """Follows the chain through one file; sets `reason` if it breaks, and leaves it empty at the end marker."""
-        file_bytes = self.data.file_bytes
+        file_bytes, buffer = self.data.file_bytes, mapped.buffer
         unpack, pack = HEADER.unpack_from, UNIT.pack
-        at = self.broken_at - start
+        at = stored_until = self.broken_at - start
         while True:
             left = file_bytes - at
+            if at + HEADER_BYTES > stored_until:  # asked once or twice a file
+                stored_until = mapped.stored_until(at)
+                if at + HEADER_BYTES > stored_until and not any(mapped.read(at, at + HEADER_BYTES)):
+                    self.reason = NO_HEADER
+                    self.broken_at = start + at
+                    return
             if left >= MARKER_BYTES and END_MARKER.unpack_from(buffer, at) == (END_MAGIC, left):
                 return
             found = problem_of_entry(buffer, at, start + at)
@@ -338,7 +346,7 @@ class _Scan:
             mapped = self.units.mapping(start)
             size = min(len(packed), start + self.units.file_bytes - byte)
             at = byte - start
-            old = bytes(mapped.buffer[at : at + size])
+            old = mapped.read(at, at + size)
             if old != packed[:size]:
                 mapped.prepare(at, at + size, touch=False)
                 mapped.buffer[at : at + size] = packed[:size]
@@ -414,12 +422,12 @@ def _search_file(
 ) -> tuple[int | None, bool]:
     """Returns as `_search_behind`, for one file from its byte `begin` on."""
     end, after_index = scan.end, scan.last_index
-    buffer = data.mapping(start).buffer
+    mapped = data.mapping(start)
     any_bytes = False
     zeros = 0
     for at in range(begin, data.file_bytes, _SEARCH_PIECE_BYTES):
         # A little more than the piece, so that no magic number is missed between two of them.
-        piece = bytes(buffer[at : min(data.file_bytes, at + _SEARCH_PIECE_BYTES + len(_MAGIC_BYTES) - 1)])
+        piece = mapped.read(at, min(data.file_bytes, at + _SEARCH_PIECE_BYTES + len(_MAGIC_BYTES) - 1))
         if piece.count(0) == len(piece):
             zeros += len(piece)
             if zeros >= zero_gap_bytes:
@@ -430,9 +438,9 @@ def _search_file(
         found = -1
         while (found := piece.find(_MAGIC_BYTES, found + 1)) >= 0:
             candidate = at + found
-            if not isinstance(problem_of_entry(buffer, candidate, start + candidate), str):
+            if not isinstance(problem_of_entry(mapped.buffer, candidate, start + candidate), str):
                 # The index is covered by no checksum; no more entries can be in between than fit there.
-                index = HEADER.unpack_from(buffer, candidate)[2]
+                index = HEADER.unpack_from(mapped.buffer, candidate)[2]
                 between = (start + candidate - end) // HEADER_BYTES
                 if 1 < index - after_index <= between + 1:
                     return index, True

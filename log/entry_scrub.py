@@ -13,6 +13,8 @@ from zlib import crc32
 from log.disk import MappedFile
 from log.layout import END_MAGIC, END_MARKER, ENTRY_MAGIC, HEADER, HEADER_BYTES, MARKER_BYTES, UNIT
 
+NO_HEADER = "its header is none"
+
 
 def problem_of_entry(buffer: memoryview, at: int, position: int) -> str | int:
     """Returns the size of the record of the entry at offset `at` of a data file, or what is wrong with it.
@@ -24,7 +26,7 @@ def problem_of_entry(buffer: memoryview, at: int, position: int) -> str | int:
         return "no entry fits there"
     magic, entry_size, _, _, found, channel, chain, checksum, body_size = HEADER.unpack_from(buffer, at)
     if magic != ENTRY_MAGIC or channel or chain or entry_size != body_size + HEADER_BYTES or body_size < 0:
-        return "its header is none"
+        return NO_HEADER
     if found != position:
         return f"its header says position {found} instead of {position}"
     if at + entry_size + MARKER_BYTES > file_bytes:

@@ -20,6 +20,8 @@ assertion and not in this list.
     └── QueueOrderError      a record would leave a hole in its queue: the leader's bug
 """
 
+import errno
+
 
 class LogFault(Exception):  # noqa: N818 - the root of the tree is a fault of any kind, not always an error
     """Base of all errors of this package."""
@@ -37,6 +39,16 @@ class DiskError(LogFault):
 
 class DiskFullError(DiskError):
     """No space left; nothing was written. A retry helps once space was freed."""
+
+
+NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT))
+"""The system's errors that say so."""
+
+
+def disk_error(path: str, operation: str, error: OSError) -> DiskError:
+    """Returns what an operation of the system has failed with."""
+    kind = DiskFullError if error.errno in NO_SPACE else DiskError
+    return kind(path, operation, error.strerror or str(error))
 
 
 class FlushError(DiskError):

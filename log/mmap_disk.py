@@ -32,7 +32,7 @@ from pathlib import Path
 
 from log import private_files
 from log.disk import DiskUsage, StoreLock
-from log.errors import DiskError, DiskFullError, FlushError, StoreLockedError
+from log.errors import NO_SPACE, DiskError, FlushError, StoreLockedError, disk_error
 
 PAGE_BYTES = mmap.PAGESIZE
 _MADV_NORMAL = 0
@@ -44,8 +44,7 @@ _ALONE_BYTES_MAX = 256 * 1024
 """The most bytes that are prepared without reading ahead: the steps in which a ConsumeQueue grows."""
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 _NO_BYTES = memoryview(b"")
-_NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT))
-_NO_RENAME = _NO_SPACE | {errno.EXDEV, errno.EBUSY}
+_NO_RENAME = NO_SPACE | {errno.EXDEV, errno.EBUSY}
 """A full disk may lack the space for a name more, and what is mounted stays where it is."""
 _TRASH = "trash"
 """The directory of what was discarded: files and trees, named by numbers."""
@@ -58,11 +57,6 @@ _UNMAPPED_LATER_MAX = 16
 LOCKED_BYTES_MAX = 2 * 1024 * 1024 * 1024
 """Two files of the log in its usual size: what is being written, what is ready for the writer, and what was written
 last, which consumers read."""
-
-
-def _failure(path: str, operation: str, error: OSError) -> DiskError:
-    kind = DiskFullError if error.errno in _NO_SPACE else DiskError
-    return kind(path, operation, error.strerror or str(error))
 
 
 class MmapFile:
@@ -111,7 +105,7 @@ class MmapFile:
         try:
             os.posix_fallocate(self._descriptor, begin, end - begin)
         except OSError as error:
-            raise _failure(self.path, "allocation", error) from error
+            raise disk_error(self.path, "allocation", error) from error
         if touch:
             # Without this call the writer takes the page faults itself, and is right all the same.
             # What lies behind in a new file is a hole: to read it ahead fills the page cache with megabytes of zeros
@@ -123,6 +117,18 @@ class MmapFile:
             if is_short:
                 self._advise(begin, end, _MADV_NORMAL)
             self._locker.lock(self, begin, end)
+
+    def read(self, begin: int, end: int) -> bytes:
+        try:
+            return os.pread(self._descriptor, end - begin, begin)
+        except OSError as error:
+            raise disk_error(self.path, "reading", error) from error
+
+    def stored_until(self, begin: int) -> int:
+        try:
+            return os.lseek(self._descriptor, begin, os.SEEK_HOLE)
+        except OSError:
+            return begin  # some file systems do not know
 
     def load(self, begin: int, end: int) -> None:
         self._advise(begin, end, _MADV_POPULATE_READ)
@@ -159,7 +165,7 @@ class MmapFile:
             try:
                 begin += os.pwrite(self._descriptor, self.buffer[begin:end], begin)
             except OSError as error:
-                raise _failure(self.path, "writing", error) from error
+                raise disk_error(self.path, "writing", error) from error
 
     def rewrite(self, begin: int, end: int) -> None:
         buffer = self.buffer
@@ -180,7 +186,7 @@ class MmapFile:
             os.ftruncate(self._descriptor, self.size)
             os.fsync(self._descriptor)
         except OSError as error:
-            raise _failure(self.path, "erasing", error) from error
+            raise disk_error(self.path, "erasing", error) from error
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -295,7 +301,7 @@ class MmapDisk:
             missing = [path for path in (absolute, *absolute.parents) if not path.exists()]
             private_files.make_directories(self._root)
         except OSError as error:
-            raise _failure(str(root), "creation", error) from error
+            raise disk_error(str(root), "creation", error) from error
         for created in missing:
             self._sync(created.parent, str(root))
         trash = self.list(_TRASH)
@@ -330,7 +336,7 @@ class MmapDisk:
                 os.close(descriptor)
                 raise
         except OSError as error:
-            raise _failure(path, "opening", error) from error
+            raise disk_error(path, "opening", error) from error
 
     def list(self, directory: str) -> "list[str]":
         try:
@@ -338,7 +344,7 @@ class MmapDisk:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            raise _failure(directory, "listing", error) from error
+            raise disk_error(directory, "listing", error) from error
 
     def exists(self, path: str) -> bool:
         return (self._root / path).exists()
@@ -347,13 +353,13 @@ class MmapDisk:
         try:
             return os.stat(f"{self._root_name}/{path}").st_size  # noqa: PTH116
         except OSError as error:
-            raise _failure(path, "examination", error) from error
+            raise disk_error(path, "examination", error) from error
 
     def read(self, path: str) -> bytes:
         try:
             return (self._root / path).read_bytes()
         except OSError as error:
-            raise _failure(path, "reading", error) from error
+            raise disk_error(path, "reading", error) from error
 
     def write_durably(self, path: str, *data: bytes | memoryview) -> None:
         full = self._root / path
@@ -366,14 +372,14 @@ class MmapDisk:
                 try:
                     os.fsync(file.fileno())
                 except OSError as error:
-                    if error.errno in _NO_SPACE:
+                    if error.errno in NO_SPACE:
                         raise  # found out late, and nobody has relied on this file yet
                     raise FlushError(path, "flush", error.strerror or str(error)) from error
             temporary.replace(full)
         except OSError as error:
             with contextlib.suppress(OSError):
                 temporary.unlink()
-            raise _failure(path, "writing", error) from error
+            raise disk_error(path, "writing", error) from error
         finally:
             del self._being_written[temporary]
         self._sync(full.parent, path)
@@ -406,13 +412,13 @@ class MmapDisk:
         try:
             (self._root / path).unlink(missing_ok=True)
         except OSError as error:
-            raise _failure(path, "removal", error) from error
+            raise disk_error(path, "removal", error) from error
 
     def rename(self, path: str, new_path: str) -> None:
         try:
             (self._root / path).replace(self._root / new_path)
         except OSError as error:
-            raise _failure(path, "renaming", error) from error
+            raise disk_error(path, "renaming", error) from error
 
     @property
     def discarded(self) -> bool:
@@ -434,11 +440,11 @@ class MmapDisk:
                 self._has_trash = True
         except OSError as error:
             if error.errno not in _NO_RENAME:
-                raise _failure(path, "removal", error) from error
+                raise disk_error(path, "removal", error) from error
             try:
                 _remove(full)
             except OSError as second:
-                raise _failure(path, "removal", second) from second
+                raise disk_error(path, "removal", second) from second
 
     def remove_discarded(self, files_max: int, bytes_max: int) -> None:
         self._unmapping.let_go()
@@ -462,7 +468,7 @@ class MmapDisk:
         self._removal_failed = bool(failures)
         if failures:
             self._has_trash = True
-            raise _failure(_TRASH, "removal", failures[0]) from failures[0]
+            raise disk_error(_TRASH, "removal", failures[0]) from failures[0]
 
     def sync_directory(self, directory: str) -> None:
         path = self._root / directory
@@ -479,7 +485,7 @@ class MmapDisk:
         try:
             usage = shutil.disk_usage(self._root)
         except OSError as error:
-            raise _failure(".", "examination", error) from error
+            raise disk_error(".", "examination", error) from error
         # What the system keeps for its administrator, or a quota for others, is neither used nor free.
         return DiskUsage(total_bytes=usage.used + usage.free, free_bytes=usage.free)
 
@@ -495,7 +501,7 @@ class MmapDisk:
         except BlockingIOError as error:
             raise StoreLockedError("lock", "locking", f"another process uses {self._root}") from error
         except OSError as error:
-            raise _failure("lock", "locking", error) from error
+            raise disk_error("lock", "locking", error) from error
         if os.fstat(descriptor).st_size == 0:
             os.write(descriptor, b"lock")
         return _FileLock(descriptor)

@@ -7,6 +7,7 @@ from typing import Final
 
 from broker.shell.machine import machine_clock
 from broker.trace import TraceFormatError, TraceHeader, TraceWriter, read_trace
+from log.errors import disk_error
 from log.private_files import make_directories, open_file
 
 _FLUSH_INTERVAL_NS: Final = 200_000_000
@@ -21,7 +22,7 @@ class TraceFile:
     """
 
     def __init__(self, path: Path, node: str, group: str) -> None:
-        """Raises OSError."""
+        """Raises OSError, `log.errors.DiskError`."""
         make_directories(path.parent)
         header = TraceHeader(
             "replica",
@@ -38,6 +39,7 @@ class TraceFile:
                 break
             number += 1
             path = base.with_name(f"{base.stem}.{number}{base.suffix}")
+        self._path = path
         self._file = open_file(path, "ab")
         self.writer = TraceWriter(self._write, header)
         self._flushed_ns = 0
@@ -45,17 +47,23 @@ class TraceFile:
     def _write(self, data: bytes) -> None:
         # Where the disk is nearly full the system takes less than it was given. The next call says why.
         rest = memoryview(data)
-        while rest:
-            rest = rest[self._file.write(rest) :]
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            raise disk_error(str(self._path), "writing", error) from error
 
     def flush_if_due(self, now_ns: int) -> None:
-        """Hands what is buffered to the system if the last time was a fifth of a second ago. Raises OSError."""
+        """Hands what is buffered to the system if the last time was a fifth of a second ago.
+
+        Raises `log.errors.DiskError`.
+        """
         if now_ns - self._flushed_ns > _FLUSH_INTERVAL_NS:
             self.writer.flush()
             self._flushed_ns = now_ns
 
     def close(self) -> None:
-        """Hands what is buffered to the system, and closes the file. Raises OSError."""
+        """Hands what is buffered to the system, and closes the file. Raises `log.errors.DiskError`."""
         try:
             self.writer.flush()
         finally:

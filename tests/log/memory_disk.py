@@ -59,6 +59,15 @@ class MemoryMapped:
             self._disk.free_pages -= len(pages)
         self._file.allocated |= pages
 
+    def read(self, begin: int, end: int) -> bytes:
+        return bytes(self._file.seen[begin:end])
+
+    def stored_until(self, begin: int) -> int:
+        """Pages that are all zero count as holes."""
+        while begin < self.size and any(self._file.seen[begin - begin % PAGE : begin - begin % PAGE + PAGE]):
+            begin += PAGE - begin % PAGE
+        return min(begin, self.size)
+
     def load(self, begin: int, end: int) -> None:
         self.loads.append((begin, end))
 

@@ -48,6 +48,8 @@ def describe(error: BaseException) -> Failure | None:
         return Failure("interrupted", INTERRUPTED)
     if isinstance(error, _loaded(_WRONG_USE)):
         return Failure(str(error), USAGE)
+    if isinstance(error, _loaded(("log.errors:DiskFullError",))):
+        return Failure(f"{error} (free some space on its disk, and try again)", FAILED)
     if isinstance(error, _loaded(_FAILURES)):
         return Failure(str(error) or "took too long", FAILED)
     if isinstance(error, OSError):

@@ -1,13 +1,17 @@
 """A node's trace: one file for all its lives, readable after a life was cut short."""
 
+import errno
 import io
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker.shell import trace_file
 from broker.shell.trace_file import TraceFile
+from broker.tools.cli.failures import describe
 from broker.trace import Damage, NodeStarted, TraceHeader, read_trace
+from log.errors import DiskFullError
 
 
 def _events(path: Path) -> tuple[list[object], list[Damage]]:
@@ -43,6 +47,22 @@ def test_a_file_that_is_none_of_ours_is_left_alone(tmp_path: Path) -> None:
     events, damage = _events(tmp_path / "n0.1.trace")
     assert events == [NodeStarted(1, 0, -1, -1)]
     assert not damage
+
+
+def test_a_full_disk_is_an_error_that_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.FileIO):
+        def write(self, data: Any) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(trace_file, "open_file", Full)
+    path = tmp_path / "n0.trace"
+    with pytest.raises(DiskFullError) as caught:
+        TraceFile(path, "n0", "g")
+    failure = describe(caught.value)
+    assert failure is not None
+    assert failure.text == (
+        f"writing of '{path}' failed: No space left on device (free some space on its disk, and try again)"
+    )
 
 
 def test_what_the_system_takes_in_pieces_is_written_whole(
