@@ -15,7 +15,6 @@ from broker.replica.disk_space import DiskSpace
 from broker.replica.group_clock import GroupClock
 from broker.replica.incoming_snapshots import IncomingSnapshots, ReadSnapshot
 from broker.replica.members import Members
-from broker.replica.members_file import MembersFile
 from broker.requests.deadline import Time
 from broker.statistics.events import EventKind, Events
 from broker.statistics.timings import Timings
@@ -40,7 +39,6 @@ class FromPeers:
         raft: Raft,
         disk_space: DiskSpace,
         snapshots: IncomingSnapshots,
-        membership: MembersFile,
         members: Members,
         clock: GroupClock,
         events: Events,
@@ -54,7 +52,6 @@ class FromPeers:
         self._disk_space = disk_space
         self._snapshots = snapshots
         snapshots.arrived = self._snapshot_arrived
-        self._membership = membership
         self._members = members
         self._clock = clock
         self._events = events
@@ -148,10 +145,9 @@ class FromPeers:
         assert entries is not None, "entries are accepted from an append only"
         configurations = effect.message.configurations
         if configurations:
-            self._membership.learn(
+            self._members.learn(
                 entries, [index for index, _ in configurations if index >= effect.first_index]
             )
-            self._members.save()
         began_ns = self._timings.stopwatch()
         self._log.append_range(entries, effect.skip)
         self._timings.append.observe(self._timings.stopwatch() - began_ns)

@@ -5,7 +5,7 @@ now. What could not be committed is refused before (broker/administration/group_
 keeps the members with their addresses on the disk.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import structlog
 
@@ -13,6 +13,7 @@ from broker.peers import protocol as peer_protocol
 from broker.replica.members_file import MembersFile
 from broker.replica.proposals import Observer, Waiter
 from broker.requests.connection import Connection
+from log.entry_range import EntryRange
 from raft.configuration import AddLearner, Change
 from raft.core import Raft
 from raft.effects import ConfigurationChanged
@@ -53,6 +54,11 @@ class Members:
     def save(self) -> None:
         """Keeps the members, durably. Raises `log.errors.DiskError`, `DiskFullError`."""
         self._membership.save(self._raft.configurations)
+
+    def learn(self, entries: EntryRange, indices: Sequence[int]) -> None:
+        """Keeps what a peer's entries at `indices` say of members, before the entries are written. Raises as `save`."""
+        self._membership.learn(entries, indices)
+        self.save()
 
     # ------------------------------------------------------------------ peers
 

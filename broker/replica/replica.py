@@ -147,7 +147,6 @@ class Replica:
             raft,
             self.disk_space,
             IncomingSnapshots(store, self.upkeep, self.applied.writing, limits.state_rows_at_once),
-            self.membership,
             self.members,
             self.clock,
             events,
