@@ -183,6 +183,14 @@ class GroupModel:
 
     # ---- logs ----------------------------------------------------------------------------------------
 
+    def has_record(self, topic: str, queue_id: int, offset: int, record: bytes) -> bool:
+        """Tells whether a queue has just this record at that offset."""
+        queue = self.queues.get((topic, queue_id))
+        if queue is None or offset >= len(queue.positions):
+            return False
+        begin = queue.positions[offset]
+        return record == self.image[begin : begin + len(record)]
+
     def appended(self, node: str, log: EntryLog, first_index: int, last_index: int, term: int) -> None:
         """Checks log matching (Raft 5.3): an entry of an index and term is one entry, with one history.
 

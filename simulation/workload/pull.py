@@ -53,9 +53,7 @@ class _Reader:
         for message in messages:
             queue_id, offset = message.queue.queue_id, message.queue_offset
             self._check_place(queue_id, offset, "polled")
-            queue = self._queue(queue_id)
-            begin = queue.positions[offset] if offset < len(queue.keys) else len(self._model.image)
-            if message.record_bytes() != self._model.image[begin : begin + message.head.total_size]:
+            if not self._model.has_record(TOPIC, queue_id, offset, message.record_bytes()):
                 raise self._violation(
                     "messages are read as they were committed", f"{TOPIC}/{queue_id} at {offset}"
                 )

@@ -15,7 +15,6 @@ from broker.remoting.codes import RequestCode
 from broker.state.commands import Command, CommitOffsets
 from broker.trace import TraceWriter
 from simulation.journal import Violation
-from simulation.judges.group_model import CommittedQueue
 from simulation.randomness import stream
 from simulation.workload.context import Context, Invariant
 from simulation.workload.names import TOPIC
@@ -55,9 +54,7 @@ class _Machine:
         """Judges a message: the next of its queue, or one behind the stored offset once more."""
         queue_id, offset = message.queue.queue_id, message.queue_offset
         self._check_place(message.queue, offset, "received")
-        queue = self._model.queues.get((TOPIC, queue_id), CommittedQueue())
-        begin = queue.positions[offset] if offset < len(queue.keys) else len(self._model.image)
-        if message.record_bytes() != self._model.image[begin : begin + message.head.total_size]:
+        if not self._model.has_record(TOPIC, queue_id, offset, message.record_bytes()):
             raise self._violation(
                 "messages are read as they were committed", f"{TOPIC}/{queue_id} at {offset}"
             )
