@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from broker.tools.cli.errors import USAGE, CommandError
-from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers, check_address
+from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Group, Servers, check_address
 from broker.tools.cli.orders import Yes, confirm
 
 if TYPE_CHECKING:
@@ -28,9 +28,7 @@ async def backup(
     directory: _Directory,
     /,
     *,
-    group: Annotated[
-        str | None, Parameter(help="The group's name; not needed where only one group is registered.")
-    ] = None,
+    group: Group = None,
     source: Annotated[
         str | None, Parameter(name="--from", help="The node to read, HOST:PORT; a follower by default.")
     ] = None,

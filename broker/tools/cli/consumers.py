@@ -8,7 +8,7 @@ from cyclopts import App, Parameter
 
 from broker.tools.cli.errors import USAGE, CommandError
 from broker.tools.cli.moments import moment_ms, span_text
-from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers
+from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, ConsumerGroup, OnlyBroker, OnlyQueue, Servers
 from broker.tools.cli.orders import Yes, confirm, naming
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ app = App(
     help="Show consumer groups, their lag and members; send one elsewhere; delete one.",
     backend="trio",
 )
-
-Group = Annotated[str, Parameter(help="Name of the consumer group.")]
 
 
 @app.command(name="list")
@@ -67,7 +65,7 @@ async def list_groups(
 
 @app.command
 async def describe(
-    group: Group,
+    group: ConsumerGroup,
     /,
     *,
     servers: Servers = DEFAULT_SERVERS,
@@ -117,7 +115,7 @@ async def describe(
 
 @app.command
 async def lag(
-    group: Group,
+    group: ConsumerGroup,
     /,
     *,
     over: Annotated[
@@ -152,7 +150,7 @@ async def lag(
 
 @app.command
 async def reset(
-    group: Group,
+    group: ConsumerGroup,
     topic: Annotated[str, Parameter(help="The topic in which it goes elsewhere.")],
     /,
     *,
@@ -169,8 +167,8 @@ async def reset(
     by: Annotated[
         int | None, Parameter(help="So many messages on from where it is; back if negative.")
     ] = None,
-    queue: Annotated[int | None, Parameter(help="Only in this queue.")] = None,
-    broker: Annotated[str | None, Parameter(help="Only at this broker group.")] = None,
+    queue: OnlyQueue = None,
+    broker: OnlyBroker = None,
     dry_run: Annotated[bool, Parameter(negative="", help="Only show what it would skip or repeat.")] = False,
     yes: Yes = False,
     servers: Servers = DEFAULT_SERVERS,
@@ -218,7 +216,7 @@ async def reset(
 
 @app.command
 async def delete(
-    group: Group,
+    group: ConsumerGroup,
     /,
     *,
     dead_letters: Annotated[bool, Parameter(negative="", help="Delete its dead letters, too.")] = False,

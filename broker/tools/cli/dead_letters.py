@@ -8,12 +8,10 @@ from cyclopts import App, Parameter
 
 from broker.tools.cli.errors import USAGE, CommandError
 from broker.tools.cli.moments import moment_text
-from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, AsJsonLines, Servers
+from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, AsJsonLines, ConsumerGroup, Servers
 from broker.tools.cli.orders import Yes, confirm
 
 app = App(name="dlq", help="List, show, send again and delete dead letters.", backend="trio")
-
-Group = Annotated[str, Parameter(help="Name of the consumer group.")]
 
 
 @app.command(name="list")
@@ -38,7 +36,7 @@ async def list_groups(*, servers: Servers = DEFAULT_SERVERS, json: AsJson = Fals
 
 @app.command
 async def show(
-    group: Group,
+    group: ConsumerGroup,
     /,
     *,
     limit: Annotated[int, Parameter(help="At most so many, the newest.")] = 32,
@@ -68,7 +66,7 @@ async def show(
 
 @app.command
 async def redrive(
-    group: Group,
+    group: ConsumerGroup,
     /,
     *,
     rate: Annotated[float, Parameter(help="Messages per second.")] = 100.0,
@@ -123,7 +121,7 @@ async def redrive(
 
 @app.command
 async def purge(
-    group: Group,
+    group: ConsumerGroup,
     /,
     *,
     yes: Yes = False,

@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from broker.tools.cli.errors import USAGE, CommandError
-from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers, check_address
+from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Group, Servers, check_address
 from broker.tools.cli.orders import Yes, confirm
 
 app = App(
@@ -16,9 +16,6 @@ app = App(
     backend="trio",
 )
 
-Group = Annotated[
-    str | None, Parameter(help="The group's name; not needed where only one group is registered.")
-]
 Node = Annotated[str, Parameter(help='The node\'s id: "n" and a number, such as n3.')]
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 from cyclopts import Parameter
 
 from broker.tools.cli.errors import USAGE, CommandError
-from broker.tools.cli.options import DEFAULT_SERVERS, AsJsonLines, Servers
+from broker.tools.cli.options import DEFAULT_SERVERS, AsJsonLines, Servers, StopCount, StopTimeout
 
 if TYPE_CHECKING:
     from broker.client.message import Message, MessageView, SendResult
@@ -145,11 +145,8 @@ async def consume(
         Literal["first", "last"], Parameter(help="Where a consumer group begins that has no stored offset.")
     ] = "first",
     broadcast: Annotated[bool, Parameter(help="Read every queue, and store no offset.", negative="")] = False,
-    count: Annotated[int | None, Parameter(help="Stop after so many messages.")] = None,
-    timeout_s: Annotated[
-        float,
-        Parameter(name="--timeout", show_default=False, help="Stop after so many seconds without a message."),
-    ] = math.inf,
+    count: StopCount = None,
+    timeout_s: StopTimeout = math.inf,
     servers: Servers = DEFAULT_SERVERS,
     json: AsJsonLines = False,
 ) -> int:

@@ -18,6 +18,22 @@ AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON 
 
 AsJsonLines = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object a line.")]
 
+Topic = Annotated[str, Parameter(help="Name of the topic.")]
+ConsumerGroup = Annotated[str, Parameter(help="Name of the consumer group.")]
+Group = Annotated[
+    str | None, Parameter(help="The group's name; not needed where only one group is registered.")
+]
+OnlyGroups = Annotated[
+    str | None, Parameter(help="Only in these groups, with commas between them; others stay as they are.")
+]
+OnlyBroker = Annotated[str | None, Parameter(help="Only at this broker group.")]
+OnlyQueue = Annotated[int | None, Parameter(help="Only in this queue.")]
+StopCount = Annotated[int | None, Parameter(help="Stop after so many messages.")]
+StopTimeout = Annotated[
+    float,
+    Parameter(name="--timeout", show_default=False, help="Stop after so many seconds without a message."),
+]
+
 
 def _env(name: str, help: str) -> Parameter:
     """An option that may stand in the environment."""

@@ -8,14 +8,21 @@ from cyclopts import App, Parameter
 
 from broker.tools.cli.errors import USAGE, CommandError
 from broker.tools.cli.moments import moment_ms, moment_text
-from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, AsJsonLines, Servers
+from broker.tools.cli.options import (
+    DEFAULT_SERVERS,
+    AsJson,
+    AsJsonLines,
+    OnlyBroker,
+    OnlyQueue,
+    Servers,
+    Topic,
+)
 
 if TYPE_CHECKING:
     from broker.operations.messages import Step
 
 app = App(name="message", help="Find and show messages, and the way that one has taken.", backend="trio")
 
-Topic = Annotated[str, Parameter(help="Name of the topic.")]
 MessageId = Annotated[str, Parameter(help="The id that its sender gave, or that of its broker.")]
 
 
@@ -30,8 +37,8 @@ async def find(
         str | None, Parameter(help="Stored since: 2030-01-31T12:00:00, or 15m for a quarter of an hour ago.")
     ] = None,
     until: Annotated[str | None, Parameter(help="Stored before, likewise.")] = None,
-    queue: Annotated[int | None, Parameter(help="Only in this queue.")] = None,
-    broker: Annotated[str | None, Parameter(help="Only at this broker group.")] = None,
+    queue: OnlyQueue = None,
+    broker: OnlyBroker = None,
     offset: Annotated[int | None, Parameter(help="From this offset on.")] = None,
     limit: Annotated[int, Parameter(help="At most so many.")] = 32,
     servers: Servers = DEFAULT_SERVERS,

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from broker.tools.cli.errors import FAILED, USAGE, CommandError
 from broker.tools.cli.moments import moment_ms
-from broker.tools.cli.options import DEFAULT_SERVERS, AsJsonLines, Servers
+from broker.tools.cli.options import DEFAULT_SERVERS, AsJsonLines, Servers, StopCount, StopTimeout
 
 if TYPE_CHECKING:
     from broker.operations.asking import Missing
@@ -28,11 +28,8 @@ async def tail(
         str | None,
         Parameter(help="Begin then: 2030-01-31T12:00:00, or 15m for a quarter of an hour ago; else now."),
     ] = None,
-    count: Annotated[int | None, Parameter(help="Stop after so many messages.")] = None,
-    timeout_s: Annotated[
-        float,
-        Parameter(name="--timeout", show_default=False, help="Stop after so many seconds without a message."),
-    ] = math.inf,
+    count: StopCount = None,
+    timeout_s: StopTimeout = math.inf,
     servers: Servers = DEFAULT_SERVERS,
     json: AsJsonLines = False,
 ) -> int:

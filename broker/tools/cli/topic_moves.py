@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from broker.tools.cli.errors import FAILED, USAGE, CommandError
-from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers
+from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers, Topic
 from broker.tools.cli.orders import Yes, confirm, naming
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _LOOK_AGAIN_S = 1.0
 
 
 async def move(
-    topic: Annotated[str, Parameter(help="Name of the topic.")],
+    topic: Topic,
     /,
     *,
     source: Annotated[str, Parameter(name="--from", help="The group that has it.")],

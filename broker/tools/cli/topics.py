@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from broker.tools.cli.errors import USAGE, CommandError
-from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers
+from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, OnlyGroups, Servers, Topic
 from broker.tools.cli.orders import Yes, confirm, naming
 from broker.tools.cli.topic_moves import move
 
@@ -26,9 +26,7 @@ async def create(
     ] = "read-write",
     ordered: Annotated[bool, Parameter(help="Mark the topic as ordered.", negative="")] = False,
     cluster: Annotated[str | None, Parameter(help="Only on this cluster's brokers.")] = None,
-    groups: Annotated[
-        str | None, Parameter(help="Only in these groups, with commas between them; others stay as they are.")
-    ] = None,
+    groups: OnlyGroups = None,
     yes: Yes = False,
     servers: Servers = DEFAULT_SERVERS,
     json: AsJson = False,
@@ -50,9 +48,7 @@ async def create(
         raise CommandError(str(error), USAGE) from None
     if not 1 <= queues <= 1024:
         raise CommandError(f"--queues {queues}: from 1 to 1024", USAGE)
-    named = None if groups is None else [name for name in groups.split(",") if name]
-    if named == []:
-        raise CommandError("--groups: names of groups, with commas between them", USAGE)
+    named = _names_in(groups)
     if named is not None and cluster is not None:
         raise CommandError("--groups and --cluster: one of them", USAGE)
     bits = {"read": 4, "write": 2, "read-write": 6}[permission]
@@ -111,7 +107,7 @@ async def list_topics(
 
 @app.command
 async def describe(
-    topic: Annotated[str, Parameter(help="Name of the topic.")],
+    topic: Topic,
     /,
     *,
     servers: Servers = DEFAULT_SERVERS,
@@ -149,7 +145,7 @@ async def describe(
 
 @app.command
 async def stats(
-    topic: Annotated[str, Parameter(help="Name of the topic.")],
+    topic: Topic,
     /,
     *,
     servers: Servers = DEFAULT_SERVERS,
@@ -195,7 +191,7 @@ async def stats(
 
 @app.command
 async def alter(
-    topic: Annotated[str, Parameter(help="Name of the topic.")],
+    topic: Topic,
     /,
     *,
     queues: Annotated[int | None, Parameter(help="Queues for reading and writing, in each group.")] = None,
@@ -204,9 +200,7 @@ async def alter(
         Parameter(help="What clients may do with the topic."),
     ] = None,
     ordered: Annotated[bool | None, Parameter(help="Whether it is marked as ordered.")] = None,
-    groups: Annotated[
-        str | None, Parameter(help="Only in these groups, with commas between them; others stay as they are.")
-    ] = None,
+    groups: OnlyGroups = None,
     yes: Yes = False,
     servers: Servers = DEFAULT_SERVERS,
     json: AsJson = False,
@@ -225,9 +219,7 @@ async def alter(
         raise CommandError(f"--queues {queues}: from 1 to 1024", USAGE)
     if queues is None and permission is None and ordered is None:
         raise CommandError("give at least one of --queues, --permission and --ordered", USAGE)
-    named = None if groups is None else [name for name in groups.split(",") if name]
-    if named == []:
-        raise CommandError("--groups: names of groups, with commas between them", USAGE)
+    named = _names_in(groups)
     wanted = {"queues": queues, "permission": permission, "ordered": ordered}
     change = ", ".join(f"{name} {value}" for name, value in wanted.items() if value is not None)
     confirm(f"Change topic {topic} to {change}?", yes=yes)
@@ -251,7 +243,7 @@ async def alter(
 
 @app.command
 async def delete(
-    topic: Annotated[str, Parameter(help="Name of the topic.")],
+    topic: Topic,
     /,
     *,
     force: Annotated[bool, Parameter(negative="", help="Also while consumers subscribe to it.")] = False,
@@ -279,3 +271,13 @@ async def delete(
     else:
         print(f"topic {topic} is deleted" + (f" in {', '.join(deleted)}" if groups.missing else ""))
     return tell_missing(groups.missing)
+
+
+def _names_in(groups: str | None) -> list[str] | None:
+    """The names that --groups gives, None without it. Raises CommandError."""
+    if groups is None:
+        return None
+    names = [name for name in groups.split(",") if name]
+    if not names:
+        raise CommandError("--groups: names of groups, with commas between them", USAGE)
+    return names
