@@ -570,7 +570,7 @@ class Leader:
 
     @property
     def transfer_deadline(self) -> int | None:
-        """When the transfer that is under way is given up (ns)."""
+        """The time at which the transfer that is under way is given up (ns)."""
         transfer = self._succession.transfer
         return None if transfer is None else transfer.deadline
 

@@ -44,8 +44,8 @@ class InitialState:
     commit_index: int
     """The index of anything that was committed, at least `log.first_index` - 1."""
     configurations: Iterable[tuple[int, Configuration]]
-    """Those of the entries in the log, preceded by the one in force before it: (-1, the first configuration) when the
-    log begins at 0."""
+    """The configurations of the entries in the log, each with its index, preceded by the one in force before it:
+    (-1, the first configuration) when the log begins at 0."""
     loss: Loss | None = None
     """The part of what this node may have acknowledged or promised that it does not have any more, `Loss.ALL` if it
     never had a hard state: then, as long as it lasts, the node protects the group from itself (recovery.py)."""

@@ -22,7 +22,7 @@ class Transfer:
     target: str
     """A voter, as long as this lasts: the membership does not change meanwhile."""
     deadline: int
-    """When it is given up (ns)."""
+    """The time at which the transfer is given up (ns)."""
     reason: Reason
     is_sent: bool = False
     """TimeoutNow is on its way: the target held the whole log."""

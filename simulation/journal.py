@@ -48,7 +48,7 @@ class Journal:
         """Called for each state that is reached, with the last other one that was reached before it."""
         self._marks_before = ("", "")
         self.suspensions: list[tuple[int, int]] = []
-        """Of each machine that was suspended, when that ended, and for how long its monotonic clock had stood still."""
+        """The suspensions of machines: when each ended, and for how long the monotonic clock had stood still."""
         self.finding: Violation | None = None
         self.acting = ""
         """The broker whose code runs: what is logged now is its log."""

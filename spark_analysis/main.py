@@ -85,13 +85,13 @@ class Asked:
     to_parquet: Path | None = None
     """The directory in which the histories are kept as Parquet (docs/trace-schema.md)."""
     scratch: str | None = None
-    """Where intermediate files go, a directory or any URL that Spark can write; executors on other machines must reach
-    it as well as the paths."""
+    """The place of intermediate files, a directory or any URL that Spark can write; executors on other machines must
+    reach it as well as the paths."""
     drained: bool = False
     """In the end readers have read every queue to its end, so that an acknowledged message that nobody saw is an
     anomaly."""
     budget: Budget | None = None
-    """What a search may take."""
+    """The bounds on a search; None for the usual ones."""
     spark_wanted: bool = False
     """Short histories are for Spark, too."""
     until_ns: int | None = None

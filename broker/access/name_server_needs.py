@@ -14,7 +14,7 @@ class Need(enum.Enum):
     """The accounts that may make a request."""
 
     ROUTE = "route"
-    """Whoever looks for brokers: everyone, unless the settings want an account."""
+    """For whoever looks for brokers: no account, unless the settings want one."""
     KNOWN = "known"
     """An account, whatever it may do, or a broker."""
     BROKER = "broker"

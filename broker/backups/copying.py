@@ -39,7 +39,7 @@ class BackupCopy:
         self._compared = False
         self._snapshot = b""
         self.read_bytes = 0
-        """Of the log, by this command."""
+        """The bytes of the log that this command has read."""
         self.manifest: Manifest | None = None
         """Set when the backup is complete."""
 

@@ -25,7 +25,7 @@ class AuditError(OSError):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody's order. ``number`` counts the changes of this process, and is in both lines of each."""
+    """A change that was ordered. ``number`` counts the changes of this process, and is in both lines of each."""
 
     number: int
     action: str

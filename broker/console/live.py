@@ -36,7 +36,7 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ClusterChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that was otherwise a moment before, as seen from here."""
+    """A difference to the moment before, as seen from here."""
 
     number: int
     at_ms: int
@@ -46,7 +46,7 @@ class ClusterChange(msgspec.Struct, frozen=True, kw_only=True):
     node: str | None
     term: int | None = None
     without_ms: int | None = None
-    """Of a new leader: how long none was seen."""
+    """The time without a leader before a new one was seen; None for any other change."""
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):

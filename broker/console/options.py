@@ -37,12 +37,12 @@ class ConsoleOptions:
     """The certificate that browsers are shown, a PEM file."""
     key: str = ""
     allow_plaintext: bool = False
-    """Whether others than this machine may be served without a certificate, as behind a proxy that has one."""
+    """True if others than this machine may be served without a certificate, as behind a proxy that has one."""
     host_names: tuple[str, ...] = ()
     """Names under which browsers may ask for it, beside localhost and addresses in numbers."""
     writable: bool = False
     audit_file: Path | None = None
-    """Where changes are written down; None for stderr."""
+    """The file in which changes are written down; None for stderr."""
     reports: Path | None = field(default=None)
     """A directory with reports of the simulator and the analysis; None for none."""
 

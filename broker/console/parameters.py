@@ -28,7 +28,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class Nothing(Parameters, frozen=True):
-    """Of a request that says nothing."""
+    """The parameters of a request that has none."""
 
 
 class ParametersError(ValueError):

@@ -18,7 +18,8 @@ SESSIONS_MAX: Final = 64
 IDLE_S_MAX: Final = 30 * 60.0
 AGE_S_MAX: Final = 12 * 3600.0
 SIGN_INS_PER_MINUTE_MAX: Final = 30
-"""Of all visitors together: a guessed secret is one of many, and each guess costs the brokers a signature."""
+"""The sign-ins of all visitors together: a guessed secret is one of many, and each guess costs the brokers a
+signature."""
 
 _NAME_BYTES = 32
 

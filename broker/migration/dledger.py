@@ -39,9 +39,9 @@ class Piece(NamedTuple):
 
     path: Path
     begin: int
-    """Where they begin in the file."""
+    """The place in the file at which they begin."""
     position: int
-    """Where they begin in the log."""
+    """The position in the log at which they begin."""
     data: bytearray
     heads: list[Head]
 

@@ -42,7 +42,7 @@ Progress = Callable[[str, int], None]
 
 
 def _silent(what: str, index: int) -> None:
-    """Nobody asks."""
+    """Tells nobody."""
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class Surveyed:
     group: str
     cluster: str
     cut_off: str
-    """Where an unfinished write at the end was left out; empty if there is none."""
+    """A sentence that says where an unfinished write at the end was left out; empty if there is none."""
 
     def report(self, directory: Path | None, *, copied: int, is_complete: bool) -> Report:
         """Returns what there is to say of it."""

@@ -23,8 +23,8 @@ class TopicReport(msgspec.Struct, kw_only=True):
 
 
 class Origin(msgspec.Struct, kw_only=True):
-    """Where a report's messages are from, and where they are now. `is_complete` is false for a check alone, and for a
-    copy of what still takes messages."""
+    """The source of a report's messages, and the directory that has them now. `is_complete` is false for a check alone,
+    and for a copy of what still takes messages."""
 
     source: str
     """A store's directory, or the address of a broker that runs."""

@@ -36,7 +36,7 @@ from log.record import RecordHead, check_record
 
 _CALL_TIMEOUT_S: Final = 15.0
 _GET_TIMER_CHECK_POINT: Final = 60
-"""Of 5.x, which no client of Trivet's asks of anybody else."""
+"""A request of 5.x; no client of Trivet's asks it of anybody else."""
 _ATTEMPTS: Final = 20
 """A pull is to be made again while the broker deletes just that file."""
 _WAITING: Final = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, HALF_OPERATIONS_TOPIC)

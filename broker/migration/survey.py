@@ -80,7 +80,7 @@ class FoundQueue:
     alive_from: int = -1
     messages: int = 0
     last_place: int = -1
-    """Where the record of the last one is in the log."""
+    """The place of the last one's record in the log."""
     compared: int = 0
     """Units of the source that lead to the message whose number they have."""
     differing: str = ""

@@ -68,7 +68,7 @@ class Wanted:
     """The wishes of the operator."""
 
     data_file_bytes: int
-    """Of the group that it becomes."""
+    """`storage.data_file_bytes` of the group that it becomes."""
     delay_levels_ms: tuple[int, ...]
     left_out: frozenset[str] = frozenset()
 

@@ -26,7 +26,8 @@ VALUE_LENGTH_MAX = 1_048_576
 VALUES_LENGTH_MAX = 8_388_608
 """Characters of a name, of a value, and of all values together."""
 NAMESPACE_BYTES_MAX = 8_388_608
-"""Of a namespace as it is told: brokers get one of them whole with every registration, and a frame has 16 MiB."""
+"""The bytes of a namespace as it is told: brokers get one of them whole with every registration, and a frame has 16
+MiB."""
 
 WRITTEN_BYTES_MAX = 67_108_864
 """Changes write at most so many bytes at a stretch,"""
@@ -37,7 +38,7 @@ WRITTEN_BYTES_LEAST = 4096
 
 
 class KeyValueStorage(Protocol):
-    """Where the configuration lives; the shell gives one on a file, tests one in memory."""
+    """The place that keeps the configuration; the shell gives one on a file, tests one in memory."""
 
     def load(self) -> bytes | None:
         """Returns what was saved last, None if nothing was."""

@@ -50,7 +50,7 @@ class LiveBroker:
 
     @property
     def deadline_ns(self) -> int:
-        """When it counts as dead unless heard of before."""
+        """The time at which it counts as dead unless heard of before."""
         return self.last_heard_ns + self.expiry_ns
 
 

@@ -69,7 +69,7 @@ class NameServerSessions:
 
     @property
     def sweep_due_ns(self) -> int:
-        """When the next turn drops brokers that have fallen silent, and closes idle connections."""
+        """The time at which a turn next drops brokers that have fallen silent, and closes idle connections."""
         return self._sweep_deadline.due_ns
 
     def turn(self) -> int:

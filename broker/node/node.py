@@ -139,7 +139,7 @@ class Node:
         self.registry: ClientRegistry[Connection] = ClientRegistry()
         self.calls = ClientCalls(int(replica.node_id[1:]), time)
         self._due_ns = NEVER
-        """When the next turn is due at the latest, by the last one."""
+        """The time at which the next turn is due at the latest, as the last one has found."""
         self._late_from_ns = NEVER
         """If nothing calls this node until then, it has stood still; told once a turn."""
         self._goes_on = False

@@ -40,7 +40,7 @@ class StoredMessages(Protocol):
 
     @property
     def index(self) -> IndexFiles:
-        """Where the messages with a key are."""
+        """The index of messages by their keys."""
 
     @property
     def timers(self) -> TimerIndex:
@@ -52,7 +52,7 @@ class StoredMessages(Protocol):
 
     @property
     def head_position(self) -> int:
-        """Nobody is told of what is still here before that position of the log."""
+        """The position at which the log begins for clients: nobody is told of what is still here before it."""
 
     def find_by_key(self, topic: str, key: str, limit: int) -> list[int]:
         """The physical offsets of records that may have the key, newest first."""
@@ -172,7 +172,7 @@ class Appends(Proposals, Protocol):
 
 
 class Followers(Protocol):
-    """Where clients may read besides the leader."""
+    """The nodes at which clients may read besides the leader."""
 
     @property
     def node_id(self) -> str:

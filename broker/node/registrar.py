@@ -82,13 +82,13 @@ class Registrar:
         self._asks_for_heir = False
         """The response that is awaited says who the master is."""
         self._heir_until_ns: int | None = None
-        """When this node stops to wait for another master; None while it need not."""
+        """The time at which this node stops waiting for another master; None while it does not wait."""
         self._says: _Header | None = None
         """The registration that was sent last, or that waits until it is known who the master is."""
         self._opaque = 0
         """The opaque of the newest request."""
         self._has_news = False
-        """Something has changed since the registration that is under way was made."""
+        """True if something has changed since the registration that is under way was made."""
         self._complaint = ""
         self.is_registered = False
         """The name server has taken a registration, over a connection that lasts."""

@@ -25,7 +25,7 @@ from broker.requests.processing import Handler
 from broker.requests.responses import refuse
 
 RELAYED_BYTES_MAX: Final = 8 * 1024 * 1024
-"""When more than this waits for the link to a node, pulls of its clients are refused."""
+"""The bytes that may wait for the link to a node; beyond them pulls of its clients are refused."""
 
 
 class RelayedClients:

@@ -40,7 +40,7 @@ class UnhandledForwards:
         """By whom the clients count as (`RelayedConnection.share`)."""
         self._places = SharedPlaces(UNHANDLED_MAX)
         self._bytes = SharedPlaces(UNHANDLED_BYTES_MAX)
-        """Of the requests; a client that has gone takes nothing."""
+        """The bytes of the requests; those of a client that has gone do not count."""
 
     def __len__(self) -> int:
         return len(self._in_turn)

@@ -38,7 +38,7 @@ class Traced:
     took_ms: int | None
     result: str | None
     times: int = 0
-    """Of a consumption: how often the message had been retried before."""
+    """For a consumption, the number of retries of the message before."""
 
 
 async def client_traces(groups: Groups, message_id: str) -> list[Traced]:

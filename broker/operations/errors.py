@@ -14,7 +14,7 @@ from broker.client.errors import ClientError
 
 
 class NotThere(ClientError):
-    """Something that was asked for does not exist."""
+    """What was asked for does not exist."""
 
 
 class InUse(ClientError):

@@ -68,7 +68,7 @@ class Step:
     until_ms: int | None = None
     group: str | None = None
     times: int = 0
-    """Of a retry: how often the message had been sent back before."""
+    """For a retry, the number of times that the message had been sent back before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

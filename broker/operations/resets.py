@@ -26,7 +26,8 @@ _NOT_KNOWN = ResponseCode.CONSUMER_NOT_ONLINE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where to go. ``value`` is a time in ms since 1970, an offset, or by how many messages to go on (negative: back).
+    """The place to go to. ``value`` is a time in ms since 1970, an offset, or by how many messages to go on (negative:
+    back).
 
     An offset outside of what a queue keeps means its first or its end. With ``broker`` and ``queue`` the other queues
     stay where they are.

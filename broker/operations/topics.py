@@ -37,7 +37,7 @@ class _Figures(msgspec.Struct):
 
 
 class _Subscription(msgspec.Struct, rename="camel"):
-    """As far as it matters, the response to QUERY_SUBSCRIPTION_BY_CONSUMER 345."""
+    """The response to QUERY_SUBSCRIPTION_BY_CONSUMER 345."""
 
     subscription_data: dict[str, object] | None = None
 

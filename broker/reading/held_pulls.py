@@ -64,7 +64,7 @@ _CHARACTERS_OF_ONE_MORE: Final = 500
 """A pull judges messages by its condition, and counts as one more for each so many characters of it."""
 
 _OF_ONE_ADDRESS: Final = 10
-"""So many pulls of one address meet their fates, in one queue, before those of another."""
+"""Pulls of one address, in one queue, that meet their fates before those of another address."""
 
 _NO_PLACES: Final[Mapping[str, "_Waiting"]] = {}
 
@@ -72,14 +72,14 @@ _PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSA
 
 
 class Fate(enum.IntEnum):
-    """What is to become of a pull that is held. A later one takes the place of an earlier one."""
+    """The end that a held pull is to come to. A later one of these takes the place of an earlier one."""
 
     WAITS = 0
-    """It reads when there may be a message for it."""
+    """None yet: the pull reads when there may be a message for it."""
     ENDS = 1
-    """It is answered, whatever there is."""
+    """The pull is answered, whatever there is."""
     ANEW = 2
-    """It rests on a subscription that is no more: its client pulls anew."""
+    """The pull rests on a subscription that is no more: its client pulls anew."""
     GONE = 3
     """Its client has disconnected."""
 
@@ -93,11 +93,11 @@ class _Waiting:
         self.key = key
         self.share = share
         self.rest: OrderedDict[HeldPull, None] = OrderedDict()
-        """They wait for something to happen."""
+        """Pulls that wait for something to happen."""
         self.stirred: OrderedDict[HeldPull, None] = OrderedDict()
-        """Something has happened: they are to meet their fates, the first one first."""
+        """Pulls for which something has happened: they are to meet their fates, the first one first."""
         self.has_turn = False
-        """They have a place among the addresses that take turns."""
+        """True while the place is among those that take turns."""
 
 
 class HeldPull:

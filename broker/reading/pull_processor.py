@@ -38,7 +38,7 @@ from broker.topics.creation import Creations
 _FILTERED_PULLS_MAX: Final = 1000
 """Pulls with a condition that wait for a turn of their own: some seconds' work at worst."""
 _FILTERED_PULLS_EACH: Final = 100
-"""Of these one connection's: a client with more queues comes again, and keeps nobody else out."""
+"""The part of these that one connection may have: a client with more queues comes again, and keeps nobody else out."""
 
 
 class PullProcessor:

@@ -183,8 +183,8 @@ def _head(command: RemotingCommand, result: PullResult, suggested: int) -> bytes
 
 
 class PullSteps(NamedTuple):
-    """What each pull goes through, when it comes and again when it has waited: it is checked, its queue is read, and
-    it is answered."""
+    """The steps of a pull, when it comes and again when it has waited: it is checked, its queue is read, and it is
+    answered."""
 
     checks: PullChecks
     reads: QueueReads

@@ -52,8 +52,8 @@ class PullResult:
         self.max_offset = 0 if queue is None else queue.max_offset
         self.records: list[memoryview] = []
         self.cold: list[tuple[int, int, int]] = []
-        """Of records that may have come from the disk since they were checked (`EntryLog.checked_position`), or whose
-        units may: number, physical offset, and offset in the queue. They are checked before they are sent
+        """The records that may have come from the disk since they were checked (`EntryLog.checked_position`), or whose
+        units may, each as number, physical offset, and offset in the queue. They are checked before they are sent
         (`whole_part`)."""
         self.is_damaged = False
         """The first message is damaged, or its unit: there is nothing to say of the queue."""

@@ -33,7 +33,8 @@ class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
     open_files: int | None = None
     open_files_max: int | None = None
     certificate_expires_ms: int | None = None
-    """When the first certificate that clients are shown expires, in milliseconds since 1970; None without one."""
+    """The time at which the first certificate that clients are shown expires, in milliseconds since 1970; None without
+    one."""
     accounts: str | None = None
     """The digest of the accounts in force (`broker.access.accounts`); None where everyone may do everything."""
 
@@ -78,7 +79,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     damage_left: int = 0
     """Entries that the node's disk has damaged since it started, and that it has not from a peer yet."""
     scrubbed_ms: int | None = None
-    """When the node ended its last pass over old files, in milliseconds since 1970; None if none since its start."""
+    """The end of the node's last pass over old files, in milliseconds since 1970; None if none since its start."""
     voters: tuple[str, ...] = ()
     """Ids of the members with a vote, as this node knows them."""
     learners: tuple[str, ...] = ()
@@ -95,7 +96,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The node's wall clock when it answered, in milliseconds since 1970; None of nodes before 0.2."""
     disk_free_bytes: int | None = None
     disk_total_bytes: int | None = None
-    """Of the file system that holds the store."""
+    """The size of the file system that holds the store."""
     process: ProcessFacts = ProcessFacts()
     leaders: tuple[KnownLeader, ...] = ()
     """The latest leaders that this process has heard of, the newest last."""

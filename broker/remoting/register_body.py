@@ -239,7 +239,7 @@ class _Reader:
         return self._data[self._at - size : self._at]
 
     def items(self, count: int) -> Iterator[bytes]:
-        """As many items: `item` without its calls, as long as nothing is wrong."""
+        """Reads that many items: `item` without its calls, as long as nothing is wrong."""
         data, end, length_at = self._data, len(self._data), _INT32.unpack_from
         for _ in range(count):
             at = self._at + 4

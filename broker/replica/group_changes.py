@@ -27,7 +27,7 @@ from raft.status import PeerStatus
 log = structlog.get_logger("trivet.replica")
 
 HEARD_NS: Final = 1_000_000_000
-"""Whoever has answered within that time is there, by all that is known."""
+"""A node that has answered within this time counts as being there."""
 
 CONFIGURATION_BYTES_MAX: Final = 4096
 """More than the entry of a membership change has: names and addresses of a few nodes."""

@@ -47,8 +47,8 @@ Elections are laid out for monotonic clocks that are each five percent wrong, an
 """
 
 LATE_NS: Final = 3_000_000_000
-"""So long a leader's words may be behind for their way only: what a pause or a link without packets has kept back has
-come by then, and TCP has sent again what was lost."""
+"""The longest that a leader's words may be behind because of their way alone: what a pause or a link without packets
+has kept back has come by then, and TCP has sent again what was lost."""
 
 _MS: Final = 1_000_000
 _NEVER_NS: Final = -1
@@ -87,7 +87,7 @@ class GroupClock:
         self._has_heard_leader = False
         """The leader that this node follows has said the time since this node follows it."""
         self._heard_ns = now_ns
-        """When this node last led, or learnt the time; else when it began."""
+        """The time at which this node last led, or learnt the time; before that, when it began."""
         self._late_since_ns = _NEVER_NS
         """Since when all words of the leader were further behind than `DRIFT` allows."""
         self._set_back_ns = 0

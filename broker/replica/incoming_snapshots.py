@@ -38,7 +38,7 @@ class IncomingSnapshots:
     """The snapshots of leaders, one at a time, until they are on the disk."""
 
     def __init__(self, store: Store, upkeep: Upkeep, reading: StateWriting, rows_at_once: int) -> None:
-        """They are read by steps of `reading`, of so many rows, and written by a job of `upkeep`."""
+        """Snapshots are read by steps of `reading`, of so many rows, and written by a job of `upkeep`."""
         self._store = store
         self._upkeep = upkeep
         self._reading = reading

@@ -39,8 +39,8 @@ class InnerLimits:
     """Requests of other nodes' clients that are handled until the end of a turn, some milliseconds' work; long ones
     count as several (broker/node/unhandled_forwards.py)."""
     told_a_turn: int = 125
-    """So many of those who wait until the leader's log is applied are told in a turn, some 5 ms' work, and four times
-    as many of those who wait for its commit (broker/replica/uncommitted.py)."""
+    """The number of those who wait until the leader's log is applied that are told in a turn, some 5 ms' work; of those
+    who wait for its commit four times as many are (broker/replica/uncommitted.py)."""
     held_at_once: int = 100
     """The weight of the requests that have waited for a leader and go on in one turn: some 5 ms of sends
     (broker/node/forwarding.py)."""

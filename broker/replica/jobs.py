@@ -51,7 +51,7 @@ class Jobs:
         self.is_closed = False
         """True from the stop on: no job begins any more."""
         self.due_ns = NEVER
-        """When to ask for `others` at the latest, if nothing happens before; NEVER while none becomes due."""
+        """The time to ask for `others` at the latest, if nothing happens before; NEVER while none becomes due."""
 
     def flush(self) -> Job | None:
         """Returns the flush that is to begin now, None if none is.

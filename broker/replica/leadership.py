@@ -83,8 +83,8 @@ class Leadership:
         self.serving = False
         """True when this node leads and all up to `serving_from` is applied: it may answer for the group."""
         self.owes_head = False
-        """It would serve, had it said where its log begins, and did all queues begin at the group's head: that is to be
-        tried again in each turn."""
+        """True while all that this leader lacks to serve is that the log says where it begins, and that all queues
+        begin at the group's head: that is tried again in each turn."""
         self.uncommitted = Uncommitted(store.queue_end, options.limits.told_a_turn)
         self.batches = BatchAppends(
             self, store.log, raft, self.uncommitted, time, options.store_host, store.options.batch_messages
@@ -93,8 +93,8 @@ class Leadership:
         self.others_first = False
         """Messages wait that came before those which come now; set by the node, which brings them in order."""
         self.untold: deque[Callable[[], None]] = deque()
-        """What to call to tell those who waited for what this node has appended in a term that is over. It may lead
-        again by then. To be looked at only."""
+        """Calls that tell those who waited for what this node has appended in a term that is over. It may lead again by
+        then. To be looked at only."""
         self.has_timed_append = False
         """An append was timed in this turn: one of each is, for two clocks a message would be felt."""
 

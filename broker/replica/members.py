@@ -110,7 +110,7 @@ class Members:
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """Where nodes listen for their peers, of all that this one knows."""
+        """The addresses at which nodes listen for their peers, of all that this one knows."""
         return self._membership.addresses
 
     # ------------------------------------------------------------------ inside and outside

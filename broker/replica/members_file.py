@@ -45,7 +45,7 @@ class MembersFile:
         self._lineage = lineage
         self._newcomer = newcomer
         self.addresses = dict(addresses)
-        """Those of all nodes that this one knows from its settings and the group; changed, never replaced."""
+        """The addresses of all nodes that this one knows from its settings and the group; changed, never replaced."""
         self._guests: dict[str, str] = {}
         self._configured = dict(addresses)
         self._changed: dict[str, str] = {}

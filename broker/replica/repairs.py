@@ -102,7 +102,7 @@ class Repairs:
         """Damaged things found since the start; of entries each one counts."""
         self.repaired = 0
         self.due_ns = NEVER
-        """When `look` is to be called; NEVER while nothing is damaged."""
+        """The time at which `look` is to be called; NEVER while nothing is damaged."""
         log.damage.tell = self._told
         self.suspect: Callable[[int], None] = lambda now_ns: None
         """Called with the time for damage whose place in the log is not known: all of it is to be gone over."""
@@ -254,7 +254,7 @@ class Repairs:
 
     @property
     def wants_flush(self) -> bool:
-        """Something was put right that is not on the disk yet."""
+        """True if something was put right that is not on the disk yet."""
         return bool(self._put_back)
 
     def to_flush(self, flush: FlushJob, what: str, count: int) -> None:

@@ -16,9 +16,9 @@ class ReplicaReport(NamedTuple):
     damage_left: int
     """Entries that its disk has damaged, and that it has not from a peer yet."""
     scrubbed_ms: int | None
-    """When it ended its last pass over old files, in milliseconds since 1970; None if none since its start."""
+    """The end of its last pass over old files, in milliseconds since 1970; None if none since its start."""
     peer_addresses: dict[str, str]
-    """Where the members listen for each other, as far as it knows."""
+    """The addresses at which the members listen for each other, as far as it knows."""
     release: str
     wall_ms: int
     """The group's time."""

@@ -83,7 +83,7 @@ class Scrubbing:
         self._pass_began_ns = now_ns
         self._is_hurried = False
         self._hurried_ns: int | None = None
-        """When the last hurried pass began."""
+        """The time at which the last hurried pass began."""
         self.due_ns = NEVER
         self.bytes = 0
         """Bytes read since the start."""

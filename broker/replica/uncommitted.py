@@ -14,8 +14,8 @@ from typing import Any, Final
 from broker.replica.proposals import CallbackWaiter, Waiter
 
 ANSWERS_FOR_ONE: Final = 4
-"""Those who wait for a commit are senders, who get an answer and nothing more: so many of them take as long as one who
-waits until an entry is applied."""
+"""Senders that take as long to be told as one who waits until an entry is applied: they wait for a commit, and get an
+answer and nothing more."""
 
 
 class Uncommitted:
@@ -42,7 +42,8 @@ class Uncommitted:
         self._stored_end = stored_end
         self._told_a_turn = told_a_turn
         self._answers_left = self._applied_left = 0
-        """How many of those who wait for a commit, or until all is applied, this turn may yet tell."""
+        """The numbers of those who wait for a commit, and of those who wait until all is applied, that this turn may
+        yet tell."""
         self.queue_ends: dict[tuple[str, int], int] = {}
         """The offset of the next message of each queue to which something was appended that was not dispatched when
         this leader began."""
@@ -58,7 +59,7 @@ class Uncommitted:
         """Some were not told yet of what has happened: `committed` and `applied` are to be called again."""
         self._wait_for_commit: deque[tuple[int, Waiter]] = deque()
         self._wait_for_apply: deque[tuple[int, Waiter]] = deque()
-        """Those who wait until the entry is dispatched and applied, too."""
+        """The waiters, with their entries, that wait until the entry is dispatched and applied, too."""
         self._commands: dict[int, CallbackWaiter] = {}
         """The waiters that are told what the application of a command returned; each is in `_wait_for_apply`, too."""
 

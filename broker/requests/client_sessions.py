@@ -136,10 +136,10 @@ class ClientSession:
         self.active_ns = sessions.time.now_ns
         """The time at which something came last, or at which a sweep saw last that something had been written."""
         self.has_begun = False
-        """It has begun a TLS handshake, behind which a request may come."""
+        """True once the client has begun a TLS handshake, behind which a request may come."""
         self._sessions = sessions
         self._stays = False
-        """Nobody can take its place any more."""
+        """True once nobody can take its place any more."""
         self._decoder = FrameDecoder(header_bytes_max=CLIENT_HEADER_BYTES_MAX, fields_max=CLIENT_FIELDS_MAX)
         self._unhandled: deque[RemotingCommand] = deque()
         """Requests that wait for their turn; `connection.has_unhandled` says that there are some."""
@@ -340,7 +340,7 @@ class ClientSessions:
         self.incomplete = IncompleteFrames(time, lambda *who: self.must_go("holds memory", *who))
         self.unread = StrangersUnread(time, lambda *who: self.must_go("leaves answers unread", *who))
         self.sweep_due_ns = time.now_ns + SWEEP_NS
-        """When to `sweep` next: now, while more are to be closed than one turn has time for."""
+        """The time of the next `sweep`: now, while more are to be closed than one turn has time for."""
         self._outgoing = outgoing
         self._idle_ns = limits.idle_ns
         self._idle_s = f"{limits.idle_ns / 1e9:g} s"

@@ -39,7 +39,7 @@ grow threefold.
 KEYS_MAX: Final = 50_000
 """Keys of all messages of a batch."""
 _OFFSET_DIGITS: Final = 16
-"""Of the physical offset at the end of a message id."""
+"""The hexadecimal digits of the physical offset at the end of a message id."""
 
 
 class Batches:

@@ -119,7 +119,7 @@ class RepeatedSends:
         turn. To be looked at only."""
         self._leave_at = time.add_deadline(self._handle_some)
         self._budget = Budget("the decision whether they are stored")
-        """That of attempts that wait for a decision, or are leaving."""
+        """The budget of attempts that wait for a decision, or are leaving."""
         self._decided: RemotingCommand | None = None
         """The attempt that is being handled anew because it was decided that it may be appended."""
         listeners.role_changes.append(self._role_changed)

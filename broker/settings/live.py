@@ -167,7 +167,7 @@ class LiveSettings:
         return self._tell().properties
 
     def origins(self) -> Origins:
-        """Where the settings are from that are no defaults, by the names that `as_properties` gives them."""
+        """The origins of the settings that are no defaults, by the names that `as_properties` gives them."""
         return self._tell().origins
 
     def _tell(self) -> _Told:

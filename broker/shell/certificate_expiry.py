@@ -23,7 +23,7 @@ _PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE---
 _VERSION: Final = 0xA0
 _UTC_TIME: Final = 0x17
 _FIELDS_BEFORE_VALIDITY: Final = 3
-"""Of a TBSCertificate, besides the optional version: serial number, signature algorithm, issuer."""
+"""The fields of a TBSCertificate, besides the optional version: serial number, signature algorithm, issuer."""
 
 
 def told_expiry(tls: TlsSettings, prefix: str, now_s: float) -> float | None:

@@ -53,7 +53,7 @@ class NodeWires(Wires):
         self._peers = peers
         self._name_servers = name_servers
         self._handshakes = Handshakes()
-        """Of those who come to the port of the peers: however many clients shake hands, no peer waits for them."""
+        """The handshakes on the port of the peers: however many clients shake hands, no peer waits for them."""
 
     def has_unread(self, connection: Connection) -> bool:
         """See `broker.node.running.NodeSurroundings`."""

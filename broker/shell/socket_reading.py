@@ -87,8 +87,8 @@ class Reading:
         self._begin = begin
         self._epoll = select.epoll()
         self._first = select.epoll()
-        """Those that are to be first stand in the set of all, and in one of their own: it is asked when the answer of
-        the other cannot have them all."""
+        """The set of the sockets that are to be first. They stand in the set of all, too; this one is asked when the
+        answer of the other cannot have them all."""
         self._strangers = select.epoll()
         """Connections that have to show an account and have not; the set stands in the set of all as one descriptor."""
         self._readers: dict[int, Callable[[], None]] = {}

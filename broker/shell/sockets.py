@@ -466,8 +466,8 @@ def listen(address: str, backlog: int = 1024) -> socket.socket:
 
 
 ACCEPTED_AT_ONCE: Final = 16
-"""So many are taken from the queue of those that have connected in each pass of Trio's scheduler: a crowd in it that
-makes one other step in a pass, of a handshake say, does not keep those behind it there."""
+"""Connections that are taken from the listener's queue in each pass of Trio's scheduler: a crowd in that queue whose
+members make one other step in a pass, of a handshake say, does not keep those behind it there."""
 
 _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 

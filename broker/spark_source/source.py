@@ -220,7 +220,7 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
         super().__init__(options, schema)
         self._target: Offsets | None = None
         self._latest_batch_s: float | None = None
-        """When a micro-batch was planned last, on the monotonic clock."""
+        """The time at which a micro-batch was planned last, on the monotonic clock."""
         self._stored: OffsetsJson | None = None
         """The offsets that the consumer group has, where this reader has stored them."""
 

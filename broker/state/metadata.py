@@ -109,8 +109,8 @@ class Metadata:
     format: int = FIRST_FORMAT
     """The group writes in this format, snapshots of this state too (broker/state/release.py). It never falls."""
     head_position: int = 0
-    """Where the group's log begins for clients: each node keeps what is there and behind it, unless it lacks the room,
-    and tells of nothing before. It never falls."""
+    """The position at which the group's log begins for clients: each node keeps what is there and behind it, unless it
+    lacks the room, and tells of nothing before. It never falls."""
     gone: list[object] = field(default_factory=list, compare=False, repr=False)
     """The objects that a command has taken out, and are no part of the state any more: to free a hundred thousand
     objects takes long, so whoever has applied the command takes them, and lets some of them go at a time."""

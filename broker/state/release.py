@@ -27,7 +27,7 @@ class Release:
     oldest_protocol: int
     newest_protocol: int
     newest_format: int
-    """It reads this format and all before."""
+    """The newest format that it reads; it reads all before that, too."""
 
 
 THIS_RELEASE: Final = Release("0.2.0", oldest_protocol=7, newest_protocol=9, newest_format=3)

@@ -52,7 +52,7 @@ class EventKind(Enum):
     """The next message of a delay level, or of the timers, is damaged, and those behind it wait, too; or a half message
     whose check is due; or the log takes none of them now."""
     DAMAGE_LEFT = "damage left"
-    """Nobody that this node can ask has it whole."""
+    """Damage that no node which this one can ask has whole."""
     REQUEST_REFUSED = "request refused"
     """By accounts and secrets."""
 

@@ -22,7 +22,7 @@ class Totals:
         self._table: dict[Labels, list[int]] = {}
         self._others = [0, 0]
         self.is_over = False
-        """Something was summed up for lack of a place."""
+        """True once something was summed up for lack of a place."""
 
     def add(self, labels: Labels, messages: int, record_bytes: int) -> None:
         """Counts messages whose records have so many bytes together."""

@@ -57,9 +57,9 @@ class Power:
         self.losses = 0
         self._lock = threading.Lock()  # workers flush while the owner opens files
         self._names: dict[str, _Image] = {}
-        """As processes see them."""
+        """The files as processes see them."""
         self._synced: dict[str, _Image] = {}
-        """As a loss of power leaves them."""
+        """The files as a loss of power leaves them."""
         for path in root.rglob("*"):
             if path.is_file() and path != root / _LOCK:
                 self._names[path.relative_to(root).as_posix()] = _Image.whole(path.read_bytes())

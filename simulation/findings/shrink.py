@@ -37,7 +37,7 @@ Item = TypeVar("Item")
 _MARGIN_NS = 2 * SECOND
 """A smaller plan may come to the finding a little later than the plan that it was made from."""
 _CALM_EARLIEST_NS = 4 * SECOND
-"""As in `draw_swarm_plan`: until then the group gets together."""
+"""The earliest end of faults, as in `draw_swarm_plan`: until then the group gets together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ _ON_PURPOSE: Final = frozenset(
 )
 _ROUNDS_IN_VAIN: Final = 3
 _VOTE_ROUNDS: Final = 4
-"""As in raft/election.py: rounds of a PreVote that may be refused, and those for which votes are waited for."""
+"""Rounds of a PreVote that may be refused, and those in which votes are waited for, as in raft/election.py."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class _Pair:
     connections: tuple[Any, ...] = ()
     """The links in both directions."""
     unlinked_ns: int = 0
-    """When they last were connected, or became whole."""
+    """The time at which they last were connected, or became whole."""
 
 
 class Availability:
@@ -143,7 +143,8 @@ class Availability:
         self._scheduler.after(_LOOK_NS, self._look)
 
     def disturbed(self) -> None:
-        """Something was done to the whole group, as elections were called: what it owes, it owes from now on."""
+        """Hears that something was done to the whole group, such as calls for elections: it owes from now on what it
+        owes."""
         self._disturbed_ns = self._scheduler.now_ns
 
     def stands(self) -> None:

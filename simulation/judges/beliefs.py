@@ -40,7 +40,7 @@ class _Leadership:
     acknowledged: dict[str, int] = field(default_factory=dict)
     """Member -> the last entry that it has acknowledged as durable, since it was added and last came back with less."""
     has_news: bool = True
-    """Something was heard, or the members have changed, since what it believes was looked at."""
+    """True if something was heard, or the members have changed, since what it believes was looked at."""
     round: int = 0
     """The newest heartbeat round that an answer has named."""
     rounds: dict[str, int] = field(default_factory=dict)

@@ -81,7 +81,7 @@ class FormerLeader:
             node.replica.members,
         )
         self._leaving: list[Any] = [part for part in self._parts if hasattr(part, "leaving")]
-        """They hand requests on in turns."""
+        """The parts that hand requests on in turns."""
         self._at_start = dict(self._fields())
         self._has_led = False
         """The node has led since it was looked at last."""

@@ -126,7 +126,7 @@ class GroupModel:
         """(consumer group, topic, queue id) -> where an order sends the consumer group: until it follows, no report
         moves it."""
         self.heads = LogHeads()
-        """Where the logs begin."""
+        """The positions at which the logs begin."""
         self._topics: dict[str, None] = {}
         self.deleted_topics: dict[str, int] = {}
         """Topic -> the true time at which it was deleted last."""

@@ -23,7 +23,8 @@ GOES_ON: Final = "the group's time goes on from leader to leader"
 _RATE: Final = 0.12
 """Two monotonic clocks are each wrong by five percent at most, and the leader's time slews by one."""
 _RATE_BEHIND: Final = _RATE + 1.05 / 8
-"""Of a node that hears words from before: it goes back by an eighth of the time that it has counted (`DRIFT`)."""
+"""The rate of a node that hears words from before: it goes back by an eighth of the time that it has counted (`DRIFT`).
+"""
 BELIEVED_NS: Final = int(1.06 * LATE_NS) + SECOND
 """By any monotonic clock, and until the next word, which a leader has sent a heartbeat later."""
 _SLACK_NS: Final = 50 * MILLISECOND

@@ -33,7 +33,7 @@ class ReplicatedState:
     def __init__(self, now_ns: Callable[[], int]) -> None:
         self._now_ns = now_ns
         self._applied: dict[str, AppliedState] = {}
-        """Of each process that runs, by its node."""
+        """The state of each process that runs, by its node."""
         self._tables: dict[str, tuple[int, ...]] = {}
         """By node, what tells that a table with topics in it has changed."""
         self._due_ns: dict[str, int] = {}

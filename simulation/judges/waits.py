@@ -59,7 +59,7 @@ _LONG: Final = frozenset(
 
 
 class Help(Enum):
-    """Whose help it takes that something moves."""
+    """The nodes whose help it takes that something moves."""
 
     NOBODY = "nobody"
     MAJORITY = "a majority"
@@ -90,7 +90,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Something that waits: what has to change of it, and within which time."""
+    """A thing that waits: the part of it that has to change, and the time for that."""
 
     what: str
     help: Help

@@ -146,7 +146,8 @@ class BrokerHost:
         self.release = THIS_RELEASE
         """The release of Trivet that the next process runs."""
         self.went_back = False
-        """It ran this release before it ran the earlier one: the group may have raised its format in between."""
+        """True if it ran this release before it ran the earlier one: the group may have raised its format in between.
+        """
         self.incarnation = 0
         self.boots = 0
         """Counts the losses of power, as the number in a machine's boot id."""
@@ -162,7 +163,7 @@ class BrokerHost:
         self.damaged_pages: list[Page] = []
         """The pages that were damaged last, as they were before."""
         self.needs_new_disk = False
-        """It refuses to start over what its disk holds, as it should; only an operator can help it."""
+        """True once it refuses to start over what its disk holds, as it should; only an operator can help it."""
         self.kept_index: int | None = None
         """After an orderly stop: the last entry of the log, which a power failure must leave there."""
         self.failed_as = ""
@@ -350,7 +351,7 @@ class BrokerHost:
                 endpoint.readable = False
 
     def resume(self) -> None:
-        """It goes on, with everything that should have happened meanwhile happening now."""
+        """Lets it go on, with everything that should have happened meanwhile happening now."""
         if not self.paused:
             return
         self.paused = False

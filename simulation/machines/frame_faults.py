@@ -54,7 +54,7 @@ class FrameFaults:
     duplication: float = 0.0
     reordering: float = 0.0
     corruption: float = 0.0
-    """Of messages with entries: a bit of them flips."""
+    """The share of messages with entries in which a bit flips."""
     source: str | None = None
     """The node whose messages these happen to; None: all."""
     late_ns_max: int = 30 * MILLISECOND

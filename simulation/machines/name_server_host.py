@@ -113,14 +113,14 @@ class NameServerHost:
         self._connections_max = connections_max
         self._disk = SimulatedDisk(random) if random.random() < _HAS_FILE else None
         self.storage: KeptConfiguration | None = None
-        """Of the running process; None without a file."""
+        """The file of the running process; None without one."""
         self.name = name
         self.address = f"{ip}:9876"
         self._clock = clock
         self._core: NameServer | None = None
         self._sessions: NameServerSessions | None = None
         self._wires: Wires
-        """Of the process that runs, or ran last, as `_client_port`."""
+        """The wires of the process that runs, or ran last; `_client_port` is its port."""
         self._client_port: ClientPort
         self._steps_planned = False
         self._time = Time(0, 0)

@@ -125,9 +125,9 @@ class SimulatedDisk:
     def __init__(self, random: Random) -> None:
         self._random = random
         self._names: dict[str, Inode] = {}
-        """As processes see them."""
+        """The files as processes see them."""
         self._durable_names: dict[str, Inode] = {}
-        """As a power failure leaves them: a directory's when it was synced last."""
+        """The files as a power failure leaves them: those of a directory when it was synced last."""
         self.medium = Medium(self._names, random)
         self._removed_trees: list[str] = []
         self._discarded_files = 0

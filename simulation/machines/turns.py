@@ -1,4 +1,4 @@
-"""When a simulated process takes its turns: soon after whatever arrived, and when its own deadline has come."""
+"""The turns of a simulated process: soon after whatever arrived, and when its own deadline has come."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class IdleTurns:
         self._scheduler = scheduler
         mean_delay_ns = (_DELAY_NS_MIN + delay_ns_max) // 2
         self._max = _BUSY_SHARE * SECOND / mean_delay_ns
-        """As many in one second are too many."""
+        """The number of turns in one second that is too many."""
         self._second, self._count = -1, 0
         """The second that is counted, and its idle turns so far."""
 

@@ -28,7 +28,7 @@ KINDS: Final = (*FAULT_KINDS, *CHOREOGRAPHIES)
 _KINDS_OF_A_PLAN: Final = (4, 3, 4, 2)
 """In turn."""
 _FIVE_NODES_SHARE: Final = 0.5
-"""Of the dense plans; of all seeds it is a fifth."""
+"""The share of the dense plans that have five; of all seeds it is a fifth."""
 _SMALL_SHARE: Final = 0.6
 """The probability with which each limit is small."""
 _RESTLESS_SHARE: Final = 0.25

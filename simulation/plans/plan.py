@@ -55,7 +55,7 @@ LEADER: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something done `time_ns` after the start and undone `duration_ns` later.
+    """A fault that is done `time_ns` after the start and undone `duration_ns` later.
 
     `target` picks a host among those that there are then; `amount` in 0..1 is what the kind makes of it.
     """

@@ -33,7 +33,7 @@ _DAMAGE_RHYTHM: Final = Rhythm(
     durations_ns_max=(100 * MILLISECOND,),
 )
 _STANDS_STILL_SHARE: Final = 0.4
-"""Of those with suspensions."""
+"""The share of the seeds with suspensions."""
 _STANDS_STILL_NS: Final = 6 * SECOND
 _STRANGERS_SHARE: Final = 0.15
 _REPORTS_SHARE: Final = 0.4

@@ -1,4 +1,4 @@
-"""Somebody who configures the name servers: keys and values, write permission of the brokers, topics.
+"""The actor that configures the name servers: keys and values, write permission of the brokers, topics.
 
 Each name server is asked by its own address, as mqadmin does. Beside it newcomers, who know no route yet, send and
 look for queues while brokers may not be written, and a resident asks where it may send: who has a route that may be

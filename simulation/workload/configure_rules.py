@@ -41,8 +41,8 @@ _SENT_FROM_NS: Final = 10 * SECOND
 """From so long after all faults on each message is stored."""
 
 _Permissions = tuple[int | None, int | None, bool]
-"""Of the topic, and of the one that it would be made like; and whether the route says which queues are written to in
-their order: the reference's producers take those whatever the permission."""
+"""The permissions of the topic, and of the one that it would be made like; and whether the route says which queues are
+written to in their order: the reference's producers take those whatever the permission."""
 _NOTHING: Final[_Permissions] = (None, None, False)
 
 

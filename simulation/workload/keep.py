@@ -37,7 +37,7 @@ class Keys(Invariant):
         super().__init__(context)
         self._queues: dict[str, MessageQueue] = {}
         self._partial_ns: int | None = None
-        """When a route was given last in which a group was missing."""
+        """The time at which a route was given last in which a group was missing."""
         context.name_server_watchers.append(self)
 
     def stored(self, sender: str, key: str, queue: MessageQueue) -> None:
@@ -72,10 +72,10 @@ class Keys(Invariant):
         """Does nothing: a name server that knows nothing yet is found by its responses."""
 
     def name_server_stopped(self, host: NameServerHost) -> None:
-        """Nobody asks it any more."""
+        """Hears that nobody asks it any more."""
 
     def name_server_interrupted(self, host: NameServerHost, command: RemotingCommand) -> None:
-        """It stops next."""
+        """Hears that it stops next."""
 
     def name_server_lost(self, host: NameServerHost, number: int) -> None:
         """Does nothing: a name server that has forgotten something is found by its later responses."""

@@ -96,7 +96,7 @@ class _Reporter:
         self._open: dict[MessageQueue, list[int]] = {}
         """Offsets that may be stored at any time, or never."""
         self._stored: dict[MessageQueue, int] = {}
-        """What a leader told last."""
+        """The offsets that a leader told last."""
         self.is_known = False
         """Its group exists: the first pull of a new one waits until it does, and others overtake it."""
 

@@ -103,7 +103,7 @@ class FollowedTraces:
                 yield dict(zip(_NAMES, row, strict=True))
 
     def oldest_open_ns(self) -> int | None:
-        """When the first operation was invoked that is open and not given up."""
+        """The invocation of the first operation that is open and not given up."""
         times = [file.rows.oldest_open_ns() for file in self._files.values()]
         return min((time_ns for time_ns in times if time_ns is not None), default=None)
 

@@ -147,7 +147,7 @@ class RowMaker:
         return [self._unknown(begun, _GIVEN_UP) for begun in waited]
 
     def oldest_open_ns(self) -> int | None:
-        """When the first of the operations was invoked that are open and not given up; None if there is none."""
+        """The invocation of the first of the operations that are open and not given up; None if there is none."""
         times = (item[1] for place, item, _ in self._open.values() if place not in self._given_up)
         oldest = min(times, default=None)
         return None if oldest is None else oldest + self._before

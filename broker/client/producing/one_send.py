@@ -141,7 +141,7 @@ class OneSend(Call):
         self.message = message
         self.ticket = ticket
         self.results: list[SendResult] | None = None
-        """Where the messages are stored, once they are."""
+        """The places of the messages, once they are stored."""
         self._outgoing = outgoing
         self._choice = choice
         self._ended = ended

@@ -52,7 +52,7 @@ class Outgoing(msgspec.Struct, gc=False):
     flag: int
     unique_keys: list[str]
     born_ms: int
-    """When it was made ready, by this client's clock, in milliseconds since 1970."""
+    """The time at which it was made ready, by this client's clock, in milliseconds since 1970."""
     waits: bool = False
     """Tells that the message first waits in a topic of the broker's own; the offset in the response is one of that
     topic."""

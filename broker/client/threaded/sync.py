@@ -47,13 +47,13 @@ class Producer(_Threaded[TrioProducer]):
     def send(
         self, message: Message, *, queue: QueueChoice = None, timeout_s: float | None = None
     ) -> SendResult:
-        """As `trivet.Producer.send`."""
+        """Like `trivet.Producer.send`."""
         return self._thread.call(self._client.send, message, queue=queue, timeout_s=timeout_s)
 
     def send_batch(
         self, messages: Sequence[Message], *, queue: QueueChoice = None, timeout_s: float | None = None
     ) -> list[SendResult]:
-        """As `trivet.Producer.send_batch`."""
+        """Like `trivet.Producer.send_batch`."""
         return self._thread.call(self._client.send_batch, messages, queue=queue, timeout_s=timeout_s)
 
     def send_many(
@@ -64,27 +64,27 @@ class Producer(_Threaded[TrioProducer]):
         in_flight: int = 64,
         timeout_s: float | None = None,
     ) -> list[SendResult]:
-        """As `trivet.Producer.send_many`; ``messages`` are taken at once. By far the fastest way to send."""
+        """Like `trivet.Producer.send_many`; ``messages`` are taken at once. By far the fastest way to send."""
         return self._thread.call(
             self._client.send_many, list(messages), queue=queue, in_flight=in_flight, timeout_s=timeout_s
         )
 
     def resume(self, error: SendOutcomeUnknown, *, timeout_s: float | None = None) -> list[SendResult]:
-        """As `trivet.Producer.resume`."""
+        """Like `trivet.Producer.resume`."""
         return self._thread.call(self._client.resume, error, timeout_s=timeout_s)
 
     def send_one_way(self, message: Message, *, queue: QueueChoice = None) -> None:
-        """As `trivet.Producer.send_one_way`."""
+        """Like `trivet.Producer.send_one_way`."""
         self._thread.call(self._client.send_one_way, message, queue=queue)
 
     def request(
         self, message: Message, *, queue: QueueChoice = None, timeout_s: float = REPLY_TIMEOUT_S
     ) -> MessageView:
-        """As `trivet.Producer.request`."""
+        """Like `trivet.Producer.request`."""
         return self._thread.call(self._client.request, message, queue=queue, timeout_s=timeout_s)
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """As `trivet.Producer.queues`."""
+        """Like `trivet.Producer.queues`."""
         return self._thread.call(self._client.queues, topic)
 
 
@@ -124,17 +124,17 @@ class Consumer(_Threaded[TrioConsumer]):
         return next(iter(self._handover.arrived(self._thread.call(take))), None)
 
     def commit(self) -> None:
-        """As `trivet.Consumer.commit`."""
+        """Like `trivet.Consumer.commit`."""
         self._thread.call(self._client.commit)
 
     def send_back(self, message: MessageView, delay_level: int = 0) -> None:
-        """As `trivet.Consumer.send_back`."""
+        """Like `trivet.Consumer.send_back`."""
         self._thread.call(self._client.send_back, message, delay_level)
 
     def reply(self, request: MessageView, body: bytes, *, timeout_s: float = REPLY_TIMEOUT_S) -> None:
-        """As `trivet.Consumer.reply`."""
+        """Like `trivet.Consumer.reply`."""
         self._thread.call(self._client.reply, request, body, timeout_s=timeout_s)
 
     def wait_assigned(self) -> None:
-        """As `trivet.Consumer.wait_assigned`."""
+        """Like `trivet.Consumer.wait_assigned`."""
         self._thread.call(self._client.wait_assigned)

@@ -69,7 +69,7 @@ class Connection:
         self._watched_until_ns = _NEVER_NS
         """The watcher sleeps until then; no call in the table is due earlier."""
         self._received_ns = runtime.now_ns()
-        """When the last bytes of the peer came."""
+        """The time at which the last bytes of the peer came."""
 
     async def introduce(self, credentials: Credentials) -> None:
         """Ask for a greeting, and sign all requests from now on. `run` must be running, and nothing else in flight.

@@ -38,7 +38,7 @@ class PythonBuild(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_optimised(self) -> bool:
-        """Whether figures taken with it are worth keeping."""
+        """True if figures taken with it are worth keeping."""
         return self.pgo and not self.debug
 
 

@@ -23,11 +23,11 @@ FAULT_KINDS: Final = (
 """All kinds, in the order of docs/chaos.md."""
 
 _SHARE: Final = 0.65
-"""Of the kinds that a seed turns on: more than in the simulator, of which thousands of seeds are run."""
+"""The share of kinds that a seed turns on: more than in the simulator, of which thousands of seeds are run."""
 ALL_KINDS_S: Final = 240
 """A run of so many seconds has room for all kinds, and gets them."""
 TRIES_MIN: Final = 3
-"""So often at least each kind is tried in such a run: an operator's fault may find no moment that a group can bear."""
+"""Each kind is tried at least so often in such a run: an operator's fault may find no moment that a group can bear."""
 _TRIED_AGAIN_UNTIL: Final = 0.8
 """The share of a run in which there is time for a fault that has to wait for its moment."""
 _RARITY: Final = {"kill all": 4.0, "new disk": 3.0, "replace": 4.0, "name server": 3.0}

@@ -32,7 +32,7 @@ Granted = Literal["DENY", "PUB", "SUB", "PUB|SUB"]
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Rights:
-    """What an account is given. What is None stays as it is."""
+    """The rights that an account is given; those that are None stay as they are."""
 
     admin: Annotated[bool | None, Parameter(help="Whether it may change topics, groups and members.")] = None
     default_topic: Annotated[

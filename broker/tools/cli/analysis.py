@@ -18,7 +18,7 @@ from broker.tools.cli.options import AsJson
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class _Following:
-    """Whether traces are judged while they are written, and how long that waits for them."""
+    """The options for traces that are judged while they are written."""
 
     follow: Annotated[
         bool,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from broker.operations.queue_browsing import StoredMessage
 
 _SHOWN_CHARACTERS = 200
-"""Of a body in a list; `message show` shows all."""
+"""The characters of a body that a list shows; `message show` shows all."""
 
 
 def message_fields(message: StoredMessage) -> dict[str, object]:

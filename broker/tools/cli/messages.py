@@ -35,7 +35,7 @@ class _When(TypedDict, total=False):
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class _Delivery:
-    """When messages are delivered: at once, or by one of three options later."""
+    """The time at which messages are delivered: at once, or later by one of three options."""
 
     delay_level: Annotated[int, Parameter(help="Delay level, 1 to 18; 0 delivers at once.")] = 0
     delay_s: Annotated[

@@ -128,7 +128,7 @@ class _NewGroup:
         cluster: str | None,
         left_out: frozenset[str],
     ) -> _NewGroup:
-        """What the options say, and where they say nothing the settings in ``config``. Raises what `load` raises."""
+        """The group that the options name, and where they are silent the settings in ``config``. Raises as `load`."""
         from broker.settings.loading import load
         from broker.settings.tables import Settings
 

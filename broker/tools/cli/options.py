@@ -43,7 +43,7 @@ def _env(name: str, help: str) -> Parameter:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Encryption:
-    """Whether a command encrypts its connections, and how it finds out whom it talks to."""
+    """The options that encrypt a command's connections, and say how it finds out whom it talks to."""
 
     tls: Annotated[bool, Parameter(negative="", env_var="TRIVET_TLS", help="Encrypt all connections.")] = (
         False
@@ -76,7 +76,7 @@ class Encryption:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Connections(Encryption):
-    """How a command connects, and the identity under which it does (docs/security.md).
+    """The options for a command's connections, and the identity under which it connects (docs/security.md).
 
     Options may stand in the environment, where other users of the machine do not see a secret.
     """

@@ -25,7 +25,7 @@ _SECONDS, _JOBS = 60, 1
 _JOBS_MAX = 1024
 _FUTURES_MAX = 1000
 _SEED_DIGITS_MAX = 18
-"""So that a batch can be counted in a machine word."""
+"""The digits of a seed: a batch can be counted in a machine word."""
 _FINDINGS = Path("simulation-findings")
 
 
@@ -65,7 +65,7 @@ class OfABatch:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Shrinking:
-    """Whether findings are reduced, and what that may take."""
+    """The options that say whether findings are reduced, and what that may take."""
 
     shrink: Annotated[
         bool | None,
@@ -75,7 +75,7 @@ class Shrinking:
     shrink_seconds: Annotated[float, Parameter(help="At most so long; 0: as long as it takes.")] = 120.0
 
     def budget(self, *, by_default: bool) -> ShrinkBudget | None:
-        """What shrinking a finding may take; None where none is shrunk. Raises CommandError."""
+        """The bounds on shrinking a finding; None where none is shrunk. Raises CommandError."""
         if self.shrink_runs < 1 or not 0 <= self.shrink_seconds < float("inf"):
             raise CommandError("--shrink-runs must be at least 1, --shrink-seconds at least 0", USAGE)
         wanted = by_default if self.shrink is None else self.shrink

@@ -73,7 +73,7 @@ class Batch:
     wants_all_marks: bool = False
     """The batch fails if it never reached one of the states of simulation/judges/marks.py, however small it is."""
     states: set[str] = field(default_factory=set)
-    """What the runs have come to: a state, behind the one before it."""
+    """The states that the runs have come to, each behind the one before it."""
     reruns: int = 0
     differences: int = 0
     """Reruns that came to another trace: the simulator was not deterministic."""

@@ -14,7 +14,7 @@ import sys
 
 
 class PortInUseError(Exception):
-    """Somebody listens there already."""
+    """A port on which somebody listens already."""
 
     def __init__(self, host: str, port: int, purpose: str) -> None:
         super().__init__(f"port {port} of {host} ({purpose}) is in use")

@@ -239,7 +239,7 @@ def _torn_reads(acknowledged: DataFrame) -> DataFrame:
 
 
 class _Moments(NamedTuple):
-    """When an operation began and ended, with its kind in the last two bits; a poll counts as a read."""
+    """The begin and the end of an operation, with its kind in the last two bits; a poll counts as a read."""
 
     begin: Column
     end: Column

@@ -119,7 +119,7 @@ class _Bounds:
         self._by_batch: dict[Hashable, Seen] = {}
         """The values that only a batch can explain."""
         self._spent: list[int] = []
-        """When those single attempts began that a batch might stand for, which would leave them for the holes."""
+        """The begins of those single attempts that a batch might stand for, which would leave them for the holes."""
 
     def explain_seen(self) -> None:
         """Takes single attempts for the values that were seen, and leaves the rest of these to batches."""

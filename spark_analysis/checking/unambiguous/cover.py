@@ -57,7 +57,7 @@ def moments_of_empties(
 
 
 def chain(stays: Sequence[tuple[Moment, Moment, Stay]], begin: Moment, end: Moment) -> list[Stay]:
-    """As few stays as cover every moment of [begin, end] with the insides of their intervals."""
+    """The fewest stays that cover every moment of [begin, end] with the insides of their intervals."""
     near = sorted((one for one in stays if one[0] < end and one[1] > begin), key=lambda one: one[0])
     chosen: list[Stay] = []
     reach, best, place = begin, None, 0

@@ -31,7 +31,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that was done to the system, and its number in the report's list."""
+    """A thing that was done to the system, and its number in the report's list."""
 
     at: float
     number: int

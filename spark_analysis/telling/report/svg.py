@@ -19,7 +19,7 @@ LEFT: Final = 140
 RIGHT: Final = 24
 PLOT: Final = WIDTH - LEFT - RIGHT
 PIXEL: Final = 0.7
-"""Nobody sees what is narrower."""
+"""A width below which nobody sees anything."""
 SMALLEST: Final = 1e-6
 """The least value that plots tell from zero: of milliseconds a nanosecond."""
 _CHARACTER: Final = 7.6
