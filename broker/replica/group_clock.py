@@ -66,6 +66,7 @@ class GroupClock:
         "_now_ns",
         "_set_back_at_ns",
         "_set_back_ns",
+        "_taken_back_ns",
         "_time_ns",
         "_told",
         "_wall_offset_ms",
@@ -94,6 +95,8 @@ class GroupClock:
         """By how much a new leader's first word has set this node back, and no later one forward, if nobody was told of
         it yet; at `_set_back_at_ns`."""
         self._set_back_at_ns = now_ns
+        self._taken_back_ns = 0
+        """By how much words of the leader that were late have set this node back since one was not."""
         self.was_made_here = False
         """This node was the first leader of a group in which no node that it had heard of knew the time."""
         self._told: dict[str, int] = {}
@@ -161,10 +164,13 @@ class GroupClock:
             least_ns = -((now_ns - self._heard_ns) // DRIFT)
             if moves_ns >= least_ns:
                 self._late_since_ns = _NEVER_NS
+                self._taken_back_ns = 0
             elif not self._have_long_been_late(now_ns):
                 moves_ns = least_ns
+                self._taken_back_ns -= moves_ns
             else:
                 self._late_since_ns = _NEVER_NS
+                self._taken_back_ns = 0
                 if moves_ns < -JUMP_MS * _MS:
                     self._tell("the leader's time is back", moves_ns, now_ns)
             if self._set_back_ns:
@@ -176,7 +182,9 @@ class GroupClock:
 
     def _first_word_moves(self, moves_ns: int, now_ns: int) -> None:
         """A leader's first word, which counts however late it is, differs from the time that this node knew."""
-        differs_ns, most_ns = moves_ns - self._set_back_ns, JUMP_MS * _MS + (now_ns - self._heard_ns) // SLEW
+        differs_ns = moves_ns - self._set_back_ns - self._taken_back_ns
+        most_ns = JUMP_MS * _MS + (now_ns - self._heard_ns) // SLEW
+        self._taken_back_ns = 0
         if differs_ns < -most_ns:
             if not self._set_back_ns:
                 self._set_back_at_ns = now_ns

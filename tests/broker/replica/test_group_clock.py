@@ -109,6 +109,34 @@ def test_a_new_leader_s_first_word_that_was_late_is_no_jump() -> None:
     assert events.counts == {}
 
 
+def test_a_new_leader_behind_late_words_of_the_last_one_is_no_jump() -> None:
+    """A node that stood still for twelve seconds found there what its leader had sent, and was set back by an eighth of
+    them. Then another node led: that its time is ahead was told, and no clock had jumped."""
+    clock, events = clock_of()
+    clock.heard(DAWN_MS, S)
+    for number in range(1, 10):
+        clock.heard(DAWN_MS + 200 * number, 13 * S)
+    clock.follow(13 * S)
+    clock.heard(DAWN_MS + 12_000, 13 * S)
+    assert events.counts == {}
+    # what late words have set back is made up for by now
+    clock.heard(DAWN_MS + 13_000, 14 * S)
+    clock.follow(14 * S)
+    clock.heard(DAWN_MS + 13_000 + HOUR_MS, 14 * S)
+    assert events.counts == {(EventKind.CLOCK_JUMP, "a new leader's time is ahead"): 1}
+
+
+def test_a_new_leader_that_is_ahead_behind_late_words_is_told_by_how_much() -> None:
+    clock, events = clock_of()
+    clock.heard(DAWN_MS, S)
+    clock.heard(DAWN_MS + 200, 13 * S)
+    clock.follow(13 * S)
+    with capture_logs() as lines:
+        clock.heard(DAWN_MS + 12_000 + HOUR_MS, 13 * S)
+    assert events.counts == {(EventKind.CLOCK_JUMP, "a new leader's time is ahead"): 1}
+    assert lines[0]["by_ms"] == HOUR_MS
+
+
 def test_who_leads_by_a_late_word_says_that_the_time_is_back() -> None:
     clock, events = clock_of()
     clock.heard(DAWN_MS, S)
