@@ -76,6 +76,9 @@ def files_to_delete(
     forced = used_ratio > policy.force_ratio
     count = 0
     for file in files[: policy.files_per_pass]:
+        # Clients are told of nothing before the group's head: nobody reads it there, however young. What is behind it
+        # goes by the rules of `DefaultMessageStore.CleanCommitLogService`, and one more: that a message is old does
+        # not matter as long as it waits to be delivered. What a snapshot does not cover stays in any case.
         told = file.next_position > head_position
         expired = look.wall_ms - file.newest_ms > policy.reserved_ms
         waits = waiting_position is not None and file.next_position > waiting_position

@@ -21,6 +21,7 @@ from spark_analysis.checking.verdict import (
     Anomaly,
     Verdict,
     of_what_was_read,
+    worst,
 )
 from spark_analysis.checking.witness import in_time, witness_of
 from spark_analysis.importing import schema
@@ -215,7 +216,6 @@ def _verdict(
     keys: Mapping[str, Sequence[Call]],
     found: Mapping[str, SearchResult],
 ) -> Verdict:
-    names = {one.verdict for one in found.values()}
     anomalies = tuple(
         Anomaly(
             "not-linearizable",
@@ -235,7 +235,7 @@ def _verdict(
     )
     return Verdict(
         "",
-        VIOLATED if VIOLATED in names else UNDECIDED if UNDECIDED in names else LINEARIZABLE,
+        worst([one.verdict for one in found.values()]),
         sum(map(len, keys.values())),
         {"not-linearizable": len(anomalies)} if anomalies else {},
         anomalies,

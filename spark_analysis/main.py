@@ -18,10 +18,9 @@ from spark_analysis.checking.models import MODELS
 from spark_analysis.checking.verdict import (
     EXIT_CODES,
     LINEARIZABLE,
-    UNDECIDED,
-    VIOLATED,
     Verdict,
     of_what_was_read,
+    worst,
 )
 from spark_analysis.importing.formats import DEFAULT_MODELS
 from spark_analysis.importing.storage import place_of
@@ -223,9 +222,7 @@ def _told(to_show: Sequence[tuple[Verdict, Around]], *, json_output: bool) -> in
         from spark_analysis.telling.console import print_verdicts
 
         print_verdicts(verdicts, around=[around for _, around in to_show])
-    given = {verdict.verdict for verdict in verdicts}
-    worst = VIOLATED if VIOLATED in given else UNDECIDED if UNDECIDED in given else LINEARIZABLE
-    return EXIT_CODES[worst]
+    return EXIT_CODES[worst([verdict.verdict for verdict in verdicts])]
 
 
 def _failed(master: str | None = None) -> int:

@@ -132,6 +132,8 @@ async def find_messages(
         begin, end = since_ms or 0, FOREVER_MS if until_ms is None else until_ms
         views = await with_key(groups, topic, key, begin, end, min(limit, FOUND_MAX))
         found = sorted((stored_message(view) for view in views), key=_by_time)
+        # The index knows whole seconds (`IndexFile.query`), so that messages just outside of the time are found, too;
+        # of queues it knows nothing.
         chosen = [message for message in found if begin <= message.stored_ms < end]
         return [message for message in chosen if queue in (None, message.queue)][-limit:]
     return await _in_queues(groups, topic, broker, queue, offset, since_ms, until_ms, limit)

@@ -261,6 +261,7 @@ class Availability:
         Members change, leadership is handed over; or a node outside the core is neither gone nor whole, unless the
         rest is broken on purpose (`stands`): it may lead, slowly, or be needed by a leader that reaches only some.
         """
+        # A change of members makes another majority, whose time begins with the look that sees it.
         members = (*self._model.voters, *self._model.learners)
         if members != self._voters:
             self._voters = members
@@ -273,6 +274,7 @@ class Availability:
             raft = process.node.replica.raft
             if raft.transferee is not None or raft.configuration_index > raft.commit_index:
                 return False
+            # A leader that went on purpose may have gone and come back between two looks: only its count tells.
             handed_over += sum(
                 count
                 for (event, reason), count in process.node.events.counts.items()

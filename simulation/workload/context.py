@@ -21,6 +21,7 @@ from simulation.judges.several_groups import GroupJudges
 from simulation.machines.broker_host import BrokerHost
 from simulation.machines.members import Members
 from simulation.machines.name_server_host import NameServerWatcher
+from simulation.randomness import Random
 from simulation.scheduler import Scheduler
 
 
@@ -99,6 +100,11 @@ class Context:
     def is_calm(self) -> bool:
         """True when the time of faults is over."""
         return self.scheduler.now_ns >= self.calm_ns
+
+    def stay_s(self, random: Random, mean_s: float) -> float:
+        """Draws how long a consumer stays. The one that is there when the load has stopped stays to the end: what has
+        to be read by then is read by nobody else."""
+        return 3600.0 if self.load_stopped else random.expovariate(1 / mean_s)
 
     def consumed(self, queue: MessageQueue, offset: int) -> None:
         """A consumer's application got a message."""

@@ -168,7 +168,6 @@ async def handle_in_order(context: Context, runtime: Runtime, writer: TraceWrite
                 lock_times=_LOCK_TIMES,
                 runtime=runtime,
             ) as consumer:
-                stay_s = random.expovariate(1 / 15) if not context.load_stopped else 3600.0
-                with runtime.move_on_after(stay_s):
+                with runtime.move_on_after(context.stay_s(random, 15)):
                     await listen_orderly(consumer, handle, suspend_s=0.2)
             await runtime.sleep(random.random())

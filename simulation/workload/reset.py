@@ -148,8 +148,7 @@ async def _consume(context: Context, runtime: Runtime, rules: Resets) -> None:
     follow = consumer.core.on_request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, called)
     async with consumer:
         consumer.core.pool = WatchedPool(consumer.core.pool, _ASKED, member.asking)
-        stay_s = random.expovariate(1 / 15) if not context.load_stopped else 3600.0
-        with runtime.move_on_after(stay_s):
+        with runtime.move_on_after(context.stay_s(random, 15)):
             async for message in consumer:
                 member.got(message)
                 await _handle(context, runtime, consumer)

@@ -67,8 +67,7 @@ async def restrict(context: Context, runtime: Runtime, writer: TraceWriter) -> N
                 consumer.core.pool = WatchedPool(
                     consumer.core.pool, (RequestCode.PULL_MESSAGE,), rules.pulling
                 )
-                stay_s = random.expovariate(1 / 15) if not context.load_stopped else 3600.0
-                with runtime.move_on_after(stay_s):
+                with runtime.move_on_after(context.stay_s(random, 15)):
                     async for message in consumer:
                         rules.read(message.queue.queue_id, message.queue_offset)
             await runtime.sleep(random.random())

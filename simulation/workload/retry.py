@@ -434,7 +434,6 @@ async def deliver(context: Context, runtime: Runtime, writer: TraceWriter) -> No
             ) as consumer:
                 codes = (RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2)
                 consumer.core.pool = WatchedPool(consumer.core.pool, codes, invariant.sending_back)
-                stay_s = random.expovariate(1 / 20) if not context.load_stopped else 3600.0
-                with runtime.move_on_after(stay_s):
+                with runtime.move_on_after(context.stay_s(random, 20)):
                     await listen(consumer, watched, concurrency=3)
             await runtime.sleep(random.random())

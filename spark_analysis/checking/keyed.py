@@ -20,7 +20,7 @@ import pyarrow as pa
 from spark_analysis.checking.models import MODELS, Model
 from spark_analysis.checking.proofs import PROOF_OPERATIONS, damage_facts
 from spark_analysis.checking.search import Budget, SearchResult
-from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED, Anomaly, Verdict
+from spark_analysis.checking.verdict import UNDECIDED, VIOLATED, Anomaly, Verdict, worst
 from spark_analysis.importing.arrow import Row, arrow_batches, arrow_table
 from spark_analysis.importing.calls import Call, KeyedCall, calls
 from spark_analysis.importing.formats import parse
@@ -223,7 +223,6 @@ def _verdict(
     path: str, judged: list[Any], bad: list[Any], bad_count: Mapping[str, int], model_name: str
 ) -> Verdict:
     mine = sorted((row for row in judged if row["path"] == path), key=lambda row: str(row["key"]))
-    names = {row["verdict"] for row in mine}
     anomalies = tuple(
         Anomaly(
             "not-linearizable",
@@ -247,7 +246,7 @@ def _verdict(
     listed = tuple(f"{path}: {row['bad']}" for row in bad if row["path"] == path)[:BAD_LINES_LISTED]
     return Verdict(
         path,
-        VIOLATED if VIOLATED in names else UNDECIDED if UNDECIDED in names else LINEARIZABLE,
+        worst([row["verdict"] for row in mine]),
         sum(row["operations"] for row in mine),
         {"not-linearizable": len(anomalies)} if anomalies else {},
         anomalies,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -9,6 +10,12 @@ VerdictName = Literal["linearizable", "violated", "undecided"]
 LINEARIZABLE: Final = "linearizable"
 VIOLATED: Final = "violated"
 UNDECIDED: Final = "undecided"
+
+
+def worst(verdicts: Collection[str]) -> VerdictName:
+    """The verdict on all of several histories, or of several parts of one."""
+    return VIOLATED if VIOLATED in verdicts else UNDECIDED if UNDECIDED in verdicts else LINEARIZABLE
+
 
 EXIT_CODES: Final = {LINEARIZABLE: 0, VIOLATED: 1, UNDECIDED: 3}
 
@@ -250,6 +257,7 @@ def of_what_was_read(verdict: Verdict) -> Verdict:
     if verdict.verdict == LINEARIZABLE and unread:
         files = "one trace" if unread == 1 else f"{unread} traces"
         return replace(verdict, verdict=UNDECIDED, undecided=(_NOT_READ_TO_THE_END.format(files),))
+    # Which completion answers which invocation is a guess there, and all that follows from it, good or bad, with it.
     if verdict.facts.get("mispaired"):
         listed = (
             f"{unsure_place(one)}; it depends on which completion answers which invocation"

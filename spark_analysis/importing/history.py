@@ -164,6 +164,8 @@ def join_halves(halves: DataFrame, damage: DataFrame) -> DataFrame:
 
     is_append = sf.col("begun.function") == "append"
     is_read = sf.col("begun.function") == "read"
+    # Both halves have the same columns, and which of the two counts depends on the function (docs/trace-schema.md): a
+    # read asks at an offset and is told values, an append brings values and is told the offset of the first one.
     chosen = {
         "op": _identity("begun"),
         "key": sf.coalesce("ended.key", "begun.key"),

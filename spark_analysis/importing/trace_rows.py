@@ -273,9 +273,11 @@ class RowMaker:
             None
         )
         outcome = {OK: "ok", FAIL: "fail", INFO: "info"}[ended[0]]
+        # An unknown outcome has no end: the operation may take effect at any time, also after it was given up.
         if outcome != "info":
             complete_ns = ended[1] + self._after
         if outcome == "ok":
+            # An append whose queue is the broker's choice has its key from here (docs/trace-format.md).
             result, key = ended[3], ended[4]
             if type(result) is list:
                 next_offset, first_offset, offsets, values, end_offset = _seen(result)

@@ -321,6 +321,10 @@ def _ends(acknowledged: DataFrame, moments: _Moments) -> DataFrame:
     def ends_at(position: Column) -> list[Column]:
         return [states(position, begins=True), states(position - 1, begins=False)]
 
+    # A tail or a known end says two things: that position was not filled when the operation began, and the one before
+    # it was when it ended. A read that found nothing says the first only: the end may lie before where it asked. A
+    # head says both of the deleted prefix, which is a queue of its own (`HEAD_AXIS`), and of the log that what is
+    # deleted had been there.
     offset = sf.col("offset")
     is_empty = sf.col("first_offset").isNull() & (sf.col("next_offset") <= offset)
     has_end = sf.col("end_offset").isNotNull()
