@@ -23,6 +23,8 @@ def put_back(log: EntryLog, entries: EntryRange) -> tuple[int, FlushJob]:
     those of this log.
     """
     first, last = entries.first_index, entries.last_index
+    # Committed entries are the same on every replica, byte for byte and at the same place. So whatever differs besides
+    # the bytes that are damaged says that these are of another log, or that the damage is another than was thought.
     assert log.first_index <= first <= last <= log.last_index, "entries of this log"
     for index in range(first, last + 1):
         if entries.term_of(index) != log.term_of(index):

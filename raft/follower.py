@@ -65,6 +65,8 @@ class Follower:
         """Adds the entries of the request that this log lacks; entries in conflict with them go first (5.3)."""
         state = self._state
         log = state.log
+        # What is here under the same index and term is the same (figure 3, log matching), and stays: a request that
+        # comes late or twice takes nothing away that a newer one has brought.
         first_new = self._first_new(request)
         if first_new > last_index:
             return

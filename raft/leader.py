@@ -579,6 +579,8 @@ class Leader:
         preferred = self._state.config.preferred_leaders
         if not preferred or self._state.node_id in preferred or self._succession.transfer is not None:
             return
+        # Before it has committed in its term it does not know what is committed (8), and a member that is just being
+        # added or removed may change who can lead.
         if (
             not self._has_committed_in_term
             or self._state.configurations.current_index > self._state.commit_index

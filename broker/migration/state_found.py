@@ -105,6 +105,8 @@ def _add_topics(found: FoundState, survey: Survey, is_own: Callable[[str], bool]
             found.notes.append(f"topic {name[:80]!r}: {reason}")
         else:
             found.metadata.apply(PutTopic(msgspec.structs.replace(config, topic_name=name), _NO_TIME))
+    # RocketMQ replicates no tables: a node that does not lead copies them every ten seconds (`SlaveSynchronize`), so
+    # that the log may have messages of topics that topics.json lacks.
     for name in sorted({topic for topic, _ in found.ends}):
         if name in topics or name in survey.config.topics or is_own(name):
             continue

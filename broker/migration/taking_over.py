@@ -203,7 +203,7 @@ class TakingOver:
                 elif queue:
                     heapreplace(heads, (queue[0].head.store_timestamp, key))
                 else:
-                    break
+                    break  # its next record may be older than all that is held of others: it is pulled first
             if size >= _WRITTEN_BYTES or not ends:
                 self._write(batch)
                 batch, size = [], 0

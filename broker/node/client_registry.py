@@ -97,6 +97,7 @@ class ClientRegistry(Generic[ConnectionType]):
         filter_changes: list[FilterChange[ConnectionType]] = []
         for consumer in heartbeat.consumer_data_set:
             group_changed = self._register_consumer(client, consumer)
+            # A change is found by comparison with the subscription that is here, before the new one takes its place.
             if not heartbeat.without_sub:
                 other = self._filter_change(client.connection, consumer)
                 if other is not None:
@@ -113,6 +114,7 @@ class ClientRegistry(Generic[ConnectionType]):
             if before is not None and before.client_id != client.client_id:
                 self._left_producers(before)
             self._producer_clients.setdefault(client.client_id, {})[client.connection] = client
+        # Last: who hears of a change asks this registry, and is to find all that the heartbeat says.
         for change in filter_changes:
             for listener in self._filter_listeners:
                 listener(change)

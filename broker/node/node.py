@@ -437,6 +437,8 @@ class Node:
         Raises `PeerProtocolError` for a frame that this peer may not send.
         """
         if isinstance(frame, RaftFrame):
+            # The handshake has proved who speaks on this link. Raft believes the names in a message, so that whoever
+            # put another node's there would vote in its place.
             message = frame.message
             if message.source != source or message.target != self.replica.node_id:
                 raise PeerProtocolError(f"a message from {message.source} on the link of {source}")

@@ -336,6 +336,7 @@ class PeerDecoder:
 
     def feed(self, data: bytes) -> list[Frame]:
         """Returns the frames that `data` completes. Raises `PeerProtocolError` on anything that is not a frame."""
+        # A long frame comes in hundreds of reads: it is put together once, when all of it is here.
         self.held += len(data)
         if self._pieces or self.held < self.needed:
             self._pieces.append(data)

@@ -126,6 +126,8 @@ class Scrubbing:
         entries = self._store.log
         if now_ns < self.due_ns or self._job is not None or entries.damaged:
             return None
+        # A pass begins; also where the log was begun anew meanwhile, of which nothing was read yet. Else it goes on,
+        # past what retention has deleted.
         if self._next is None or self._epoch != entries.epoch:
             self._pass_began_ns = now_ns
             self._epoch = entries.epoch
@@ -137,6 +139,7 @@ class Scrubbing:
         elif self._next[0] < entries.first_index:
             self._next = (entries.first_index, entries.first_position)
         if self._next[0] > self._last_index or self._is_past_entries:
+            # Index files come behind the entries: one that is filled anew is complete when all of these have gone by.
             if not self._is_past_entries:
                 self._is_past_entries = True
                 self._queues.ended()

@@ -78,6 +78,7 @@ class MessagePackWriter:
             pieces.write(array_head(value.count))
             written = 0
             for some in value.slices:
+                # Without the head of its own that each slice is encoded with: all are one array.
                 pieces.write(memoryview(msgspec.msgpack.encode(some))[len(array_head(len(some))) :])
                 written += len(some)
                 if self._pace.spent(value.weight(some)):

@@ -324,6 +324,8 @@ class Monitor:
             raise Violation("commit index rises", host.name, f"from {watched.checked_index} to {index}")
         process = host.process
         leads = process is not None and process.node.replica.raft.role is Role.LEADER
+        # What others have committed a leader may find committed, too; what is new it commits by an entry of its own
+        # term only (5.4.2).
         if leads and index > self.model.last_index and log.term_of(index) != term:
             raise Violation(
                 "commit by current term",

@@ -77,6 +77,7 @@ class Inode:
             for begin in range(0, len(cached), PAGE_BYTES):
                 page = cached[begin : begin + PAGE_BYTES]
                 if page != durable[begin : begin + PAGE_BYTES] and random.random() < written_back:
+                    # A disk writes sectors whole; the sectors of a page it writes in any order.
                     if random.random() < 0.2:
                         fired("torn page")
                         for sector in range(begin, begin + len(page), SECTOR_BYTES):
@@ -88,6 +89,8 @@ class Inode:
                         durable[begin : begin + PAGE_BYTES] = page
                 elif page != durable[begin : begin + PAGE_BYTES]:
                     fired("lost page")
+        # The length is metadata, which is written back by itself: a file that was made longer may be found as short as
+        # before, as long as nothing of its content has reached the disk either.
         size = len(durable)
         if self.durable_size < size and not any(durable) and random.random() < 0.5:
             size = self.durable_size

@@ -307,6 +307,7 @@ class _Search:
                     before.append(call)
             elif self.reads[number]:
                 left -= 1
+                # Operations of unknown outcome that began before the read may be what it saw: all are offered to it.
                 while place_unknown and place_unknown < place:
                     unknown = self.call_at[place_unknown]
                     if not self.unknown_done >> unknown - self.required & 1:

@@ -210,6 +210,7 @@ class OneSend(Call):
             is_begun = False
             if not await self._wait_for_another():
                 break
+        # An error that says "not stored" would have the caller send another message, which would be a second one.
         last_error = self._troubles().last_error
         if self._maybe_stored:
             raise self._unknown_outcome() from last_error

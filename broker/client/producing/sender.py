@@ -106,6 +106,7 @@ class Sender:
             return choice
         queues = route.permitted
         if isinstance(choice, str):
+            # As `SelectMessageQueueByHash` does: a program in Java sends the same text to the same queue.
             return queues[abs(java_hash(choice)) % len(queues)]
         if isinstance(choice, int):
             return queues[choice % len(queues)]

@@ -116,6 +116,8 @@ def parse_route(topic: str, body: bytes | memoryview) -> TopicRoute:
             writable += [
                 MessageQueue(topic, data.broker_name, number) for number in range(data.write_queue_nums)
             ]
+    # Instead of all queues, as in `MQClientInstance.topicRouteData2TopicPublishInfo`: a fixed number of them at each
+    # broker, so that a key keeps its queue while brokers come and go.
     if route.order_topic_conf:
         writable = _ordered_queues(topic, route.order_topic_conf, brokers)
         for queue in writable:

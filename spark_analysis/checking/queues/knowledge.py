@@ -186,6 +186,7 @@ def torn_reads(operations: Iterable[Operation]) -> Iterator[Finding]:
             continue
         is_good = True
         if one.values:
+            # A filter leaves out what it does not take; without one nothing is missing, from where it asked.
             offsets = [offset for offset, _ in one.pairs()]
             if one.filtered:
                 is_good = _is_at_least(one.first_offset, one.offset) and all(
@@ -198,6 +199,7 @@ def torn_reads(operations: Iterable[Operation]) -> Iterator[Finding]:
             if one.end_offset is not None and offsets[-1] >= one.end_offset:
                 is_good = False
         elif one.end_offset is not None:
+            # It found nothing and stays where it is, and says itself that the queue goes on behind that.
             assert one.offset is not None
             is_good = not (_is_at_least(one.offset, one.next_offset) and one.offset < one.end_offset)
         if not is_good:

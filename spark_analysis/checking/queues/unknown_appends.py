@@ -170,6 +170,8 @@ class _Bounds:
         if len(bases) > 1 or base < 0:
             complaints.append(Finding("torn-append", found[0][0].position))
             return
+        # Up to the last value that was seen all must stand there, as one append's values stand side by side. Those
+        # behind it nobody has seen: offsets without an append are not given to them here.
         deadlines = []
         for index in range(max(index for _, index in found) + 1):
             position = base + index

@@ -85,7 +85,7 @@ def _along_a_node(node: str, events: Iterable[ReplicaEvent]) -> Iterable[Replica
     term = committed = committed_in_life = NO_INDEX
     for event in events:
         if event.kind == "start":
-            committed_in_life = NO_INDEX
+            committed_in_life = NO_INDEX  # the commit index is volatile (figure 2): a start may know of less
             if event.term == 0 and event.last_index == NO_INDEX:
                 term = committed = NO_INDEX
         if event.kind in ("start", "role"):

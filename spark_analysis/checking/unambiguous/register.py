@@ -144,11 +144,15 @@ def _placed(blocks: Sequence[_Block]) -> SearchResult:
     at_once = sorted(
         (one for one in blocks if one.ended_first >= one.begun_last), key=lambda one: one.begun_last
     )
+    # Two that take time exclude each other where they overlap, and in the order of their begins neighbours overlap
+    # first.
     previous: _Block | None = None
     for one in taking:
         if previous is not None and one.ended_first < previous.begun_last:
             return _exclude(previous, one)
         one.begin, previous = one.ended_first, one
+    # The others may take any of their moments, so each takes its first one; where the block that takes time and ends
+    # next behind it covers that, the first moment behind that block.
     place = 0
     for one in at_once:
         while place < len(taking) and taking[place].begun_last <= one.begun_last:
