@@ -33,8 +33,9 @@ from broker.shell.wires import Attempt, Wires, closed_unless_done
 _TLS_HANDSHAKE: Final = 0x16
 
 HEARD_AT_ONCE: Final = 16
-"""The most connections whose first byte, or end, is heard of in one pass of Trio's scheduler. Each costs up to 0.2 ms
-with what follows; ten thousand that closed at once kept a node for more than a second."""
+"""The most connections that are not let in yet of which is heard, in one pass of Trio's scheduler, that something has
+come, or their end. Each costs up to 0.2 ms with what follows; ten thousand that closed at once kept a node for more
+than a second."""
 
 
 class ClientPort:
@@ -62,15 +63,16 @@ class ClientPort:
         self._enforcing = enforcing
         self._reading = reading
         self._unsent_bytes_high = unsent_bytes_high
-        self._handshakes = Handshakes()
-        self._first_bytes = _FirstBytes.begin()
+        self._arriving = _Arriving.begin()
+        self._wait = trio.lowlevel.wait_readable if self._arriving is None else self._arriving.wait
+        self._handshakes = Handshakes(self._wait)
         self._tasks: trio.Nursery
 
     def start(self, tasks: trio.Nursery) -> None:
         """Serves whoever comes, in tasks of this nursery, until it is cancelled."""
         self._tasks = tasks
-        if self._first_bytes is not None:
-            tasks.start_soon(self._first_bytes.run)
+        if self._arriving is not None:
+            tasks.start_soon(self._arriving.run)
         for listener in self._listeners:
             tasks.start_soon(accept_forever, listener, self._take, self._clients.events)
 
@@ -124,10 +126,7 @@ class ClientPort:
         if context is None:
             return None
         try:
-            if self._first_bytes is None:
-                await trio.lowlevel.wait_readable(sock)
-            else:
-                await self._first_bytes.wait(sock)
+            await self._wait(sock)
             first = sock.recv(1, socket.MSG_PEEK)
         except OSError as error:
             raise RefusedError(f"lost before its first byte: {error}") from error
@@ -141,15 +140,15 @@ class ClientPort:
         return None
 
 
-class _FirstBytes:
-    """Connections that have said nothing yet, in an epoll set of their own. Linux only: see `begin`."""
+class _Arriving:
+    """Connections that are not let in yet and have to go on, in an epoll set of their own. Linux only: see `begin`."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
-        self._silent: dict[int, trio.Event] = {}
+        self._waiting: dict[int, trio.Event] = {}
 
     @classmethod
-    def begin(cls) -> "_FirstBytes | None":
+    def begin(cls) -> "_Arriving | None":
         """Returns None on systems without epoll: there Trio wakes all at once that speak at once."""
         return cls() if sys.platform == "linux" else None
 
@@ -157,11 +156,11 @@ class _FirstBytes:
         """Returns when there is something to receive, or the other end is gone. Raises OSError."""
         descriptor = sock.fileno()
         self._epoll.register(descriptor, select.EPOLLIN)
-        spoken = self._silent[descriptor] = trio.Event()
+        heard = self._waiting[descriptor] = trio.Event()
         try:
-            await spoken.wait()
+            await heard.wait()
         finally:
-            if self._silent.pop(descriptor, None) is not None:
+            if self._waiting.pop(descriptor, None) is not None:
                 self._epoll.unregister(descriptor)
 
     async def run(self) -> NoReturn:
@@ -170,4 +169,4 @@ class _FirstBytes:
             await trio.lowlevel.wait_readable(self._epoll.fileno())
             for descriptor, _ in self._epoll.poll(0, HEARD_AT_ONCE):
                 self._epoll.unregister(descriptor)
-                self._silent.pop(descriptor).set()
+                self._waiting.pop(descriptor).set()

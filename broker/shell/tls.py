@@ -13,7 +13,7 @@ that was dialled.
 import socket
 import ssl
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Final
@@ -31,6 +31,10 @@ _DECRYPTED_AT_ONCE: Final = 8 * 1024
 _IDLE_BYTES_MAX: Final = 20 * 1024
 """A record that is not whole yet has 16 KiB and a little, and one that carries a request more of it than of its own.
 What has nothing but key updates costs OpenSSL 0.3 to 0.6 ms for each KiB: so much of it ends a connection."""
+
+
+WaitReadable = Callable[[socket.socket], Awaitable[None]]
+"""Returns when there is something to receive of a socket, or its other end is gone."""
 
 
 class IdleTlsError(ssl.SSLError):
@@ -58,7 +62,12 @@ class TlsSession:
         """Tells, behind the handshake, whether the remote end has shown a certificate that is believed here."""
         return bool(self._ssl.getpeercert(binary_form=True))
 
-    async def handshake(self, sock: socket.socket, steps: AbstractAsyncContextManager[None]) -> None:
+    async def handshake(
+        self,
+        sock: socket.socket,
+        steps: AbstractAsyncContextManager[None],
+        wait: WaitReadable = trio.lowlevel.wait_readable,
+    ) -> None:
         """Agrees on keys over a non-blocking socket. Raises OSError, of which `ssl.SSLError` is one kind.
 
         It has `steps` whenever it computes, and never while it waits for the other end.
@@ -67,7 +76,7 @@ class TlsSession:
             await self._step(sock, steps)
         done = False
         while not done:
-            await trio.lowlevel.wait_readable(sock)
+            await wait(sock)
             try:
                 data = sock.recv(_DECRYPTED_AT_ONCE)
             except (BlockingIOError, InterruptedError):
@@ -171,7 +180,9 @@ class Handshakes:
     keeps those of others waiting for one step, and not for all of its own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wait: WaitReadable = trio.lowlevel.wait_readable) -> None:
+        """By Trio's `wait` all are woken at once that speak or go at once."""
+        self._wait = wait
         self._is_computed = False
         self._waiting: dict[str, deque[trio.Event]] = {}
         """By share (`share_of`), the one that is next first; each event says that it is this one's step."""
@@ -179,7 +190,7 @@ class Handshakes:
     async def accept(self, sock: socket.socket, context: ssl.SSLContext, share: str) -> TlsSession:
         """Does the server's side of a handshake with somebody whose address counts as `share`. Raises RefusedError."""
         session = TlsSession(context, server_side=True)
-        await _shake_hands(sock, session, _Steps(self, share))
+        await _shake_hands(sock, session, _Steps(self, share), self._wait)
         return session
 
     async def begin_step(self, share: str) -> None:
@@ -238,10 +249,13 @@ async def dial_tls(sock: socket.socket, context: ssl.SSLContext, host: str) -> T
 
 
 async def _shake_hands(
-    sock: socket.socket, session: TlsSession, steps: AbstractAsyncContextManager[None]
+    sock: socket.socket,
+    session: TlsSession,
+    steps: AbstractAsyncContextManager[None],
+    wait: WaitReadable = trio.lowlevel.wait_readable,
 ) -> None:
     try:
-        await session.handshake(sock, steps)
+        await session.handshake(sock, steps, wait)
     except ssl.SSLCertVerificationError as error:
         raise RefusedError(f"its certificate is not good: {error.verify_message}") from error
     except ssl.SSLError as error:

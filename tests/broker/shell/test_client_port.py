@@ -22,7 +22,7 @@ from broker.requests.connection import Connection, Outgoing
 from broker.requests.deadline import Time
 from broker.settings.tables import TlsSettings
 from broker.shell.client_port import HEARD_AT_ONCE, ClientPort
-from broker.shell.sockets import ACCEPTED_AT_ONCE, accept_forever, listen
+from broker.shell.sockets import ACCEPTED_AT_ONCE, accept_forever, has_come, listen
 from broker.shell.tls import Handshakes, dial_tls
 from broker.shell.tls_contexts import server_context
 from broker.shell.wires import Wires
@@ -301,10 +301,12 @@ async def test_a_handshake_that_is_given_up_while_it_waits_keeps_nobody_waiting(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it needs epoll")
+@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["nothing", "half a ClientHello"])
 async def test_of_those_who_go_at_once_few_are_heard_in_a_pass(
     certificates: Certificates,
     crowd: list[tuple[socket.socket, socket.socket]],
     monkeypatch: pytest.MonkeyPatch,
+    said: bytes,
 ) -> None:
     server, passes = Server(certificates), Passes()
     places, all_gone = server.clients.places, trio.Event()
@@ -320,10 +322,12 @@ async def test_of_those_who_go_at_once_few_are_heard_in_a_pass(
     with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as running:
             server.port.start(running)
-            for near, _ in crowd:
+            for near, far in crowd:
+                far.send(said)
                 server.take(near)
             await trio.testing.wait_all_tasks_blocked()
             assert places.taken == CROWD
+            assert all(not has_come(near) for near, _ in crowd)
             trio.lowlevel.add_instrument(passes)
             for _, far in crowd:
                 far.close()
