@@ -189,13 +189,14 @@ class NameServer:
             return encode(response(command, ResponseCode.SYSTEM_ERROR, refusal))
 
     def handle(
-        self, connection_id: ConnectionId, command: RemotingCommand, now_ns: int, sight: Sight = SEES_ALL
+        self, connection_id: ConnectionId, command: RemotingCommand, now_ns: int
     ) -> RemotingCommand | None:
-        """Carry out a request and return its response; None for what wants none (one-way requests, responses).
+        """Carry out a request of a client that may see all, and return its response.
 
-        Never raises for what a peer sent: that gets code 1 with the reason, an unknown request code 3.
+        None for what wants none (one-way requests, responses). Never raises for what a peer sent: that gets code 1 with
+        the reason, an unknown request code 3.
         """
-        return finished(self._handle(_Request(command, connection_id, now_ns, sight)))
+        return finished(self._handle(_Request(command, connection_id, now_ns, SEES_ALL)))
 
     def _handle(self, request: _Request) -> Generator[None, None, RemotingCommand | None]:
         command = request.command

@@ -123,7 +123,7 @@ async def copies_of(groups: Groups, topic: str, key: str, *, unique: bool = True
 
 
 async def read_queue(
-    admin: AdminClient, queue: MessageQueue, begin: int, end: int, *, at_once: int = MESSAGES_AT_ONCE
+    admin: AdminClient, queue: MessageQueue, begin: int, end: int
 ) -> AsyncIterator[list[MessageView]]:
     """Yield the messages from ``begin`` up to but not including ``end``, some at a time.
 
@@ -137,7 +137,7 @@ async def read_queue(
     while at < end:
         try:
             pulled = await calls.pull(
-                queue, at, everything, max_messages=min(at_once, end - at), suspend_s=0, avoid=avoid
+                queue, at, everything, max_messages=min(MESSAGES_AT_ONCE, end - at), suspend_s=0, avoid=avoid
             )
         except (BrokerError, ConnectionFailed, NoRoute) as error:
             failures += 1

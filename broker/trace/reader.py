@@ -112,11 +112,11 @@ def _continues(item: object, name: str, header: TraceHeader) -> bool:
     return (other.source, other.process, other.clock) == (header.source, header.process, header.clock)
 
 
-def find_mark(stream: IO[bytes], mark: bytes, start: int, chunk_bytes: int = 1 << 20) -> int | None:
+def find_mark(stream: IO[bytes], mark: bytes, start: int) -> int | None:
     """Returns the position of the first repeated header at or after ``start``, None if there is none."""
     position, carried = start, b""
     stream.seek(start)
-    while chunk := stream.read(chunk_bytes):
+    while chunk := stream.read(1 << 20):
         window = carried + chunk
         found = window.find(mark)
         if found >= 0:

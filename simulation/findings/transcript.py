@@ -24,16 +24,15 @@ from simulation.scheduler import SECOND
 
 _COLUMNS = 200
 _VALUES = 2
+_NOTES, _TRACE_EVENTS = 60, 40
 
 
-def last_events(
-    notes: list[str], traces: Mapping[str, bytes], *, notes_max: int = 60, trace_events_max: int = 40
-) -> list[str]:
+def last_events(notes: list[str], traces: Mapping[str, bytes]) -> list[str]:
     """Lines in the order of time, ending with the newest; `notes` are a transcript's, `traces` may be empty."""
     recorded = sorted(
         (event for name, data in traces.items() for event in _lines(name, data)), key=lambda event: event[0]
     )
-    lines = [line for _, line in recorded[-trace_events_max:]] + notes[-notes_max:]
+    lines = [line for _, line in recorded[-_TRACE_EVENTS:]] + notes[-_NOTES:]
     lines.sort(key=_seconds)  # at the same time notes come last: the finding is one
     return [_one_line(line) for line in lines]
 

@@ -212,19 +212,17 @@ async def _secure(stream: trio.SocketStream, tls: ssl.SSLContext, host: str) -> 
 class TrioRuntime:
     """Real time, real sockets, Trio's tasks.
 
-    ``clock_ns`` is the monotonic clock, by default the system's, which all processes of a machine share: times of
-    traces are compared across them. With ``tls`` every
-    connection is encrypted (broker.shell.tls_contexts.client_context).
+    Its monotonic clock is the system's, which all processes of a machine share: times of traces are compared across
+    them. With ``tls`` every connection is encrypted (broker.shell.tls_contexts.client_context).
     """
 
     def __init__(
         self,
         random_source: random.Random | None = None,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.random = random_source if random_source is not None else random.Random()
-        self.now_ns = clock_ns
+        self.now_ns: Callable[[], int] = time.monotonic_ns
         self._tls = tls
 
     def wall_ms(self) -> int:

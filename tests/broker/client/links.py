@@ -237,7 +237,8 @@ class ClientRuntime(TrioRuntime):
     """Trio's tasks and mock clock, a seed, and the world's network."""
 
     def __init__(self, world: World, seed: int = 1) -> None:
-        super().__init__(random.Random(seed), now_ns)
+        super().__init__(random.Random(seed))
+        self.now_ns = now_ns
         self._world = world
 
     def wall_ms(self) -> int:
