@@ -152,7 +152,7 @@ class OwnState:
 
     def _check_flushed(self, host: BrokerHost, seen: _Seen, raft: Raft, log: EntryLog) -> None:
         """Checks that a power failure now would leave what the node takes for durable. Raises Violation."""
-        if not self._sync_flush or host.was_damaged or host.disk_faulty:
+        if not self._sync_flush or host.was_damaged or host.was_harmed:
             return
         if raft.log_generation != seen.generation:
             seen.generation = raft.log_generation

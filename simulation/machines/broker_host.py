@@ -158,6 +158,8 @@ class BrokerHost:
         """Connections that came while it was paused."""
         self.disk_faulty = False
         """Disk errors are to be expected now: a process that ends by one is no finding."""
+        self.was_harmed = False
+        """Its disk has changed what it held (simulation/faults/disk_faults.py, `harm`)."""
         self.was_damaged = False
         """Files of it were damaged while it ran (simulation/faults/damage.py)."""
         self.damaged_pages: list[Page] = []

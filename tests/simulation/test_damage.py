@@ -17,6 +17,7 @@ from log.entry_reads import index_at
 from log.errors import DamagedEntryError
 from log.index_scrub import IndexScrubber
 from log.queue_scrub import QueueScrub
+from log.snapshot import SnapshotScrub
 from simulation.machines.broker_host import BrokerHost
 from simulation.machines.members import Members
 from simulation.plans.plan import Fault, Plan
@@ -183,6 +184,16 @@ def test_a_mistake_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> No
             assert violation.invariant in PLANTS[plant]
             return
     raise AssertionError("it was not found")
+
+
+@pytest.mark.slow
+def test_a_snapshot_that_is_taken_for_whole_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the node itself makes of it."""
+    monkeypatch.setattr(SnapshotScrub, "run", lambda self: None)
+    plan = plan_of(5)
+    violation = run_plan(replace(plan, limits=replace(plan.limits, snapshot_entries=1000))).violation
+    assert violation is not None
+    assert violation.invariant == "damage is repaired"
 
 
 def test_seeds_without_damage_are_what_they_were() -> None:

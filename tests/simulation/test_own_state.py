@@ -34,7 +34,12 @@ class Node:
         self.log, _ = EntryLog.open(self.disk, options.dledger_directory, options)
         self.snapshot = SnapshotFile(self.disk)
         self.host: Any = SimpleNamespace(
-            name=name, disk=self.disk, options=options, was_damaged=False, disk_faulty=False
+            name=name,
+            disk=self.disk,
+            options=options,
+            disk_faulty=False,
+            was_damaged=False,
+            was_harmed=False,
         )
         self.role = Role.FOLLOWER
         self.term = 0
@@ -135,6 +140,15 @@ def test_what_is_taken_for_flushed_is_on_the_disk(group: Group) -> None:
     group.looks_at(node)
     node.appends(1)
     node.persisted_index = 2
+    with pytest.raises(Violation, match=FLUSHED):
+        group.looks_at(node)
+
+
+def test_a_disk_that_has_failed_is_no_excuse(group: Group) -> None:
+    node = group.nodes["n0"]
+    node.host.disk_faulty = True
+    node.appends(1)
+    node.persisted_index = 0
     with pytest.raises(Violation, match=FLUSHED):
         group.looks_at(node)
 
