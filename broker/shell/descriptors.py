@@ -16,8 +16,9 @@ log = structlog.get_logger("trivet")
 
 FILES_OF_A_STORE: Final = 768
 """A mapped file takes two descriptors (log/options.py: 256 files of queues, 8 of the index, 16 of the log and 4 of its
-index, and those that are prepared). The rest is for connections to peers and name servers, and for small files."""
-FILES_OF_A_NAME_SERVER: Final = 32
+index, and those that are prepared). The rest is for connections to peers and name servers, for small files, and for the
+sets of sockets (socket_reading.py)."""
+FILES_OF_A_NAME_SERVER: Final = 128
 
 _DESCRIPTORS: Final = Path("/proc/self/fd")
 

@@ -27,6 +27,7 @@ from broker.shell.access_file import AccessFile
 from broker.shell.certificate_expiry import told_expiry
 from broker.shell.client_port import ClientPort
 from broker.shell.descriptors import FILES_OF_A_NAME_SERVER, connections_allowed
+from broker.shell.socket_reading import Reading
 from broker.shell.sockets import listen
 from broker.shell.stopping import Stopping
 from broker.shell.tls_contexts import ask_brokers, reload_certificates, server_context
@@ -109,6 +110,7 @@ class NameServerProcess:
             self._control,
         )
         self._turns = Turns(self._sessions.turn, time.monotonic_ns)
+        self._reading = Reading.begin(self._turns, self._begin)
         self.operators = None
         """Serves metrics and health checks."""
         if self._operators_listener is not None:
@@ -120,6 +122,7 @@ class NameServerProcess:
             self._wires,
             self._context,
             enforcing=settings.tls_mode == "enforcing",
+            reading=self._reading,
         )
         self._stop = trio.Event()
         self._stopping = Stopping(log)
@@ -166,6 +169,8 @@ class NameServerProcess:
             self._client_port.start(nursery)
             nursery.start_soon(self._turns.run)
             nursery.start_soon(self._turns.run_timer)
+            if self._reading is not None:
+                nursery.start_soon(self._reading.run)
             if self._access is not None:
                 nursery.start_soon(self._access.watch)
             if self.operators is not None:

@@ -15,7 +15,9 @@ others waiting for a handful of requests of each of it, and not for a thousand. 
 long to handle is given fewer bytes at once, too, and so is one that has to prove an account and has not yet
 (broker/shell/sockets.py). All of these strangers together have a tenth of the time: they stand in a set of their own,
 which is one descriptor among those of all others. So they keep others from little, and all clients of a node that is
-lost, thousands that have to prove themselves anew, are let in within their patience.
+lost, thousands that have to prove themselves anew, are let in within their patience. Among strangers, who are all the
+clients of a name server, addresses have turns: each stands in one of some sets, by its address, and of each set one is
+read before any set has a second one. A crowd that comes from few addresses keeps those of others waiting for little.
 
 While one message comes soon after another, a pass of Trio's scheduler between them is much of what they cost. So a task
 that was woken soon after it had begun to wait goes on waiting in the set itself, as long as nobody else wants
@@ -45,6 +47,10 @@ PASS_S: Final = 0.02
 
 STRANGERS_S: Final = PASS_S / 10
 """The time, in seconds, after which no further stranger is read in a pass, be they many or what one has sent long."""
+
+SETS_OF_STRANGERS: Final = 64
+"""A set for each address would take as many descriptors as there are addresses. Which ones share a set nobody can
+choose: Python's hash of a text is another one in each process."""
 
 SHARES_MAX: Final = 32
 """The most that `Reading.shares` can be: a connection is read 4 KiB at a time then."""
@@ -90,10 +96,14 @@ class Reading:
         """The set of the sockets that are to be first. They stand in the set of all, too; this one is asked when the
         answer of the other cannot have them all."""
         self._strangers = select.epoll()
-        """Connections that have to show an account and have not; the set stands in the set of all as one descriptor."""
+        """The sets of connections that have to show an account and have not; it stands in the set of all as one
+        descriptor."""
+        self._sets_of_strangers: dict[int, select.epoll] = {}
+        """By their descriptors."""
         self._readers: dict[int, Callable[[], None]] = {}
         self._first_readers: dict[int, Callable[[], None]] = {}
-        self._stranger_readers: dict[int, Callable[[], None]] = {}
+        self._stranger_readers: dict[int, tuple[select.epoll, Callable[[], None]]] = {}
+        """With the set in which each stands."""
         self._left: list[tuple[int, int]] = []
         """Sockets that were ready, and that the last pass had no time for."""
         self.shares = 1
@@ -104,6 +114,10 @@ class Reading:
         """Sockets are read from now; all that they bring counts as come at once."""
         self.waiting_writers = 0
         """The number of tasks that wait, with Trio, until a socket takes more."""
+        for _ in range(SETS_OF_STRANGERS):
+            strangers = select.epoll()
+            self._sets_of_strangers[strangers.fileno()] = strangers
+            self._strangers.register(strangers.fileno(), select.EPOLLIN)
         self.add(self._strangers.fileno(), self._read_strangers)
 
     @classmethod
@@ -112,18 +126,26 @@ class Reading:
         return cls(turns, begin) if sys.platform == "linux" else None
 
     def add(
-        self, descriptor: int, read: Callable[[], None], *, first: bool = False, stranger: bool = False
+        self,
+        descriptor: int,
+        read: Callable[[], None],
+        *,
+        first: bool = False,
+        stranger: str | None = None,
     ) -> None:
         """Calls `read`, which must not block, whenever there is something to read. What it raises, `run` raises.
 
-        Those that are to be `first` are called before all others, in every pass; strangers share what one other has.
+        Those that are to be `first` are called before all others, in every pass. Strangers, for each of whom `stranger`
+        is what his address counts as, share what one other has.
         """
         if not self._epoll.closed:
             for readers in (self._readers, self._first_readers, self._stranger_readers):
                 assert descriptor not in readers, "a socket has one reader"
-            if stranger:
-                self._strangers.register(descriptor, select.EPOLLIN)
-                self._stranger_readers[descriptor] = read
+            if stranger is not None:
+                sets = tuple(self._sets_of_strangers.values())
+                strangers = sets[hash(stranger) % len(sets)]
+                strangers.register(descriptor, select.EPOLLIN)
+                self._stranger_readers[descriptor] = strangers, read
                 return
             self._epoll.register(descriptor, select.EPOLLIN)
             if first:
@@ -139,8 +161,9 @@ class Reading:
         elif self._first_readers.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
             self._first.unregister(descriptor)
-        elif self._stranger_readers.pop(descriptor, None) is not None:
-            self._strangers.unregister(descriptor)
+        elif (stranger := self._stranger_readers.pop(descriptor, None)) is not None:
+            strangers, _ = stranger
+            strangers.unregister(descriptor)
 
     async def run(self) -> NoReturn:
         """Reads and runs turns until cancelled."""
@@ -192,6 +215,8 @@ class Reading:
             self._epoll.close()
             self._first.close()
             self._strangers.close()
+            for strangers in self._sets_of_strangers.values():
+                strangers.close()
 
     def _read(self, found: list[tuple[int, int]]) -> None:
         self._begin()
@@ -204,11 +229,17 @@ class Reading:
     def _read_strangers(self) -> None:
         until = perf_counter() + STRANGERS_S
         read: set[int] = set()
-        # The system puts each one that it has told behind all others that are ready: each has his turn.
-        while perf_counter() <= until and (found := self._strangers.poll(0, 1)) and found[0][0] not in read:
-            ((descriptor, _),) = found
+        # The system puts each one that it has told behind all others that are ready: each has his turn, and each set.
+        while perf_counter() <= until and (sets := self._strangers.poll(0, 1)):
+            found = self._sets_of_strangers[sets[0][0]].poll(0, 1)
+            if not found:
+                continue  # the last of this set was closed, which the set of sets has yet to see
+            descriptor = found[0][0]
+            if descriptor in read:
+                return
             read.add(descriptor)
-            self._stranger_readers[descriptor]()
+            _, reader = self._stranger_readers[descriptor]
+            reader()
 
     def _left_before_others(self) -> list[tuple[int, int]]:
         """Returns who is to be read in a pass behind one that had no time for all: whom it has left comes first."""

@@ -1,7 +1,7 @@
 """Sockets under Trio, for every server and link of a node.
 
 Reading: a socket that is readable is received from once, and the bytes are handed on. One task reads the sockets of all
-connections of a broker (broker/shell/socket_reading.py); those of a name server have a task each. Writing: at the end
+connections (broker/shell/socket_reading.py); where there is no epoll each has a task of its own. Writing: at the end
 of a turn one non-blocking `sendmsg` writes what is queued for a connection. Only what the socket does not take at once
 is left to a task that waits for it. So a request costs no task switch of its own. With TLS the bytes pass through a
 session on the way in and out (broker/shell/tls.py), and all else is the same.
@@ -221,7 +221,10 @@ class SocketConnection:
     def _go_on_reading(self) -> None:
         assert self._reading is not None
         self._reading.add(
-            self.socket.fileno(), self._read_once, first=self._is_peer, stranger=self._has_to_prove
+            self.socket.fileno(),
+            self._read_once,
+            first=self._is_peer,
+            stranger=self.connection.share if self._has_to_prove else None,
         )
 
     def _stop_reading(self) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import socket
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,20 +12,25 @@ import msgspec
 import pytest
 import structlog.testing
 import trio
+import trio.testing
 
 from broker.client.admin import AdminClient
 from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.message import Message
 from broker.client.producing.producer import Producer
 from broker.name_server.sessions import NameServerSessions
+from broker.remoting.addresses import split_address
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode, request
 from broker.remoting.frame import FrameDecoder
+from broker.requests.connection import Connection
 from broker.settings.tables import NameServerSettings, Settings
 from broker.shell.name_server import NameServerProcess
+from broker.shell.socket_reading import STRANGERS_S, Reading
 from broker.state.release import THIS_RELEASE
 from broker.tools.cluster.query import cluster_info
 from tests.broker.shell.servers import LIMIT_S, running
+from tests.broker.shell.test_client_port import CROWD, Passes
 
 
 async def test_one_of_two_name_servers_is_lost(tmp_path: Path) -> None:
@@ -57,6 +65,59 @@ async def test_one_of_two_name_servers_is_lost(tmp_path: Path) -> None:
             async with AdminClient(first) as admin:
                 assert {"T", "U"} <= set(await admin.topics())
             again.stop()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it needs epoll")
+async def test_of_those_who_ask_or_go_at_once_few_are_heard_in_a_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Thousands that did so at the same moment kept all others waiting for seconds."""
+    passes = {"asked": Passes(), "gone": Passes()}
+    read_strangers = Reading._read_strangers
+
+    def counted_pass(reading: Reading) -> None:
+        for counted in passes.values():
+            counted.number += 1
+        read_strangers(reading)
+
+    monkeypatch.setattr(Reading, "_read_strangers", counted_pass)
+    asked, gone = NameServerSessions.received, NameServerSessions.client_disconnected
+    all_asked, all_gone = trio.Event(), trio.Event()
+
+    def received(sessions: NameServerSessions, connection: Connection, command: RemotingCommand) -> None:
+        asked(sessions, connection, command)
+        passes["asked"].note()
+        if passes["asked"].noted.total() == CROWD:
+            all_asked.set()
+
+    def disconnected(sessions: NameServerSessions, connection: Connection) -> None:
+        gone(sessions, connection)
+        passes["gone"].note()
+        if passes["gone"].noted.total() == CROWD:
+            all_gone.set()
+
+    monkeypatch.setattr(NameServerSessions, "received", received)
+    monkeypatch.setattr(NameServerSessions, "client_disconnected", disconnected)
+    # Each look at the clock finds it a quarter of a stranger's time later.
+    looks = itertools.count()
+    monkeypatch.setattr("broker.shell.socket_reading.perf_counter", lambda: next(looks) * STRANGERS_S / 4)
+    server = NameServerProcess(NameServerSettings(listen="127.0.0.1:0", kv_config_path=""))
+    ask = encode(request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}))
+    with trio.fail_after(LIMIT_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.serve)
+            crowd = [socket.create_connection(split_address(server.address)) for _ in range(CROWD)]
+            await trio.testing.wait_all_tasks_blocked()
+            for remote in crowd:
+                remote.sendall(ask)
+            await all_asked.wait()
+            for remote in crowd:
+                remote.close()
+            await all_gone.wait()
+            server.stop()
+    assert max(passes["asked"].noted.values()) <= 4
+    # The end of a connection takes its task some passes of Trio's scheduler.
+    assert max(passes["gone"].noted.values()) < CROWD / 2
 
 
 async def test_answers_that_nobody_reads_are_not_made() -> None:

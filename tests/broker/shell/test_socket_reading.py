@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from broker.requests.connection import Connection
-from broker.shell.socket_reading import PASS_S, STRANGERS_S
+from broker.shell.socket_reading import PASS_S, SETS_OF_STRANGERS, STRANGERS_S
 from broker.shell.sockets import RECEIVE_BYTES, RECEIVE_BYTES_LEAST, SocketConnection
 from tests.broker.shell.read_together import serving
 
@@ -276,6 +276,37 @@ async def test_a_crowd_of_strangers_keeps_nobody_waiting_who_is_known(
         )
         read = [name for name in order if name in strangers]
         assert sorted(read[:50]) == sorted(read[50:]) == sorted(strangers), "each stranger has his turn"
+
+
+async def test_a_crowd_of_one_address_keeps_a_stranger_of_another_waiting_for_one_of_it(
+    remotes: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All clients of a name server are strangers: one that waited for the whole crowd waited for seconds."""
+    clock = Clock(monkeypatch)
+    crowds = "10.0.0.1"
+    others = next(host for host in (f"10.0.0.{k}" for k in range(2, 250)) if _set_of(host) != _set_of(crowds))
+    async with serving() as server:
+        order: list[str] = []
+
+        def receiver(name: str) -> Callable[[bytes], None]:
+            def received(data: bytes) -> None:
+                order.append(name)
+                clock.now += STRANGERS_S / 3
+
+            return received
+
+        names = [*(f"{crowds}:{port}" for port in range(1, 51)), f"{others}:1"]
+        remotes += [server.connect(name, receiver(name), has_to_prove=True) for name in names]
+        await trio.testing.wait_all_tasks_blocked()
+        for remote in remotes:
+            remote.send(b"x")
+        await trio.testing.wait_all_tasks_blocked()
+        assert sorted(order) == sorted(names)
+        assert order.index(names[-1]) <= 1
+
+
+def _set_of(host: str) -> int:
+    return hash(host) % SETS_OF_STRANGERS
 
 
 async def test_those_who_ask_for_little_are_let_in_many_at_a_time(
