@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -226,6 +227,13 @@ def test_batch_of_deliveries_that_reached_the_log_in_part_is_completed(
     for body in sent:
         client.start_send("T", body, 0, {"DELAY": "1"})
     group.converge()
+    leader_dies_in_a_batch(group, reached, lambda: group.advance(LEVEL_1_S + 0.1), sent)
+
+
+def leader_dies_in_a_batch(
+    group: Group, reached: int, let_fall_due: Callable[[], object], sent: list[bytes]
+) -> None:
+    """Of the batch that falls due the announcement and `reached` deliveries are with a majority; each comes once."""
     old = group.leader
     last_to_pass = group.node(old).replica.store.log.last_index + 1 + reached
 
@@ -234,7 +242,7 @@ def test_batch_of_deliveries_that_reached_the_log_in_part_is_completed(
         return isinstance(message, AppendRequest) and message.last_index > last_to_pass
 
     group.lose = beyond
-    group.advance(LEVEL_1_S + 0.1)
+    let_fall_due()
     assert group.node(old).replica.store.log.last_index == last_to_pass - reached + len(sent)
     group.kill(old)
     group.lose = lambda source, target, frame: False

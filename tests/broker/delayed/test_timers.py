@@ -15,7 +15,6 @@ import log.timer_index as timer_index
 from broker.delayed import deliveries, timers
 from broker.delayed.timers import due_ms_of
 from broker.node.ports import State
-from broker.peers.protocol import Frame, RaftFrame
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.replica.inner_limits import InnerLimits
 from broker.replica.proposals import NewMessage
@@ -29,8 +28,7 @@ from log.consume_queue import ConsumeQueue
 from log.errors import DamagedLogError
 from log.expired_files import HeadLook, RetentionPolicy
 from log.record import Record
-from raft.messages import AppendRequest
-from tests.broker.delayed.test_delays import bodies, prepared, settle_a_full_disk
+from tests.broker.delayed.test_delays import bodies, leader_dies_in_a_batch, prepared, settle_a_full_disk
 from tests.broker.harness import SMALL_STORE, Client, Group
 from tests.examples import examples
 
@@ -217,26 +215,12 @@ def test_batch_of_deliveries_that_reached_the_log_in_part_is_completed(
         client.start_send("T", sent[number], 0, at(group, 1000 + number // 2))
     group.converge()
     sent = [b"1", b"0", b"3", b"2", b"5", b"4", b"6"]  # by time, and then as sent
-    old = group.leader
-    last_to_pass = group.node(old).replica.store.log.last_index + 1 + reached
 
-    def beyond(source: str, target: str, frame: Frame) -> bool:
-        message = frame.message if isinstance(frame, RaftFrame) else None
-        return isinstance(message, AppendRequest) and message.last_index > last_to_pass
+    def fall_due() -> None:
+        group.skip(1100)
+        group.advance(1.01)
 
-    group.lose = beyond
-    group.skip(1100)
-    group.advance(1.01)
-    assert group.node(old).replica.store.log.last_index == last_to_pass - reached + len(sent)
-    group.kill(old)
-    group.lose = lambda source, target, frame: False
-    group.elect()
-    group.advance(2)
-    assert bodies(group.connect()) == sent
-    group.restart(old)
-    group.elect()
-    group.advance(5)
-    assert bodies(group.connect()) == sent
+    leader_dies_in_a_batch(group, reached, fall_due, sent)
 
 
 def _set_clock(group: Group, to_ms: int) -> None:
