@@ -8,15 +8,18 @@ thread and behind `Node.begin`.
 """
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from broker.replica.repairs import RepairFlush
 from broker.replica.replica import Replica
 from broker.replica.scrubbing import Scrub
 from broker.requests.deadline import NEVER
 from broker.statistics.histogram import Histogram
+from broker.statistics.timings import Timings
 from log.checkpoint import CheckpointJob
 from log.cold_reads import LoadJob
+from log.flushes import FlushJob
 from log.incoming import Incoming
 from log.removal import RemovalJob
 from log.snapshot import SnapshotJob
@@ -40,12 +43,95 @@ class Job(NamedTuple):
     that fails is wanted again in every turn, and must not bring about the next one itself."""
 
 
+class _Work(Protocol):
+    def run(self) -> None: ...
+
+
+Work = TypeVar("Work", bound=_Work)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind(Generic[Work]):
+    """A kind of job, for whichever replica; its fields are those of `Job`."""
+
+    what: str
+    done: Callable[[Replica, Work], None]
+    histogram: Callable[[Timings], Histogram] | None
+    """Counts the time in the thread; None for work that keeps nothing and nobody waiting."""
+    failure_stops_node: bool
+    wants_turn: bool
+
+
+_FLUSH: Final[_Kind[FlushJob]] = _Kind(
+    "log",
+    lambda replica, job: replica.flushed(job, replica.time.now_ns),
+    lambda timings: timings.flush,
+    failure_stops_node=True,
+    wants_turn=True,
+)
+_PREPARATION: Final[_Kind[PrepareJob]] = _Kind(
+    "files made ready",
+    lambda replica, job: replica.store.log.prepared(job),
+    lambda timings: timings.prepare,
+    failure_stops_node=False,
+    wants_turn=False,
+)
+_CHECKPOINT: Final[_Kind[CheckpointJob]] = _Kind(
+    "checkpoint",
+    lambda replica, job: replica.upkeep.checkpointed(job, replica.time.now_ns),
+    lambda timings: timings.checkpoint,
+    failure_stops_node=True,
+    wants_turn=False,
+)
+_SNAPSHOT: Final[_Kind[SnapshotJob]] = _Kind(
+    "snapshot",
+    lambda replica, job: replica.upkeep.snapshot_saved(job, replica.time.now_ns),
+    lambda timings: timings.snapshot,
+    failure_stops_node=True,
+    wants_turn=False,
+)
+_INCOMING: Final[_Kind[Incoming]] = _Kind(
+    "snapshot of the leader",
+    lambda replica, job: replica.upkeep.incoming_saved(job, replica.time.now_ns),
+    lambda timings: timings.snapshot,
+    failure_stops_node=True,
+    wants_turn=True,
+)
+_REMOVAL: Final[_Kind[RemovalJob]] = _Kind(
+    "removal",
+    lambda replica, job: replica.upkeep.removed(job, replica.time.now_ns),
+    None,
+    failure_stops_node=False,
+    wants_turn=False,
+)
+_LOAD: Final[_Kind[LoadJob]] = _Kind(
+    "cold reads",
+    lambda replica, job: replica.loads.loaded(job, replica.time.now_ns),
+    lambda timings: timings.load,
+    failure_stops_node=True,
+    wants_turn=True,
+)
+_SCRUB: Final[_Kind[Scrub]] = _Kind(
+    "scrubbing",
+    lambda replica, job: replica.scrubbing.done(job, replica.time.now_ns, replica.time.wall_ms),
+    lambda timings: timings.scrub,
+    failure_stops_node=True,
+    wants_turn=True,
+)
+_REPAIR: Final[_Kind[RepairFlush]] = _Kind(
+    "repair",
+    lambda replica, job: replica.repairs.flushed(job),
+    lambda timings: timings.repair,
+    failure_stops_node=True,
+    wants_turn=True,
+)
+
+
 class Jobs:
     """The jobs of one replica."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._timings = replica.timings
         self.out = 0
         """The number of jobs that were taken and have not come back."""
         self.is_closed = False
@@ -66,14 +152,7 @@ class Jobs:
         if flush is None:
             return None
         self.out += 1
-        return self._timed(
-            self._timings.flush,
-            "log",
-            flush.run,
-            lambda: replica.flushed(flush, replica.time.now_ns),
-            failure_stops_node=True,
-            wants_turn=True,
-        )
+        return self._job(_FLUSH, flush)
 
     def others(self) -> list[Job]:
         """Returns all other jobs that are to begin now, and sets `due_ns`; ask at the end of each turn."""
@@ -83,27 +162,27 @@ class Jobs:
         self.due_ns = NEVER
         if self.is_closed:
             return jobs
-        # Each of the parts gives a job only when something is due and its last job has come back. Most turns begin
-        # none: what surrounds a job is made in a method of its own, so that asking costs little.
+        # Each of the parts gives a job only when something is due and its last job has come back: most turns begin
+        # none, and asking costs little.
         if (preparation := log.prepare_job()) is not None:
-            jobs.append(self._preparation(preparation))
+            jobs.append(self._job(_PREPARATION, preparation))
         upkeep_due_ns = upkeep.due_ns()
         if now_ns >= upkeep_due_ns:
             checkpoint = upkeep.checkpoint_job(now_ns)
             upkeep_due_ns = upkeep.due_ns()
             if checkpoint is not None:
-                jobs.append(self._checkpoint(checkpoint))
+                jobs.append(self._job(_CHECKPOINT, checkpoint))
         rare_due_ns = upkeep.rare_due_ns()
         if now_ns >= rare_due_ns:
             jobs += self._rare(now_ns)
             rare_due_ns = upkeep.rare_due_ns()
         if replica.loads.wanted and (load := replica.loads.job()) is not None:
-            jobs.append(self._load(load))
+            jobs.append(self._job(_LOAD, load))
         scrubbing, repairs = replica.scrubbing, replica.repairs
         if now_ns >= scrubbing.due_ns and (scrub := scrubbing.job(now_ns)) is not None:
-            jobs.append(self._scrub(scrub))
+            jobs.append(self._job(_SCRUB, scrub))
         if repairs.wants_flush and (repair := repairs.job()) is not None:
-            jobs.append(self._repair(repair))
+            jobs.append(self._job(_REPAIR, repair))
         self.due_ns = min(replica.durability.due_ns(), upkeep_due_ns, rare_due_ns, scrubbing.wakes_ns)
         self.out += len(jobs)
         return jobs
@@ -112,129 +191,30 @@ class Jobs:
         """Yields the jobs of `Upkeep.rare_due_ns` that are due. A leader's snapshot keeps this node's own waiting."""
         upkeep = self._replica.upkeep
         if now_ns >= upkeep.incoming_due_ns():
-            yield self._incoming(upkeep.incoming_job())
+            yield self._job(_INCOMING, upkeep.incoming_job())
         if now_ns >= upkeep.snapshot_due_ns():
-            yield self._snapshot(upkeep.snapshot_job())
+            yield self._job(_SNAPSHOT, upkeep.snapshot_job(), upkeep.encoded_ns)
         if now_ns >= upkeep.removal_due_ns():
-            yield self._removal(upkeep.removal_job())
+            yield self._job(_REMOVAL, upkeep.removal_job())
 
-    def _preparation(self, job: PrepareJob) -> Job:
-        log = self._replica.store.log
-        return self._timed(
-            self._timings.prepare,
-            "files made ready",
-            job.run,
-            lambda: log.prepared(job),
-            failure_stops_node=False,
-            wants_turn=False,
-        )
-
-    def _checkpoint(self, job: CheckpointJob) -> Job:
-        replica = self._replica
-        return self._timed(
-            self._timings.checkpoint,
-            "checkpoint",
-            job.run,
-            lambda: replica.upkeep.checkpointed(job, replica.time.now_ns),
-            failure_stops_node=True,
-            wants_turn=False,
-        )
-
-    def _snapshot(self, job: SnapshotJob) -> Job:
-        replica = self._replica
-        return self._timed(
-            self._timings.snapshot,
-            "snapshot",
-            job.run,
-            lambda: replica.upkeep.snapshot_saved(job, replica.time.now_ns),
-            failure_stops_node=True,
-            wants_turn=False,
-            before_ns=replica.upkeep.encoded_ns,
-        )
-
-    def _incoming(self, job: Incoming) -> Job:
-        replica = self._replica
-        return self._timed(
-            self._timings.snapshot,
-            "snapshot of the leader",
-            job.run,
-            lambda: replica.upkeep.incoming_saved(job, replica.time.now_ns),
-            failure_stops_node=True,
-            wants_turn=True,
-        )
-
-    def _removal(self, job: RemovalJob) -> Job:
-        replica = self._replica
-        return Job(
-            "removal",
-            job.run,
-            lambda: replica.upkeep.removed(job, replica.time.now_ns),
-            failure_stops_node=False,
-            wants_turn=False,
-        )
-
-    def _load(self, job: LoadJob) -> Job:
-        replica = self._replica
-        return self._timed(
-            self._timings.load,
-            "cold reads",
-            job.run,
-            lambda: replica.loads.loaded(job, replica.time.now_ns),
-            failure_stops_node=True,
-            wants_turn=True,
-        )
-
-    def _scrub(self, job: Scrub) -> Job:
-        replica = self._replica
-        return self._timed(
-            self._timings.scrub,
-            "scrubbing",
-            job.run,
-            lambda: replica.scrubbing.done(job, replica.time.now_ns, replica.time.wall_ms),
-            failure_stops_node=True,
-            wants_turn=True,
-        )
-
-    def _repair(self, job: RepairFlush) -> Job:
-        replica = self._replica
-        return self._timed(
-            self._timings.repair,
-            "repair",
-            job.run,
-            lambda: replica.repairs.flushed(job),
-            failure_stops_node=True,
-            wants_turn=True,
-        )
-
-    def _timed(
-        self,
-        histogram: Histogram,
-        what: str,
-        run: Callable[[], None],
-        done: Callable[[], None],
-        *,
-        failure_stops_node: bool,
-        wants_turn: bool,
-        before_ns: int = 0,
-    ) -> Job:
-        """Returns a job whose time in its thread is counted when it comes back, with `before_ns` that came before."""
-        stopwatch = self._timings.stopwatch
+    def _job(self, kind: _Kind[Work], work: Work, before_ns: int = 0) -> Job:
+        """Returns the job. Its time in the thread is counted when it comes back, with `before_ns` that came before."""
+        replica, stopwatch, histogram = self._replica, self._replica.timings.stopwatch, kind.histogram
         took_ns = 0
 
         def run_timed() -> None:
             nonlocal took_ns
             began_ns = stopwatch()
-            run()
+            work.run()
             took_ns = stopwatch() - began_ns
 
         def count_and_take_over() -> None:
-            histogram.observe(before_ns + took_ns)
-            self._replica.slow.flushed(what, took_ns, self._replica.time.now_ns)
-            done()
+            if histogram is not None:
+                histogram(replica.timings).observe(before_ns + took_ns)
+                replica.slow.flushed(kind.what, took_ns, replica.time.now_ns)
+            kind.done(replica, work)
 
-        return Job(
-            what, run_timed, count_and_take_over, failure_stops_node=failure_stops_node, wants_turn=wants_turn
-        )
+        return Job(kind.what, run_timed, count_and_take_over, kind.failure_stops_node, kind.wants_turn)
 
     def done(self, job: Job) -> None:
         """The job has run, without an error or with one that stops no node."""
