@@ -129,9 +129,7 @@ async def _keep(context: Context, runtime: Runtime, rules: Configurations, admin
     """Puts, deletes and asks for keys and values."""
     keeper = _Keeper(context, runtime.random, rules, admin)
     while True:
-        await runtime.sleep(runtime.random.expovariate(1 / _KEY_PAUSE_S))
-        if context.load_stopped:
-            continue
+        await context.pause(runtime, _KEY_PAUSE_S)
         try:
             await keeper.act()
         except ConnectionFailed:
@@ -143,9 +141,7 @@ async def _route(context: Context, runtime: Runtime, rules: Configurations, admi
     random = runtime.random
     broker = context.members.machines[0].settings.node.group
     while True:
-        await runtime.sleep(random.expovariate(1 / _ROUTE_PAUSE_S))
-        if context.load_stopped:
-            continue
+        await context.pause(runtime, _ROUTE_PAUSE_S)
         address = random.choice(context.name_servers)
         entry = random.choice(_ENTRIES)
         code = random.choice(
@@ -281,9 +277,7 @@ async def _send(context: Context, runtime: Runtime, rules: Configurations) -> No
     """Sends each message by a producer of its own."""
     random = runtime.random
     while True:
-        await runtime.sleep(random.expovariate(1 / _SEND_PAUSE_S))
-        if context.load_stopped:
-            continue
+        await context.pause(runtime, _SEND_PAUSE_S)
         limit_s = random.choice((0.3, 1.0, _SEND_LIMIT_S)) if not context.is_calm() else _SEND_LIMIT_S
         async with Producer(context.name_servers, group="newcomers", runtime=runtime) as producer:
             with rules.sending(runtime, limit_s) as name:
@@ -302,9 +296,7 @@ async def _look(context: Context, runtime: Runtime, rules: Configurations) -> No
     """Looks for queues, each time with a client that did not know them."""
     random = runtime.random
     while True:
-        await runtime.sleep(random.expovariate(1 / _SEND_PAUSE_S))
-        if context.load_stopped:
-            continue
+        await context.pause(runtime, _SEND_PAUSE_S)
         async with PullConsumer(context.name_servers, group="visitors", runtime=runtime) as consumer:
             since_ns = context.scheduler.now_ns
             try:
@@ -327,9 +319,7 @@ async def _stay(context: Context, runtime: Runtime, rules: Configurations) -> No
     random = runtime.random
     async with Producer(context.name_servers, group="residents", runtime=runtime) as producer:
         while True:
-            await runtime.sleep(random.expovariate(1 / _SEND_PAUSE_S))
-            if context.load_stopped:
-                continue
+            await context.pause(runtime, _SEND_PAUSE_S)
             try:
                 if random.random() < 0.3:
                     await producer.core.routes.refresh(TOPIC)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from broker.client.message import MessageQueue, SendResult
+from broker.client.transport.runtime import Runtime
 from broker.node.node import Node
 from broker.state.commands import Command
 from simulation.journal import Journal
@@ -100,6 +101,12 @@ class Context:
     def is_calm(self) -> bool:
         """True when the time of faults is over."""
         return self.scheduler.now_ns >= self.calm_ns
+
+    async def pause(self, runtime: Runtime, mean_s: float) -> None:
+        """Waits until an actor is to do something again; once the load has stopped for ever."""
+        await runtime.sleep(runtime.random.expovariate(1 / mean_s))
+        while self.load_stopped:
+            await runtime.sleep(runtime.random.expovariate(1 / mean_s))
 
     def stay_s(self, random: Random, mean_s: float) -> float:
         """Draws how long a consumer stays. The one that is there when the load has stopped stays to the end: what has

@@ -124,9 +124,7 @@ async def post(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
 
         async def send_one_way() -> None:
             while True:
-                await runtime.sleep(random.expovariate(1 / 0.5))
-                if context.load_stopped:
-                    continue
+                await context.pause(runtime, 0.5)
                 message = note()
                 try:
                     await producer.send_one_way(message)
@@ -146,9 +144,7 @@ async def post(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
 
         async def send_by_outbox() -> None:
             while True:
-                await runtime.sleep(random.expovariate(1 / 3.0))
-                if context.load_stopped:
-                    continue
+                await context.pause(runtime, 3.0)
                 in_flight = random.choice((1, 4))
                 taken: list[tuple[Message, Sending]] = []
                 failures = 0

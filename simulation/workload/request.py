@@ -208,9 +208,7 @@ async def correspond(context: Context, runtime: Runtime, writer: TraceWriter) ->
 
     async def write() -> None:
         while True:
-            await runtime.sleep(random.expovariate(1 / 1.2))
-            if context.load_stopped:
-                continue
+            await context.pause(runtime, 1.2)
             wish: Wish = random.choices(("prompt", "late", "twice", "never"), (80, 7, 8, 5))[0]
             letter = _Letter(client, random.randbytes(random.choice((10, 300))), wish)
             limit_s = random.choice((0.5, 1.5, 3.0)) if not context.is_calm() else 3.0

@@ -229,9 +229,7 @@ async def _administer(context: Context, runtime: Runtime, rules: Resets, groups:
     code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
     async with AdminClient(context.name_servers, runtime=runtime) as admin:
         while True:
-            await runtime.sleep(random.expovariate(1 / _RESET_PAUSE_S))
-            if context.load_stopped:
-                continue
+            await context.pause(runtime, _RESET_PAUSE_S)
             try:
                 addresses = [
                     address

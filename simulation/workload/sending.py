@@ -33,9 +33,7 @@ async def send_now_and_then(
 
     async def lane() -> None:
         while True:
-            await runtime.sleep(runtime.random.expovariate(1 / pause_s))
-            if context.load_stopped:
-                continue
+            await context.pause(runtime, pause_s)
             made = message()
             try:
                 await producer.send(made)

@@ -86,9 +86,7 @@ async def tenant(context: Context, runtime: Runtime, writer: TraceWriter) -> Non
             context.name_servers, group="tenants", retry_unknown=True, runtime=runtime
         ) as producer:
             while True:
-                await runtime.sleep(random.expovariate(1 / _SEND_PAUSE_S))
-                if context.load_stopped:
-                    continue
+                await context.pause(runtime, _SEND_PAUSE_S)
                 length = random.choice(_LENGTHS)
                 try:
                     result = await producer.send(Message(TOPIC, random.randbytes(length)))

@@ -229,9 +229,7 @@ async def transact(context: Context, runtime: Runtime, writer: TraceWriter) -> N
 
         async def lane() -> None:
             while True:
-                await runtime.sleep(random.expovariate(1 / 1.0))
-                if context.load_stopped:
-                    continue
+                await context.pause(runtime, 1.0)
                 fate = Decision.COMMIT if random.random() < 0.7 else Decision.ROLLBACK
                 name = invariant.new(fate)
                 try:
