@@ -149,7 +149,7 @@ class NameServerSessions:
             self.clients.go_on()
         if self._core.routes.is_forgetting:
             self._core.routes.forget()
-            return
+            return  # a step of a request takes as long: it has a turn of its own
         if self._long is not None:
             connection, steps = self._long
             try:

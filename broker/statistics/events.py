@@ -130,6 +130,7 @@ class Events:
             left_out = told.left_out
             del self._told[key]
             told = None
+        # Of sources beyond a bound one count is kept for all: whoever has many addresses fills neither memory nor log.
         if told is None and len(self._told) >= SOURCES_MAX:
             self.sweep(now_ns)
             if len(self._told) >= SOURCES_MAX:

@@ -39,7 +39,7 @@ class TraceWriter:
     Every method takes ``time_ns`` (monotonic nanoseconds of the header's clock). An ``invoke_*`` method
     returns the operation id that its completion names; ids count up from 0 within a writer. An operation is
     one attempt: a retry is a new operation with the same values. Record the invocation before the request can
-    leave, the completion after the reply has arrived; an operation without completion counts as of unknown
+    leave, the completion after the response has arrived; an operation without completion counts as of unknown
     outcome.
 
     Call :meth:`flush` at a turn's end or on a timer, and before the process ends: what is buffered is lost in
@@ -160,9 +160,9 @@ class TraceWriter:
         """The messages returned, in order. ``offsets``: the first one if they are contiguous, else one for
         each value.
 
-        ``next_offset`` is where the reply says to go on. With no values, ``next_offset`` <= the asked offset
+        ``next_offset`` is where the response says to go on. With no values, ``next_offset`` <= the asked offset
         states that the queue ended there or before; a larger one says only that the reader was sent forward.
-        ``end``: the queue's end as this reply states it, given only where it is to be judged like a tail
+        ``end``: the queue's end as this response states it, given only where it is to be judged like a tail
         query.
         """
         self._add((OK, time_ns, operation, (next_offset, offsets, values, end), None))

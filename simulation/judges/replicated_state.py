@@ -74,6 +74,8 @@ class ReplicatedState:
     def _check_topics(self, name: str, metadata: Metadata) -> None:
         topics, offsets, parked = metadata.topics, metadata.offsets, metadata.parked.offsets
         writers = metadata.writers.portions
+        # Whatever could break this changes one of these counts; to look through all tables in each turn would take too
+        # long.
         tables = (metadata.topics_version.counter, len(topics), offsets.count, parked.count, len(writers))
         if tables == self._tables.get(name):
             return

@@ -174,6 +174,7 @@ class SimulatedDisk:
         random = self._random
         self._countdown = 0
         self.locked = False
+        # Of a flush that is under way any pages may be on the disk. Nobody was told that any is.
         for job in self._jobs_under_way:
             for inode, begin, data in job.pages:
                 if random.random() < 0.5:
@@ -182,6 +183,8 @@ class SimulatedDisk:
         self._job = None
         written_back = random.choice((0.0, 0.1, 0.5, 0.9, 1.0))
         names: dict[str, Inode] = {}
+        # A name is as it was when its directory was synced, or as it became since then: a file system may write back
+        # one and not the next, whatever their order was.
         for path in sorted(self._names.keys() | self._durable_names.keys()):
             before, after = self._durable_names.get(path), self._names.get(path)
             survivor = before if before is after or random.random() >= written_back else after

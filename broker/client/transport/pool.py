@@ -95,6 +95,8 @@ class ConnectionPool:
             with self._runtime.move_on_after(CONNECT_TIMEOUT_S):
                 stream = await self._runtime.connect(address)
                 connection = Connection(self._runtime, address, stream, self._handlers)
+                # To sign anything the greeting's nonce is needed, whose response only a connection that runs can
+                # receive.
                 if self._credentials is not None:
                     self._tasks.start_soon(connection.run)
                     await connection.introduce(self._credentials)
