@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from log.consume_queue import ConsumeQueue
 from log.entry_reads import index_at
 from log.entry_recovery import RecoveryKind
-from log.errors import (
-    DamagedLogError,
-)
+from log.errors import DamagedLogError
 from log.expired_files import DataFile, HeadLook, RetentionPolicy, files_to_delete
 from log.store import Store
 from tests.log.memory_disk import MemoryDisk
@@ -73,17 +72,22 @@ def test_a_damaged_header_at_the_beginning_of_a_file_does_not_keep_the_log(
     assert store.log.first_position == last
 
 
-@pytest.mark.parametrize("damaged", [range(20, 60), range(30, 99), range(14, 16)], ids=str)
-def test_a_run_of_damaged_units_has_retention_hide_no_message(
-    damaged: range, disk: MemoryDisk, store: Store
-) -> None:
+def queue_of_a_hundred(store: Store) -> ConsumeQueue:
+    """A queue of a hundred messages, all that the log has; nobody needs any of them."""
     writer = Writer(store)
     for _ in range(100):
         writer.send("T", body=bytes(40))
     store.dispatch(99, NOW)
     flush(store)
     store.snapshot.write(99, b"state")
-    queue = store.queues.make("T", 0)
+    return store.queues.make("T", 0)
+
+
+@pytest.mark.parametrize("damaged", [range(20, 60), range(30, 99), range(14, 16)], ids=str)
+def test_a_run_of_damaged_units_has_retention_hide_no_message(
+    damaged: range, disk: MemoryDisk, store: Store
+) -> None:
+    queue = queue_of_a_hundred(store)
     units = units_of(queue)
     for offset in damaged:
         queue.correct(offset, (0, 0, 0))
@@ -99,13 +103,7 @@ def test_a_run_of_damaged_units_has_retention_hide_no_message(
 def test_units_that_are_zero_are_damaged_and_not_of_records_that_are_gone(
     disk: MemoryDisk, store: Store
 ) -> None:
-    writer = Writer(store)
-    for _ in range(100):
-        writer.send("T", body=bytes(40))
-    store.dispatch(99, NOW)
-    flush(store)
-    store.snapshot.write(99, b"state")
-    queue = store.queues.make("T", 0)
+    queue = queue_of_a_hundred(store)
     units = units_of(queue)
     assert store.delete_head(
         HeadLook(RetentionPolicy(reserved_ms=1000), wall_ms=NOW + 10**9, is_delete_hour=True)
