@@ -55,6 +55,12 @@ _UNDER_WAY_NS: Final = 100_000_000
 """A node that gives back what it was asked does some of it in each turn, and so is heard of within that time."""
 
 
+_LOOKED_AT: Final = 5
+"""A turn looks at so many of the requests that may be taken back for each that it would do: some us each."""
+
+_TAKEN_BACK_FROM: Final = frozenset({State.FORWARDED, State.RESUMED})
+
+
 class _Client:
     """A connection to this node, the leader that last heard of it, and by opaque what it waits for."""
 
@@ -69,6 +75,27 @@ class _Client:
         """Only what is FORWARDED or DOUBTED, or was until now."""
         self.ended: list[tuple[int, WaitingRequest]] = []
         """Those of them that are no more, by their numbers: turns go on with them in this order. A heap."""
+
+
+class _TakingBack:
+    """Requests of one client that turns take back: those that came until `number` and whose key is among `keys`."""
+
+    __slots__ = ("key_of", "keys", "left", "number", "taken")
+
+    def __init__(
+        self,
+        key_of: Callable[[RemotingCommand], str | None],
+        taken: Callable[[Connection, RemotingCommand], None],
+    ) -> None:
+        self.key_of = key_of
+        self.taken = taken
+        self.keys: set[str] = set()
+        self.number = -1
+        self.left: deque[WaitingRequest] | None = None
+        """Those that are yet to be looked at; None before the first of them is."""
+
+    def has(self, request: WaitingRequest) -> bool:
+        return request.number <= self.number and self.key_of(request.command) in self.keys
 
 
 class Forwarding:
@@ -113,6 +140,8 @@ class Forwarding:
         for each. To be looked at only."""
         self.leaving: deque[_Client] = deque()
         """The clients that their leader is to forget, as this node is outside. To be looked at only."""
+        self.taking_back: dict[Connection, _TakingBack] = {}
+        """Clients of which turns take requests back, the next one first. To be looked at only."""
         self._doubt_ends = time.add_deadline(self._end_doubts)
         self._doubts_begun = 0
         """The number of requests that have become DOUBTED since this node started."""
@@ -152,8 +181,9 @@ class Forwarding:
         del self._by_number[client.number]
         for request in list(client.waiting.values()):
             self._happens(client, request, RequestEvent.CLIENT_GONE)
-        for request in self._held.take_back(connection, lambda _: True):
-            request.happens(RequestEvent.CLIENT_GONE)
+        for request in self._held.of(connection):
+            self._held.take(request).happens(RequestEvent.CLIENT_GONE)
+        self.taking_back.pop(connection, None)
         if client.known_to is not None:
             self._send_gone(client.known_to, client)
 
@@ -402,26 +432,60 @@ class Forwarding:
         self._doubt_ends.due_ns = NEVER if first is None else first.until_ns
 
     def take_back(
-        self, connection: Connection, is_wanted: Callable[[RemotingCommand], bool]
-    ) -> list[RemotingCommand]:
-        """Removes the wanted requests of a client, forwarded or held, and returns them: the caller answers them.
+        self,
+        connection: Connection,
+        key: str,
+        key_of: Callable[[RemotingCommand], str | None],
+        taken: Callable[[Connection, RemotingCommand], None],
+    ) -> None:
+        """Has turns remove those requests of a client, forwarded or held until now, of which `key_of` returns `key`.
+        Each is given to `taken`, whose caller answers it.
 
-        Only for requests that may be repeated: the leader may have done them already. A later response is dropped.
+        Only for requests that may be repeated: the leader may have done them already. Until one is removed the response
+        of the leader that was asked goes to the client; no leader is asked any more. `key_of` and `taken` are the same
+        ones each time.
         """
         client = self._by_connection.get(connection)
-        taken: list[WaitingRequest] = []
-        if client is not None:
-            taken = [
-                request
-                for request in client.waiting.values()
-                if request.state is not State.REFUSED and is_wanted(request.command)
-            ]
-            for request in taken:
-                self._happens(client, request, RequestEvent.ANSWERED_HERE)
-        for request in self._held.take_back(connection, is_wanted):
-            request.happens(RequestEvent.ANSWERED_HERE)
-            taken.append(request)
-        return [request.command for request in taken]
+        if (client is None or not client.waiting) and not self._held.has_any_of(connection):
+            return
+        back = self.taking_back.get(connection)
+        if back is None:
+            back = self.taking_back[connection] = _TakingBack(key_of, taken)
+        back.keys.add(key)
+        back.number = self._last_number
+        back.left = None
+
+    def take_some_back(self) -> None:
+        """Takes back some of the requests; to be called in each turn while there may be any."""
+        left = _LOOKED_AT * self._view.limits.held_at_once
+        while left > 0 and self.taking_back:
+            connection, back = next(iter(self.taking_back.items()))
+            client = self._by_connection.get(connection)
+            if back.left is None:
+                asked = [] if client is None else client.waiting.values()
+                back.left = deque([*asked, *self._held.of(connection)])
+            while left > 0 and back.left:
+                left -= 1
+                request = back.left.popleft()
+                if request.state is State.HELD and back.has(request):
+                    self._held.take(request).happens(RequestEvent.ANSWERED_HERE)
+                    back.taken(connection, request.command)
+                elif request.state in _TAKEN_BACK_FROM and back.has(request):
+                    assert client is not None, "it has asked"
+                    self._happens(client, request, RequestEvent.ANSWERED_HERE)
+                    back.taken(connection, request.command)
+            del self.taking_back[connection]
+            if back.left:
+                self.taking_back[connection] = back  # behind others
+
+    def _is_taken_back(self, request: WaitingRequest) -> bool:
+        """Takes back a request that would go on, if it is to be."""
+        back = self.taking_back.get(request.connection)
+        if back is None or not back.has(request):
+            return False
+        request.happens(RequestEvent.ANSWERED_HERE)
+        back.taken(request.connection, request.command)
+        return True
 
     def _happens(self, client: _Client, request: WaitingRequest, event: RequestEvent) -> None:
         """Takes a request that was forwarded to its next state, and does what that state asks for."""
@@ -474,6 +538,8 @@ class Forwarding:
             self.refuse_outside(connection, request.command)
         elif state is State.RESUMED:
             asked = request.leader, request.term
+            if self._is_taken_back(request):
+                return
             if event is RequestEvent.NOT_DONE and (self._view.leader, self._view.term) == asked:
                 # Asked now, it would be the same one again.
                 self._hold_for_leader(connection, request.as_of(now_ns), request.number)
@@ -584,7 +650,7 @@ class Forwarding:
         if self.is_outside:
             request.happens(RequestEvent.OUTSIDE)
             self.refuse_outside(request.connection, request.command)
-        else:
+        elif not self._is_taken_back(request):
             request.happens(RequestEvent.LEADER_FOUND)
             self._go_on(request)
 

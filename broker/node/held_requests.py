@@ -58,31 +58,27 @@ class HeldRequests:
         connection, requests = next(iter(connections.items()))
         self._shares.move_to_end(share)
         connections.move_to_end(connection)
-        return self._take(requests[0])
+        return self.take(requests[0])
 
     def take_first_of(self, connection: Connection) -> WaitingRequest:
         """Removes and returns the first request of a connection that has any."""
-        return self._take(self._shares[connection.share][connection][0])
+        return self.take(self._shares[connection.share][connection][0])
 
     def take_expired(self, now_ns: int) -> WaitingRequest | None:
         """Removes and returns a request whose time is over, if there is one."""
         first = next(iter(self.waiting), None)
-        return self._take(first) if first is not None and first.until_ns <= now_ns else None
+        return self.take(first) if first is not None and first.until_ns <= now_ns else None
 
     def take_of(self, is_wanted: Callable[[Connection], bool]) -> list[WaitingRequest]:
         """Removes and returns the requests of some connections, in order."""
-        return [self._take(request) for request in [*self.waiting] if is_wanted(request.connection)]
+        return [self.take(request) for request in [*self.waiting] if is_wanted(request.connection)]
 
-    def take_back(
-        self, connection: Connection, is_wanted: Callable[[RemotingCommand], bool]
-    ) -> list[WaitingRequest]:
-        """Removes and returns some of one connection's requests, in order."""
-        if not self.has_any_of(connection):
-            return []
-        requests = self._shares[connection.share][connection]
-        return [self._take(request) for request in [*requests] if is_wanted(request.command)]
+    def of(self, connection: Connection) -> list[WaitingRequest]:
+        """Returns the requests of one connection, in order."""
+        return [*self._shares[connection.share][connection]] if self.has_any_of(connection) else []
 
-    def _take(self, request: WaitingRequest) -> WaitingRequest:
+    def take(self, request: WaitingRequest) -> WaitingRequest:
+        """Removes and returns a request, which is here."""
         connection = request.connection
         del self.waiting[request]
         self._budget.give_back(connection, request.command)

@@ -514,9 +514,11 @@ class Node:
         time_ms = self.time.wall_ms
         # First Raft's own deadlines: who leads decides what becomes of all that waits.
         replica.tick(now_ns, time_ms)
+        forwarding = self._forwarding
+        if forwarding.taking_back:
+            forwarding.take_some_back()
         if self.time.earliest_ns <= now_ns:
             self.time.run_due()
-        forwarding = self._forwarding
         if forwarding.ended or forwarding.leaving:
             forwarding.go_on()
         if self._held.waiting:
@@ -537,7 +539,7 @@ class Node:
             goes_on
             or bool(long.in_steps or long.behind_batch)
             or bool(relayed.waiting or relayed.given_back or relayed.forgotten)
-            or bool(forwarding.ended or forwarding.leaving)
+            or bool(forwarding.ended or forwarding.leaving or forwarding.taking_back)
             or (bool(self._held.waiting) and forwarding.is_releasing)
         )
         return self._goes_on

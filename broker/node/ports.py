@@ -218,9 +218,15 @@ class Requests(Protocol):
         """Tells the leader, too, if it is another node; this node answers the client."""
 
     def take_back(
-        self, connection: Connection, is_wanted: Callable[[RemotingCommand], bool], /
-    ) -> list[RemotingCommand]:
-        """Requests of a client that another node is asked, or is to be; the caller answers them now."""
+        self,
+        connection: Connection,
+        key: str,
+        key_of: Callable[[RemotingCommand], str | None],
+        taken: Callable[[Connection, RemotingCommand], None],
+        /,
+    ) -> None:
+        """Has turns take back the requests of a client, until now, that another node is asked, or is to be, and of
+        which `key_of` returns `key`: `taken` gets each, and its caller answers it."""
 
     def handle_in_steps(
         self, connection: Connection, command: RemotingCommand, steps: Iterator[None], /

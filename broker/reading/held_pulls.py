@@ -16,7 +16,7 @@ import enum
 import heapq
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from itertools import islice
 from typing import Final
 
 from broker.access.control import AccessControl
@@ -66,6 +66,9 @@ _CHARACTERS_OF_ONE_MORE: Final = 500
 _OF_ONE_ADDRESS: Final = 10
 """Pulls of one address, in one queue, that meet their fates before those of another address."""
 
+_TOLD: Final = 5
+"""A turn tells so many pulls what is to become of them for each that meets it: some 0.5 us each."""
+
 _NO_PLACES: Final[Mapping[str, "_Waiting"]] = {}
 
 _PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
@@ -114,6 +117,7 @@ class HeldPull:
         "fate",
         "filter",
         "header",
+        "number",
         "place",
         "rests_on",
         "share",
@@ -151,10 +155,34 @@ class HeldPull:
         self.since_ns = since_ns
         self.deadline_ns = NEVER
         self.fate = Fate.WAITS
+        self.number: int
         self.place: _Waiting
-        """Set while it is in the tables."""
+        """Set while it is in the tables. Who came there later has a higher number."""
         self.done = False
         """The pull has left the tables; its place in the heap of deadlines stays until it comes up."""
+
+
+class _Changes:
+    """The changes in one consumer group, of which some pulls that were held at that time are yet to be told."""
+
+    __slots__ = ("connections", "number", "queues", "topics")
+
+    def __init__(self) -> None:
+        self.topics: set[str] = set()
+        """The topics that the consumer group filters otherwise."""
+        self.connections: set[Connection] = set()
+        """The members that subscribe otherwise, whatever the consumer group does."""
+        self.queues: set[tuple[str, int]] = set()
+        """The queues in which members are to go elsewhere."""
+        self.number = 0
+        """The pull that came last before the newest of the changes."""
+
+    def fate_of(self, held: HeldPull) -> Fate:
+        """Returns what the changes make of a pull of the consumer group."""
+        header = held.header
+        if held.rests_on is not None and (header.topic in self.topics or held.connection in self.connections):
+            return Fate.ANEW
+        return Fate.ENDS if (header.topic, header.queue_id) in self.queues else Fate.WAITS
 
 
 class HeldPulls:
@@ -165,7 +193,8 @@ class HeldPulls:
     were in them are handed on in each turn.
 
     One message, heartbeat or broken connection may be for tens of thousands of pulls. So they are only stirred, and
-    some meet their `Fate` in each turn; addresses take turns. Until then they stay in the tables.
+    some meet their `Fate` in each turn; addresses take turns. Until then they stay in the tables. Each turn tells some
+    of them of their fate, too: until all of them know, `_fate_of` says what has happened to one.
     """
 
     def __init__(
@@ -189,8 +218,14 @@ class HeldPulls:
         self._by_queue: dict[tuple[str, int], dict[str, _Waiting]] = {}
         """By topic and queue id, then by share."""
         self._by_connection: dict[Connection, dict[HeldPull, None]] = {}
+        self._by_group: dict[str, dict[HeldPull, None]] = {}
+        self._changes: dict[str, _Changes] = {}
+        """By consumer group."""
+        self._gone: set[Connection] = set()
+        self._untold: OrderedDict[str | Connection, Iterator[HeldPull] | None] = OrderedDict()
+        """The consumer groups and connections some of whose pulls are yet to be told, with those; None for all."""
         self._deadlines: list[tuple[int, int, HeldPull]] = []
-        """A heap of (when its time is over in ns, number, pull); its first is not done."""
+        """A heap of (when its time is over in ns, number, pull); some may be done."""
         self._stirred: InTurn[_Waiting] = InTurn()
         self._taken_back: InTurn[tuple[Connection, RemotingCommand]] = InTurn()
         """Pulls that waited for another leader, and whose clients are to pull anew."""
@@ -240,11 +275,12 @@ class HeldPulls:
         held.place = place
         place.rest[held] = None
         self._by_connection.setdefault(connection, {})[held] = None
+        self._by_group.setdefault(header.consumer_group, {})[held] = None
         self._places.take(held.share)
         if held.condition_length:
             self._conditions.take(held.share, held.condition_length)
         self._bytes.take(held.share, held.size)
-        self._sequence += 1
+        held.number = self._sequence = self._sequence + 1
         heapq.heappush(self._deadlines, (held.deadline_ns, self._sequence, held))
         self._deadline.due_ns = min(self._deadline.due_ns, held.deadline_ns)
 
@@ -298,6 +334,8 @@ class HeldPulls:
     def _meet_some(self) -> None:
         """Has some of the pulls meet their fates; the next turn, wanted at once, goes on."""
         left = self._leadership.limits.held_at_once
+        if self._untold:
+            self._tell_some(_TOLD * left)
         while left > 0 and self._stirred:
             place = self._stirred.take()
             some = min(left, _OF_ONE_ADDRESS)
@@ -317,9 +355,12 @@ class HeldPulls:
             header = command.decode_fields(PullMessageHeader)
             result = self._pull_anew(header, header.queue_offset)
             self._responses.respond_after_wait(connection, command, header, result)
-        self._meet_at.due_ns = self._time.now_ns if self._stirred or self._taken_back else NEVER
+        is_more = self._untold or self._stirred or self._taken_back
+        self._meet_at.due_ns = self._time.now_ns if is_more else NEVER
 
     def _meet(self, held: HeldPull) -> None:
+        if self._untold:
+            held.fate = self._fate_of(held)
         if held.fate is Fate.WAITS:
             self._answer_or_wait_on(held)
             return
@@ -329,16 +370,45 @@ class HeldPulls:
         elif held.fate is Fate.ANEW:
             self._have_pulled_anew(held)
 
-    def _tell(self, pulls: Iterable[HeldPull], fate: Fate) -> None:
-        """Tells pulls that are in the tables what is to become of them."""
-        for held in pulls:
-            if held.fate < fate:
-                held.fate = fate
-                place = held.place
-                if place.rest.pop(held, held) is None:
-                    place.stirred[held] = None
-                    if not place.has_turn:
-                        self._take_turn(place)
+    def _look_over(self, whose: str | Connection) -> None:
+        """Has turns tell the pulls of a consumer group, or a connection, what has become of them."""
+        self._untold[whose] = None
+        self._meet_at.due_ns = self._time.now_ns
+
+    def _tell_some(self, left: int) -> None:
+        """Tells some of the pulls what is to become of them, so that they meet that; consumer groups take turns."""
+        while left > 0 and self._untold:
+            whose, pulls = self._untold.popitem(last=False)
+            if pulls is None:
+                table = (
+                    self._by_group.get(whose) if isinstance(whose, str) else self._by_connection.get(whose)
+                )
+                pulls = iter([*(table or ())])
+            some = [*islice(pulls, left)]
+            if len(some) == left:
+                self._untold[whose] = pulls
+            left -= len(some)
+            for held in some:
+                fate = Fate.WAITS if held.done else self._fate_of(held)
+                if held.fate < fate:
+                    held.fate = fate
+                    place = held.place
+                    if place.rest.pop(held, held) is None:
+                        place.stirred[held] = None
+                        if not place.has_turn:
+                            self._take_turn(place)
+        if not self._untold and not self.leaving:
+            self._changes.clear()
+            self._gone.clear()
+
+    def _fate_of(self, held: HeldPull) -> Fate:
+        """Returns what is to become of a pull, told or not."""
+        if held.connection in self._gone:
+            return Fate.GONE
+        changes = self._changes.get(held.header.consumer_group)
+        if changes is None or held.number > changes.number:
+            return held.fate
+        return max(held.fate, changes.fate_of(held))
 
     def _answer_or_wait_on(self, held: HeldPull) -> None:
         """Answers a pull if there is a message for it, or has it wait on behind what there is."""
@@ -391,20 +461,37 @@ class HeldPulls:
         while left > 0 and self._deadline.due_ns <= self._time.now_ns:
             left -= 1
             held = self._deadlines[0][2]
-            self._take_out(held)
-            self._read_behind_barrier(held)
+            if held.done:
+                self._forget_done()
+            else:
+                held.fate = max(held.fate, Fate.ENDS)
+                self._meet(held)
+
+    def _forget_done(self) -> None:
+        """Lets two of the deadlines go that come first, if they are of pulls that are done: each pull adds one, so that
+        they stay few, and one that comes before tens of thousands of them lets no more go."""
+        deadlines = self._deadlines
+        for _ in range(2):
+            if not deadlines or not deadlines[0][2].done:
+                break
+            heapq.heappop(deadlines)
+        self._deadline.due_ns = deadlines[0][0] if deadlines else NEVER
 
     def _ordered(self, keys: Iterable[tuple[str, str, int]]) -> None:
         """Consumer groups are to go elsewhere: those of their members that wait are told."""
         for group, topic, queue_id in keys:
-            members = [
-                held for held in self._in_queue((topic, queue_id)) if held.header.consumer_group == group
-            ]
-            self._tell(members, Fate.ENDS)
+            changes = self._changes_in(group)
+            if changes is not None:
+                changes.queues.add((topic, queue_id))
 
-    def _in_queue(self, key: tuple[str, int]) -> Iterator[HeldPull]:
-        places = self._by_queue.get(key, _NO_PLACES).values()
-        return chain.from_iterable(table for place in places for table in (place.stirred, place.rest))
+    def _changes_in(self, group: str) -> _Changes | None:
+        """Returns where to note what changes now in a consumer group; None if it has no pull here."""
+        if group not in self._by_group and not self.leaving:
+            return None
+        changes = self._changes.setdefault(group, _Changes())
+        changes.number = self._sequence
+        self._look_over(group)
+        return changes
 
     def _read_behind_barrier(self, held: HeldPull) -> None:
         """Reads once the read index says that what is applied here is as new as this call."""
@@ -432,45 +519,45 @@ class HeldPulls:
         one's heartbeat changes the consumer group's subscription. What this node's clients wait for elsewhere is ended
         here: another leader might be asked by then, who has heard of the new subscription before the old pull.
         """
-        # First those of all members, in the topics that the consumer group filters otherwise now.
-        group = change.group
-        for key in self._by_queue if change.topics else ():
-            if key[0] in change.topics:
-                self._tell([held for held in self._in_queue(key) if held.rests_on == group], Fate.ANEW)
-        connection = change.connection
-        if connection is None:
-            return
-        # Then those of the sender, whose own subscription may change before or after its consumer group's.
-        own = [
-            held
-            for held in self._by_connection.get(connection, ())
-            if held.fate < Fate.ANEW and held.rests_on == group
-        ]
-        self._tell(own, Fate.ANEW)
-        for held in self.leaving.get(connection, ()):
-            if held.rests_on == group:
-                held.fate = Fate.ANEW
-        for command in self._requests.take_back(
-            connection, lambda pull: _rests_on_heartbeats_of(pull, change.group)
-        ):
-            self._taken_back.add(connection.share, (connection, command))
-            self._meet_at.due_ns = self._time.now_ns
+        group, connection = change.group, change.connection
+        changes = self._changes_in(group)
+        if changes is not None:
+            # Those of all members, in the topics that the consumer group filters otherwise now; and those of the
+            # sender, whose own subscription may change before or after its consumer group's.
+            changes.topics |= change.topics
+            if connection is not None:
+                changes.connections.add(connection)
+        if connection is not None:
+            self._requests.take_back(connection, group, _group_it_rests_on, self._taken)
+
+    def _taken(self, connection: Connection, command: RemotingCommand) -> None:
+        self._taken_back.add(connection.share, (connection, command))
+        self._meet_at.due_ns = self._time.now_ns
 
     def _role_changed(self) -> None:
         """A node that no longer serves hands its own clients' pulls on, in turns; other nodes do so for theirs.
 
         Those that are left when it leads again go on as well: they have missed what was committed meanwhile.
         """
-        if self._leadership.serving or not self._by_connection:
+        if self._leadership.serving:
             return
         for connection, waiting in self._by_connection.items():
             self.leaving.setdefault(connection, deque()).extend(waiting)
         self._by_queue.clear()
         self._by_connection.clear()
+        self._by_group.clear()
         self._deadlines.clear()
         self._stirred = InTurn()
+        self._untold.clear()
         self._deadline.due_ns = NEVER
-        self._leave_at.due_ns = self._time.now_ns
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Has the next turn hand on some of the pulls that are leaving, wanted at once, if there are any."""
+        self._leave_at.due_ns = self._time.now_ns if self.leaving else NEVER
+        if not self.leaving and not self._untold:
+            self._changes.clear()
+            self._gone.clear()
 
     def _hand_some_on(self) -> None:
         """Asks the next leader for some of the pulls that are leaving; the next turn, wanted at once, goes on."""
@@ -482,15 +569,17 @@ class HeldPulls:
                 del self.leaving[connection]
             left -= 1 + held.size // _BYTES_OF_ONE_MORE
             self._leave_places(held)
-            if held.fate is Fate.ANEW:
+            if self._fate_of(held) is Fate.ANEW:
                 self._have_pulled_anew(held)
             elif not isinstance(connection, RelayedConnection):
                 self._hand_on(held)
-        self._leave_at.due_ns = self._time.now_ns if self.leaving else NEVER
+        self._hand_over()
 
     def _disconnected(self, connection: Connection) -> None:
         """Has turns take a client's pulls out, and those that are leaving go behind all others, and nowhere."""
-        self._tell(self._by_connection.get(connection, ()), Fate.GONE)
+        if connection in self._by_connection:
+            self._gone.add(connection)
+            self._look_over(connection)
         if connection in self.leaving:
             self.leaving.move_to_end(connection)
 
@@ -510,14 +599,15 @@ class HeldPulls:
         del others[held]
         if not others:
             del self._by_connection[held.connection]
+        members = self._by_group[held.header.consumer_group]
+        del members[held]
+        if not members:
+            del self._by_group[held.header.consumer_group]
         count = self._places.taken
         assert (count == 0) == (not self._by_connection and not self.leaving), "the tables agree"
         assert count or not (self._conditions.taken or self._bytes.taken), "of pulls that are held"
         if held.deadline_ns <= self._deadline.due_ns:
-            deadlines = self._deadlines
-            while deadlines and deadlines[0][2].done:
-                heapq.heappop(deadlines)
-            self._deadline.due_ns = deadlines[0][0] if deadlines else NEVER
+            self._forget_done()
 
     def _leave_places(self, held: HeldPull) -> None:
         self._places.give_back(held.share)
@@ -526,9 +616,9 @@ class HeldPulls:
         self._bytes.give_back(held.share, held.size)
 
 
-def _rests_on_heartbeats_of(command: RemotingCommand, group: str) -> bool:
-    """Tells whether a request is a pull of the consumer group that brought no subscription of its own."""
+def _group_it_rests_on(command: RemotingCommand) -> str | None:
+    """Returns the consumer group of a request that is a pull without a subscription of its own, else None."""
     if command.code not in _PULLS:
-        return False
+        return None
     header = command.decode_fields(PullMessageHeader)
-    return header.consumer_group == group and rests_on_heartbeats(header)
+    return header.consumer_group if rests_on_heartbeats(header) else None

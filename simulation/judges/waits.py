@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final, TypeVar
 
 from broker.node.node import Node
@@ -207,7 +207,8 @@ def _held_pull(seen: Seen) -> object:
     for key in pulls._by_queue:
         queue = queues.get(*key)
         if queue is not None:
-            for held in pulls._in_queue(key):
+            places = pulls._by_queue[key].values()
+            for held in chain.from_iterable(chain(place.stirred, place.rest) for place in places):
                 if held.header.queue_offset < queue.max_offset:
                     return held, held.header.queue_offset
     return None

@@ -10,11 +10,21 @@ import random
 
 import pytest
 
+from broker.peers.protocol import Forward, Frame
+from broker.remoting.bodies import (
+    ConsumeFromWhere,
+    ConsumerData,
+    HeartbeatData,
+    MessageModel,
+    SubscriptionData,
+)
 from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.frame import whole_commands
+from broker.remoting.json_body import encode_body
 from broker.replica.inner_limits import InnerLimits
 from tests.broker.fields import pull_fields
 from tests.broker.harness import Client, Group, Pulled
-from tests.broker.node.test_held_requests import begin_transfer, step_until
+from tests.broker.node.test_held_requests import begin_transfer, only_elected, step_until
 
 FOUND = ResponseCode.SUCCESS
 NOT_FOUND = ResponseCode.PULL_NOT_FOUND
@@ -224,6 +234,85 @@ def test_a_pull_that_a_deposed_leader_is_still_to_hand_on_is_ended_there() -> No
     send(group, "red", b"0")
     assert Pulled.of(client.wait(with_its_own)).bodies == [b"0"]
     assert len(client.answers) == 1
+
+
+def slow_group() -> Group:
+    """A group each of whose turns does little."""
+    group = Group(3, start=False)
+    group.limits = InnerLimits(held_at_once=1)
+    for name in group.members:
+        group.start(name)
+    group.elect()
+    group.connect().create_topic("T", 2)
+    group.converge()
+    return group
+
+
+def begin_heartbeat(client: Client, expression: str, version: int) -> int:
+    """A heartbeat that is on its way."""
+    subscription = SubscriptionData(topic="T", sub_string=expression, sub_version=version)
+    consumer = ConsumerData(
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+        group_name="g",
+        message_model=MessageModel.CLUSTERING,
+        subscription_data_set=[subscription],
+    )
+    data = HeartbeatData(client_id=client.client_id, consumer_data_set=[consumer])
+    return client.start_call(RequestCode.HEART_BEAT, None, encode_body(data))
+
+
+def test_a_message_ends_no_pull_that_is_yet_to_be_told_of_a_change() -> None:
+    """Of thousands some are told in each turn. The client would drop it, as it has asked for others."""
+    group = slow_group()
+    client, other = consumer(group, "leader"), consumer(group, "leader")
+    other.heartbeat("g", expression="blue", version=2)
+    pulls = [start(client, 0, 2, queueId=1) for _ in range(40)]
+    last = start(client, 0, 2)
+    group.settle()
+    begin_heartbeat(client, "blue", 2)
+    other.start_send("T", b"0", 0, properties={"TAGS": "blue"})
+    step_until(group, random.Random(1), lambda: last in client.answers)
+    assert told_to_pull_anew(client, last) == 0
+    assert len(client.answers.keys() & set(pulls)) < 20, "before most of the others"
+    group.settle()
+    for pull in pulls:
+        assert told_to_pull_anew(client, pull) == 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_leader_is_asked_for_a_pull_that_is_yet_to_be_taken_back(seed: int) -> None:
+    """Of thousands some are taken back in each turn. The next leader knows the new subscription by then, and would give
+    what it finds to the old pull.
+    """
+    group, rng = slow_group(), random.Random(seed)
+    old, heir, third = group.leader, *[node for node in group.members if node != group.leader]
+    clients = [group.connect(third) for _ in range(2)]
+    for client in clients:
+        client.heartbeat("g", expression="red", version=1)
+    group.settle()
+    only_elected(group, heir)
+    group.kill(old)
+    view = group.node(third).replica
+    step_until(group, rng, lambda: view.leader is None)
+    pulls = [(client, start(client, 0, 1)) for _ in range(60) for client in clients]
+    step_until(group, rng, lambda: view.leader == heir)
+    asked: list[int] = []
+
+    def see(source: str, target: str, frame: Frame) -> bool:
+        if isinstance(frame, Forward) and (source, target) == (third, heir):
+            commands = whole_commands(bytes(frame.body))
+            asked.extend(one.opaque for one in commands if one.code == RequestCode.PULL_MESSAGE)
+        return False
+
+    group.lose = see
+    for client in reversed(clients):
+        begin_heartbeat(client, "blue", 2)
+    group.settle()
+    assert len(asked) <= len(clients), (
+        "of each the first went on in place of the heartbeat, before that was heard"
+    )
+    for client, pull in pulls:
+        assert told_to_pull_anew(client, pull) == 0
 
 
 @pytest.mark.parametrize("node", ["leader", "follower"])

@@ -157,11 +157,11 @@ def test_what_ends_thousands_of_pulls_ends_some_in_each_turn(
     clients = [group.connect(host=f"10.0.0.{number}") for number in range(1 if happens is disconnect else 20)]
     for client in clients:
         client.heartbeat("g")
-    count = 3_000 // len(clients)
+    count = 12_000 // len(clients)
     waiting = [(one, start(one, 0, 1)) for _ in range(count) for one in clients]
     group.settle()
     held = group.node(group.leader).stats.pulls_held
-    assert held() == 3_000
+    assert held() == 12_000
     lines.most = 0
     happens(group, clients)
     group.settle()
@@ -169,6 +169,41 @@ def test_what_ends_thousands_of_pulls_ends_some_in_each_turn(
     assert held() == 0
     if happens is not disconnect:
         assert all(opaque in one.answers for one, opaque in waiting)
+
+
+@pytest.mark.slow
+def test_pulls_that_another_node_is_asked_are_taken_back_in_turns(lines: Lines) -> None:
+    """9,000 of one client took 51 ms."""
+    group, _ = make_group(3)
+    client = group.connect(group.follower)
+    client.heartbeat("g")
+    group.settle()
+    waiting = [start(client, 0, 1) for _ in range(4_000)]
+    group.settle()
+    lines.most = 0
+    client.heartbeat("g", expression="blue", version=2)
+    group.settle()
+    assert lines.most <= LINES_MAX
+    assert {client.answers[opaque].code for opaque in waiting} == {ResponseCode.PULL_NOT_FOUND}
+
+
+@pytest.mark.slow
+def test_the_deadlines_of_pulls_that_are_over_go_in_turns(lines: Lines) -> None:
+    """One that came first, and waits still, keeps those of tens of thousands."""
+    group, client = make_group()
+    client.create_topic("Other")
+    first = start(client, 0, 1, consumer_group="h", topic="Other", sysFlag=6, subscription="*")
+    group.advance(1)
+    for offset in range(9):
+        for _ in range(3_000):
+            client.start_pull("T", "g", offset, suspend_ms=30_000)
+        group.settle()
+        client.send("T", b"x")
+        group.settle()
+    lines.most = 0
+    client.send("Other", b"x")
+    assert Pulled.of(client.wait(first)).bodies == [b"x"]
+    assert lines.most <= LINES_MAX
 
 
 def deposed_with_pulls(group: Group, count: int = 8) -> tuple[Node, str, list[Client], list[list[int]]]:
