@@ -23,11 +23,7 @@ def slow_disk(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     """Flushes take up to a second."""
     slow_down(host, int(MILLISECOND * 1000**fault.amount), stage.counted_once(fault.kind))
     stage.armed(fault, host.name, f"{host.disk_delay_ns / MILLISECOND:.0f} ms a flush")
-
-    def undo() -> None:
-        quicken(host)
-
-    stage.scheduler.after(fault.duration_ns, undo)
+    stage.lasts(host, fault.kind, fault.duration_ns, lambda: quicken(host))
 
 
 def slow_down(host: BrokerHost, delay_ns: int, met: Callable[[], object] = lambda: None) -> None:
@@ -50,22 +46,25 @@ def full_disk(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     def undo() -> None:
         host.disk.full = False
 
-    stage.scheduler.after(fault.duration_ns, undo)
+    stage.lasts(host, fault.kind, fault.duration_ns, undo)
 
 
 def retention(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     """Disks look so full that nodes delete their logs' heads."""
     hosts = stage.members.in_service() if fault.amount < 0.5 else [host]
-    for one in hosts:
-        one.disk.used_by_others = _DISK_PRESSURE
     # Counted by the monitor when a log's head goes.
     stage.journal.record_fault(fault.kind, "group" if len(hosts) > 1 else host.name, "")
+    for one in hosts:
+        _press(stage, one, fault.duration_ns + _RETENTION_LOOKS_NS)
+
+
+def _press(stage: Stage, host: BrokerHost, duration_ns: int) -> None:
+    host.disk.used_by_others = _DISK_PRESSURE
 
     def undo() -> None:
-        for one in hosts:
-            one.disk.used_by_others = 0.0
+        host.disk.used_by_others = 0.0
 
-    stage.scheduler.after(fault.duration_ns + _RETENTION_LOOKS_NS, undo)
+    stage.lasts(host, "retention", duration_ns, undo)
 
 
 def flush_failure(stage: Stage, host: BrokerHost, fault: Fault) -> None:

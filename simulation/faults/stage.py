@@ -41,6 +41,8 @@ class Stage:
     """Told of what is done to the whole group, and from when on a core of it is left alone."""
     host_names: list[str] = field(init=False)
     """The names of all brokers, name servers and clients, in this order."""
+    _ends_ns: dict[tuple[str, str], int] = field(init=False, default_factory=dict)
+    """(machine, kind of fault) -> when the last of those that overlap there is over."""
 
     def __post_init__(self) -> None:
         self.host_names = [broker.name for broker in self.members.machines]
@@ -69,6 +71,19 @@ class Stage:
                 self.journal.fired(kind)
 
         return met
+
+    # ---- lasting -------------------------------------------------------------------------------------
+
+    def lasts(self, host: BrokerHost, kind: str, duration_ns: int, undo: Callable[[], None]) -> None:
+        """Calls `undo` when a fault of that kind has lasted so long, unless another one lasts longer there."""
+        what, end_ns = (host.name, kind), self.scheduler.now_ns + duration_ns
+        self._ends_ns[what] = max(end_ns, self._ends_ns.get(what, 0))
+
+        def ended() -> None:
+            if self.scheduler.now_ns >= self._ends_ns[what]:
+                undo()
+
+        self.scheduler.after(duration_ns, ended)
 
     # ---- waiting -------------------------------------------------------------------------------------
 
