@@ -11,6 +11,7 @@ from typing import Final
 
 from broker.replica.proposals import CallbackWaiter, ignore
 from broker.requests.errors import ReplicaError
+from log.entry_reads import file_beginnings
 from log.errors import DiskFullError
 from raft.configuration import RemoveMember
 from raft.errors import RaftError
@@ -34,6 +35,8 @@ _OUTLIVES_NS_MAX: Final = 2 * SECOND
 _AWAY_NS_MIN: Final = 6 * SECOND
 _STEPS_WHILE_AWAY: Final = 4
 _LEFT_NS_MIN: Final = 2 * SECOND
+_UNHEARD_NS: Final = 6 * SECOND
+"""For how long a node is not heard at most."""
 _RETURN_LOOK_NS: Final = 20 * MILLISECOND
 _RETURN_LOOKS_MAX: Final = 200
 _LOOKS_MAX: Final = 4000
@@ -233,6 +236,57 @@ def left_behind(stage: Stage, host: BrokerHost, fault: Fault) -> None:
                     disk_faults.retention(stage, other, alone)
 
     stage.scheduler.after(lasts.duration_ns // 2, delete)
+
+
+def more_than_is_known(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """A follower hears its leader and is not heard, until that has written a snapshot, behind which it may delete more
+    than it has heard of; then the follower is killed.
+
+    It starts again when so much is deleted. So it is to have a snapshot, and may have more in its log than that stands
+    for, without knowing that it is committed.
+    """
+    leader = stage.members.leader()
+    hosts = stage.members.in_service()
+    something_is_wrong = any(one.process is None or one.frame_faults for one in hosts)
+    if leader is None or leader.process is None or something_is_wrong:
+        return
+    others = [one for one in hosts if one is not leader]
+    unheard = others[fault.target % len(others)]
+    process, store = unheard.process, leader.process.node.replica.store
+    lost = FrameFaults(loss=1.0, source=unheard.name, told=stage.counted_once("messages"))
+    pressure = replace(fault, kind="retention", amount=0.9, duration_ns=_UNHEARD_NS + _AWAY_NS_MIN)
+    for one in hosts:
+        if one is not unheard:
+            one.frame_faults = lost
+            disk_faults.retention(stage, one, pressure)
+    stage.done(fault, unheard.name, f"hears {leader.name} and is not heard")
+    heard_of = store.log.last_index
+    until_ns = stage.scheduler.now_ns + _UNHEARD_NS
+
+    def covers_more() -> bool:
+        """True if the snapshot covers a whole file of which nothing was heard of the follower."""
+        begins = [index for _, index in file_beginnings(store.log)]
+        return any(heard_of < index <= store.snapshot.applied_index for index in begins)
+
+    def wait_for_snapshot() -> None:
+        is_over = unheard.process is not process or stage.is_calm() or stage.scheduler.now_ns > until_ns
+        if not is_over and not covers_more():
+            stage.scheduler.after(_RETURN_LOOK_NS, wait_for_snapshot)
+            return
+        for one in hosts:
+            if one.frame_faults is lost:
+                one.frame_faults = None
+        if not stage.is_calm() and unheard.process is process:
+            processes.kill(stage, unheard, replace(fault, kind="kill", duration_ns=_AWAY_NS_MIN))
+            wait_for_head()
+
+    def wait_for_head() -> None:
+        if unheard.process is None and store.log.first_index <= heard_of + 1:
+            stage.scheduler.after(_RETURN_LOOK_NS, wait_for_head)
+        else:
+            unheard.start()
+
+    wait_for_snapshot()
 
 
 def change_that_is_lost(stage: Stage, host: BrokerHost, fault: Fault) -> None:

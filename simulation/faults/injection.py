@@ -82,6 +82,7 @@ _INJECTORS: Final[dict[str, Callable[[Stage, BrokerHost, Fault], None]]] = {
     "leadership returns": choreographies.leadership_returns,
     "damage": damage.damage,
     "suspend": processes.suspend,
+    "more than is known": choreographies.more_than_is_known,
     "words outlive their node": choreographies.words_outlive_their_node,
     "words outlive their term": choreographies.words_outlive_their_term,
     "change without one": choreographies.change_without_one,

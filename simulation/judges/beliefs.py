@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from log.layout import HEADER
 from raft.core import Raft
 from raft.effects import Role
 from raft.messages import AppendResponse, Message, RecoveryRequest, SnapshotResponse, VoteResponse
@@ -323,6 +322,5 @@ class Beliefs:
 
     def _committed_term(self, index: int) -> int:
         if self._known_term[0] != index:
-            header = HEADER.unpack_from(self._model.image, self._model.positions[index])
-            self._known_term = (index, header[3])
+            self._known_term = (index, self._model.term_of(index))
         return self._known_term[1]

@@ -150,6 +150,10 @@ class GroupModel:
         position = self.positions[index]
         return position + int(HEADER.unpack_from(self.image, position)[1])
 
+    def term_of(self, index: int) -> int:
+        """Returns the term of a committed entry; 0 of the place before the first."""
+        return int(HEADER.unpack_from(self.image, self.positions[index])[3]) if index >= 0 else 0
+
     # ---- elections -----------------------------------------------------------------------------------
 
     def elected(self, node: str, term: int, log: EntryLog, now_ns: int) -> None:

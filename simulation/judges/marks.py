@@ -9,7 +9,7 @@ from typing import Final
 
 from raft.core import Raft
 from raft.effects import Role
-from raft.messages import AppendResponse, Message, VoteResponse
+from raft.messages import AppendResponse, Message, SnapshotRequest, VoteResponse
 from simulation.journal import Journal
 from simulation.judges.group_model import GroupModel
 from simulation.scheduler import SECOND
@@ -25,6 +25,7 @@ MARKS: Final = (
     "several entries truncated",
     "a log that begins anew",
     "a log that begins anew while nobody leads",
+    "a snapshot for a log that reaches beyond it",
     "an earlier term's entry committed",
     "a learner promoted in the first second of a term",
     "two voters",
@@ -79,6 +80,10 @@ class Marks:
             case AppendResponse(success=True, term=term) if term < raft.term:
                 if raft.role is Role.LEADER:
                     self._reached("an acknowledgement that comes after its term")
+            case SnapshotRequest(term=term) if term >= raft.term:
+                log, last = raft.log_terms, message.first_index - 1
+                if raft.commit_index < last < log.last_index and log.matches(last, message.prev_term):
+                    self._reached("a snapshot for a log that reaches beyond it")
 
     def started(self, name: str, raft: Raft, snapshot_index: int) -> None:
         """A node has started."""

@@ -22,6 +22,7 @@ from log.snapshot import PATH as SNAPSHOT_PATH
 from raft.core import Raft
 from raft.effects import Role
 from raft.messages import Message
+from raft.terms import LogTerms
 from simulation.journal import TIME_MADE, Journal, Violation
 from simulation.judges.as_written import NO_DAMAGE, Damage, Pages
 from simulation.judges.beliefs import Beliefs
@@ -54,11 +55,11 @@ class _Watched:
         "first_index",
         "former_leader",
         "host",
-        "last_index",
         "log",
         "made_time",
         "seen_applied",
         "snapshot_ahead",
+        "terms",
     )
 
     def __init__(self, host: BrokerHost) -> None:
@@ -72,8 +73,8 @@ class _Watched:
         self.snapshot_ahead = -1
         """The last entry of a snapshot with which its log began anew, before these entries."""
         self.first_index = 0
-        self.last_index = -1
-        """The last entry that its log has had."""
+        self.terms = LogTerms()
+        """Of the entries that its log has had, as far as its trace tells."""
         self.arrived: dict[tuple[str, int], int] = {}
         self.made_time = False
         """Its process has made the group's time from wall clocks."""
@@ -193,7 +194,7 @@ class Monitor:
         for number, (first_index, term) in enumerate(runs):
             last_index = runs[number + 1][0] - 1 if number + 1 < len(runs) else log.last_index
             self.model.appended(host.name, log, first_index, last_index, term)
-        watched.last_index = log.last_index
+        watched.terms = LogTerms(log.first_index, log.last_index, runs)
         self._check_snapshot(watched, log, replica.store.snapshot.applied_index)
         self._marks.started(host.name, replica.raft, replica.store.snapshot.applied_index)
         self.power_losses.started(host, log)
@@ -271,7 +272,7 @@ class Monitor:
         if watched.log is not None:
             self.model.appended(host.name, watched.log, first_index, last_index, term)
             self.power_losses.appended(host.name, first_index, self._now_ns())
-            watched.last_index = last_index
+            watched.terms.append(term, last_index - first_index + 1)
             if _is_nearly_full(host) and host.process is not None and host.process.node.replica.serving:
                 while first_index <= last_index:
                     run = watched.log.run(first_index, last_index)
@@ -283,14 +284,9 @@ class Monitor:
         watched = self._watched[host.name]
         self._note(host.name, f"truncates its log after {last_index}")
         self.power_losses.truncated(host.name, last_index)
-        self._marks.truncated(watched.last_index - last_index)
-        watched.last_index = last_index
-        if last_index < watched.committed_floor:
-            raise Violation(
-                "committed entries stay",
-                host.name,
-                f"truncated to {last_index}, committed {watched.committed_floor}",
-            )
+        self._marks.truncated(watched.terms.last_index - last_index)
+        self._check_goes(watched, last_index + 1)
+        watched.terms.truncate(min(last_index, watched.terms.last_index))
 
     def reset(self, host: BrokerHost, first_index: int) -> None:
         """Checks a log that begins anew after a snapshot: all before is committed. Raises Violation."""
@@ -303,8 +299,8 @@ class Monitor:
             raise Violation(
                 "state machine safety", host.name, f"a snapshot of uncommitted entries, {first_index}"
             )
-        if first_index - 1 < watched.committed_floor:
-            raise Violation("committed entries stay", host.name, f"reset to {first_index}")
+        self._check_goes(watched, first_index)
+        watched.terms.reset(first_index, self.model.term_of(first_index - 1))
         watched.first_index = first_index
         if host.process is not None:
             watched.snapshot_ahead = host.process.node.replica.store.snapshot.applied_index
@@ -313,6 +309,22 @@ class Monitor:
         watched.checked_index = first_index - 1
         watched.seen_applied = first_index - 1
         watched.arrived = {}
+
+    def _check_goes(self, watched: _Watched, index: int) -> None:
+        """Checks that no committed entry goes with those that a log has from `index` on, whether its node knows of the
+        commit or not. If the entry there is another one than the committed one, so are all behind it (log matching).
+
+        Raises Violation.
+        """
+        terms, model = watched.terms, self.model
+        is_committed = index <= model.last_index and terms.matches(index, model.term_of(index))
+        if is_committed or index <= watched.committed_floor:
+            raise Violation(
+                "committed entries stay",
+                watched.host.name,
+                f"entry {index} goes, and what is behind it; {watched.committed_floor} it knew as committed, "
+                f"the group {model.last_index}",
+            )
 
     def committed(self, host: BrokerHost, index: int, term: int) -> None:
         """Checks the entries that a host has committed. Raises Violation."""
@@ -375,6 +387,7 @@ class Monitor:
             if not is_old:
                 self._journal.fired("retention")
             watched.first_index = first_index
+            watched.terms.drop_before(first_index)
             self.model.heads.begins_at(name, store.log.first_position, self._now_ns())
             self._note(name, f"deletes its log before {first_index}")
         self._marks.turned(name, store.snapshot.applied_index)

@@ -36,6 +36,7 @@ CHOREOGRAPHIES: Final = (
 LATER_KINDS: Final = (
     "damage",
     "suspend",
+    "more than is known",
     "words outlive their node",
     "words outlive their term",
     "change without one",
@@ -43,8 +44,8 @@ LATER_KINDS: Final = (
     "change that is lost",
     "at a moment",
 )
-"""Kinds that a share of the seeds has beside what they draw (plans/seeds.py; all but the first two: plans/dense.py, the
-last in both)."""
+"""Kinds that a share of the seeds has beside what they draw, or in its place (plans/seeds.py; all but the first three:
+plans/dense.py, the last in both)."""
 LASTING: Final = ("core", "overload")
 """Kinds of which a plan has one at most, with no other fault behind its beginning (simulation/plans/lasting.py)."""
 

@@ -53,6 +53,10 @@ _MOMENTS_RHYTHM: Final = Rhythm(
     gap_ns_min=100 * MILLISECOND,
     durations_ns_max=(100 * MILLISECOND, SECOND, 3 * SECOND),
 )
+_UNHEARD_SHARE: Final = 0.12
+_UNHEARD_FILE_BYTES: Final = (16 * 1024, 32 * 1024)
+"""A file of the log is full in a second or two, and can be deleted in as many."""
+_UNHEARD_APPEND_BYTES: Final = 8192
 _SNAPSHOT_ENTRIES: Final = (100, 500, 200_000)
 
 
@@ -65,7 +69,8 @@ def plan_of_seed(seed: int, *, seconds: int = 60, nodes: int | None = None) -> P
         return with_overload(draw_swarm_plan(seed, seconds=seconds, nodes=nodes or _NODES, groups=1))
     if seed % _OUT_OF not in _DENSE:
         swarm = draw_swarm_plan(seed, seconds=seconds, nodes=nodes or _NODES)
-        return _with_moments(_with_reports(_with_strangers(_with_suspensions(_with_damage(swarm)))))
+        plan = _with_moments(_with_reports(_with_strangers(_with_suspensions(_with_damage(swarm)))))
+        return _with_unheard(plan)
     number = seed // _OUT_OF * len(_DENSE) + _DENSE.index(seed % _OUT_OF)
     return draw_dense_plan(seed, number, seconds=seconds, nodes=nodes)
 
@@ -130,6 +135,19 @@ def _with_moments(plan: Plan) -> Plan:
     if random.random() >= _MOMENTS_SHARE:
         return plan
     return _with_faults(plan, draw_faults(random, "at a moment", _MOMENTS_RHYTHM, plan.calm_ns))
+
+
+def _with_unheard(plan: Plan) -> Plan:
+    """Has leaders know less of a follower than that has, in a share of the plans, in which nothing else happens: for
+    seconds the same node must lead, and delete.
+    """
+    random = stream(f"unheard {plan.seed}")
+    if random.random() >= _UNHEARD_SHARE:
+        return plan
+    faults = draw_faults(random, "more than is known", _MOMENTS_RHYTHM, plan.calm_ns)
+    limits = replace(plan.limits, append_bytes=_UNHEARD_APPEND_BYTES)  # many go out that nobody answers
+    file_bytes = random.choice(_UNHEARD_FILE_BYTES)
+    return replace(plan, faults=tuple(faults), data_file_bytes=file_bytes, limits=limits)
 
 
 def _with_faults(plan: Plan, faults: list[Fault]) -> Plan:

@@ -11,8 +11,10 @@ import pytest
 
 from broker.tools.cli import simulation_batch
 from broker.tools.cli.simulation_batch import Batch, _Outcome
+from raft.configuration import Configuration
 from raft.effects import Role
-from raft.messages import AppendResponse, VoteResponse
+from raft.messages import AppendResponse, SnapshotRequest, VoteResponse
+from raft.terms import LogTerms
 from simulation.judges.group_model import GroupModel
 from simulation.judges.marks import MARKS, Marks
 from simulation.plans.plan import Fault, Limits, Shape
@@ -133,3 +135,23 @@ def test_what_comes_after_its_term_is_marked() -> None:
         "a vote that comes after its term": 1,
         "an acknowledgement that comes after its term": 1,
     }
+
+
+@pytest.mark.parametrize(
+    ("first_index", "prev_term", "reaches_beyond"),
+    [
+        (6, 2, True),
+        (6, 1, False),  # another entry stands there
+        (5, 2, False),  # it knows that all of this is committed
+        (8, 2, False),  # its log ends there
+        (9, 2, False),  # or earlier
+    ],
+)
+def test_a_snapshot_comes_to_a_log_that_reaches_beyond_it(
+    first_index: int, prev_term: int, reaches_beyond: bool
+) -> None:
+    watch = Watch()
+    log = LogTerms(0, 7, ((0, 1), (3, 2)))
+    raft: Any = SimpleNamespace(term=2, commit_index=4, log_terms=log)
+    watch.marks.heard(SnapshotRequest("n0", "n1", 2, first_index, prev_term, 0, Configuration(("n0",))), raft)
+    assert list(watch.journal.marks) == ["a snapshot for a log that reaches beyond it"] * reaches_beyond

@@ -205,17 +205,34 @@ def test_two_nodes_that_commit_different_bytes(group: Group) -> None:
         group.commit(other, 0)
 
 
-def test_a_truncation_of_what_the_node_knew_as_committed(group: Group) -> None:
-    group.commit(group.first, 1)
-    group.monitor.truncated(group.second.host, 0)  # which knew of nothing
-    with broken("committed entries stay"):
-        group.monitor.truncated(group.first.host, 0)
-
-
-def test_a_log_that_begins_anew_before_what_the_node_knew_as_committed(group: Group) -> None:
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_truncation_of_what_is_committed(group: Group, knows: bool) -> None:
     group.commit(group.first, 1)
     with broken("committed entries stay"):
-        group.monitor.reset(group.first.host, 1)
+        group.monitor.truncated((group.first if knows else group.second).host, 0)
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_log_that_begins_anew_before_what_is_committed(group: Group, knows: bool) -> None:
+    group.commit(group.first, 1)
+    with broken("committed entries stay"):
+        group.monitor.reset((group.first if knows else group.second).host, 1)
+
+
+@pytest.mark.parametrize("goes", ["truncated", "reset"])
+def test_what_goes_may_be_another_entry_than_the_committed_one(group: Group, goes: str) -> None:
+    """The first node goes on in term 1 alone; the second leads, and commits another entry in its place."""
+    group.commit(group.second, 1)
+    group.first.append(1)
+    group.monitor.appended(group.first.host, 2, 2, 1)
+    group.elect(group.second, 2)
+    group.second.append(2)
+    group.monitor.appended(group.second.host, 2, 2, 2)
+    group.monitor.committed(group.second.host, 2, 2)
+    if goes == "truncated":
+        group.monitor.truncated(group.first.host, 1)
+    else:
+        group.monitor.reset(group.first.host, 2)
 
 
 def test_a_log_that_begins_anew_behind_what_is_committed(group: Group) -> None:
