@@ -31,7 +31,7 @@ from simulation.judges.group_model import GroupModel
 from simulation.judges.group_time import GroupTime
 from simulation.judges.marks import Marks
 from simulation.judges.own_state import OwnState
-from simulation.judges.power_losses import PowerLosses
+from simulation.judges.power_losses import CAUSE, PowerLosses
 from simulation.judges.reads import Reads
 from simulation.judges.replicated_state import ReplicatedState
 from simulation.judges.steps import Steps
@@ -197,7 +197,7 @@ class Monitor:
         watched.terms = LogTerms(log.first_index, log.last_index, runs)
         self._check_snapshot(watched, log, replica.store.snapshot.applied_index)
         self._marks.started(host.name, replica.raft, replica.store.snapshot.applied_index)
-        self.power_losses.started(host, log)
+        self.power_losses.started(host, log, replica.raft.recovering)
         self._own_state.started(host.name)
         self._replicated_state.started(host.name, replica.applied)
         self._beliefs.started(host.name, replica.raft)
@@ -392,7 +392,7 @@ class Monitor:
             self._note(name, f"deletes its log before {first_index}")
         self._marks.turned(name, store.snapshot.applied_index)
         if replica.repairs.found and not host.disk_faulty:
-            raise Violation("damage has a cause", name, f"finds {replica.repairs.found} damaged places")
+            raise Violation(CAUSE, name, f"finds {replica.repairs.found} damaged places")
         raft = replica.raft
         if raft.recovering is None:
             self.power_losses.is_whole(name)

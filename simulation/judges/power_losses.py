@@ -41,6 +41,7 @@ from simulation.machines.clock import RATE_MAX_PPM
 from simulation.machines.data_files import data_file
 from simulation.scheduler import MILLISECOND, SECOND
 
+CAUSE: Final = "damage has a cause"
 FAILED_FLUSH: Final = "a failed flush"
 """The fault of a node whose process has ended, and some of what it had not managed to flush with it."""
 
@@ -102,7 +103,7 @@ class _Log:
 class _Holder:
     """A node that holds entries."""
 
-    __slots__ = ("appends", "log", "lost")
+    __slots__ = ("appends", "is_known", "log", "lost", "recovers")
 
     def __init__(self) -> None:
         self.log: _Log | None = None
@@ -110,6 +111,10 @@ class _Holder:
         """(first index, true time) of what this process has appended, in order of the log."""
         self.lost: LostBy | None = None
         """The entries that power failures took from the node, and that it has not got back."""
+        self.is_known = True
+        """That is all that power may have taken since the last start."""
+        self.recovers = False
+        """It may lack what it has promised, as it said itself when it started last."""
 
 
 class PowerLosses:
@@ -124,10 +129,26 @@ class PowerLosses:
 
     # ---- the life of a log ---------------------------------------------------------------------------
 
-    def started(self, host: BrokerHost, log: EntryLog) -> None:
-        """Notes that a process has recovered `log`, and flushed it."""
+    def started(self, host: BrokerHost, log: EntryLog, lacks: Loss | None) -> None:
+        """Notes that a process has recovered `log`, and flushed it; of what it has promised it may lack that.
+
+        Raises Violation where nothing has taken anything from it: the node itself has left its disk so.
+        """
         holder = self._holders.setdefault(host.name, _Holder())
+        if lacks is Loss.ENTRIES and not (
+            holder.log is None
+            or holder.lost is not None
+            or holder.recovers
+            or host.disk_faulty
+            or not holder.is_known
+        ):
+            raise Violation(
+                CAUSE,
+                host.name,
+                "starts as if it lacked what it has acknowledged, and nothing took that from it",
+            )
         holder.log, holder.appends = _Log(host, log), []
+        holder.is_known, holder.recovers = True, lacks is not None
 
     def wiped(self, node: str) -> None:
         """Notes that a disk is empty, or harmed: nothing on it counts before the next start."""
@@ -136,6 +157,8 @@ class PowerLosses:
 
     def is_whole(self, node: str) -> None:
         """Notes that a node has again all that others may have counted on."""
+        if (holder := self._holders.get(node)) is not None:
+            holder.recovers = False
         if self._dark:
             self._dark.pop(node, None)
 
@@ -156,6 +179,8 @@ class PowerLosses:
 
     def power_failed(self, host: BrokerHost, before: dict[int, bytes], fault: str, now_ns: int) -> None:
         """Its machine went dark; `before` is what its page cache held right before that. Raises Violation."""
+        if not self._sync_flush or not before or fault == "power inside":
+            self._holders.setdefault(host.name, _Holder()).is_known = False
         if not before:
             return  # the process was starting, or had ended, in order if so: its log stays as it was at its end
         taken = self._taken(host, before, fault, now_ns)

@@ -19,7 +19,7 @@ from raft.recovery_loss import Loss
 from simulation.findings.report import describe_finding, summary_line
 from simulation.journal import Violation
 from simulation.judges.group_model import GroupModel
-from simulation.judges.power_losses import FAILED_FLUSH, LostBy, PowerLosses
+from simulation.judges.power_losses import CAUSE, FAILED_FLUSH, LostBy, PowerLosses
 from simulation.machines.broker_host import BrokerHost
 from simulation.machines.data_files import cached_files, data_file
 from simulation.machines.inode import PAGE_BYTES, Inode
@@ -266,9 +266,29 @@ def _dark_host(entries: int, body: bytes = b"body") -> tuple[PowerLosses, Any, E
     job.run()
     log.flushes.done(job)
     losses = PowerLosses(GroupModel(), sync_flush=True)
-    host: Any = SimpleNamespace(name="n0", disk=disk, options=options, process=object())
-    losses.started(host, log)
+    host: Any = SimpleNamespace(name="n0", disk=disk, options=options, process=object(), disk_faulty=False)
+    losses.started(host, log, None)
     return losses, host, log
+
+
+def test_who_starts_as_if_it_lacked_entries_has_lost_some() -> None:
+    losses, host, log = _dark_host(3)
+    before = cached_files(host.disk, host.options, log)
+    losses.power_failed(host, before, "power", SECOND)  # which takes nothing
+    with pytest.raises(Violation, match=CAUSE):
+        losses.started(host, log, Loss.ENTRIES)
+    losses.power_failed(host, {}, "power", SECOND)  # of a node that was down
+    losses.started(host, log, Loss.ENTRIES)
+    losses.started(host, log, Loss.ENTRIES)  # as before
+    losses.is_whole("n0")
+    with pytest.raises(Violation, match=CAUSE):
+        losses.started(host, log, Loss.ENTRIES)
+    host.disk_faulty = True
+    losses.started(host, log, Loss.ENTRIES)
+    losses.is_whole("n0")
+    host.disk_faulty = False
+    losses.wiped("n0")
+    losses.started(host, log, Loss.ENTRIES)
 
 
 def test_what_was_being_cut_off_is_not_lost_when_it_is_still_there() -> None:
