@@ -28,7 +28,7 @@ from spark_analysis.checking.register_names import register_column, register_nam
 from spark_analysis.checking.verdict import Anomaly
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 Row = Mapping[str, Any]
 
@@ -38,16 +38,35 @@ def examples(findings: DataFrame, operations: DataFrame, kinds: list[str]) -> li
 
     Each operation has the ``value`` that it says is at the position of the finding.
     """
+    chosen = _first_of_each_kind(findings, kinds)
+    proofs = _proofs(findings.sparkSession, operations, chosen)
+    return [
+        Anomaly(
+            row["kind"],
+            row["key"],
+            row["position"],
+            tuple(shown(operation.asDict()) for operation in proofs.get(number, [])),
+        )
+        for number, row in enumerate(chosen)
+    ]
+
+
+def _first_of_each_kind(findings: DataFrame, kinds: list[str]) -> list[Any]:
+    """The first few findings of each kind, those of a kind together."""
     first_of_kind = Window.partitionBy("kind").orderBy("key", "position", "lower", "upper")
     disputed = sf.col("kind").isin("duplicate-offset", "inconsistent-offset")
-    chosen: list[Any] = sorted(
+    return sorted(
         findings.withColumns({name: sf.when(~disputed, sf.col(name)) for name in ("lower", "upper")})
         .withColumn("place", sf.row_number().over(first_of_kind))
         .where(sf.col("place") <= EXAMPLES_OF_EACH_KIND)
         .collect(),
         key=lambda row: (kinds.index(row["kind"]), row["place"]),
     )
-    wanted = findings.sparkSession.createDataFrame(
+
+
+def _proofs(spark: SparkSession, operations: DataFrame, chosen: Sequence[Row]) -> dict[int, list[Any]]:
+    """The operations that prove each of the findings, by its place among them."""
+    wanted = spark.createDataFrame(
         [
             (number, row["key"], row["position"], row["lower"], row["upper"])
             for number, row in enumerate(chosen)
@@ -99,16 +118,7 @@ def examples(findings: DataFrame, operations: DataFrame, kinds: list[str]) -> li
         .agg(sf.slice(sf.sort_array(sf.collect_list("found")), 1, PROOF_OPERATIONS).alias("found"))
         .collect()
     )
-    by_number = {row["number"]: [entry["operation"] for entry in row["found"]] for row in proofs}
-    return [
-        Anomaly(
-            row["kind"],
-            row["key"],
-            row["position"],
-            tuple(shown(operation.asDict()) for operation in by_number.get(number, [])),
-        )
-        for number, row in enumerate(chosen)
-    ]
+    return {row["number"]: [entry["operation"] for entry in row["found"]] for row in proofs}
 
 
 # ---- by plain rules -------------------------------------------------------------------------------------------------
