@@ -10,7 +10,7 @@ import msgspec
 
 from broker.migration.errors import MigrationError
 from broker.migration.survey import QueueKey, Survey
-from broker.remoting.bodies import TopicConfig
+from broker.remoting.bodies import TopicConfig, check_retry_policy
 from broker.state.commands import CommitOffsets, PutGroup, PutTopic
 from broker.state.metadata import DelayProgress, Metadata
 from broker.state.timer_progress import TimerProgress
@@ -154,6 +154,11 @@ def _add_groups(found: FoundState, survey: Survey) -> None:
                 f"consumer group {name}: {config.retry_queue_nums} retry queues and {config.retry_max_times} retries "
                 "are impossible"
             )
+            continue
+        try:
+            check_retry_policy(config)
+        except msgspec.ValidationError as error:
+            found.notes.append(f"consumer group {name}: groupRetryPolicy: {error}")
             continue
         found.metadata.apply(PutGroup(msgspec.structs.replace(config, group_name=name), _NO_TIME))
 

@@ -175,7 +175,21 @@ class SubscriptionGroupConfig(msgspec.Struct, rename="camel", kw_only=True):
     retry_queue_nums: Int32 = 1
     which_broker_when_consume_slowly: Int64 = 1
     group_retry_policy: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
-    """For the POP consumers of 5.x: kept and told."""
+    """For the POP consumers of 5.x: kept and told. Whoever takes one from outside checks it (`check_retry_policy`)."""
+
+
+_Plain = Int64 | float | str | bool | None
+_RetryPolicy = dict[str, _Plain | dict[str, _Plain | list[_Plain]]]
+
+
+def check_retry_policy(config: SubscriptionGroupConfig) -> None:
+    """Passes a policy that is made as RocketMQ's are: texts and numbers, in objects and lists, two objects deep.
+
+    Raises `msgspec.ValidationError` for others. JSON has numbers and depths that a snapshot of the state has not: once
+    such a policy is committed no node can go on.
+    """
+    if config.group_retry_policy is not msgspec.UNSET:
+        msgspec.convert(config.group_retry_policy, _RetryPolicy)
 
 
 class SubscriptionGroupTable(msgspec.Struct, rename="camel"):

@@ -24,6 +24,7 @@ from broker.remoting.bodies import (
     TopicConfig,
     TopicConfigList,
     TopicList,
+    check_retry_policy,
 )
 from broker.remoting.codes import Permission, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
@@ -236,6 +237,10 @@ class TopicsProcessor:
                 f"retryQueueNums is {config.retry_queue_nums}, allowed are 0 to {QUEUES_MAX}; retryMaxTimes is "
                 f"{config.retry_max_times}, allowed are up to {RETRIES_MAX}",
             )
+        try:
+            check_retry_policy(config)
+        except msgspec.ValidationError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"groupRetryPolicy: {error}") from error
         known = self._leadership.metadata.groups.get(config.group_name)
         changes = ",".join(f"{name}={value}" for name, value in config.attributes.items())
         attributes = _changed_attributes({} if known is None else known.attributes, changes)

@@ -182,6 +182,30 @@ def test_what_5_says_of_a_group_is_kept_and_told(client: Client) -> None:
     assert "groupRetryPolicy" not in json.loads(bytes(others.body)), "null would be none to RocketMQ's tools"
 
 
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"x": 2**64},
+        {"x": -(2**63) - 1},
+        {"customizedRetryPolicy": {"next": [1000, 10**30]}},
+        {"x": {"y": {"z": 1}}},
+        {"x": [[1]]},
+    ],
+)
+def test_a_retry_policy_that_no_snapshot_can_hold_is_refused(client: Client, policy: object) -> None:
+    """It was committed, and no node of the group could go on, or start again."""
+    group = {"groupName": "g", "groupRetryPolicy": policy}
+    for code, body in (
+        (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, group),
+        (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, {"groupConfigList": [group]}),
+    ):
+        answer = client.call(code, None, json.dumps(body).encode())
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "groupRetryPolicy" in (answer.remark or "")
+    missing = client.call(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "g"})
+    assert missing.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
 def test_topics_are_created_together(client: Client) -> None:
     client.create_topic("old", 4)
     body = b"""{"topicConfigList": [
