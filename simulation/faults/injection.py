@@ -83,6 +83,7 @@ _INJECTORS: Final[dict[str, Callable[[Stage, BrokerHost, Fault], None]]] = {
     "damage": damage.damage,
     "suspend": processes.suspend,
     "more than is known": choreographies.more_than_is_known,
+    "other work": processes.other_work,
     "words outlive their node": choreographies.words_outlive_their_node,
     "words outlive their term": choreographies.words_outlive_their_term,
     "change without one": choreographies.change_without_one,

@@ -9,7 +9,9 @@ from simulation.faults.stage import Stage
 from simulation.machines.broker_host import BrokerHost
 from simulation.machines.clock import RATE_MAX_PPM
 from simulation.plans.plan import Fault
-from simulation.scheduler import SECOND
+from simulation.scheduler import MILLISECOND, SECOND
+
+_OTHER_WORK_MS_MAX = 60
 
 
 def kill(stage: Stage, host: BrokerHost, fault: Fault) -> None:
@@ -92,6 +94,23 @@ def pause(stage: Stage, host: BrokerHost, fault: Fault) -> None:
         host.pause()
         stage.done(fault, host.name, f"{fault.duration_ns / SECOND:.1f} s")
         stage.scheduler.after(fault.duration_ns, host.resume)
+
+
+def other_work(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """The machine has other work: its process hears all, and gets to each turn up to 60 ms later.
+
+    So what takes a node many turns lasts for seconds, and whatever else happens meets it half done.
+    """
+    delay_ns = int(MILLISECOND * _OTHER_WORK_MS_MAX**fault.amount)
+    host.other_work_ns.append(delay_ns)
+    host.was_held_up(stage.scheduler.now_ns + fault.duration_ns)
+    stage.done(fault, host.name, f"{delay_ns / MILLISECOND:.0f} ms a turn, for {fault.duration_s:.1f} s")
+
+    def undo() -> None:
+        if delay_ns in host.other_work_ns:
+            host.other_work_ns.remove(delay_ns)
+
+    stage.scheduler.after(fault.duration_ns, undo)
 
 
 def suspend(stage: Stage, host: BrokerHost, fault: Fault) -> None:

@@ -143,6 +143,8 @@ class BrokerHost:
         """Until when, in true time, it stood still or its disk was at work: a flush that was due may have waited."""
         self.turn_delay_ns = random.choice(TURN_DELAYS_NS)
         """From something's arrival to the turn that deals with it, at most: what comes meanwhile shares the turn."""
+        self.other_work_ns: list[int] = []
+        """The times by which turns are later still, for the machine has other work: one for each fault of that kind."""
         self.release = THIS_RELEASE
         """The release of Trivet that the next process runs."""
         self.went_back = False
@@ -395,7 +397,13 @@ class BrokerProcess:
         self._wires = Wires(self.outgoing, self._scheduler, self.guarded, unsent_bytes_max)
         self.hand_out = self._wires.hand_out
         self._turns = ProcessTurns(
-            self._scheduler, host.clock, host.random, host.turn_delay_ns, self.guarded, self._turn
+            self._scheduler,
+            host.clock,
+            host.random,
+            host.turn_delay_ns,
+            lambda: sum(host.other_work_ns),
+            self.guarded,
+            self._turn,
         )
         self.wake = self._turns.wake
         self._idle_turns = IdleTurns(host.name, self._scheduler, host.turn_delay_ns)

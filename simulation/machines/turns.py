@@ -25,14 +25,18 @@ class ProcessTurns:
         clock: HostClock,
         random: Random,
         delay_ns_max: int,
+        slowed_ns: Callable[[], int],
         guarded: Guard,
         turn: Callable[[], object],
     ) -> None:
-        """A turn follows what arrives by `delay_ns_max` at most; `guarded` makes of `turn` what the world may call."""
+        """A turn follows what arrives by `delay_ns_max` at most, and by what the machine's other work takes, which
+        `slowed_ns` tells; `guarded` makes of `turn` what the world may call.
+        """
         self._scheduler = scheduler
         self._clock = clock
         self._random = random
         self._delay_ns_max = delay_ns_max
+        self._slowed_ns = slowed_ns
         self._turn = turn
         self._guarded_turn = guarded(self._take)
         self._guarded_deadline = guarded(self._deadline_passed)
@@ -45,7 +49,7 @@ class ProcessTurns:
         """A turn follows soon; what arrives meanwhile shares it."""
         if not self._is_planned:
             self._is_planned = True
-            delay = draw_range(self._random, _DELAY_NS_MIN, self._delay_ns_max)
+            delay = draw_range(self._random, _DELAY_NS_MIN, self._delay_ns_max) + self._slowed_ns()
             self._scheduler.at(self._scheduler.now_ns + delay, self._guarded_turn)
 
     def _take(self) -> None:

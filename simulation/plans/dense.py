@@ -40,6 +40,7 @@ _LATER_KINDS: Final = {
     "left behind": 0.15,
     "change that is lost": 0.15,
     "at a moment": 0.5,
+    "other work": 0.25,
 }
 """Choreographies that are in no covering array, with their shares of the dense plans: each has a stream of its own, so
 that the seeds without it stay as they are."""

@@ -37,6 +37,7 @@ LATER_KINDS: Final = (
     "damage",
     "suspend",
     "more than is known",
+    "other work",
     "words outlive their node",
     "words outlive their term",
     "change without one",
@@ -45,7 +46,7 @@ LATER_KINDS: Final = (
     "at a moment",
 )
 """Kinds that a share of the seeds has beside what they draw, or in its place (plans/seeds.py; all but the first three:
-plans/dense.py, the last in both)."""
+plans/dense.py, the fourth and the last in both)."""
 LASTING: Final = ("core", "overload")
 """Kinds of which a plan has one at most, with no other fault behind its beginning (simulation/plans/lasting.py)."""
 

@@ -46,7 +46,8 @@ _SUSPEND_RHYTHM: Final = Rhythm(
     durations_ns_max=(500 * MILLISECOND, 2 * SECOND),  # a leader that is away for long leads no more
 )
 _MOMENTS_SHARE: Final = 0.5
-_MOMENTS_RHYTHM: Final = Rhythm(
+_OTHER_WORK_SHARE: Final = 0.2
+_BESIDE_RHYTHM: Final = Rhythm(
     begin_ns=5 * SECOND,
     first_within_ns=4 * SECOND,
     mean_gaps_s=(1, 2, 4),
@@ -69,8 +70,9 @@ def plan_of_seed(seed: int, *, seconds: int = 60, nodes: int | None = None) -> P
         return with_overload(draw_swarm_plan(seed, seconds=seconds, nodes=nodes or _NODES, groups=1))
     if seed % _OUT_OF not in _DENSE:
         swarm = draw_swarm_plan(seed, seconds=seconds, nodes=nodes or _NODES)
-        plan = _with_moments(_with_reports(_with_strangers(_with_suspensions(_with_damage(swarm)))))
-        return _with_unheard(plan)
+        plan = _with_reports(_with_strangers(_with_suspensions(_with_damage(swarm))))
+        plan = _beside(plan, "at a moment", _MOMENTS_SHARE, "moments")
+        return _with_unheard(_beside(plan, "other work", _OTHER_WORK_SHARE, "other work"))
     number = seed // _OUT_OF * len(_DENSE) + _DENSE.index(seed % _OUT_OF)
     return draw_dense_plan(seed, number, seconds=seconds, nodes=nodes)
 
@@ -129,12 +131,12 @@ def leader_stands_still(random: Random, end_ns: int) -> list[Fault]:
     return [fault for fault in faults if fault.time_ns + fault.duration_ns < end_ns]
 
 
-def _with_moments(plan: Plan) -> Plan:
-    """Adds, to a share of the plans, faults that strike at a moment; all else of them stays as it was."""
-    random = stream(f"moments {plan.seed}")
-    if random.random() >= _MOMENTS_SHARE:
+def _beside(plan: Plan, kind: str, share: float, name: str) -> Plan:
+    """Adds, to a share of the plans, faults of a kind, from the stream of that name; all else stays as it was."""
+    random = stream(f"{name} {plan.seed}")
+    if random.random() >= share:
         return plan
-    return _with_faults(plan, draw_faults(random, "at a moment", _MOMENTS_RHYTHM, plan.calm_ns))
+    return _with_faults(plan, draw_faults(random, kind, _BESIDE_RHYTHM, plan.calm_ns))
 
 
 def _with_unheard(plan: Plan) -> Plan:
@@ -144,7 +146,7 @@ def _with_unheard(plan: Plan) -> Plan:
     random = stream(f"unheard {plan.seed}")
     if random.random() >= _UNHEARD_SHARE:
         return plan
-    faults = draw_faults(random, "more than is known", _MOMENTS_RHYTHM, plan.calm_ns)
+    faults = draw_faults(random, "more than is known", _BESIDE_RHYTHM, plan.calm_ns)
     limits = replace(plan.limits, append_bytes=_UNHEARD_APPEND_BYTES)  # many go out that nobody answers
     file_bytes = random.choice(_UNHEARD_FILE_BYTES)
     return replace(plan, faults=tuple(faults), data_file_bytes=file_bytes, limits=limits)

@@ -124,6 +124,7 @@ def test_a_choreography_happens(kind: str) -> None:
         "left behind": "retention",
         "more than is known": "retention",
         "change that is lost": "depose",
+        "other work": "other work",
     }
     assert result.fault_counts.get(parts[kind], 0) > 0 or any(
         f"FAULT {parts[kind]}" in line for line in result.transcript
