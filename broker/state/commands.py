@@ -267,8 +267,12 @@ def format_of(command: Command) -> int:
 
 
 def encode_command(command: Command) -> bytes:
-    """The body of a command record."""
-    return cbor2.dumps(msgspec.to_builtins(command, builtin_types=(bytes,)))
+    """The body of a command record.
+
+    Raises `OverflowError` for numbers that the state cannot hold, whose form is MessagePack: such a command must not be
+    committed, since no node could go on.
+    """
+    return cbor2.dumps(msgspec.msgpack.decode(msgspec.msgpack.encode(command)))
 
 
 def deleted_topics(command: Command) -> list[str]:
