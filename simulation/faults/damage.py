@@ -7,6 +7,8 @@ the same: what it has lost the others hold, whatever else befalls it.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from simulation.faults.stage import Stage
 from simulation.machines.broker_host import BrokerHost
 from simulation.machines.inode import PAGE_BYTES
@@ -16,6 +18,9 @@ from simulation.scheduler import MILLISECOND, SECOND
 _MISDIRECTED_SHARE = 0.4
 _PATIENCE_NS = 4 * SECOND
 _RETRY_NS = 20 * MILLISECOND
+_KILL_BITS = 8
+_KILLED_OF = 4
+"""Of so many nodes that are damaged one is killed right behind; the target says which, above these bits."""
 
 
 def damage(stage: Stage, host: BrokerHost, fault: Fault) -> None:
@@ -65,6 +70,11 @@ def _harm(stage: Stage, host: BrokerHost, fault: Fault) -> None:
         host.disk_faulty = host.was_damaged = True
         host.damaged_pages = [page]
         stage.done(fault, host.name, what)
+        if (fault.target >> _KILL_BITS) % _KILLED_OF == _KILLED_OF - 1:
+            # Its next start meets what nobody has read, let alone repaired.
+            stage.done(replace(fault, kind="kill"), host.name, "with that damage")
+            host.kill()
+            host.start_after(fault.duration_ns)
 
 
 def _old_pages(stage: Stage, host: BrokerHost) -> list[tuple[str, str, int]]:

@@ -153,6 +153,15 @@ def test_damage_alone_is_repaired(seed: int) -> None:
 
 
 @pytest.mark.slow
+def test_a_node_that_is_killed_with_its_damage_finds_it_when_it_starts() -> None:
+    plan = plan_of(2)
+    faults = tuple(replace(fault, target=fault.target | 3 << 8) for fault in plan.faults)
+    result = run_plan(replace(plan, faults=faults))
+    assert result.violation is None
+    assert result.fault_counts["damage"] == result.fault_counts["kill"] >= 1
+
+
+@pytest.mark.slow
 def test_no_disk_is_replaced_while_another_node_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two of three nodes that lose what they hold are more than Raft survives (seed 8810702)."""
     plan, replaced = plan_of(1), []
