@@ -157,12 +157,13 @@ class Raft:
     @property
     def transferee(self) -> str | None:
         """The voter that this leader hands over to; nothing may be proposed meanwhile."""
-        return None if self._leader is None else self._leader.transferee
+        return None if self._leader is None else self._leader.succession.target
 
     @property
     def transfer_deadline(self) -> int | None:
         """The time at which this leader gives up to hand over, and takes proposals again."""
-        return None if self._leader is None else self._leader.transfer_deadline
+        transfer = None if self._leader is None else self._leader.succession.transfer
+        return None if transfer is None else transfer.deadline
 
     @property
     def commit_index(self) -> int:
@@ -371,7 +372,7 @@ class Raft:
         """Returns why this node is to enter the term of `message`, by what it was until now."""
         state, source = self._state, message.source
         if self._leader is not None:
-            transfer = self._leader.transferred_to(source)
+            transfer = self._leader.succession.reason_given_to(source)
             if transfer is not None:
                 return Cause(transfer, source)
             # Its peers elect another leader when they have not heard it for an election timeout.
@@ -585,7 +586,7 @@ class Raft:
 
         Raises NotLeader, LeadershipTransferring, UnknownMember.
         """
-        self._leading().transfer(target, now, reason)
+        self._leading().succession.begin(target, now, reason)
 
     def resign(self, reason: Reason, now: int) -> None:
         """Ends this node's leadership; whoever is first to miss a leader, this node too, may be the next one.

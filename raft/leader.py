@@ -50,10 +50,10 @@ class Leader:
         "_round",
         "_round_due",
         "_state",
-        "_succession",
         "_term_begin_index",
         "_voting_peers",
         "peers",
+        "succession",
         "votes_itself",
     )
 
@@ -72,7 +72,7 @@ class Leader:
         # `_leaving`, `_voting_peers` and `votes_itself` follow from `peers` and the current configuration.
         self._leaving: list[str] = []
         self.peers: dict[str, Progress] = {}
-        self._succession = Succession(state, self.peers)
+        self.succession = Succession(state, self.peers)
         # No entry before this one may be committed by counting (5.4.2, figure 8).
         self._term_begin_index = state.log.last_index + 1
         self._update_peers(now)
@@ -110,7 +110,7 @@ class Leader:
 
     def check_proposal(self, count: int) -> None:
         """Raises LeadershipTransferring, ProposalLimit if `count` entries may not be proposed now."""
-        state, transfer = self._state, self._succession.transfer
+        state, transfer = self._state, self.succession.transfer
         if transfer is not None:
             raise LeadershipTransferring(transfer.target)
         uncommitted = state.log.last_index - state.commit_index
@@ -119,13 +119,13 @@ class Leader:
 
     def grant(self, count: int) -> None:
         """Allows a proposal in parts, see `Raft.grant`. Raises LeadershipTransferring, ProposalLimit."""
-        assert not self._succession.granted, "one proposal in parts at a time"
+        assert not self.succession.granted, "one proposal in parts at a time"
         self.check_proposal(count)
-        self._succession.granted = count
+        self.succession.granted = count
 
     def end_grant(self) -> None:
         """The parts that have not come do not come any more."""
-        self._succession.end_grant()
+        self.succession.end_grant()
 
     def propose(self, count: int, *, granted: bool = False) -> int:
         """Adds entries to the log and returns the first one's index. Raises LeadershipTransferring, ProposalLimit."""
@@ -134,8 +134,8 @@ class Leader:
         assert count > 0, "a proposal of no entries"
         assert not state.log_effects_pending, "effects that write to the log must be carried out first"
         if granted:
-            assert count <= self._succession.granted, "no more than was allowed"
-            self._succession.granted -= count
+            assert count <= self.succession.granted, "no more than was allowed"
+            self.succession.granted -= count
         else:
             self.check_proposal(count)
         first_index = log.last_index + 1
@@ -144,7 +144,7 @@ class Leader:
 
     def propose_configuration(self, change: Change, now: int) -> int:
         """Appends the changed configuration and returns its index. Raises as `Raft.propose_configuration` says."""
-        state, transfer = self._state, self._succession.transfer
+        state, transfer = self._state, self.succession.transfer
         if transfer is not None:
             raise LeadershipTransferring(transfer.target)
         # Without this a leader of an older term could still commit a change that this one has never seen: majorities
@@ -455,9 +455,9 @@ class Leader:
     def _acknowledged(self, peer: Progress) -> None:
         """More of the log is durable on the peer: commits, and hands over if the peer waits for that."""
         self.update_commit()
-        transfer = self._succession.transfer
+        transfer = self.succession.transfer
         if transfer is not None and peer.node == transfer.target:
-            self._succession.ask_target(transfer)
+            self.succession.ask_target(transfer)
 
     def update_commit(self) -> None:
         """Commits what a majority has on its disks, once that includes an entry of this term (5.3, 5.4.2).
@@ -513,7 +513,7 @@ class Leader:
         due = self._heartbeat_due if self.peers else None
         if self._commit_notice_due is not None and (due is None or self._commit_notice_due < due):
             due = self._commit_notice_due
-        transfer = self._succession.transfer
+        transfer = self.succession.transfer
         if transfer is not None and (due is None or transfer.deadline < due):
             due = transfer.deadline
         return due
@@ -525,7 +525,7 @@ class Leader:
         for an election timeout steps down (dissertation 6.2). It is the longest one, for until then one that was only
         kept from answering may not have given it up.
         """
-        self._succession.end_overdue(now)
+        self.succession.end_overdue(now)
         if now < self._heartbeat_due or not self.peers:
             return None
         self._heartbeat_due = now + self._state.config.heartbeat_interval_ns
@@ -552,32 +552,10 @@ class Leader:
 
     # Leadership transfer -------------------------------------------------------------------------------------
 
-    def transfer(self, target: str, now: int, reason: Reason) -> None:
-        """Stops proposals, brings the target up to date and lets it start an election (dissertation 3.10).
-
-        Raises UnknownMember, LeadershipTransferring.
-        """
-        self._succession.begin(target, now, reason)
-
-    def transferred_to(self, node: str) -> Reason | None:
-        """Returns why this leader has asked `node` to succeed it; None if it has not."""
-        return self._succession.reason_given_to(node)
-
-    @property
-    def transferee(self) -> str | None:
-        """The voter that is to lead next, while a transfer is under way."""
-        return self._succession.target
-
-    @property
-    def transfer_deadline(self) -> int | None:
-        """The time at which the transfer that is under way is given up (ns)."""
-        transfer = self._succession.transfer
-        return None if transfer is None else transfer.deadline
-
     def _hand_over_to_preferred(self, now: int) -> None:
         """Begins to hand over to the best of the preferred leaders that could lead at once, if there is one."""
         preferred = self._state.config.preferred_leaders
-        if not preferred or self._state.node_id in preferred or self._succession.transfer is not None:
+        if not preferred or self._state.node_id in preferred or self.succession.transfer is not None:
             return
         # Before it has committed in its term it does not know what is committed (8), and a member that is just being
         # added or removed may change who can lead.
@@ -597,7 +575,7 @@ class Leader:
         ]
         if ready:
             best = max(ready, key=lambda peer: (peer.match_index, -preferred.index(peer.node)))
-            self.transfer(best.node, now, Reason.PREFERRED)
+            self.succession.begin(best.node, now, Reason.PREFERRED)
 
     def step_down(self) -> None:
         """Ends this leadership, whatever the reason: its reads are lost."""
