@@ -37,6 +37,11 @@ QUEUES_AT_ONCE: Final = 200
 
 _NS: Final = 1e9
 
+# Labels that several metrics have, in RocketMQ's words (`BrokerMetricsConstant`).
+_STORAGE: Final = ("storage_type", "storage_medium")
+_GIVEN: Final = ("topic", "consumer_group", "is_retry", "is_system")
+_LAG: Final = ("consumer_group", "topic", "queue_id", "is_retry", "is_system")
+
 # ------------------------------------------------------------------ the group
 
 HAS_LEADER = gauge("trivet_server_has_leader", "1 where the node knows a leader.")
@@ -94,24 +99,17 @@ LOAD = histogram("trivet_cold_read_duration_seconds", "Old entries brought into 
 SNAPSHOT = histogram(
     "trivet_disk_backend_snapshot_duration_seconds", "Snapshots of the applied state, encoded and written."
 )
-STORAGE = gauge("rocketmq_storage_size", "Bytes of the log.", "storage_type", "storage_medium")
+STORAGE = gauge("rocketmq_storage_size", "Bytes of the log.", *_STORAGE)
 FLUSH_BEHIND = gauge(
-    "rocketmq_storage_flush_behind_bytes",
-    "Bytes of the log that are not flushed.",
-    "storage_type",
-    "storage_medium",
+    "rocketmq_storage_flush_behind_bytes", "Bytes of the log that are not flushed.", *_STORAGE
 )
 DISPATCH_BEHIND = gauge(
-    "rocketmq_storage_dispatch_behind_bytes",
-    "Bytes of the log that are not dispatched.",
-    "storage_type",
-    "storage_medium",
+    "rocketmq_storage_dispatch_behind_bytes", "Bytes of the log that are not dispatched.", *_STORAGE
 )
 RESERVE_TIME = gauge(
     "rocketmq_storage_message_reserve_time",
     "Age of the first message of the log, in milliseconds.",
-    "storage_type",
-    "storage_medium",
+    *_STORAGE,
 )
 LOG_END = gauge("trivet_log_end_position_bytes", "Where the log ends.")
 DISK_TOTAL = gauge("trivet_disk_total_bytes", "Size of the disk that the store is on.")
@@ -153,21 +151,9 @@ MESSAGES_IN = counter(
 )
 BYTES_IN = counter("rocketmq_throughput_in_total", "Bytes of their records.", "topic", "is_system")
 MESSAGES_OUT = counter(
-    "rocketmq_messages_out_total",
-    "Messages that this node gave to consumer groups.",
-    "topic",
-    "consumer_group",
-    "is_retry",
-    "is_system",
+    "rocketmq_messages_out_total", "Messages that this node gave to consumer groups.", *_GIVEN
 )
-BYTES_OUT = counter(
-    "rocketmq_throughput_out_total",
-    "Bytes of their records.",
-    "topic",
-    "consumer_group",
-    "is_retry",
-    "is_system",
-)
+BYTES_OUT = counter("rocketmq_throughput_out_total", "Bytes of their records.", *_GIVEN)
 DEAD_LETTERS = counter(
     "rocketmq_send_to_dlq_messages_total",
     "Messages that this node made dead letters as the leader.",
@@ -187,20 +173,12 @@ HELD_REQUESTS = gauge("trivet_held_requests", "Requests that wait for a leader."
 LAG_MESSAGES = gauge(
     "rocketmq_consumer_lag_messages",
     "Leader: messages of a queue that a consumer group has not consumed.",
-    "consumer_group",
-    "topic",
-    "queue_id",
-    "is_retry",
-    "is_system",
+    *_LAG,
 )
 LAG_LATENCY = gauge(
     "rocketmq_consumer_lag_latency",
     "Leader: age of the first of them in milliseconds; 0 if there is none.",
-    "consumer_group",
-    "topic",
-    "queue_id",
-    "is_retry",
-    "is_system",
+    *_LAG,
 )
 DELAYED = gauge("trivet_delay_level_messages", "Leader: messages that wait at a delay level.", "level")
 TIMED = gauge("rocketmq_timing_messages", "Leader: messages that wait for a time of their own.")
