@@ -392,14 +392,17 @@ class ConsumeQueue:
         if not self._starts or self.max_offset == self.min_offset:
             return self.max_offset, 0
         first = (self.max_offset - 1) // self._file_units * self._file_units
-        if not first <= self.checked_end <= self.max_offset:
-            self.checked_end, self.checked_crc = first, 0
-        if self.checked_end < self.max_offset:
-            buffer = self._pool.get(self, first * UNIT_BYTES).buffer
-            begin, end = (self.checked_end - first) * UNIT_BYTES, (self.max_offset - first) * UNIT_BYTES
-            self.checked_crc = crc32(buffer[begin:end], self.checked_crc if self.checked_end > first else 0)
-            self.checked_end = self.max_offset
+        if not (first <= self.checked_end and self.checked_end == self.max_offset):
+            self._sum_up(first, self._pool.get(self, first * UNIT_BYTES))
         return first, self.checked_crc
+
+    def _sum_up(self, first: int, last_file: MappedFile) -> None:
+        """Has `checked_crc` cover all units of the last file, which begins with offset `first`."""
+        if not first < self.checked_end <= self.max_offset:
+            self.checked_end, self.checked_crc = first, 0
+        begin, end = (self.checked_end - first) * UNIT_BYTES, (self.max_offset - first) * UNIT_BYTES
+        self.checked_crc = crc32(last_file.buffer[begin:end], self.checked_crc)
+        self.checked_end = self.max_offset
 
     def dirty_files(self) -> list[str]:
         """Returns the paths of the files with units that were never flushed; they count as flushed from now on."""
@@ -431,6 +434,13 @@ class ConsumeQueue:
         self._buffer = _NO_BYTES
         self._limit = 0
         self.tail_start = -1
+
+    def evicted(self, mapped: MappedFile) -> None:
+        """Lets the last file go, summed up: else the next checkpoint would map those of all queues in one turn."""
+        first = self._tail_first
+        if self.checked_end != self.max_offset and first < self.max_offset <= first + self._file_units:
+            self._sum_up(first, mapped)
+        self.let_go()
 
     # ---- inside --------------------------------------------------------------------------------------
 

@@ -18,6 +18,9 @@ class Pooled(Protocol):
     def let_go(self) -> None:
         """The last file is no longer mapped."""
 
+    def evicted(self, mapped: MappedFile) -> None:
+        """The last file, mapped until now, makes place for another."""
+
 
 class MappingPool:
     """The mapped files of all queues, at most `limit`. One that was not used for a round of evictions goes (CLOCK).
@@ -68,5 +71,5 @@ class MappingPool:
                     queue.recently_used = False
                     self._mapped[key] = mapped
                     continue
-                queue.let_go()
+                queue.evicted(mapped)
             return
