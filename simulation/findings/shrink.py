@@ -152,6 +152,7 @@ class _Search:
                 ("futures", self._drop_forks),
                 ("actors", self._drop_actors),
                 ("groups", self._drop_group),
+                ("idle stretch", self._drop_idle_stretch),
                 ("nodes", self._drop_nodes),
                 ("values", self._lighten),
                 ("durations", self._shorten_faults),
@@ -239,6 +240,11 @@ class _Search:
         if self.best.plan.groups > 1:
             faults = tuple(fault for fault in self.best.plan.faults if fault.group == 0)
             self._fails(replace(self.best.plan, groups=1, faults=faults))
+
+    def _drop_idle_stretch(self) -> None:
+        plan = self.best.plan
+        if plan.idle_ns:
+            self._fails(replace(plan, idle_ns=0, end_ns=max(plan.calm_ns, plan.end_ns - plan.idle_ns)))
 
     def _drop_nodes(self) -> None:
         if self.best.plan.nodes > 3:

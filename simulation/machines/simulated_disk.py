@@ -301,6 +301,11 @@ class SimulatedDisk:
         inode = self._durable_names.get(path)
         return b"" if inode is None else inode.durable
 
+    @property
+    def file_bytes(self) -> int:
+        """The length of all files together. For checks."""
+        return sum(len(inode.cached) for inode in self._names.values())
+
     def cached_bytes(self, path: str) -> bytes:
         """Returns a file as the page cache has it; empty if there is none. For checks."""
         inode = self._names.get(path)

@@ -154,6 +154,8 @@ class Plan:
     shape: Shape = field(default_factory=Shape)
     forks: tuple[Fork, ...] = ()
     """In the order of their events."""
+    idle_ns: int = 0
+    """Once the group has recovered its clients ask for nothing for so long."""
 
 
 def encode_plan(plan: Plan) -> bytes:
@@ -187,6 +189,7 @@ def decode_plan(data: bytes) -> Plan:
         and plan.producers >= 0
         and 0 < plan.calm_ns <= plan.end_ns
         and plan.groups in (1, 2)
+        and plan.idle_ns >= 0
         and plan.shape.spares >= 1
         and (plan.shape.fewest_voters == 0 or 2 <= plan.shape.fewest_voters <= plan.nodes)
         and plan.shape.most_learners >= 1

@@ -58,6 +58,18 @@ _UNHEARD_SHARE: Final = 0.12
 _UNHEARD_FILE_BYTES: Final = (16 * 1024, 32 * 1024)
 """A file of the log is full in a second or two, and can be deleted in as many."""
 _UNHEARD_APPEND_BYTES: Final = 8192
+_IDLE_SHARE: Final = 0.1
+_IDLE_NS: Final = 150 * SECOND
+"""Longer than anything that a node, a client or a name server waits for before it calls another one silent or idle."""
+_AWAKE_NS: Final = 8 * SECOND
+"""The time in which clients work again behind it."""
+_MAY_REST: Final = frozenset(
+    {
+        *("producer", "repeater", "careful", "consumer", "administrator", "operator"),
+        *("transactor", "scheduler", "courier", "poster"),
+    }
+)
+"""Actors of which nothing comes while the load has stopped."""
 _SNAPSHOT_ENTRIES: Final = (100, 500, 200_000)
 
 
@@ -72,7 +84,8 @@ def plan_of_seed(seed: int, *, seconds: int = 60, nodes: int | None = None) -> P
         swarm = draw_swarm_plan(seed, seconds=seconds, nodes=nodes or _NODES)
         plan = _with_reports(_with_strangers(_with_suspensions(_with_damage(swarm))))
         plan = _beside(plan, "at a moment", _MOMENTS_SHARE, "moments")
-        return _with_unheard(_beside(plan, "other work", _OTHER_WORK_SHARE, "other work"))
+        plan = _beside(plan, "other work", _OTHER_WORK_SHARE, "other work")
+        return _with_idle_stretch(_with_unheard(plan))
     number = seed // _OUT_OF * len(_DENSE) + _DENSE.index(seed % _OUT_OF)
     return draw_dense_plan(seed, number, seconds=seconds, nodes=nodes)
 
@@ -150,6 +163,20 @@ def _with_unheard(plan: Plan) -> Plan:
     limits = replace(plan.limits, append_bytes=_UNHEARD_APPEND_BYTES)  # many go out that nobody answers
     file_bytes = random.choice(_UNHEARD_FILE_BYTES)
     return replace(plan, faults=tuple(faults), data_file_bytes=file_bytes, limits=limits)
+
+
+def _with_idle_stretch(plan: Plan) -> Plan:
+    return idle_plan(plan) if stream(f"idle {plan.seed}").random() < _IDLE_SHARE else plan
+
+
+def idle_plan(plan: Plan) -> Plan:
+    """Returns the plan with clients that are quiet for minutes once the faults are over, and go on behind that."""
+    return replace(
+        plan,
+        actors=tuple(name for name in plan.actors if name in _MAY_REST),
+        idle_ns=_IDLE_NS,
+        end_ns=plan.end_ns + _IDLE_NS + _AWAKE_NS,
+    )
 
 
 def _with_faults(plan: Plan, faults: list[Fault]) -> Plan:

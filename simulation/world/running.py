@@ -21,6 +21,7 @@ import structlog
 from simulation.faults.healing import heal_everything
 from simulation.faults.injection import inject
 from simulation.journal import Journal, Violation
+from simulation.judges.idleness import SETTLED_NS, Idleness
 from simulation.judges.power_losses import DataLoss
 from simulation.plans.futures import with_future
 from simulation.plans.plan import Fork, Plan
@@ -143,6 +144,10 @@ class _Course:
         scheduler.at(plan.calm_ns, self._calm)
         scheduler.at(plan.calm_ns + _RECOVERY_NS, self._check_recovered)
         scheduler.at(plan.end_ns - _LOAD_STOPS_BEFORE_END_NS, self._stop_load)
+        idle_from_ns = plan.calm_ns + _RECOVERY_NS
+        idle_to_ns = idle_from_ns + plan.idle_ns
+        if plan.idle_ns > SETTLED_NS and idle_to_ns < plan.end_ns - _LOAD_STOPS_BEFORE_END_NS:
+            scheduler.at(idle_from_ns, self._rest, idle_to_ns)
         scheduler.at(_FLUSH_TRACES_NS, self._flush_traces)
 
     def _plan_faults(self, behind_ns: int, until_ns: int) -> None:
@@ -216,6 +221,24 @@ class _Course:
         self._heal()
         self._world.journal.note("world", "calm: all faults end")
         self._acknowledged_at_calm = self._world.judges.acknowledged
+
+    def _rest(self, until_ns: int) -> None:
+        """Clients ask for nothing until then."""
+        world = self._world
+        world.context.load_stopped = True
+        world.journal.note("world", "idle: clients ask for nothing")
+        watching = [
+            Idleness(world.scheduler, group.monitor, group.model, group.members_at_end())
+            for group in world.groups
+        ]
+
+        def go_on() -> None:
+            for idleness in watching:
+                idleness.ends()
+            world.context.load_stopped = False
+            world.journal.note("world", "clients ask again")
+
+        world.scheduler.at(until_ns, go_on)
 
     def _stop_load(self) -> None:
         self._world.context.load_stopped = True
