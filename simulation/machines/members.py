@@ -68,9 +68,13 @@ class Members:
         """True if all nodes follow one leader and hold the same log, committed and durable, and no flush is to fail.
 
         And none of them is recovering: what it may vote for it does not know yet (raft/recovery.py, What is claimed).
+        Nor is there a member that was never set up, or is gone: a node with an empty disk, which is told of the members
+        and not of who votes, would wait for its answer (docs/operations.md, After the loss of a disk).
         """
         leader = self.leader()
         if leader is None or leader.process is None:
+            return False
+        if not {*self.committed} <= {host.name for host in self.in_service()}:
             return False
         raft = leader.process.node.replica.raft
         for host in self.in_service():
