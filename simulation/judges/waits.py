@@ -38,6 +38,7 @@ from raft.effects import Role
 from simulation.journal import Violation
 from simulation.machines.broker_host import BrokerHost, BrokerProcess, hour_of_day
 from simulation.machines.network import Network
+from simulation.machines.unanswered import held_ns
 from simulation.scheduler import MILLISECOND, SECOND
 
 MOVES: Final = "what waits moves"
@@ -283,8 +284,12 @@ def _held_request(seen: Seen) -> object:
 
 
 def _forwarded_request(seen: Seen) -> object:
-    waiting = seen.node._forwarding._all_asked()
-    return next((request for _, request in waiting if request.command.code not in _LONG), None)
+    now_ns = seen.node.time.now_ns
+    for _, request in seen.node._forwarding._all_asked():
+        command = request.command
+        if command.code not in _LONG and request.since_ns + held_ns(command) <= now_ns:
+            return request
+    return None
 
 
 def _client(seen: Seen) -> object:

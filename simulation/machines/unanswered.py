@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from broker.node import client_calls
 from broker.remoting.codes import PullSysFlag, RequestCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import RemotingError
@@ -23,6 +24,8 @@ Handler = Callable[[Connection, RemotingCommand], None]
 _PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 _UNTIL_DONE: Final = frozenset({RequestCode.TRIVET_CHANGE_GROUP})
 """Requests that are answered when what they ask for is done, however long that takes."""
+_REPLIES: Final = frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2})
+"""Requests that are answered when another client has answered, who may be at a node that is not heard."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +56,7 @@ class Unanswered:
     def asked(self, connection: Connection, command: RemotingCommand) -> None:
         """A request has come."""
         if not (command.is_one_way or command.is_response or command.code in _UNTIL_DONE):
-            due_ns = self._now_ns() + _held_ns(command)
+            due_ns = self._now_ns() + held_ns(command)
             self._requests.setdefault(connection, {})[command.opaque] = Asked(command.code, due_ns)
 
     def sent(self, connection: Connection, buffers: Sequence[Buffer]) -> None:
@@ -77,8 +80,10 @@ class Unanswered:
                     yield asked
 
 
-def _held_ns(command: RemotingCommand) -> int:
-    """Returns for how long a request says that it may be held."""
+def held_ns(command: RemotingCommand) -> int:
+    """Returns for how long a request may be held, as it says or for another client."""
+    if command.code in _REPLIES:
+        return client_calls.TIMEOUT_NS
     if command.code not in _PULLS:
         return 0
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broker.node import client_calls
 from broker.remoting.codes import PullSysFlag, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode, request, response
 from broker.requests.connection import Connection, Outgoing
@@ -66,6 +67,15 @@ def test_nobody_waits_who_wants_no_response(port: Port) -> None:
     port.asks(RequestCode.TRIVET_CHANGE_GROUP, 2)
     assert len(port.handled) == 2
     assert port.overdue() == []
+
+
+def test_a_reply_is_answered_when_another_client_has_or_has_not_for_so_long(port: Port) -> None:
+    """Seed 9100014: who had asked was at a node that nobody heard."""
+    port.asks(RequestCode.SEND_REPLY_MESSAGE_V2, 1)
+    port.now_ns = client_calls.TIMEOUT_NS - 1
+    assert port.overdue() == []
+    port.now_ns += 1
+    assert port.overdue() == [RequestCode.SEND_REPLY_MESSAGE_V2]
 
 
 @pytest.mark.parametrize(("flags", "held_s"), [(PullSysFlag.SUSPEND, 15), (PullSysFlag.SUBSCRIPTION, 0)])
