@@ -14,6 +14,7 @@ from broker.tools.cli.simulate import Shrinking, simulate
 from simulation.findings.report import describe_finding
 from simulation.findings.shrink import Shrunk, cause_of, run_until, shrink
 from simulation.journal import Violation
+from simulation.judges.own_state import FLUSHED
 from simulation.plans.plan import FAULT_KINDS, Fault, Plan, decode_plan, encode_plan
 from simulation.plans.swarm import draw_swarm_plan
 from simulation.scheduler import SECOND
@@ -22,6 +23,8 @@ from simulation.world.running import Result, run_plan
 from tests.simulation.planted_bugs import PLANTED
 
 MISTAKE = "failed flush passed over"
+FOUND_AS = FLUSHED
+"""Of its node alone, long before entries are lost that a majority was to have."""
 
 # ---- the search, over worlds that are only made up -----------------------------------------------------
 
@@ -234,7 +237,7 @@ def found() -> Result:
         PLANTED[MISTAKE].patch(patch)
         result = run_plan(plan_with_much_else(), keep_traces=True)
     assert result.violation is not None
-    assert result.violation.invariant == "durability"
+    assert result.violation.invariant == FOUND_AS
     return result
 
 
@@ -243,7 +246,7 @@ def found() -> Result:
 def test_a_finding_shrinks_to_the_faults_that_it_takes(found: Result) -> None:
     small = shrink(found, runs_max=25).result
     assert small.violation is not None
-    assert small.violation.invariant == "durability"
+    assert small.violation.invariant == FOUND_AS
     assert len(small.plan.faults) <= 4
     assert {fault.kind for fault in small.plan.faults} == {"flush failure"}
     # What is left is a plan like any other: it survives its file, and breaks the same way.
@@ -261,7 +264,7 @@ def test_a_run_with_a_limit_finds_what_comes_before_it_and_nothing_else(plan: Pl
 
 def test_a_report_tells_what_happened_last_and_how_to_see_it_again(found: Result) -> None:
     text = describe_finding(found, "trivet simulate --replay here.json")
-    assert "durability (group)" in text
+    assert f"{FOUND_AS} (n" in text
     assert "FAULT flush failure" in text
     assert "appends " in text
     assert "commits up to " in text
@@ -272,7 +275,7 @@ def test_a_report_tells_what_happened_last_and_how_to_see_it_again(found: Result
     lines = text.partition("the last of what happened")[2].splitlines()[1:]
     times = [float(line.split()[0]) for line in lines[: lines.index("")]]
     assert times == sorted(times)
-    assert "VIOLATION durability" in lines[lines.index("") - 1]
+    assert f"VIOLATION {FOUND_AS}" in lines[lines.index("") - 1]
 
 
 # ---- the command ---------------------------------------------------------------------------------------
@@ -376,7 +379,7 @@ def test_a_batch_reports_a_finding_and_shrinks_it_when_all_seeds_have_run(
     printed = capsys.readouterr().out
     reported, batch, shrunk = (
         printed.index(text)
-        for text in ("seed 3: durability (group)", "1 seeds, 1 findings", "shrunk by 1 run in ")
+        for text in (f"seed 3: {FOUND_AS} (n", "1 seeds, 1 findings", "shrunk by 1 run in ")
     )
     assert reported < batch < shrunk
     assert printed.endswith(f"again: trivet simulate --replay {tmp_path / 'seed-3-shrunk.json'}\n")
