@@ -18,6 +18,7 @@ import pytest
 from simulation.faults.cores import KINDS
 from simulation.faults.moments import MOMENTS, STRIKES
 from simulation.judges.log_heads import SERVES
+from simulation.judges.own_state import FLUSHED
 from simulation.judges.steps import STALE
 from simulation.plans.plan import Fault, Limits, Plan, Shape
 from simulation.plans.seeds import leader_stands_still
@@ -274,9 +275,9 @@ AIMED: dict[str, Aim] = {
     ),
     "failed flush of a stop passed over": Aim(
         _stops_of_failing_disks,
-        "durability",
+        FLUSHED,
         {"think_ms": 100},
-        or_as=("an orderly stop keeps everything", "recovery"),
+        or_as=("durability", "an orderly stop keeps everything", "recovery"),
     ),
     "orderly stop without the last flush": Aim(
         _stops_before_power_fails,
