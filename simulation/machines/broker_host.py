@@ -265,7 +265,7 @@ class BrokerHost:
     def _check_kept(self, process: BrokerProcess) -> None:
         kept, self.kept_index = self.kept_index, None
         last_index = process.node.replica.store.log.last_index
-        if kept is not None and last_index < kept:
+        if kept is not None and last_index < kept and not self.was_damaged:
             raise Violation(_KEPT, self.name, f"log ended at {kept}, now at {last_index}")
 
     def stopped_in_order(self) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,8 @@ from log.disk import Disk
 from log.options import StoreOptions
 from log.store import RecoveryReport, Store
 from simulation.findings.report import describe_finding
+from simulation.journal import Violation
+from simulation.machines.broker_host import BrokerHost
 from simulation.plans.plan import Fault, Plan
 from simulation.plans.swarm import draw_swarm_plan
 from simulation.scheduler import SECOND
@@ -60,3 +64,16 @@ def test_a_leader_that_stops_hands_over_first() -> None:
     assert result.elections == 2
     next_leader = next(line for line in result.transcript if " leader of term 2" in line)
     assert float(next_leader.split()[0]) < 6.1, "sooner than after any election timeout"
+
+
+def test_a_disk_that_was_damaged_need_not_keep_everything() -> None:
+    """Seed 9415065: the entries that it had damaged no peer could lend before the stop."""
+    host: Any = SimpleNamespace(name="n0", kept_index=411, was_damaged=True)
+    log = SimpleNamespace(last_index=61)
+    process: Any = SimpleNamespace(
+        node=SimpleNamespace(replica=SimpleNamespace(store=SimpleNamespace(log=log)))
+    )
+    BrokerHost._check_kept(host, process)
+    host.kept_index, host.was_damaged = 411, False
+    with pytest.raises(Violation, match="log ended at 411, now at 61"):
+        BrokerHost._check_kept(host, process)
