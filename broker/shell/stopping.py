@@ -1,5 +1,6 @@
 """The end of a server as its log tells it: why, how long it took, and how long the server was there."""
 
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -53,7 +54,9 @@ class Stopping:
 
 
 def _why_it_fails(error: BaseException) -> str:
-    """Returns the reason of a stop that nobody asked for: the disk, or a bug."""
+    """Returns the reason of a stop that was not in order: the disk, a second Ctrl-C that does not wait, or a bug."""
     if isinstance(error, BaseExceptionGroup):
         return _why_it_fails(error.exceptions[0])
+    if isinstance(error, KeyboardInterrupt):
+        return signal.SIGINT.name
     return str(error) if isinstance(error, DiskError) else f"bug: {type(error).__name__}: {error}"
