@@ -31,7 +31,7 @@ from typing import Final
 from log.entry_log import EntryLog
 from log.entry_recovery import LogBegin, read_begin
 from log.errors import DamagedStateError
-from log.layout import ENTRY_MAGIC, HEADER, HEADER_BYTES
+from log.layout import ENTRY_MAGIC, HEADER, HEADER_BYTES, MARKER_BYTES
 from log.snapshot import read_snapshot
 from raft.recovery_loss import Loss
 from simulation.journal import Violation
@@ -332,17 +332,22 @@ def _first_difference(expected: bytes | bytearray, stored: bytes) -> int | None:
 def _first_gone(log: EntryLog, files: dict[int, bytes], position: int) -> int:
     """The index of the first entry that ends behind `position`, by the bytes of the data files; last + 1 if none does.
 
-    What was cut off there and is on the disk once more, because that had not got that far, is none.
+    What was cut off there and is on the disk once more, because that had not got that far, is none. Without the marker
+    at a file's end a start finds no entry of the files behind it: with the marker they are gone.
     """
     if position >= log.end_position:
         return log.last_index + 1
     start = max(start for start in files if start <= position)
+    end = start + len(files[start])
     at = max(start, log.first_position)
-    while at + HEADER_BYTES <= start + len(files[start]):
+    last_index = log.last_index
+    while at + HEADER_BYTES <= end:
         magic, size, index, *_ = HEADER.unpack_from(files[start], at - start)
         if magic != ENTRY_MAGIC:
             break
         at += size
+        last_index = int(index)
         if at > position:
-            return int(index)
-    return log.last_index + 1
+            return last_index
+    is_of_marker = end < log.end_position and position < at + MARKER_BYTES
+    return last_index + 1 if is_of_marker else log.last_index + 1

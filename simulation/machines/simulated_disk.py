@@ -23,7 +23,7 @@ Faults are armed from outside: a countdown to a power failure inside any durable
 errors, no space left, bits that rot and pages that were written to the wrong place while the host was down.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from log.disk import DiskUsage, StoreLock
@@ -245,12 +245,12 @@ class SimulatedDisk:
 
     def end_job(self, job: JobUnderWay) -> None:
         """Ends a job: what it flushed has reached the disk."""
-        for number, candidate in enumerate(self._jobs_under_way):
-            if candidate is job:
-                del self._jobs_under_way[number]
-                break
-        else:
+        if job not in self._jobs_under_way:
             return  # power or process was lost meanwhile
+        number = self._jobs_under_way.index(job)
+        del self._jobs_under_way[number]
+        for page in job.pages:
+            self._overtake(self._jobs_under_way[:number], *page)
         self._finish(job)
 
     def flush_pages(self, path: str, inode: Inode, begin: int, end: int) -> None:
@@ -268,10 +268,26 @@ class SimulatedDisk:
         if begin >= end:
             return
         for run_begin, data in inode.written_runs(begin, end):
-            if self._job is None:
-                inode.durable[run_begin : run_begin + len(data)] = data
-            else:
+            if self._job is not None:
                 self._job.pages.append((inode, run_begin, data))
+                continue
+            inode.durable[run_begin : run_begin + len(data)] = data
+            self._overtake(self._jobs_under_way, inode, run_begin, data)
+
+    @staticmethod
+    def _overtake(earlier: Iterable[JobUnderWay], inode: Inode, begin: int, data: bytes) -> None:
+        """Has flushes that are under way write what a later one has just written to the same pages.
+
+        A system writes a page for one flush at a time: what the later one wrote does not go back to what the earlier
+        one had found there.
+        """
+        for job in earlier:
+            for number, (other, other_begin, older) in enumerate(job.pages):
+                low, high = max(begin, other_begin), min(begin + len(data), other_begin + len(older))
+                if other is inode and low < high:
+                    newer = data[low - begin : high - begin]
+                    both = older[: low - other_begin] + newer + older[high - other_begin :]
+                    job.pages[number] = (inode, other_begin, both)
 
     def _finish_flushes(self) -> None:
         """Ends the flushes under way: a job goes on only when its flush has returned."""

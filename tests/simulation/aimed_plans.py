@@ -245,7 +245,13 @@ def _with(actor: str) -> dict[str, Any]:
 AIMED: dict[str, Aim] = {
     "stale read from a deposed leader": Aim(_often("depose", gap_s=4), _END_OF_A_QUEUE),
     "read index without a round": Aim(_often("depose", gap_s=4), _END_OF_A_QUEUE),
-    "previous entry not looked at": Aim(_deposed_with_all_clients, "a node fails"),
+    "previous entry not looked at": Aim(
+        _deposed_with_all_clients,
+        "a node fails",
+        or_as=(
+            "committed entries stay",
+        ),  # what a follower took so is cut off, though the group has committed it
+    ),
     "peer forgotten after its link broke": Aim(
         _often("link", gap_s=4),
         "liveness",

@@ -1,6 +1,6 @@
 """Power failures that take what they may end a run in order; what they may not take is a finding."""
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from log import cuts
 from log.entry_log import EntryLog
 from log.entry_reads import index_at
 from log.entry_recovery import LogBegin, write_begin
-from log.layout import HEADER_BYTES, file_name
+from log.layout import HEADER_BYTES, MARKER_BYTES, file_name
 from log.options import StoreOptions
 from log.snapshot import write_snapshot
 from raft.recovery_loss import Loss
@@ -289,6 +289,26 @@ def test_who_starts_as_if_it_lacked_entries_has_lost_some() -> None:
     host.disk_faulty = False
     losses.wiped("n0")
     losses.started(host, log, Loss.ENTRIES)
+
+
+@pytest.mark.parametrize("is_marker", [True, False])
+def test_a_file_that_lost_its_end_marker_has_lost_the_entries_of_the_next_one(is_marker: bool) -> None:
+    """Where the marker is gone a start finds no entry behind it; what follows the marker in its file is nothing."""
+    body = b"x" * 900
+    losses, host, log = _dark_host(3, body)
+    size = len(make_record(0, body=body))
+    marker = log.end_position
+    begin = log.next_position(size)
+    assert begin == 4096 > marker + 2 * MARKER_BYTES, "entry 3 is the first of the next file"
+    log.append(1, make_record(begin + HEADER_BYTES, queue_offset=3, body=body))
+    before = cached_files(host.disk, host.options, log)
+    assert bytes(before[0][marker : marker + MARKER_BYTES]) != bytes(MARKER_BYTES)
+    path = f"{host.options.dledger_directory}/data/{file_name(0)}"
+    at = marker if is_marker else marker + MARKER_BYTES
+    host.disk.open(path, 4096, create=False).buffer[at] ^= 1
+    losses.power_failed(host, before, "power", SECOND)
+    with nullcontext() if is_marker else pytest.raises(Violation, match=CAUSE):
+        losses.started(host, log, Loss.ENTRIES)
 
 
 def test_what_was_being_cut_off_is_not_lost_when_it_is_still_there() -> None:

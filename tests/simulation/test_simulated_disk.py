@@ -209,6 +209,23 @@ def test_a_job_that_ends_does_not_undo_what_came_meanwhile() -> None:
     assert bytes(disk.durable_bytes("notes")) == b"newer"
 
 
+def test_a_flush_that_ends_late_does_not_undo_a_later_one() -> None:
+    for later_is_a_job in (False, True):
+        disk = SimulatedDisk(Random(1))
+        file = disk.open("f", 2 * PAGE_BYTES, create=True)
+        disk.sync_directory("")
+        file.buffer[:] = b"1" * 2 * PAGE_BYTES
+        earlier = disk.begin_job(lambda file=file: file.flush(0, 2 * PAGE_BYTES))  # type: ignore[misc]
+        file.buffer[:PAGE_BYTES] = b"2" * PAGE_BYTES
+        if later_is_a_job:
+            disk.end_job(disk.begin_job(lambda file=file: file.flush(0, PAGE_BYTES)))  # type: ignore[misc]
+        else:
+            file.flush(0, PAGE_BYTES)
+        assert disk.durable_bytes("f") == b"2" * PAGE_BYTES + bytes(PAGE_BYTES)
+        disk.end_job(earlier)
+        assert disk.durable_bytes("f") == b"2" * PAGE_BYTES + b"1" * PAGE_BYTES
+
+
 def test_faults_show_as_the_errors_of_the_real_disk() -> None:
     disk = make()
     durable_file(disk)
