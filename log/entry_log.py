@@ -56,7 +56,7 @@ from log.options import StoreOptions
 from log.record import Buffer
 from log.segments import Segments
 from log.tail import PrepareJob, Tail
-from log.unit_repair import checked_unit
+from log.unit_repair import checked_unit, term_of_damaged
 
 
 class Run(NamedTuple):
@@ -145,9 +145,7 @@ class EntryLog:
             self._start_writing()
         self._sound_from = self.last_index + 1 - recovery.scanned_entries
         """The first entry whose unit was written or checked since the start."""
-        self._term_starts = EntryIndex.term_starts(
-            self.first_index, self.last_index, lambda index: self._unit(index)[2]
-        )
+        self._term_starts = EntryIndex.term_starts(self.first_index, self.last_index, self._term_at_start)
         self.last_term = self._term_starts[-1][1] if self._term_starts else self.base_term
         self._sound_position = self.end_position
         """All bytes from here on were written or checked since the start."""
@@ -537,3 +535,13 @@ class EntryLog:
             return checked_unit(self, self.index, index)
         except DamagedEntryError as error:
             raise self.damage.note(error) from None
+
+    def _term_at_start(self, index: int) -> int:
+        """Returns the term of an entry, which may be damaged. Raises DamagedLogError if nothing says it for certain."""
+        try:
+            return self._unit(index)[2]
+        except DamagedEntryError:
+            term = term_of_damaged(self, self.index, index, self.last_index)
+            if term is None:
+                raise
+            return term

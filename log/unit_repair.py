@@ -6,6 +6,9 @@ readers and followers live at the log's end.
 
 Where many units are damaged a node that runs must not stand still until all are made: a reader gets an error for the
 time being, and its next try, or the scrubber, goes on from there. Before a node runs nobody waits, and all are made.
+
+A start needs the terms of old entries, and must not fail because one of these is damaged: the group puts it back once
+the node runs. Terms do not decrease, so what is whole on both sides of it tells its term, or bounds what its unit says.
 """
 
 from typing import Protocol
@@ -29,6 +32,7 @@ class Held(Protocol):
     first_index: int
     first_position: int
     end_position: int
+    base_term: int
     file_bytes: int
     damage: DamageMet
 
@@ -54,6 +58,30 @@ def checked_unit(log: Held, units: EntryIndex, index: int) -> tuple[int, int, in
         units.correct(first, b"".join(made))
         pieces += 1
     return unit
+
+
+def term_of_damaged(log: Held, units: EntryIndex, index: int, last_index: int) -> int | None:
+    """Returns the term of an entry that is damaged, in a log up to `last_index`; None if nothing says it for certain.
+
+    Between whole entries of one term it is theirs. Between those of two it is the unit's, if that lies between them.
+    """
+    before = _first_sound(log, units, range(index - 1, log.first_index - 1, -1))
+    behind = _first_sound(log, units, range(index + 1, last_index + 1))
+    if behind is None:
+        return None
+    least, most = log.base_term if before is None else before[2], behind[2]
+    if least == most:
+        return most
+    try:
+        term = units.unit(index)[2]
+    except DamagedLogError:
+        return None
+    return term if least <= term <= most else None
+
+
+def _first_sound(log: Held, units: EntryIndex, indices: range) -> tuple[int, int, int] | None:
+    found = (_sound_unit(log, units, index) for index in indices)
+    return next((unit for unit in found if unit is not None), None)
 
 
 def _sound_unit(log: Held, units: EntryIndex, index: int) -> tuple[int, int, int] | None:

@@ -12,7 +12,7 @@ from log.errors import DamagedEntryError
 from log.layout import UNIT_BYTES
 from log.options import StoreOptions
 from log.unit_repair import PIECES_AT_ONCE
-from tests.log.damaged_logs import OPTIONS, logs
+from tests.log.damaged_logs import OPTIONS, logs, things_of
 from tests.log.memory_disk import PAGE, MemoryDisk
 
 MADE_AT_ONCE = PIECES_AT_ONCE * PAGE // UNIT_BYTES
@@ -92,3 +92,48 @@ def test_a_start_makes_all_of_them(without_units: tuple[EntryLog, list[int], byt
     log, positions, seen, units = without_units
     assert log.position_of(len(positions) - 1) == positions[-1]
     assert seen == units
+
+
+@given(st.data())
+def test_a_start_knows_the_terms_of_entries_that_are_damaged(data: st.DataObject) -> None:
+    """Seed 8840559: a run of old entries was overwritten, and the next start refused to go on."""
+    disk = MemoryDisk()
+    log = data.draw(logs(disk))
+    terms = [log.term_of(index) for index in range(log.last_index + 1)]
+    things = things_of(log)
+    last_file = log.file_starts()[-1]
+    old = [thing for thing in things if thing.end <= last_file and not thing.is_marker]
+    if not old:
+        return
+    first = data.draw(st.integers(0, len(old) - 1))
+    # The first entry of a file is where a start begins to read.
+    hit = [
+        one
+        for one in old[first : first + data.draw(st.integers(1, 12))]
+        if one.begin % OPTIONS.data_file_bytes
+    ]
+    for thing in hit:
+        start, at = divmod(thing.begin, OPTIONS.data_file_bytes)
+        seen = disk.files[f"d/data/{start * OPTIONS.data_file_bytes:020d}"].seen
+        seen[at : at + thing.end - thing.begin] = bytes(thing.end - thing.begin)
+    _, again = reopened(disk, log, OPTIONS)
+    assert [again.term_of(index) for index in range(again.last_index + 1)] == terms
+    for thing in hit:
+        with pytest.raises(DamagedEntryError):
+            again.position_of(thing.index)
+
+
+def test_a_start_does_not_guess_a_term() -> None:
+    """The damaged entry stands between those of two terms, and its unit is gone."""
+    disk = MemoryDisk()
+    log, _ = EntryLog.open(disk, "d", OPTIONS)
+    for term in (1, 1, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3):
+        log.append(term, bytes(100))
+    position, unit = log.position_of(2), 2 * UNIT_BYTES
+    assert log.end_of(2) < log.file_starts()[-1]
+    start, at = divmod(position, OPTIONS.data_file_bytes)
+    disk.files[f"d/data/{start * OPTIONS.data_file_bytes:020d}"].seen[at : at + 100] = bytes(100)
+    units = disk.files[f"d/index/{0:020d}"].seen
+    units[unit : unit + UNIT_BYTES] = bytes(UNIT_BYTES)
+    with pytest.raises(DamagedEntryError):
+        reopened(disk, log, OPTIONS)
