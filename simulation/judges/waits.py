@@ -118,9 +118,17 @@ def _flush(seen: Seen) -> object:
 def _application(seen: Seen) -> object:
     replica = seen.replica
     behind = replica.applied_index < replica.committed.index
-    if not behind or seen.lacks_room or replica.store.log.damaged:
+    if not behind or seen.lacks_room or replica.store.log.damaged or _is_next_damaged(replica):
         return None
     return replica.applied_index
+
+
+def _is_next_damaged(replica: Replica) -> bool:
+    """True if the entry to be dispatched next, or the one before, whose end it is found by, is known to be damaged:
+    others have to lend it. Where they can, `_entries` says how soon."""
+    last = replica.applied_index + 1
+    places = replica.repairs._places.values()
+    return any(place.first_index <= last and last - 1 <= place.last_index for place in places)
 
 
 def _own_snapshot(seen: Seen) -> object:

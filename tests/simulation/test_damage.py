@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.replica.repairs import RepairFlush
+from broker.replica.repairs import RepairFlush, Repairs
 from broker.replica.scrubbing import Scrubbing
 from log import entry_repair
 from log.entry_index import EntryIndex
@@ -18,6 +18,7 @@ from log.errors import DamagedEntryError
 from log.index_scrub import IndexScrubber
 from log.queue_scrub import QueueScrub
 from log.snapshot import SnapshotScrub
+from simulation.judges.waits import MOVES
 from simulation.machines.broker_host import BrokerHost
 from simulation.machines.members import Members
 from simulation.plans.plan import Fault, Plan
@@ -159,6 +160,40 @@ def test_a_node_that_is_killed_with_its_damage_finds_it_when_it_starts() -> None
     result = run_plan(replace(plan, faults=faults))
     assert result.violation is None
     assert result.fault_counts["damage"] == result.fault_counts["kill"] >= 1
+
+
+def damaged_while_alone() -> Plan:
+    """A plan in which a node without links starts over damage in what it dispatches anew, behind its checkpoint."""
+    plan = plan_of(1)
+    alone = Fault(9 * SECOND, "isolate", 1, 6 * SECOND, 0.8)
+    damaged = Fault(9 * SECOND + SECOND // 2, "damage", 1 | 3 << 8, MILLISECOND, 0.0)
+    limits = replace(plan.limits, snapshot_entries=1000, append_bytes=4096)
+    return replace(plan, faults=(alone, damaged), think_ms=50, limits=limits)
+
+
+@pytest.mark.slow
+def test_a_node_that_nobody_lends_what_it_dispatches_next_may_wait() -> None:
+    """Its own process can do nothing about it (seed 8840480)."""
+    result = run_plan(damaged_while_alone())
+    assert result.fault_counts == {"isolate": 1, "damage": 1, "kill": 1}
+    assert any("damage left reason=no peer is linked" in line for line in result.transcript)
+    assert result.violation is None
+    assert any("damage repaired reason=entries" in line for line in result.transcript)
+
+
+@pytest.mark.slow
+def test_a_node_that_asks_nobody_for_what_it_dispatches_next_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def rest(self: Repairs, place: Any, now_ns: int) -> bool:
+        place.due_ns = now_ns + SECOND
+        return False
+
+    monkeypatch.setattr(Repairs, "_ask", rest)
+    violation = run_plan(damaged_while_alone()).violation
+    assert violation is not None
+    assert violation.invariant == MOVES
+    assert "a node for what is committed has waited" in str(violation)
 
 
 @pytest.mark.slow
