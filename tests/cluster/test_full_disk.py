@@ -13,6 +13,7 @@ import trio
 
 from broker.tools.cluster.local import LocalCluster
 from tests.cluster.support import Load, check_identical, check_nothing_lost, ready_cluster
+from tests.full_disks import fill
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -37,19 +38,6 @@ def move(store: Path, to: Path) -> None:
     store.symlink_to(to)
 
 
-def fill(place: Path) -> Path:
-    """Takes all that is free, and returns the file that has it."""
-    filler = place / "filler"
-    with filler.open("wb", buffering=0) as file:
-        piece = bytes(1 << 16)
-        while piece:
-            try:
-                file.write(piece)
-            except OSError:
-                piece = piece[: len(piece) // 2]
-    return filler
-
-
 async def is_full(cluster: LocalCluster, node_id: str) -> bool:
     status = await cluster.status()
     return node_id in status and status[node_id].disk_full
@@ -68,7 +56,8 @@ def test_a_follower_whose_disk_fills_stays_and_goes_on(tmp_path: Path, small_dis
             load = Load(cluster)
             async with load.running():
                 await load.wait_for(200)
-                filler = await trio.to_thread.run_sync(fill, small_disk)
+                filler = small_disk / "filler"
+                await trio.to_thread.run_sync(fill, filler)
                 while not await is_full(cluster, victim.id):
                     await load.wait_for(200)
                 await load.wait_for(500)

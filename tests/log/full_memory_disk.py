@@ -15,6 +15,7 @@ from log.hard_state import StoredHardState
 from log.mmap_disk import MmapDisk
 from log.options import StoreOptions
 from log.store import Store
+from tests.full_disks import fill
 from tests.log.messages import NOW, Writer
 from tests.log.stores import checkpoint, flush
 
@@ -35,17 +36,6 @@ def make(root: Path, stop: str) -> None:
         checkpoint(store, last_index)
     if stop == "in order":
         store.close(last_index)
-
-
-def fill(filler: Path, left_bytes: int) -> None:
-    with filler.open("wb", buffering=0) as file:
-        piece = bytes(1 << 16)
-        while piece:
-            try:
-                file.write(piece)
-            except OSError:
-                piece = piece[: len(piece) // 2]
-        file.truncate(file.tell() - left_bytes)
 
 
 def main(place: Path, stop: str, left_bytes: int) -> None:

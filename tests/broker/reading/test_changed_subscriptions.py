@@ -212,12 +212,7 @@ def test_a_pull_that_a_follower_has_forwarded_is_ended_there(group: Group, servi
 
 
 def test_a_pull_that_a_deposed_leader_is_still_to_hand_on_is_ended_there() -> None:
-    group = Group(3, start=False)
-    group.limits = InnerLimits(held_at_once=1)
-    for name in group.members:
-        group.start(name)
-    group.elect()
-    group.connect().create_topic("T", 2)
+    group = slow_group()
     other, client = group.connect(), consumer(group, "leader")
     for _ in range(5):
         start(other, 0, 1, sysFlag=6, subscription="*")
