@@ -489,16 +489,19 @@ class Raft:
         recovery, state = self.recovery, self._state
         if recovery is None or state.lacks_room:
             return  # the end is written to the disk (`RecoveryChanged`), where there is no room for it now
-        if not recovery.group_is_new and not recovery.is_over(leads=self._leader is not None):
-            return
+        before = recovery.loss
         if recovery.group_is_new:
             self._election.ask_soon(now)
-        elif recovery.loss is not Loss.ENTRIES and state.vote is None:
-            # Our vote in this term, if there was one, is forgotten. We vote for its leader: nobody else may get it.
-            state.save_hard_state(state.term, recovery.leader)
-        self.recovery = None
-        state.recovering = False
-        state.effects.append(RecoveryChanged(None))
+        elif recovery.votes_are_known:
+            # Our vote in this term, if there was one, is forgotten, so that nobody else may get it.
+            if state.vote is None:
+                state.save_hard_state(state.term, state.leader or state.node_id)
+            recovery.loss = Loss.ENTRIES
+        if recovery.group_is_new or recovery.is_over(leads=self._leader is not None):
+            self.recovery = None
+            state.recovering = False
+        if self.recovering is not before:
+            state.effects.append(RecoveryChanged(self.recovering))
 
     # The own log -----------------------------------------------------------------------------------------------
 

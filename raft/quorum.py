@@ -1,6 +1,6 @@
 """Majorities."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 
 def agreed(values: Sequence[int]) -> int:
@@ -12,16 +12,18 @@ def agreed(values: Sequence[int]) -> int:
 class VoteTally:
     """The votes of one campaign; only those of its voters count, each once.
 
-    Votes of recovering voters, marked ones, count only in a unanimous election; see recovery.py.
+    Votes of recovering voters, marked ones, count only in a unanimous election. To that belong the `leaving` as well:
+    they are no voters any more, but the entry that removed them may not be committed (recovery.py, *Unanimity*).
     """
 
-    __slots__ = ("_marked", "_needed", "_votes")
+    __slots__ = ("_leaving", "_marked", "_needed", "_votes")
 
-    def __init__(self, voters: Sequence[str]) -> None:
+    def __init__(self, voters: Sequence[str], leaving: Sequence[str] = ()) -> None:
         # True: granted; False: refused, or taken for lost; None: not heard yet.
-        self._votes: dict[str, bool | None] = dict.fromkeys(voters)
+        self._votes: dict[str, bool | None] = dict.fromkeys((*voters, *leaving))
         # The voters whose votes are granted and marked.
         self._marked: dict[str, None] = {}
+        self._leaving = leaving
         self._needed = len(voters) // 2 + 1
 
     def record(self, voter: str, granted: bool, *, marked: bool = False) -> None:
@@ -38,12 +40,19 @@ class VoteTally:
 
     @property
     def won(self) -> bool:
-        """True when a majority has granted unmarked votes, or all voters have granted theirs (5.2, recovery.py)."""
-        granted = sum(vote is True for vote in self._votes.values())
-        return granted - len(self._marked) >= self._needed or granted == len(self._votes)
+        """True when a majority has granted unmarked votes, or all have granted theirs (5.2, recovery.py)."""
+        return self._count(lambda vote: vote is True) >= self._needed or all(self._votes.values())
 
     @property
     def lost(self) -> bool:
         """True when the campaign cannot be won any more."""
-        refused = sum(vote is False for vote in self._votes.values())
-        return refused > 0 and len(self._votes) - refused - len(self._marked) < self._needed
+        is_unanimous = all(vote is not False for vote in self._votes.values())
+        return not is_unanimous and self._count(lambda vote: vote is not False) < self._needed
+
+    def _count(self, counts: Callable[[bool | None], bool]) -> int:
+        """The number of voters that may be of a majority, and whose votes so far are such."""
+        return sum(
+            counts(vote)
+            for voter, vote in self._votes.items()
+            if voter not in self._marked and voter not in self._leaving
+        )

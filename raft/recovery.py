@@ -30,15 +30,22 @@ such a node does vote, but marks its vote, and marked votes count only if *all* 
 A node that is elected so has the longest log that any voter still has; what it lacks exists nowhere. A majority of
 unmarked votes elects as ever. Only nodes that remember their votes take part.
 
+All voters are those of the candidate's configuration and whoever its last entry removes, unless that is known to be
+committed. Say that the leader a of {a, b, c} is cut off, and appends to its log alone that c leaves; c leads the next
+term and commits with b, which then loses that part of its log. The voters of {a, b} agree on a, and the only node that
+has what c committed is not asked. With majorities of unmarked votes that cannot be: any two share a node (4.1), and it
+remembers.
+
 **An empty disk.** The term is unknown too: a leader of an older term might count our acknowledgement for what a newer
 majority, our former self among them, has overruled; and a vote might be given twice. The node says nothing until
 
 - more than half of the voters, itself not counted, have told it their term. A leader whom it ever acknowledged was
   elected by a majority; one of those, not itself, is among the askees, and so the greatest term told is at least the
   last one it acknowledged in. It enters that term and goes on as above. Its votes are another matter: it may have
-  voted for a candidate of a greater term who is not among them. It therefore remains recovering until *all* other
-  voters have told their terms, and then ends the mode by voting, in that term, for its leader. (In a group of three
-  both conditions are the same.) Or
+  voted for a candidate of a greater term who is not among them. Once *all* other voters have told their terms there is
+  none, and in the terms up to the greatest of those it votes no more: it takes its vote in that term for used. From
+  then on it has lost entries only. (In a group of three both conditions are the same.) Without this step nobody could
+  lead where its vote is needed to elect the only node that has the latest configuration. Or
 - a majority of the group, itself included, is as empty as itself, within one round of asking: this is a new group.
 
 **A log from a backup** is an empty disk that knows the beginning of the log. Its node has the term of the last entry,
@@ -172,12 +179,17 @@ class Recovery:
             return None
         return max(told)
 
-    # The end -------------------------------------------------------------------------------------------------
-
     @property
-    def leader(self) -> str:
-        """The newest leader that has answered."""
-        return self._leader_answer[1]
+    def votes_are_known(self) -> bool:
+        """True when a node that had lost its votes cannot have voted in a term beyond its own."""
+        if self.loss is not Loss.VOTE or any(node not in self._heard for node in self._others):
+            return False
+        assert max(self._heard.values(), default=0) <= self._state.term, (
+            "a term that was told was not entered"
+        )
+        return True
+
+    # The end -------------------------------------------------------------------------------------------------
 
     def is_over(self, *, leads: bool) -> bool:
         """True if the node holds all that was ever committed with its help; the module says why this is enough.
@@ -185,13 +197,11 @@ class Recovery:
         `leads` says that it leads its term: a unanimous election made it the leader.
         """
         state = self._state
-        if self.is_mute or state.persisted.index < state.commit_index:
+        if not self.may_vote or state.persisted.index < state.commit_index:
             return False
         if state.log.term_at(state.commit_index) != state.term:
             return False
         if leads:
             return True
         term, _, commit_index = self._leader_answer
-        if term != state.term or state.commit_index < commit_index:
-            return False
-        return self.loss is Loss.ENTRIES or all(node in self._heard for node in self._others)
+        return term == state.term and state.commit_index >= commit_index

@@ -120,10 +120,18 @@ class NodeState:
         A node that is being removed may be the only one that has the entry which removes it. It then refuses its vote
         to all others, who lack it, so that it alone can lead (dissertation 4.2.2). Its own vote does not count.
         """
+        return self.node_id in self.configurations.current.voters or self.node_id in self.leaving_voters
+
+    @property
+    def leaving_voters(self) -> tuple[str, ...]:
+        """The voters whose removal is the last of our configurations, and not known to be committed.
+
+        Those before it are committed: a leader appends a configuration only then (dissertation 4.1).
+        """
         history = self.configurations
-        if self.node_id in history.current.voters:
-            return True
-        return history.current_index > self.commit_index and self.node_id in history.previous.voters
+        if history.current_index <= self.commit_index:
+            return ()
+        return tuple(node for node in history.previous.voters if node not in history.current.voters)
 
     @property
     def is_member(self) -> bool:

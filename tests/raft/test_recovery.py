@@ -4,10 +4,12 @@ from raft import (
     Configuration,
     Loss,
     Raft,
+    RemoveMember,
 )
 from raft.effects import (
     Effect,
     RecoveryChanged,
+    RoleChanged,
     SaveHardState,
 )
 from raft.messages import (
@@ -17,9 +19,13 @@ from raft.messages import (
     TimeoutNow,
     VoteResponse,
 )
-from tests.raft.one_node import agrees, append, become_leader, node, sent, step, vote_request
+from tests.raft.cluster import Cluster
+from tests.raft.one_node import CONFIG, agrees, append, become_leader, node, sent, step, vote_request
 
 # raft/recovery.py ------------------------------------------------------------------------------------------------
+
+
+SECOND = 1_000_000_000
 
 
 def recovering_node(loss: Loss, terms: list[int], *, term: int, voters: str = "abc") -> Raft:
@@ -61,6 +67,80 @@ def test_a_new_disk_votes_no_more_than_all_others_can_exclude() -> None:
     assert effects == [SaveHardState(3, "b"), RecoveryChanged(None)], "its vote in this term is taken"
 
 
+def test_a_new_disk_gives_marked_votes_once_all_others_have_told_their_terms() -> None:
+    """Whatever its former self voted, that was in a term up to the greatest of them; in that one it votes no more."""
+    raft = recovering_node(Loss.VOTE, [], term=3, voters="abc")
+    raft.tick(0)
+    nonce = asked(raft.take_effects())["b"].nonce
+    step(raft, RecoveryResponse("b", "a", 3, nonce, True))
+    effects = step(raft, RecoveryResponse("c", "a", 5, nonce, True))
+    assert [effect for effect in effects if not isinstance(effect, RoleChanged)] == [
+        SaveHardState(5, "a"),
+        RecoveryChanged(Loss.ENTRIES),
+    ]
+    for term, granted in ((5, False), (6, True)):
+        votes = sent(step(raft, vote_request(term, (9, 3), source="b")))
+        assert votes == [VoteResponse("a", "b", term, term, granted, False, True)]
+
+
+def leader_cut_off_that_removes_a_voter() -> Cluster:
+    """a leads {a, b, c}, hears nobody any more, and appends to its log alone that c leaves."""
+    cluster = Cluster("abc")
+    cluster.elect("a").propose(3)
+    cluster.settle()
+    cluster.run_for(SECOND)
+    cluster.partition("a", "bc")
+    cluster["a"].up.propose_configuration(RemoveMember("c"), cluster.now)
+    cluster["a"].turn()
+    return cluster
+
+
+def test_unanimity_asks_whom_an_uncommitted_entry_removes() -> None:
+    """c commits with b, which loses that: only c has it, and the voters of a's configuration do not know that."""
+    cluster = leader_cut_off_that_removes_a_voter()
+    cluster.elect("c")
+    index = cluster["c"].propose(1)
+    cluster.settle()
+    assert cluster["c"].up.commit_index == index
+    committed = cluster["c"].log[index]
+    cluster.crash("b")
+    cluster["b"].lose_entries(cluster["a"].log.last_index)
+    cluster.partition("ab", "c")
+    cluster.restart("b")
+    cluster.run_for(30 * SECOND)
+    assert cluster["b"].up.recovering is Loss.ENTRIES
+    assert [host.node for host in cluster.leaders()] == []
+    cluster.heal()
+    cluster.run_for(30 * SECOND)
+    [leader] = cluster.leaders()
+    assert leader.log[index] == committed
+
+
+def test_a_new_disk_whose_vote_the_latest_configuration_needs_gives_it() -> None:
+    """Nobody else can lead: c cannot have the vote of a, whose log is longer, and a needs that of b."""
+    cluster = Cluster("abc")
+    cluster.elect("a").propose(3)
+    cluster.settle()
+    cluster.run_for(SECOND)
+    cluster.crash("b")
+    cluster["b"].lose_disk()
+    cluster.restart("b")
+    cluster.tick(cluster["b"])
+    while cluster["b"].up.recovering is Loss.ALL:
+        cluster.deliver(cluster.packets[0])
+    cluster.partition("a", "b", "c")
+    cluster.now += CONFIG.election_timeout_min_ns + 1
+    cluster["a"].up.propose_configuration(RemoveMember("c"), cluster.now)
+    cluster["a"].turn()
+    cluster.run_for(10 * SECOND)
+    assert not cluster.leaders()
+    cluster.heal()
+    cluster.run_for(30 * SECOND)
+    [leader] = cluster.leaders()
+    assert leader.up.configuration == Configuration(("a", "b"))
+    assert cluster["b"].up.recovering is None
+
+
 def test_a_log_from_a_backup_has_no_history_until_its_node_enters_a_term() -> None:
     """The term of its last entry is nobody's promise: a majority of such nodes begins the group."""
     raft = recovering_node(Loss.ALL, [1, 4, 4], term=4)
@@ -81,7 +161,7 @@ def test_a_log_from_a_backup_among_nodes_with_a_history_follows() -> None:
         nonce = asked(raft.take_effects())["b"].nonce
         step(raft, RecoveryResponse("b", "a", 3, nonce, True))
         effects = step(raft, RecoveryResponse("c", "a", told, nonce, True))
-        assert effects[:2] == [RecoveryChanged(Loss.VOTE), SaveHardState(saved, None)]
+        assert effects[:2] == [RecoveryChanged(Loss.VOTE), SaveHardState(saved, "a")]
 
 
 def test_ends_with_an_entry_of_the_leader_s_own_term_at_what_it_answered() -> None:
