@@ -214,6 +214,11 @@ class Raft:
         return None if self.recovery is None else self.recovery.loss
 
     @property
+    def lost_voters(self) -> tuple[str, ...]:
+        """The voters of configurations that this node had and lost, until it has recovered; kept over restarts."""
+        return self._state.lost_voters
+
+    @property
     def _may_campaign(self) -> bool:
         return self._state.may_campaign and (self.recovery is None or self.recovery.may_vote)
 
@@ -500,6 +505,7 @@ class Raft:
         if recovery.group_is_new or recovery.is_over(leads=self._leader is not None):
             self.recovery = None
             state.recovering = False
+            state.lost_voters = ()
         if self.recovering is not before:
             state.effects.append(RecoveryChanged(self.recovering))
 

@@ -302,10 +302,10 @@ class Election:
     def _ask_all(self, now: int, span: int) -> VoteTally:
         """Begins a round of that length, and a bit: asks all voters that can be reached."""
         state = self._state
-        voters, leaving = state.configurations.current.voters, state.leaving_voters
-        tally = VoteTally(voters, leaving)
+        voters, others = state.configurations.current.voters, state.others_that_must_agree
+        tally = VoteTally(voters, others)
         tally.record(state.node_id, True, marked=state.recovering)
-        for voter in (*voters, *leaving):
+        for voter in (*voters, *others):
             if voter in state.unreachable:
                 tally.record(voter, False)  # it is asked when it can be (`reached_peer`)
             elif voter != state.node_id and not tally.won:
@@ -351,7 +351,9 @@ class Election:
         """The connection to `peer` is there: asks it what it could not hear, or could not answer, until now."""
         is_asking = self._pre_votes is not None or self._votes is not None
         state = self._state
-        if is_asking and (peer in state.configurations.current.voters or peer in state.leaving_voters):
+        if is_asking and (
+            peer in state.configurations.current.voters or peer in state.others_that_must_agree
+        ):
             self._ask(peer)
 
     def _give_up_if_lost(self, now: int) -> None:

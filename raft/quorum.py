@@ -12,19 +12,19 @@ def agreed(values: Sequence[int]) -> int:
 class VoteTally:
     """The votes of one campaign; only those of its voters count, each once.
 
-    Votes of recovering voters, marked ones, count only in a unanimous election. To that belong the `leaving` as well:
-    they are no voters any more, but the entry that removed them may not be committed (recovery.py, *Unanimity*).
+    Votes of recovering voters, marked ones, count only in a unanimous election, for which `others` must agree, too, who
+    are no voters of the candidate's configuration (recovery.py, *Unanimity*).
     """
 
-    __slots__ = ("_leaving", "_marked", "_needed", "_votes")
+    __slots__ = ("_marked", "_needed", "_others", "_votes")
 
-    def __init__(self, voters: Sequence[str], leaving: Sequence[str] = ()) -> None:
+    def __init__(self, voters: Sequence[str], others: Sequence[str] = ()) -> None:
         # True: granted; False: refused, or taken for lost; None: not heard yet.
-        self._votes: dict[str, bool | None] = dict.fromkeys((*voters, *leaving))
+        self._votes: dict[str, bool | None] = dict.fromkeys((*voters, *others))
         # The voters whose votes are granted and marked.
         self._marked: dict[str, None] = {}
-        self._leaving = leaving
         self._needed = len(voters) // 2 + 1
+        self._others = others
 
     def record(self, voter: str, granted: bool, *, marked: bool = False) -> None:
         """A voter's first answer stands, except that one taken for lost may still grant its vote."""
@@ -54,5 +54,5 @@ class VoteTally:
         return sum(
             counts(vote)
             for voter, vote in self._votes.items()
-            if voter not in self._marked and voter not in self._leaving
+            if voter not in self._marked and voter not in self._others
         )

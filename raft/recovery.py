@@ -30,11 +30,15 @@ such a node does vote, but marks its vote, and marked votes count only if *all* 
 A node that is elected so has the longest log that any voter still has; what it lacks exists nowhere. A majority of
 unmarked votes elects as ever. Only nodes that remember their votes take part.
 
-All voters are those of the candidate's configuration and whoever its last entry removes, unless that is known to be
-committed. Say that the leader a of {a, b, c} is cut off, and appends to its log alone that c leaves; c leads the next
-term and commits with b, which then loses that part of its log. The voters of {a, b} agree on a, and the only node that
-has what c committed is not asked. With majorities of unmarked votes that cannot be: any two share a node (4.1), and it
-remembers.
+All voters are those of the candidate's configuration, and two more kinds:
+
+- whoever its last configuration removes, unless that is known to be committed. Say that the leader a of {a, b, c} is
+  cut off, and appends to its log alone that c leaves; c leads the next term and commits with b, which then loses that
+  part of its log. The voters of {a, b} agree on a, and the only node that has what c committed is not asked;
+- if it is recovering itself, the voters of configurations that it had and lost. Say that a adds b and c to a group of
+  one, and loses that part of its log: it would be its only voter again.
+
+With majorities of unmarked votes neither can be: any two share a node (4.1), and it remembers.
 
 **An empty disk.** The term is unknown too: a leader of an older term might count our acknowledgement for what a newer
 majority, our former self among them, has overruled; and a vote might be given twice. The node says nothing until
@@ -60,7 +64,8 @@ removed while too few of those that stay do (`VotersRecovering`).
 
 **What is claimed.** No committed entry is lost and no term has two leaders as long as at most a minority of the voters
 is recovering, empty or never started at one time. The configuration that a node with an empty disk is given must be
-that of the group, up to one membership change.
+that of the group, up to one membership change. One case is left: a and b become three with c, a has not heard of that,
+and b loses the entry of it and what it committed with c since. Then a and b agree on a, who does not know of c.
 
 Compare Alagappan et al., Protocol-Aware Recovery for Consensus-Based Storage (FAST 2018), which tells damaged entries
 from torn ones in the same way, and Ongaro's dissertation 11.7.3 on Viewstamped Replication's recovery, which has

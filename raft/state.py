@@ -49,6 +49,8 @@ class InitialState:
     loss: Loss | None = None
     """The part of what this node may have acknowledged or promised that it does not have any more, `Loss.ALL` if it
     never had a hard state: then, as long as it lasts, the node protects the group from itself (recovery.py)."""
+    lost_voters: tuple[str, ...] = ()
+    """With a loss: the voters of all configurations that the node had in its log and does not have any more."""
 
 
 class NodeState:
@@ -63,6 +65,7 @@ class NodeState:
         "leader",
         "log",
         "log_effects_pending",
+        "lost_voters",
         "node_id",
         "pause",
         "persisted",
@@ -101,6 +104,8 @@ class NodeState:
         self.persisted = PersistedIndex(log.last_index)
         # This node may lack what it acknowledged, so that its votes are marked; see recovery.py.
         self.recovering = False
+        # The voters with whom it may have committed what it lacks, as its log does not say. None unless recovering.
+        self.lost_voters = initial.lost_voters if initial.loss is not None else ()
         self.role = Role.FOLLOWER
         self.leader: str | None = None
         # The peers that no message can be sent to, as far as the caller has told.
@@ -132,6 +137,12 @@ class NodeState:
         if history.current_index <= self.commit_index:
             return ()
         return tuple(node for node in history.previous.voters if node not in history.current.voters)
+
+    @property
+    def others_that_must_agree(self) -> tuple[str, ...]:
+        """Those whose votes a unanimous election needs beside the voters' (recovery.py, *Unanimity*)."""
+        others = dict.fromkeys((*self.leaving_voters, *self.lost_voters))
+        return tuple(node for node in others if node not in self.configurations.current.voters)
 
     @property
     def is_member(self) -> bool:

@@ -53,7 +53,7 @@ class Members:
 
     def save(self) -> None:
         """Keeps the members, durably. Raises `log.errors.DiskError`, `DiskFullError`."""
-        self._membership.save(self._raft.configurations)
+        self._membership.save(self._raft.configurations, self._raft.lost_voters)
 
     def learn(self, entries: EntryRange, indices: Sequence[int]) -> None:
         """Keeps what a peer's entries at `indices` say of members, before the entries are written. Raises as `save`."""

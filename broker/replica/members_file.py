@@ -3,7 +3,8 @@
 The membership is part of the log (a configuration takes effect when its entry is appended), but a node must know it
 before it has read its log. So the configurations of the entries that the log holds are kept in a file of their own,
 with the addresses of the members. Invariant: the file is durable before the entry that it tells of is written. After
-a crash it may thus know too much; what lies beyond the log's end is ignored.
+a crash it may thus know of configurations beyond the log's end. They are in force no more; but if the node has lost
+entries, their voters may have committed what it lacks (`lost_voters`, raft/recovery.py).
 
 An address in the settings that the operator has changed since the last start has the last word: so a machine that has
 moved is found again.
@@ -17,7 +18,7 @@ The file also has the group's lineage (`raft.lineage`): a group that was restore
 whose name it bears. What nodes of the two would take for the same log differs behind the backup.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import cbor2
@@ -50,6 +51,9 @@ class MembersFile:
         self._configured = dict(addresses)
         self._changed: dict[str, str] = {}
         self._disk = disk
+        self.lost_voters: tuple[str, ...] = ()
+        """The voters of configurations beyond the log's end as `load` found them, now or before an earlier start of a
+        node that is recovering still."""
         self._written = b""
         """The content of the file, if this process wrote it; else empty."""
         self._first = Configuration(tuple(sorted(node for node in addresses if node != newcomer)))
@@ -72,6 +76,10 @@ class MembersFile:
             (index, Configuration(tuple(voters), tuple(learners)))
             for index, voters, learners in state["configurations"]
         ]
+        beyond = [
+            voter for index, configuration in known if index > last_index for voter in configuration.voters
+        ]
+        self.lost_voters = tuple(dict.fromkeys((*state.get("lostVoters", ()), *beyond)))
         # A log that was given up begins before all that is known; the newest members are those to turn to.
         return [item for item in known if item[0] <= last_index] or [(-1, known[-1][1])]
 
@@ -80,10 +88,11 @@ class MembersFile:
         self.addresses.update(addresses)
         self.addresses.update(self._changed)
 
-    def save(self, configurations: Configurations) -> None:
+    def save(self, configurations: Configurations, lost_voters: Sequence[str] = ()) -> None:
         """Writes the file, durably, if it does not say so already. Raises `log.errors.DiskError`, `DiskFullError`.
 
         A configuration was written when it came: its commit changes nothing, and stops no node whose disk is full.
+        `lost_voters` are those that raft still reckons with: they must outlive a restart.
         """
         items = [(index, c.voters, c.learners) for index, c in configurations]
         state = {
@@ -92,6 +101,8 @@ class MembersFile:
             "configurations": items,
             "lineage": self._lineage,
         }
+        if lost_voters:
+            state["lostVoters"] = lost_voters
         data = cbor2.dumps(state)
         if data != self._written:
             write_state(self._disk, MEMBERSHIP_FILE, data)

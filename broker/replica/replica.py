@@ -487,6 +487,7 @@ def _raft(
             commit_index=start.commit_index,
             configurations=start.configurations,
             loss=start.loss,
+            lost_voters=start.lost_voters,
         ),
         around.random,
         around.now_ns,

@@ -41,6 +41,8 @@ class ReplicaStart(NamedTuple):
     """The part of its promises that this node may lack; None if it has kept them all."""
     commit_index: int
     configurations: list[tuple[int, Configuration]]
+    lost_voters: tuple[str, ...]
+    """The voters that the members' file knows, and the log does not any more."""
     metadata: Metadata
     metadata_index: int
     """The last entry whose command `metadata` reflects, -1 if none."""
@@ -54,11 +56,11 @@ def start_from_disk(node_id: str, found: OnDisk) -> ReplicaStart:
     store, recovery, membership = found.store, found.recovery, found.membership
     # The judgement comes before anything is cut: it notes durably what is lost, and so survives a crash in the middle.
     hard_state = store.hard_state.read()
-    voters = membership.load(store.log.last_index)[-1][1].voters
+    voters = {*membership.load(store.log.last_index)[-1][1].voters, *membership.lost_voters}
     loss, reason = found.recovering.judge(
         recovery,
         has_term=hard_state is not None and not hard_state.founding,
-        only_voter=voters == (node_id,),
+        only_voter=voters == {node_id},
     )
     if loss is Loss.ALL:
         log.info("the other nodes are asked whether the group is new", reason=reason)
@@ -84,12 +86,14 @@ def start_from_disk(node_id: str, found: OnDisk) -> ReplicaStart:
     # Raft may begin with any index that was committed: the greatest that is known, as far as the log still reaches. A
     # leader of less than its state reflects could not send a snapshot, nor without one commit anything with that peer.
     first_index, last_index = store.log.first_index, store.log.last_index
+    configurations = membership.load(last_index)
     committed = max(recovery.committed_index, metadata_index, store.dispatched_index, first_index - 1)
     return ReplicaStart(
         hard_state or StoredHardState(),
         loss,
         min(committed, last_index),
-        membership.load(last_index),
+        configurations,
+        membership.lost_voters,
         metadata,
         metadata_index,
     )

@@ -111,6 +111,8 @@ class Host:
         self.hard_state = hard_state
         self.loss: Loss | None = None
         """What its disk has lost; while it is down, what its next start will find out."""
+        self.lost_voters: tuple[str, ...] = ()
+        """The voters of configurations that went with it."""
         self.flush: Flush | None = None
         self.raft: Raft | None = None
         self._incoming: Packet | None = None
@@ -135,6 +137,7 @@ class Host:
                 commit_index=self.log.first_index - 1,
                 configurations=self.log.configurations(),
                 loss=self.loss,
+                lost_voters=self.lost_voters,
             ),
             cluster.random,
             cluster.now,
@@ -149,6 +152,8 @@ class Host:
         """While it is down: its log has no entries from `first_index` on any more."""
         assert self.raft is None
         log = self.durable_log
+        lost = [configuration for index, configuration in log.configurations() if index >= first_index]
+        self.lost_voters += tuple(voter for configuration in lost for voter in configuration.voters)
         del log.entries[max(0, first_index - log.first_index) :]
         if self.loss is None:
             self.loss = Loss.ENTRIES
@@ -159,6 +164,7 @@ class Host:
         self.durable_log = Log([], (-1, self.cluster.configuration))
         self.hard_state = HardState()
         self.loss = Loss.ALL
+        self.lost_voters = ()
 
     def crash(self) -> None:
         self.raft = None
@@ -263,6 +269,7 @@ class Host:
                 self.up.snapshot_sent(message.target, self.cluster.now)
             case RecoveryChanged(loss):
                 self.loss = loss
+                self.lost_voters = self.up.lost_voters
             case _:
                 pass
 

@@ -13,6 +13,7 @@ from broker.remoting.node_status import NodeStatus, decode_node_status
 from broker.remoting.route import MASTER_ID
 from broker.requests.errors import NotServingError
 from raft.messages import VoteRequest
+from tests.broker.group_changes import add, change, done, promote
 from tests.broker.harness import Client, Group, peer_address
 
 
@@ -22,29 +23,6 @@ def group() -> Group:
     group.connect().create_topic("T", 2)
     group.converge()
     return group
-
-
-def change(client: Client, operation: str, node: str, address: str | None = None) -> RemotingCommand:
-    fields = {"operation": operation, "node": node, "address": address}
-    return client.call(RequestCode.TRIVET_CHANGE_GROUP, fields)
-
-
-def done(answer: RemotingCommand) -> None:
-    assert answer.code == ResponseCode.SUCCESS, f"code {answer.code}: {answer.remark}"
-
-
-def add(client: Client, node: str) -> None:
-    done(change(client, "add", node, peer_address(node)))
-
-
-def promote(client: Client, node: str) -> None:
-    """Promotes a learner as soon as it has caught up."""
-    for _ in range(50):
-        answer = change(client, "promote", node)
-        if answer.code != ResponseCode.SYSTEM_BUSY:
-            break
-        client.group.advance(0.1)
-    done(answer)
 
 
 def transfer(client: Client, node: str) -> RemotingCommand:

@@ -11,7 +11,9 @@ from log import cuts
 from log.entry_recovery import LogBegin, LogRecovery, RecoveryKind
 from log.errors import DamagedLogError
 from log.store import RecoveryReport
+from raft import Role
 from raft.recovery_loss import Loss
+from tests.broker.group_changes import add, change, done, promote
 from tests.broker.harness import Group
 from tests.log.memory_disk import MemoryDisk
 
@@ -272,8 +274,11 @@ def test_one_store_of_three_is_enough_when_one_empty_node_is_told_to_accept_the_
     sent(group, 1)
 
 
-def test_an_outage_before_an_empty_node_has_recovered_is_ended_by_accepting_the_loss() -> None:
-    """docs/operations.md: asynchronous flush, and the power fails on both that had all."""
+def outage_before_an_empty_node_has_recovered() -> tuple[Group, str, list[str]]:
+    """docs/operations.md: asynchronous flush, and the power fails on both that had all, who are there again.
+
+    Returns (group, the empty node, which is down, the others).
+    """
     group = Group.elected(3, flush="async")
     group.connect().create_topic("T", queues=1)
     sent(group, 20)
@@ -285,14 +290,29 @@ def test_an_outage_before_an_empty_node_has_recovered_is_ended_by_accepting_the_
     for node in others:
         RecoveringFile(group.members[node].disk, RunFacts("async", "one")).keep(Loss.ENTRIES)
         group.start(node)
-    group.start(empty)
     group.advance(60)
     assert not any(member.alive.replica.serving for member in group.alive())
+    return group, empty, others
+
+
+def test_an_outage_before_an_empty_node_has_recovered_ends_when_all_are_there() -> None:
+    """All three agree on one that has what was not lost."""
+    group, empty, others = outage_before_an_empty_node_has_recovered()
+    group.start(empty)
+    assert group.elect() in others
+    group.run_until(lambda: group.node(empty).replica.raft.recovering is None, "the recovery")
+    group.converge()
+    assert group.connect(empty).pull("T", "g", 0, count=32).bodies == [b"%d" % number for number in range(20)]
+
+
+def test_an_outage_before_an_empty_node_has_recovered_is_ended_by_accepting_the_loss() -> None:
+    group, empty, others = outage_before_an_empty_node_has_recovered()
     for node in others:
         group.kill(node)
         start_accepting_data_loss(group, node)
     assert group.elect() in others
     sent(group, 5)
+    group.start(empty)
     group.run_until(lambda: group.node(empty).replica.raft.recovering is None, "the recovery")
     group.converge()
 
@@ -407,3 +427,38 @@ def test_queue_ends_survive_in_the_snapshot_alone() -> None:
     assert group.node("n0").replica.leadership.queue_end("T", 0) == 5
     group.connect().send("T", b"next")
     assert group.node("n0").replica.leadership.queue_end("T", 0) == 6
+
+
+def test_whoever_lost_the_entries_that_made_others_voters_does_not_lead_alone() -> None:
+    """A group of one grows to three, and its first node's log is damaged: the others have what it committed since."""
+    group = Group.elected(3)
+    group.connect().create_topic("T", queues=1)
+    first, *others = sorted(group.members, key=lambda node: node != group.leader)
+    client = group.connect(first)
+    for node in others:
+        done(change(client, "remove", node))
+    log = group.node(first).replica.store.log
+    index = log.last_index + 1
+    for node in others:
+        add(client, node)
+        promote(client, node)
+    sent(group, 5)
+    at = log.position_of(index) + 60
+    group.kill(first)
+    damage_an_entry(group.members[first].disk, first, at)
+    group.partition(first)
+    group.start(first)
+    raft = group.node(first).replica.raft
+    assert raft.configuration.voters == (first,)
+    for _ in range(2):  # it knows that at its next start, too
+        assert sorted(group.node(first).replica.raft.lost_voters) == sorted(group.members)
+        group.advance(10)
+        assert group.node(first).replica.raft.role is not Role.LEADER
+        group.kill(first)
+        group.start(first)
+    group.heal()
+    assert group.elect() in others
+    group.run_until(lambda: group.node(first).replica.raft.recovering is None, "the recovery")
+    group.converge()
+    assert group.node(first).replica.raft.lost_voters == ()
+    assert group.connect(first).pull("T", "g", 0, count=32).bodies == [b"%d" % number for number in range(5)]
