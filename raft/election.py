@@ -20,8 +20,11 @@ knows silence:
 The place in line only says when to ask. Who is voted for, and what wins, is the paper's.
 
 Whom we consider a voter is the candidate's business, not the voter's: a node answers a candidate that its own, maybe
-older, configuration does not know (dissertation 4.1), and a candidate asks and counts only the voters of its own.
+older, configuration does not know (dissertation 4.1), and a candidate asks and counts only the voters of its own; but
+all agree only if some others do, too (recovery.py).
 """
+
+from collections.abc import Sequence
 
 from raft.effects import Role
 from raft.messages import VoteRequest, VoteResponse
@@ -223,6 +226,7 @@ class Election:
                 granted,
                 request.pre_vote,
                 state.recovering,
+                state.lost_voters,
             )
         )
 
@@ -305,14 +309,17 @@ class Election:
         voters, others = state.configurations.current.voters, state.others_that_must_agree
         tally = VoteTally(voters, others)
         tally.record(state.node_id, True, marked=state.recovering)
-        for voter in (*voters, *others):
-            if voter in state.unreachable:
-                tally.record(voter, False)  # it is asked when it can be (`reached_peer`)
-            elif voter != state.node_id and not tally.won:
-                self._ask(voter)
+        self._ask_or_count_out([node for node in (*voters, *others) if node != state.node_id], tally)
         self._in_line = False
         self.deadline = now + span + state.random.randrange(0, max(span // 2, 1))
         return tally
+
+    def _ask_or_count_out(self, voters: Sequence[str], tally: VoteTally) -> None:
+        for voter in voters:
+            if voter in self._state.unreachable:
+                tally.record(voter, False)  # it is asked when it can be (`reached_peer`)
+            elif not tally.won:
+                self._ask(voter)
 
     def _ask(self, voter: str) -> None:
         """Asks one voter for what this node asks all for: its vote, or if it would give it."""
@@ -338,6 +345,7 @@ class Election:
         if tally is None or response.request_term != (state.term + 1 if response.pre_vote else state.term):
             return False
         tally.record(response.source, response.granted, marked=response.recovering)
+        self._ask_or_count_out(tally.needs(response.lost_voters), tally)
         if not response.granted or response.recovering:
             self._give_up_if_lost(now)
         return tally.won
@@ -349,11 +357,7 @@ class Election:
 
     def reached_peer(self, peer: str) -> None:
         """The connection to `peer` is there: asks it what it could not hear, or could not answer, until now."""
-        is_asking = self._pre_votes is not None or self._votes is not None
-        state = self._state
-        if is_asking and (
-            peer in state.configurations.current.voters or peer in state.others_that_must_agree
-        ):
+        if any(tally is not None and peer in tally.asked for tally in (self._pre_votes, self._votes)):
             self._ask(peer)
 
     def _give_up_if_lost(self, now: int) -> None:

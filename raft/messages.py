@@ -34,7 +34,8 @@ class VoteRequest(NamedTuple):
 class VoteResponse(NamedTuple):
     """`term` is the voter's own, `request_term` that of the request answered (greater in a pre-vote).
 
-    `recovering`: the voter may lack what it acknowledged; its vote counts only if all voters grant theirs.
+    `recovering`: the voter may lack what it acknowledged; its vote counts only if all voters grant theirs, and so do
+    `lost_voters`, those of configurations that it has lost (recovery.py).
     """
 
     source: str
@@ -44,6 +45,7 @@ class VoteResponse(NamedTuple):
     granted: bool
     pre_vote: bool = False
     recovering: bool = False
+    lost_voters: tuple[str, ...] = ()
 
 
 class AppendRequest(NamedTuple):

@@ -1,6 +1,6 @@
 """Majorities."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 
 def agreed(values: Sequence[int]) -> int:
@@ -24,7 +24,7 @@ class VoteTally:
         # The voters whose votes are granted and marked.
         self._marked: dict[str, None] = {}
         self._needed = len(voters) // 2 + 1
-        self._others = others
+        self._others = tuple(others)
 
     def record(self, voter: str, granted: bool, *, marked: bool = False) -> None:
         """A voter's first answer stands, except that one taken for lost may still grant its vote."""
@@ -32,6 +32,18 @@ class VoteTally:
             self._votes[voter] = granted
             if granted and marked:
                 self._marked[voter] = None
+
+    def needs(self, others: Sequence[str]) -> list[str]:
+        """Has `others` agree, too, in a unanimous election; returns those that are not asked yet."""
+        asked = [node for node in others if node not in self._votes]
+        self._votes.update(dict.fromkeys(asked))
+        self._others = (*self._others, *asked)
+        return asked
+
+    @property
+    def asked(self) -> Collection[str]:
+        """All whose votes may be needed."""
+        return self._votes.keys()
 
     @property
     def granted(self) -> tuple[str, ...]:

@@ -35,8 +35,9 @@ All voters are those of the candidate's configuration, and two more kinds:
 - whoever its last configuration removes, unless that is known to be committed. Say that the leader a of {a, b, c} is
   cut off, and appends to its log alone that c leaves; c leads the next term and commits with b, which then loses that
   part of its log. The voters of {a, b} agree on a, and the only node that has what c committed is not asked;
-- if it is recovering itself, the voters of configurations that it had and lost. Say that a adds b and c to a group of
-  one, and loses that part of its log: it would be its only voter again.
+- the voters of configurations that it, or who gives it a marked vote, had and lost. Say that a adds b and c to a group
+  of one, and loses that part of its log: it would be its only voter again. Or that b of {a, b} adds c, which a has not
+  heard of, commits with c, and loses that: a and b would agree on a.
 
 With majorities of unmarked votes neither can be: any two share a node (4.1), and it remembers.
 
@@ -64,8 +65,7 @@ removed while too few of those that stay do (`VotersRecovering`).
 
 **What is claimed.** No committed entry is lost and no term has two leaders as long as at most a minority of the voters
 is recovering, empty or never started at one time. The configuration that a node with an empty disk is given must be
-that of the group, up to one membership change. One case is left: a and b become three with c, a has not heard of that,
-and b loses the entry of it and what it committed with c since. Then a and b agree on a, who does not know of c.
+that of the group, up to one membership change.
 
 Compare Alagappan et al., Protocol-Aware Recovery for Consensus-Based Storage (FAST 2018), which tells damaged entries
 from torn ones in the same way, and Ongaro's dissertation 11.7.3 on Viewstamped Replication's recovery, which has

@@ -157,4 +157,7 @@ PIECE_HEADER: Final = encode_header((15,))
 
 def encode_raft_header(message: Message, position: int, applied_index_or_time: int) -> bytes:
     """Returns the bytes of a `RaftHeader`, without making one: there are some in every turn."""
-    return encode_header((_KINDS[type(message)], message, position, applied_index_or_time))
+    fields: tuple[object, ...] = message
+    if isinstance(message, VoteResponse) and not message.lost_voters:
+        fields = message[:-1]  # as before version 10: who does not recover can be read by all
+    return encode_header((_KINDS[type(message)], fields, position, applied_index_or_time))

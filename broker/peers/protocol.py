@@ -222,6 +222,8 @@ class EntriesLent:
 
 ENTRIES_LENT_SINCE: Final = 9
 """The first version of the protocol with `EntriesWanted` and `EntriesLent`."""
+LOST_VOTERS_SINCE: Final = 10
+"""The first version in which a vote names voters of lost configurations."""
 
 HandshakeFrame = Hello | Challenge | Proof
 Frame = RaftFrame | Forward | NotDone | Relay | ClientGone | NotAMember | EntriesWanted | EntriesLent

@@ -140,7 +140,14 @@ class Replica:
             store, raft, self.applied, self.members, self.disk_space, observer, self.time, timings, options
         )
         self._to_peers = ToPeers(
-            self.links, store.log, raft, self.applied, self.disk_space, self.clock, self.time
+            self.links,
+            self.link_versions,
+            store.log,
+            raft,
+            self.applied,
+            self.disk_space,
+            self.clock,
+            self.time,
         )
         self.from_peers = FromPeers(
             store.log,

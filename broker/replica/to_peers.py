@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from broker.peers import protocol as peer_protocol
-from broker.peers.protocol import RaftFrame
+from broker.peers.protocol import LOST_VOTERS_SINCE, RaftFrame
 from broker.remoting.pieces import Pieces
 from broker.replica.applied import AppliedState
 from broker.replica.disk_space import DiskSpace
@@ -52,6 +52,7 @@ class ToPeers:
     def __init__(
         self,
         links: dict[str, Connection],
+        link_versions: dict[str, int],
         entry_log: EntryLog,
         raft: Raft,
         applied: AppliedState,
@@ -60,6 +61,7 @@ class ToPeers:
         time: Time,
     ) -> None:
         self._links = links
+        self._link_versions = link_versions
         self._log = entry_log
         self._raft = raft
         self._applied = applied
@@ -77,10 +79,13 @@ class ToPeers:
             return
         if isinstance(message, AppendResponse):
             frame = RaftFrame(message, int(self._disk_space.refuses_sends))
+        elif isinstance(message, VoteResponse):
+            if message.lost_voters and self._link_versions[message.target] < LOST_VOTERS_SINCE:
+                message = message._replace(granted=False, lost_voters=())
+            frame = RaftFrame(message, time_ms=self._clock.time_ms if self._clock.is_agreed else -1)
         elif not isinstance(message, AppendRequest):
             assert run is None, "only appends carry entries"
-            knows_time = isinstance(message, VoteResponse) and self._clock.is_agreed
-            frame = RaftFrame(message, time_ms=self._clock.time_ms if knows_time else -1)
+            frame = RaftFrame(message)
         elif run is None:
             frame = RaftFrame(message, time_ms=self._time.wall_ms)
         else:

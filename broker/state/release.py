@@ -30,8 +30,11 @@ class Release:
     """The newest format that it reads; it reads all before that, too."""
 
 
-THIS_RELEASE: Final = Release("0.2.0", oldest_protocol=7, newest_protocol=9, newest_format=3)
+THIS_RELEASE: Final = Release("0.2.0", oldest_protocol=7, newest_protocol=10, newest_format=3)
 """Protocols:
+
+10: who votes while it recovers names the voters of configurations that it has lost. On older links it gives no such
+vote.
 
 9: a node asks others for committed entries that its disk has damaged. Leaders say the time with their appends, and
 voters with their votes, whatever version the link has: before, a number stood there that meant nothing. So do followers

@@ -1,8 +1,10 @@
 """The recovering mode (raft/recovery.py): what a node that lost something says, and what it counts for."""
 
 from raft import (
+    AddLearner,
     Configuration,
     Loss,
+    PromoteLearner,
     Raft,
     RemoveMember,
 )
@@ -114,6 +116,36 @@ def test_unanimity_asks_whom_an_uncommitted_entry_removes() -> None:
     cluster.run_for(30 * SECOND)
     [leader] = cluster.leaders()
     assert leader.log[index] == committed
+
+
+def test_unanimity_asks_the_voters_of_configurations_that_a_voter_has_lost() -> None:
+    """b makes c a voter, which a has not heard of, commits with c, and loses that: only c has it."""
+    cluster = Cluster("ab", spare="c")
+    leader = cluster.elect("b")
+    leader.up.propose_configuration(AddLearner("c"), cluster.now)
+    leader.turn()
+    cluster.run_for(SECOND)
+    first_lost = leader.log.last_index + 1
+    cluster.partition("a", "bc")
+    leader.up.propose_configuration(PromoteLearner("c"), cluster.now)
+    leader.turn()
+    cluster.settle()
+    index = leader.propose(1)
+    cluster.settle()
+    assert leader.up.commit_index == index
+    committed = leader.log[index]
+    cluster.crash("b")
+    leader.lose_entries(first_lost)
+    cluster.partition("ab", "c")
+    cluster.restart("b")
+    cluster.run_for(30 * SECOND)
+    assert cluster["b"].up.recovering is Loss.ENTRIES
+    assert [host.node for host in cluster.leaders()] == []
+    cluster.heal()
+    cluster.run_for(30 * SECOND)
+    [new] = cluster.leaders()
+    assert new.log[index] == committed
+    assert cluster["b"].up.lost_voters == ()
 
 
 def test_a_new_disk_whose_vote_the_latest_configuration_needs_gives_it() -> None:

@@ -32,7 +32,7 @@ GROWN = Configuration(("n0", "n1"), ("n2",))
 
 
 def test_the_version_is_the_one_that_these_bytes_belong_to() -> None:
-    assert (THIS_RELEASE.oldest_protocol, THIS_RELEASE.newest_protocol) == (7, 9)
+    assert (THIS_RELEASE.oldest_protocol, THIS_RELEASE.newest_protocol) == (7, 10)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,10 @@ def test_the_version_is_the_one_that_these_bytes_belong_to() -> None:
         (
             RaftFrame(VoteResponse("n1", "n0", 3, 4, True, True, False)),
             "00000012 00109404 97a26e31 a26e3003 04c3c3c2 00ff",
+        ),
+        (
+            RaftFrame(VoteResponse("n1", "n0", 3, 4, True, False, True, ("n0", "n2"))),
+            "00000019 00179404 98a26e31 a26e3003 04c3c2c3 92a26e30 a26e3200 ff",
         ),
         (
             RaftFrame(SnapshotRequest("n0", "n1", 3, 100, 2, 40, PAIR), 65536, 99, b"state"),

@@ -5,6 +5,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from broker.peers.protocol import Frame, RaftFrame
 from broker.replica.recovering_file import RecoveringFile, RunFacts
 from broker.state.commands import DeleteTopic
 from log import cuts
@@ -12,6 +13,8 @@ from log.entry_recovery import LogBegin, LogRecovery, RecoveryKind
 from log.errors import DamagedLogError
 from log.store import RecoveryReport
 from raft import Role
+from raft.effects import Send
+from raft.messages import Message, VoteResponse
 from raft.recovery_loss import Loss
 from tests.broker.group_changes import add, change, done, promote
 from tests.broker.harness import Group
@@ -462,3 +465,25 @@ def test_whoever_lost_the_entries_that_made_others_voters_does_not_lead_alone() 
     group.converge()
     assert group.node(first).replica.raft.lost_voters == ()
     assert group.connect(first).pull("T", "g", 0, count=32).bodies == [b"%d" % number for number in range(5)]
+
+
+def test_a_vote_that_needs_others_is_none_for_a_peer_that_could_not_read_that(group: Group) -> None:
+    """A release before version 10 of the protocol would count it without asking them."""
+    voter, candidate = group.follower, group.leader
+    replica = group.node(voter).replica
+    vote = VoteResponse(voter, candidate, 9, 9, True, recovering=True, lost_voters=("n7",))
+    arrived: list[Message] = []
+
+    def keep(source: str, target: str, frame: Frame) -> bool:
+        if (source, target) == (voter, candidate) and isinstance(frame, RaftFrame):
+            arrived.append(frame.message)
+        return True
+
+    group.lose = keep
+    for version in (10, 9):
+        replica.link_versions[candidate] = version
+        replica._to_peers.send(Send(vote))
+        group.hand_out(group.members[voter])
+        group.settle()
+    votes = [message for message in arrived if isinstance(message, VoteResponse)]
+    assert votes == [vote, vote._replace(granted=False, lost_voters=())]
