@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from broker.remoting.pieces import Pieces
 from broker.remoting.steps import finished
+from broker.replica.basis import Basis
 from broker.replica.digests import Digests
-from broker.replica.disk_space import DiskSpace
 from broker.replica.internal_records import COMMAND, read_internal
 from broker.replica.state_writing import StateWriting
 from broker.replica.upkeep import Upkeep
@@ -20,12 +20,10 @@ from broker.state.metadata import Metadata
 from broker.state.release import Release
 from broker.state.snapshot import StateSnapshot, state_written
 from broker.state.snapshot_reading import let_go
-from broker.state.writing import ROWS_AT_ONCE, Written
-from broker.statistics.timings import Timings
+from broker.state.writing import Written
 from log.dispatch import Allowance, Arrival
 from log.entry_reads import check_run, index_of
 from log.errors import DamagedEntryError, DamagedLogError, DiskFullError
-from log.store import Store
 
 COMMAND_BYTES_AT_ONCE: Final = 128 * 1024
 """Commands that are applied at once, as bytes in the log, or the one that is longer: some 7 ms of consumer offsets,
@@ -58,27 +56,25 @@ class AppliedState:
 
     def __init__(
         self,
-        store: Store,
+        basis: Basis,
         metadata: Metadata,
         metadata_index: int,
         addresses: dict[str, str],
         upkeep: Upkeep,
-        disk_space: DiskSpace,
         release: Release,
-        timings: Timings,
-        rows_at_once: int = ROWS_AT_ONCE,
+        rows_at_once: int,
     ) -> None:
         """`metadata` reflects the commands up to `metadata_index`; `addresses` are the members', which come and go."""
-        self._store = store
+        self._store = basis.store
         self._addresses = addresses
         self._upkeep = upkeep
-        self._disk_space = disk_space
+        self._disk_space = basis.disk_space
         self._release = release
         self._rows_at_once = rows_at_once
-        self.writing = StateWriting(timings)
+        self.writing = StateWriting(basis.timings)
         self._saving: Callable[[], None] | None = None
         """While a snapshot for the disk is being written: gives it up."""
-        self.index = store.dispatched_index
+        self.index = basis.store.dispatched_index
         self.metadata = metadata
         self._metadata_index = metadata_index
         """The last entry whose command `metadata` reflects; dispatch may restart before it."""

@@ -7,14 +7,10 @@ hundred entries costs little more than one over ten, and catches up when somebod
 from typing import Any, Final
 
 from broker.replica.applied import AppliedState
-from broker.replica.disk_space import DiskSpace
+from broker.replica.basis import Basis
 from broker.replica.leadership import Leadership
-from broker.replica.proposals import Observer
 from broker.replica.trace import ReplicaTrace
-from broker.requests.deadline import Time
 from broker.state.commands import Command
-from log.store import Store
-from raft.core import Raft
 from raft.effects import Committed
 
 FOLLOWER_RESTS_NS: Final = 10_000_000
@@ -44,27 +40,23 @@ class CommittedEntries:
 
     def __init__(
         self,
-        store: Store,
-        raft: Raft,
+        basis: Basis,
         applied: AppliedState,
         leadership: Leadership,
-        disk_space: DiskSpace,
         trace: ReplicaTrace,
-        observer: Observer,
-        time: Time,
         snapshot_interval_entries: int,
     ) -> None:
         """A snapshot of what is applied begins each time that so many entries are behind the last."""
-        self.index = raft.commit_index
+        self.index = basis.raft.commit_index
         """The last entry of whose commit raft has told. Always applied index <= committed index <= last index."""
-        self._store = store
-        self._raft = raft
+        self._store = basis.store
+        self._raft = basis.raft
         self._applied = applied
         self._leadership = leadership
-        self._disk_space = disk_space
+        self._disk_space = basis.disk_space
         self._trace = trace
-        self._observer = observer
-        self._time = time
+        self._observer = basis.observer
+        self._time = basis.time
         self._snapshot_interval_entries = snapshot_interval_entries
         self._rests_until_ns = 0
         """A follower applies from then on, or if much is waiting."""

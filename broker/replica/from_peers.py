@@ -11,18 +11,13 @@ from collections.abc import Callable
 import structlog
 
 from broker.peers.protocol import BrokenPeerError, RaftFrame
-from broker.replica.disk_space import DiskSpace
-from broker.replica.group_clock import GroupClock
+from broker.replica.basis import Basis
 from broker.replica.incoming_snapshots import IncomingSnapshots, ReadSnapshot
 from broker.replica.members import Members
-from broker.requests.deadline import Time
-from broker.statistics.events import EventKind, Events
-from broker.statistics.timings import Timings
-from log.entry_log import EntryLog
+from broker.statistics.events import EventKind
 from log.entry_range import EntryRange
 from log.entry_room import make_room_for_range
 from log.errors import DamagedRangeError, DiskFullError
-from raft.core import Raft
 from raft.effects import AcceptEntries
 from raft.errors import ImpossibleMessage
 from raft.messages import AppendRequest, AppendResponse, SnapshotRequest, VoteResponse
@@ -35,28 +30,22 @@ class FromPeers:
 
     def __init__(
         self,
-        entry_log: EntryLog,
-        raft: Raft,
-        disk_space: DiskSpace,
+        basis: Basis,
         snapshots: IncomingSnapshots,
         members: Members,
-        clock: GroupClock,
-        events: Events,
-        time: Time,
-        timings: Timings,
         carry_out: Callable[[], None],
     ) -> None:
         """`carry_out` carries out raft's effects."""
-        self._log = entry_log
-        self._raft = raft
-        self._disk_space = disk_space
+        self._log = basis.store.log
+        self._raft = basis.raft
+        self._disk_space = basis.disk_space
         self._snapshots = snapshots
         snapshots.arrived = self._snapshot_arrived
         self._members = members
-        self._clock = clock
-        self._events = events
-        self._time = time
-        self._timings = timings
+        self._clock = basis.clock
+        self._events = basis.events
+        self._time = basis.time
+        self._timings = basis.timings
         self._carry_out = carry_out
         self._entries: EntryRange | None = None
         """The checked entries of the message that is being stepped; None at any other time."""

@@ -9,17 +9,14 @@ from typing import Final
 
 import structlog
 
-from broker.replica.disk_space import DiskSpace
+from broker.replica.basis import Basis
 from broker.replica.leadership import Leadership
 from broker.replica.members import Members
 from broker.replica.proposals import Waiter
-from broker.requests.deadline import Time
 from broker.requests.errors import NotServingError
-from log.entry_log import EntryLog
 from log.entry_room import make_room
 from log.errors import DiskError, DiskFullError
 from raft.configuration import Change, Configuration
-from raft.core import Raft
 from raft.errors import RaftError
 from raft.reasons import Reason
 from raft.status import PeerStatus
@@ -38,21 +35,18 @@ class GroupChanges:
 
     def __init__(
         self,
-        raft: Raft,
-        entry_log: EntryLog,
-        leadership: Leadership,
+        basis: Basis,
         members: Members,
-        disk_space: DiskSpace,
-        time: Time,
+        leadership: Leadership,
         carry_out: Callable[[], None],
     ) -> None:
         """`carry_out` carries out raft's effects."""
-        self._raft = raft
-        self._log = entry_log
-        self._leadership = leadership
+        self._raft = basis.raft
+        self._log = basis.store.log
         self._members = members
-        self._disk_space = disk_space
-        self._time = time
+        self._leadership = leadership
+        self._disk_space = basis.disk_space
+        self._time = basis.time
         self._carry_out = carry_out
 
     @property

@@ -14,15 +14,14 @@ from typing import Any, Final
 import structlog
 
 from broker.replica.applied import AppliedState
+from broker.replica.basis import Basis
 from broker.replica.batch_appends import BatchAppends
-from broker.replica.disk_space import DiskSpace
 from broker.replica.internal_records import COMMAND, INTERNAL_TOPIC_BYTES, NO_OP, append_internal
 from broker.replica.members import Members
 from broker.replica.options import ReplicaOptions
-from broker.replica.proposals import CallbackWaiter, NewMessage, Observer, Waiter, ignore
+from broker.replica.proposals import CallbackWaiter, NewMessage, Waiter, ignore
 from broker.replica.read_barriers import ReadBarriers
 from broker.replica.uncommitted import Uncommitted
-from broker.requests.deadline import Time
 from broker.requests.errors import BatchUnderWayError, NotServingError, OverloadedError, ReplicaError
 from broker.state.commands import (
     FORMAT_OF_COMMANDS,
@@ -34,12 +33,9 @@ from broker.state.commands import (
     format_of,
 )
 from broker.state.metadata import Metadata
-from broker.statistics.timings import Timings
 from log.errors import DiskFullError
 from log.layout import HEADER_BYTES
 from log.record import RECORD_BYTES_WITHOUT_VARIABLE_PARTS, SHORT_TOPIC_BYTES_MAX
-from log.store import Store
-from raft.core import Raft
 from raft.effects import AppendNoop
 from raft.errors import LeadershipTransferring, NotLeader, ProposalLimit
 
@@ -54,27 +50,22 @@ class Leadership:
 
     def __init__(
         self,
-        store: Store,
-        raft: Raft,
+        basis: Basis,
         applied: AppliedState,
         members: Members,
-        disk_space: DiskSpace,
-        observer: Observer,
-        time: Time,
-        timings: Timings,
         options: ReplicaOptions,
     ) -> None:
-        self.store = store
+        self.store = store = basis.store
         self.limits = options.limits
         self._log = store.log
         self._encode_record = store.options.loops.encode_record
-        self._raft = raft
+        self._raft = basis.raft
         self._applied = applied
         self._members = members
-        self._disk_space = disk_space
-        self._observer = observer
-        self._time = time
-        self._timings = timings
+        self._disk_space = basis.disk_space
+        self._observer = basis.observer
+        self._time = basis.time
+        self._timings = basis.timings
         self._store_host = options.store_host
         self._uncommitted_bytes_max = options.uncommitted_bytes_max
 
@@ -87,7 +78,13 @@ class Leadership:
         begin at the group's head: that is tried again in each turn."""
         self.uncommitted = Uncommitted(store.queue_end, options.limits.told_a_turn)
         self.batches = BatchAppends(
-            self, store.log, raft, self.uncommitted, time, options.store_host, store.options.batch_messages
+            self,
+            store.log,
+            basis.raft,
+            self.uncommitted,
+            basis.time,
+            options.store_host,
+            store.options.batch_messages,
         )
         self.reads = ReadBarriers()
         self.others_first = False

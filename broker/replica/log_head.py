@@ -26,17 +26,14 @@ from typing import Final
 import structlog
 
 from broker.replica.applied import AppliedState
-from broker.replica.group_clock import GroupClock
+from broker.replica.basis import Basis
 from broker.replica.leadership import Leadership
 from broker.replica.members import Members
-from broker.requests.deadline import Time
 from broker.requests.errors import ReplicaError
 from broker.state.commands import FORMAT_OF_COMMANDS, RaiseHead
 from log.entry_reads import file_beginnings
 from log.errors import DiskFullError
 from log.expired_files import HeadLook, RetentionPolicy
-from log.store import Store
-from raft.core import Raft
 
 log = structlog.get_logger("trivet.retention")
 
@@ -51,23 +48,20 @@ class LogHead:
 
     def __init__(
         self,
-        store: Store,
-        raft: Raft,
-        members: Members,
+        basis: Basis,
         applied: AppliedState,
+        members: Members,
         leadership: Leadership,
-        clock: GroupClock,
-        time: Time,
         resign: Callable[[], None],
     ) -> None:
         """`resign` ends the leadership of this node, which has no room for an entry."""
-        self._store = store
-        self._raft = raft
-        self._members = members
+        self._store = basis.store
+        self._raft = basis.raft
         self._applied = applied
+        self._members = members
         self._leadership = leadership
-        self._clock = clock
-        self._time = time
+        self._clock = basis.clock
+        self._time = basis.time
         self._resign = resign
 
     def is_under_way(self) -> bool:

@@ -33,6 +33,7 @@ from typing import Any
 import structlog
 
 from broker.replica.applied import AppliedState
+from broker.replica.basis import Basis
 from broker.replica.committed_entries import CommittedEntries
 from broker.replica.disk_space import DiskSpace
 from broker.replica.durability import Durability
@@ -85,7 +86,7 @@ class Replica:
         """Begins over what is `found` on the disk. Raises as `start_from_disk`."""
         start = start_from_disk(options.node_id, found)
         store, limits, now_ns = found.store, options.limits, around.now_ns
-        observer, events, timings = around.observer, around.events, around.timings
+        observer, events = around.observer, around.events
         self.node_id = options.node_id
         self.release = options.release
         self.limits = limits
@@ -95,7 +96,7 @@ class Replica:
         self.time = Time(now_ns, around.wall_ms)
         """The time of the call under way. When this node begins to lead, the group's time may step within a call."""
         self.clock = GroupClock(now_ns, around.wall_ms, events)
-        self.timings = timings
+        self.timings = around.timings
         self.links: dict[str, Connection] = {}
         self.link_versions: dict[str, int] = {}
         """The version of the protocol of peers that each of the `links` has agreed on; those that are gone had theirs.
@@ -106,6 +107,8 @@ class Replica:
             around.trace, store.log, now_ns, start.hard_state.term, found.recovery.committed_index
         )
         self.raft = raft = _raft(options, start, store.log, around)
+        self.disk_space = DiskSpace(store, raft, events)
+        basis = Basis(store, raft, self.disk_space, self.clock, self.time, observer, events, around.timings)
 
         # What is on the disk, and the state that is made of what is committed there.
         self.durability = Durability(
@@ -117,18 +120,15 @@ class Replica:
             now_ns=now_ns,
         )
         self.slow = Slowness(raft, events)
-        self.disk_space = DiskSpace(store, raft, events)
         self.upkeep = Upkeep(store, raft, self.disk_space, now_ns, self.release)
         self.upkeep.note_format(start.metadata.format, now_ns)
         self.applied = AppliedState(
-            store,
+            basis,
             start.metadata,
             start.metadata_index,
             self.membership.addresses,
             self.upkeep,
-            self.disk_space,
             self.release,
-            timings,
             limits.state_rows_at_once,
         )
 
@@ -136,41 +136,16 @@ class Replica:
         self.members = Members(
             self.node_id, raft, self.membership, self.links, observer, self.release.newest_format
         )
-        self.leadership = Leadership(
-            store, raft, self.applied, self.members, self.disk_space, observer, self.time, timings, options
-        )
-        self._to_peers = ToPeers(
-            self.links,
-            self.link_versions,
-            store.log,
-            raft,
-            self.applied,
-            self.disk_space,
-            self.clock,
-            self.time,
-        )
+        self.leadership = Leadership(basis, self.applied, self.members, options)
+        self._to_peers = ToPeers(basis, self.links, self.link_versions, self.applied)
         self.from_peers = FromPeers(
-            store.log,
-            raft,
-            self.disk_space,
+            basis,
             IncomingSnapshots(store, self.upkeep, self.applied.writing, limits.state_rows_at_once),
             self.members,
-            self.clock,
-            events,
-            self.time,
-            timings,
             self.carry_out,
         )
         self.committed = CommittedEntries(
-            store,
-            raft,
-            self.applied,
-            self.leadership,
-            self.disk_space,
-            self._trace,
-            observer,
-            self.time,
-            limits.snapshot_interval_entries,
+            basis, self.applied, self.leadership, self._trace, limits.snapshot_interval_entries
         )
 
         # What lies on the disk for long: it is brought into memory again, and held against its checksums.
@@ -178,19 +153,9 @@ class Replica:
         self.repairs = Repairs(store.log, self.links, self.link_versions, self.loads, events, self.committed)
         self.scrubbing = Scrubbing(store, self.repairs, self.committed, self.applied, now_ns)
 
-        self.head = LogHead(
-            store,
-            raft,
-            self.members,
-            self.applied,
-            self.leadership,
-            self.clock,
-            self.time,
-            self._resign,
-        )
-        self.group_changes = GroupChanges(
-            raft, store.log, self.leadership, self.members, self.disk_space, self.time, self.carry_out
-        )
+        # What is neither: the log's oldest files go, and the group changes.
+        self.head = LogHead(basis, self.applied, self.members, self.leadership, self._resign)
+        self.group_changes = GroupChanges(basis, self.members, self.leadership, self.carry_out)
         self._handlers = self._handlers_of_effects()
         self.carry_out()
 
@@ -249,24 +214,9 @@ class Replica:
         self.time.now_ns, self.time.wall_ms = now_ns, wall_ms
         raft, entry_log, trace, durability = self.raft, self._log, self._trace, self.durability
         applied, committed, leadership = self.applied, self.committed, self.leadership
-        reads, uncommitted, writing = leadership.reads, leadership.uncommitted, applied.writing
+        reads = leadership.reads
         assert applied.index <= committed.index, "only what is committed is applied"
-        leadership.has_timed_append = False
-        reads.begin_turn()
-        if leadership.untold:
-            leadership.tell_untold()
-        if reads.lost_reads:
-            reads.tell_lost()
-        was_behind = uncommitted.is_behind
-        uncommitted.begin_turn()
-        if was_behind:
-            committed.tell_more()
-        if self.store.head_steps is not None:
-            self.store.step_at_head()
-        if leadership.owes_head:
-            leadership.start_serving()
-        if writing.under_way:
-            writing.step()
+        self._go_on_with_what_was_left()
         # At most one slice of entries is applied in a turn, however often the loop goes round: between two slices
         # heartbeats are answered, and whatever else is small.
         slice_end = applied.index + self.store.options.dispatch_entries
@@ -309,16 +259,37 @@ class Replica:
             # A read that passes its barrier may propose something. It leaves in this turn: the next one may be far.
             reads.applied(applied.index)
         return (
-            bool(writing.under_way)
+            bool(applied.writing.under_way)
             or (bool(reads.confirmed_at or reads.may_pass) and reads.wait(applied.index))
             or bool(
                 leadership.untold
                 or reads.lost_reads
-                or uncommitted.is_behind
+                or leadership.uncommitted.is_behind
                 or self.store.head_steps is not None
             )
             or (applied.index < committed.index and committed.is_behind)
         )
+
+    def _go_on_with_what_was_left(self) -> None:
+        """Does the next step of all that an earlier turn has left for this one, as its result said."""
+        leadership, store, writing = self.leadership, self.store, self.applied.writing
+        reads, uncommitted = leadership.reads, leadership.uncommitted
+        leadership.has_timed_append = False
+        reads.begin_turn()
+        if leadership.untold:
+            leadership.tell_untold()
+        if reads.lost_reads:
+            reads.tell_lost()
+        was_behind = uncommitted.is_behind
+        uncommitted.begin_turn()
+        if was_behind:
+            self.committed.tell_more()
+        if store.head_steps is not None:
+            store.step_at_head()
+        if leadership.owes_head:
+            leadership.start_serving()
+        if writing.under_way:
+            writing.step()
 
     def deadline_ns(self) -> int:
         """Returns the time at which `tick` and `turn` must run at the latest; NEVER while nothing is due.

@@ -14,14 +14,11 @@ from broker.peers import protocol as peer_protocol
 from broker.peers.protocol import LOST_VOTERS_SINCE, RaftFrame
 from broker.remoting.pieces import Pieces
 from broker.replica.applied import AppliedState
-from broker.replica.disk_space import DiskSpace
-from broker.replica.group_clock import GroupClock
+from broker.replica.basis import Basis
 from broker.requests.connection import Connection
-from broker.requests.deadline import Time
 from log.entry_log import EntryLog, Run
 from log.entry_reads import check_run, index_of
 from log.errors import DamagedEntryError
-from raft.core import Raft
 from raft.effects import Role, Send, SnapshotNeeded
 from raft.messages import AppendRequest, AppendResponse, SnapshotRequest, VoteResponse
 
@@ -51,23 +48,19 @@ class ToPeers:
 
     def __init__(
         self,
+        basis: Basis,
         links: dict[str, Connection],
         link_versions: dict[str, int],
-        entry_log: EntryLog,
-        raft: Raft,
         applied: AppliedState,
-        disk_space: DiskSpace,
-        clock: GroupClock,
-        time: Time,
     ) -> None:
         self._links = links
         self._link_versions = link_versions
-        self._log = entry_log
-        self._raft = raft
+        self._log = basis.store.log
+        self._raft = basis.raft
         self._applied = applied
-        self._disk_space = disk_space
-        self._clock = clock
-        self._time = time
+        self._disk_space = basis.disk_space
+        self._clock = basis.clock
+        self._time = basis.time
         self._snapshots: dict[str, Callable[[], None]] = {}
         """The calls that give up the snapshot being written for a peer, by peer."""
 

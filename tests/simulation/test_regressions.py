@@ -14,6 +14,7 @@ import pytest
 
 from broker.delayed.deliveries import count_delivered
 from broker.replica.applied import AppliedState
+from broker.replica.basis import Basis
 from broker.replica.disk_space import DiskSpace
 from broker.replica.replica import Replica
 from broker.replica.trace import DIGEST_INTERVAL, ReplicaTrace
@@ -23,6 +24,7 @@ from broker.state.metadata import Metadata
 from broker.state.release import THIS_RELEASE
 from broker.state.snapshot import encode_state
 from broker.state.waiting_messages import addressed_properties, without_address
+from broker.state.writing import ROWS_AT_ONCE
 from broker.statistics.timings import Timings
 from broker.trace import CommitAdvanced, PrefixDigest, TraceHeader, TraceWriter, read_trace
 from log import cuts
@@ -374,9 +376,8 @@ def test_a_snapshot_does_not_say_that_it_reflects_less_than_it_does() -> None:
         queues=(),
     )
     upkeep = Upkeep(cast("Store", store), cast("Raft", None), cast(DiskSpace, None), 0, THIS_RELEASE)
-    state = AppliedState(
-        cast("Store", store), Metadata(), 9, {}, upkeep, cast(DiskSpace, None), THIS_RELEASE, Timings()
-    )
+    basis = SimpleNamespace(store=store, disk_space=None, timings=Timings())
+    state = AppliedState(cast(Basis, basis), Metadata(), 9, {}, upkeep, THIS_RELEASE, ROWS_AT_ONCE)
     state.save()
     assert upkeep.snapshot_due_ns() == NEVER, "the snapshot of 9 stays"
     state.index = 9

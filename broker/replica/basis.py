@@ -1,0 +1,27 @@
+"""The objects that most parts of a replica work on. The replica makes them first, and gives them to each part."""
+
+from dataclasses import dataclass
+
+from broker.replica.disk_space import DiskSpace
+from broker.replica.group_clock import GroupClock
+from broker.replica.proposals import Observer
+from broker.requests.deadline import Time
+from broker.statistics.events import Events
+from broker.statistics.timings import Timings
+from log.store import Store
+from raft.core import Raft
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """One replica's log, its Raft, its times, and those whom it tells; each part keeps what it needs of them."""
+
+    store: Store
+    raft: Raft
+    disk_space: DiskSpace
+    clock: GroupClock
+    time: Time
+    """The time of the call under way."""
+    observer: Observer
+    events: Events
+    timings: Timings
