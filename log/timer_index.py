@@ -72,11 +72,6 @@ def add_step(steps: Steps, step: Step) -> Steps:
     return (*takewhile(lambda earlier: earlier[:2] > step[:2], steps), step)
 
 
-def is_done(steps: Steps, due_ms: int, offset: int) -> bool:
-    """True if a unit has been delivered or dropped."""
-    return any(offset < step.limit and (due_ms, offset) <= step[:2] for step in steps)
-
-
 def _are_done(steps: Steps, dues: _Integers, offsets: _Integers) -> NDArray[np.bool_]:
     done = np.zeros(len(dues), np.bool_)
     for step in steps:

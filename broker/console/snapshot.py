@@ -70,11 +70,6 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     learners: tuple[str, ...]
     nodes: tuple[NodeView, ...]
 
-    @property
-    def healthy(self) -> bool:
-        """True if it serves, and all its nodes answer."""
-        return self.leader is not None and all(node.error is None for node in self.nodes)
-
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """All groups at one moment. ``failure`` says why there are none, "" if it is so."""

@@ -133,10 +133,6 @@ class DataVersion(msgspec.Struct, rename="camel", frozen=True):
     state_version: Int64 = 0
     timestamp: Int64 = 0
 
-    def next(self, wall_ms: int) -> DataVersion:
-        """The version after one more change at ``wall_ms``."""
-        return DataVersion(self.counter + 1, self.state_version, wall_ms)
-
 
 class TopicConfig(msgspec.Struct, rename="camel", kw_only=True, gc=False):
     """A topic on a broker; ``perm`` has the bits of `codes.Permission`."""

@@ -316,11 +316,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings that the reader accepted without effect, one sentence each; not part of the file."""
 
     @property
-    def node_number(self) -> int:
-        """X of ``nX``."""
-        return int(self.node.id[1:])
-
-    @property
     def follower_broker_id(self) -> int:
         """The brokerId under which this node registers while it follows; a leader's is 0."""
         return follower_broker_id(self.node.id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ import log.timer_index as timer_index
 from log.consume_queue import UNIT
 from log.consume_queues import ConsumeQueues
 from log.options import StoreOptions
-from log.timer_index import DIRECTORY, Step, Steps, TimerIndex, add_step, is_done
+from log.timer_index import DIRECTORY, Step, Steps, TimerIndex, add_step
 from tests.examples import examples
 from tests.log.memory_disk import MemoryDisk
 
@@ -81,9 +82,8 @@ def test_steps_that_another_makes_superfluous_are_left_out() -> None:
     steps = add_step((), Step(100, 5, 10))
     steps = add_step(steps, Step(50, 12, 20))
     assert steps == (Step(100, 5, 10), Step(50, 12, 20)), "the second says nothing of times up to 100"
-    assert is_done(steps, 70, 9)
-    assert not is_done(steps, 70, 10)
-    assert is_done(steps, 30, 19)
+    done = timer_index._are_done(steps, np.array([70, 70, 30]), np.array([9, 10, 19]))
+    assert done.tolist() == [True, False, True]
     assert add_step(steps, Step(101, 0, 30)) == (Step(101, 0, 30),)
     assert add_step(steps, Step(70, 0, 30)) == (Step(100, 5, 10), Step(70, 0, 30))
 
