@@ -120,6 +120,24 @@ class _Topic:
         self.storable = is_storable_topic(self.name) and self.name.encode() == raw
 
 
+class _Topics(dict[bytes, _Topic]):
+    """The topics that were met, by the bytes of their names; one that is asked for is made."""
+
+    def __missing__(self, raw: bytes) -> _Topic:
+        made = self[raw] = _Topic(raw)
+        return made
+
+
+class _TagsCodes(dict[bytes | None, int]):
+    """The tags codes of the tags that were met last: a tag's Java hash, 0 for none."""
+
+    def __missing__(self, tag: bytes | None) -> int:
+        if len(self) >= _TAGS_REMEMBERED:
+            self.clear()
+        code = self[tag] = java_hash_utf8(tag) if tag else 0
+        return code
+
+
 class Dispatcher:
     """Builds the queues and index files of one store from its log."""
 
@@ -152,8 +170,8 @@ class Dispatcher:
         self._keys_left = _NO_END
         """The keys after which it is."""
         self._plain_messages = options.loops.plain_messages
-        self._topics: dict[bytes, _Topic] = {}
-        self._tags: dict[bytes | None, int] = {}
+        self._topics = _Topics()
+        self._tags = _TagsCodes()
         # Kept from a call that failed to the next, so that no arrival is forgotten.
         self._touched: dict[ConsumeQueue, int] = {}
         self._walked = range(0)
@@ -262,9 +280,7 @@ class Dispatcher:
         count, groups, raw_keys = found
         runs = []
         for raw_topic, queue_id, first_offset, units in groups:
-            topic = self._topics.get(raw_topic)
-            if topic is None:
-                topic = self._topics[raw_topic] = _Topic(raw_topic)
+            topic = self._topics[raw_topic]
             queue = topic.queues.get(queue_id) or self._queue(topic, queue_id)
             if queue is None or not queue.takes_run(first_offset, int(UNIT.unpack_from(units)[0])):
                 return 0  # a replay, a new life, or a hole
@@ -288,9 +304,7 @@ class Dispatcher:
         kind = kind_of(run)
         if kind is None or kind.messages < RUN_FROM:
             return 0
-        topic = self._topics.get(kind.topic)
-        if topic is None:
-            topic = self._topics[kind.topic] = _Topic(kind.topic)
+        topic = self._topics[kind.topic]
         if topic.is_for_caller or topic.waits:
             return 0
         queue = topic.queues.get(run.queue_id) or self._queue(topic, run.queue_id)
@@ -301,9 +315,7 @@ class Dispatcher:
         if kind.keys and int(physical_offsets[0]) <= self._index.end_offset:
             return 0  # its keys are there already
         self._touched.setdefault(queue, run.first_offset)
-        known = self._tags.get(kind.tag)
-        code = self._tags_code(kind.tag) if known is None else known
-        queue.append_run(run.first_offset, physical_offsets, run.sizes[:count], code)
+        queue.append_run(run.first_offset, physical_offsets, run.sizes[:count], self._tags[kind.tag])
         if kind.keys:
             each = len(kind.keys)
             self._index.put_hashes(
@@ -337,7 +349,7 @@ class Dispatcher:
         buffer, start, at = self._walk_from(index)
         last_at = len(buffer) - _HEADS_BYTES
         stopped = False
-        while index <= to_index:
+        while index <= to_index and not stopped:
             if at > last_at or buffer[at] == 0xFF:
                 # The file's end marker, or what may be one: the entry index knows where the next entry begins.
                 buffer, start, at = self._walk_from(index)
@@ -383,17 +395,13 @@ class Dispatcher:
             else:
                 topic_end = (rest[0] << 8 | rest[1]) + 2
                 raw_topic = rest[2:topic_end]
-            topic = topics.get(raw_topic)
-            if topic is None:
-                topic = topics[raw_topic] = _Topic(raw_topic)
+            topic = topics[raw_topic]
             # A committed message decides its transaction, wherever it goes.
             transaction = sys_flag & SYS_FLAG_TRANSACTION_MASK
             if topic.is_for_caller or transaction == SYS_FLAG_COMMIT:
                 internal.append((entry_index, buffer[entry_at + HEADER_BYTES : end]))
                 if topic.is_internal:
-                    if stop_at_internal:
-                        stopped = True
-                        break
+                    stopped = stop_at_internal
                     continue
 
             properties = rest[topic_end + 2 :]
@@ -406,9 +414,7 @@ class Dispatcher:
                     if topic.waits:
                         code = store_time + self._delay(queue_id) if topic.scheduled else _due_ms(properties)
                     else:
-                        tag = get_property(properties, TAGS)
-                        known = tags.get(tag)
-                        code = self._tags_code(tag) if known is None else known
+                        code = tags[get_property(properties, TAGS)]
                     if queue.append(queue_offset, physical_offset, total, code) and queue not in touched:
                         touched[queue] = queue_offset
             elif queue_offset:
@@ -423,12 +429,7 @@ class Dispatcher:
                             keys.append(topic.key_prefix + key)
                             key_offsets.append(physical_offset)
                             key_times.append(store_time)
-                    if len(keys) >= keys_left:
-                        stopped = True
-                        break
-            if pool.opened >= files_until:
-                stopped = True
-                break
+            stopped = len(keys) >= keys_left or pool.opened >= files_until
         if keys:
             self._index.put(keys, key_offsets, key_times, wall_ms)
             self._keys_left -= len(keys)
@@ -456,13 +457,6 @@ class Dispatcher:
             return None
         queue = topic.queues[queue_id] = self._queues.make(topic.name, queue_id)
         return queue
-
-    def _tags_code(self, tag: bytes | None) -> int:
-        """Returns the Java hash of a tag, 0 for none, and remembers it."""
-        if len(self._tags) >= _TAGS_REMEMBERED:
-            self._tags.clear()
-        code = self._tags[tag] = java_hash_utf8(tag) if tag else 0
-        return code
 
     def _delay(self, queue_id: int) -> int:
         """Returns the delay in ms of a queue of the schedule topic: queue n holds delay level n + 1."""
