@@ -129,14 +129,16 @@ class Store:
         self.hard_state = HardStateFile(disk, f"{options.dledger_directory}/currterm")
         self.dispatched_index = log.first_index - 1
         self.head_position = 0
-        """What the group keeps of its log begins there (`raise_head`); what is still here before it nobody is told of.
-        The log may begin behind it."""
+        """The position at which the group's log begins for clients (`raise_head`). This node may still have records
+        before it, of which nobody is told, or may have deleted some behind it."""
         self._is_before_head = False
         """Entries before the head may be yet to be dispatched: they make units, which go when the head is reached."""
         self.head_steps: Iterator[None] | None = None
-        """What is still to be done for each queue because of where the head is; `step_at_head` does some of it."""
+        """The rest of a pass over all queues that sets where each begins behind a new head; `step_at_head` does some of
+        it. None while no such pass is under way."""
         self._begins: tuple[int, dict[ConsumeQueue, int]] | None = None
-        """Where queues begin once the log is deleted up to a position; asked before the records go."""
+        """A position up to which the log is to be deleted, and the offset at which each queue begins then: found out
+        while the records are still there."""
         self.snapshot = SnapshotFile(disk)
         self.format = FIRST_FORMAT
         """See `log.store_format`."""

@@ -93,7 +93,7 @@ class Sight:
 
     @property
     def is_everything(self) -> bool:
-        """Nothing need be left out."""
+        """True if this client may see all there is: nothing need be left out of an answer."""
         return self._account is None
 
     def topic(self, name: str) -> bool:

@@ -74,7 +74,8 @@ class _Client:
         self.waiting: dict[int, WaitingRequest] = {}
         """Only what is FORWARDED or DOUBTED, or was until now."""
         self.ended: list[tuple[int, WaitingRequest]] = []
-        """Those of them that are no more, by their numbers: turns go on with them in this order. A heap."""
+        """Requests that were waiting and are neither FORWARDED nor DOUBTED any more, each with its number: a heap, as
+        turns go on with them in the order in which they came."""
 
 
 class _TakingBack:
@@ -92,7 +93,7 @@ class _TakingBack:
         self.keys: set[str] = set()
         self.number = -1
         self.left: deque[WaitingRequest] | None = None
-        """Those that are yet to be looked at; None before the first of them is."""
+        """The client's requests that no turn has looked at yet; None before the first turn."""
 
     def has(self, request: WaitingRequest) -> bool:
         return request.number <= self.number and self.key_of(request.command) in self.keys

@@ -157,18 +157,22 @@ class GroupClock:
         self._advance(now_ns)
         moves_ns = time_ms * _MS - self._time_ns
         if not self._has_heard_leader:
+            # The first word of a leader counts whatever it says: the group's time is the leader's.
             self._late_since_ns = _NEVER_NS
             if self.is_agreed:
                 self._first_word_moves(moves_ns, now_ns)
         else:
             least_ns = -((now_ns - self._heard_ns) // DRIFT)
             if moves_ns >= least_ns:
+                # Ahead, or back by no more than clocks differ in their rates: the word is taken.
                 self._late_since_ns = _NEVER_NS
                 self._taken_back_ns = 0
             elif not self._have_long_been_late(now_ns):
+                # Further back: the word was probably long on its way. What is given in to it is remembered.
                 moves_ns = least_ns
                 self._taken_back_ns -= moves_ns
             else:
+                # All words have been behind for so long: the leader's own clock has stood still.
                 self._late_since_ns = _NEVER_NS
                 self._taken_back_ns = 0
                 if moves_ns < -JUMP_MS * _MS:

@@ -40,7 +40,7 @@ log = structlog.get_logger("trivet.retention")
 _FOR_EVER_MS: Final = 1 << 62
 
 _NOTHING: Final = RetentionPolicy(reserved_ms=_FOR_EVER_MS, force_ratio=1.0)
-"""What a leader deletes behind the group's head."""
+"""The policy of a leader that deletes up to the group's head: behind it nothing expires."""
 
 
 class LogHead:
@@ -138,7 +138,7 @@ class LogHead:
 
 
 class _FirstWaiting:
-    """Where the first message is that nobody could get yet, as far as it was looked for."""
+    """The place of the first message that nobody could get yet, as it was when it was last looked for."""
 
     def __init__(self, find: Callable[[], int | None]) -> None:
         self._find = find
@@ -150,6 +150,6 @@ class _FirstWaiting:
         return self._position
 
     def goes(self, begin: int) -> None:
-        """What is before that position goes: tells if the message is."""
+        """Logs an error if that message is among the records before `begin`, which are about to be deleted."""
         if self._position is not None and self._position < begin:
             log.error("messages that still waited went with the head of the log: the disk is nearly full")

@@ -228,7 +228,10 @@ class Repairs:
             self.due_ns = min(self.due_ns, now_ns)
 
     def lent(self, source: str, frame: EntriesLent, now_ns: int) -> None:
-        """Takes what a peer has lent, or its word that it has nothing to lend."""
+        """Takes what a peer has lent, or its word that it has nothing to lend.
+
+        Raises nothing for damaged bytes: the next peer is asked.
+        """
         asked = self._asked
         if asked is None or asked[1] != source or asked[0].first_index != frame.first_index:
             return  # it comes too late

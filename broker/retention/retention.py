@@ -89,11 +89,13 @@ class Retention:
         policy = _policy(settings, self._state.limits.hour_ms)
         self._at_any_hour |= at_any_hour
         self._deadline.due_ns = self._time.now_ns
+        # Queues are still being told where they begin since the last deletion: the next one waits for them.
         if self._head.is_under_way():
             return
         self._deadline.due_ns += settings.interval_ms * _MS
         self._refuse_sends_if_full(settings.disk_full_percent / 100, policy)
         hour = self._machine.hour_of_day(self._time.wall_ms)
+        # None: a snapshot must come first. An order to delete at any hour holds until files could go.
         removed: int | None = 0
         try:
             removed = self._head.look(

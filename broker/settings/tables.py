@@ -345,7 +345,7 @@ class NameServerSettings(SettingsTable, frozen=True):
     broker_expiry_seconds: Positive = 120
     """A broker silent for longer is dropped from every route."""
     max_connections: Positive = 10_000
-    """As a broker's."""
+    """Connections of clients, as a broker's ``[limits] max_connections``."""
     max_brokers: Positive = 10_000
     """Addresses that are registered; beyond it a broker that is new is refused."""
     max_routes: Positive = 1_000_000

@@ -105,9 +105,9 @@ def doubtful_completion(ended: Line) -> BadLine:
 
 
 LOST_BETWEEN: Final = 2
-"""Where so many records may be missing between an invocation and a completion of its process, one of them may be the
-completion of this invocation, and another the invocation of this completion. So the invocation counts as never
-answered, and the completion is left out."""
+"""The number of missing records from which on a completion is not believed to be that of the invocation before it: one
+of them may be the completion of this invocation, and another the invocation of this completion. So the invocation
+counts as never answered, and the completion is left out."""
 
 
 def matched(

@@ -105,7 +105,10 @@ class _Part:
 
 
 class _Nesting:
-    """Which values lie below which. Moments are counted in places among all ends of cores."""
+    """The order of values in the stack: which of them lie below which.
+
+    Moments are counted in places among all ends of cores.
+    """
 
     def __init__(self, values: Sequence[Stay]) -> None:
         self.values = sorted(values, key=lambda one: one.put_until)

@@ -97,6 +97,7 @@ async def test_cancelled_block_decides_nothing(broker: Broker, runtime: ClientRu
         with trio.move_on_after(1):
             async with producer.transaction(Message("t", b"x")):
                 await trio.sleep_forever()
+        assert len(list(broker.records(HALF_TOPIC))) == 1, "there was something to decide"
         assert decisions(broker) == []
 
 
