@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -149,9 +150,9 @@ def test_a_crash_behind_a_reset_does_not_bring_back_the_members_of_before(
     membership, log = group.node(away).replica.membership, group.node(away).replica.store.log
     save = membership.save
 
-    def save_unless_reset(configurations: Configurations) -> None:
+    def save_unless_reset(configurations: Configurations, lost_voters: Sequence[str] = ()) -> None:
         if noted or not log.epoch:
-            save(configurations)
+            save(configurations, lost_voters)
         if log.epoch:
             raise CrashError
 
