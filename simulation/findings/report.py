@@ -13,8 +13,7 @@ def summary_line(result: Result, cpu_seconds: float) -> str:
     if result.violation is not None:
         verdict = f"VIOLATED: {result.violation.invariant}"
     elif result.data_loss is not None:
-        what = "votes" if result.data_loss.without_votes else "data, as async flush may"
-        verdict = f"holds until power failures took {what} ({result.data_loss.describe()})"
+        verdict = f"holds until power failures took data, as async flush may ({result.data_loss.describe()})"
     return (
         f"seed {result.plan.seed}: {verdict}; {simulated:.0f} s simulated, {simulated / max(cpu_seconds, 1e-9):.0f} "
         f"per second; {result.committed} entries, {result.acknowledged} acknowledged, {result.read} read, "

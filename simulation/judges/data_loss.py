@@ -11,7 +11,6 @@ from simulation.judges.client_judge import ClientJudge
 from simulation.judges.group_model import GroupModel
 from simulation.judges.power_losses import DataLoss, PowerLosses
 from simulation.machines.broker_host import BrokerHost
-from simulation.machines.members import Members
 from simulation.scheduler import Scheduler
 
 
@@ -25,7 +24,6 @@ class DataLossWatch:
         losses: PowerLosses,
         model: GroupModel,
         judge: ClientJudge,
-        members: Members,
     ) -> None:
         self.data_loss: DataLoss | None = None
         """The loss that has ended the run."""
@@ -34,7 +32,6 @@ class DataLossWatch:
         self._losses = losses
         self._model = model
         self._judge = judge
-        self._members = members
 
     def power_failed(self, host: BrokerHost, before: dict[int, bytes], fault: str) -> None:
         """A machine went dark. What the group lost is looked at when all that go dark with it have."""
@@ -61,22 +58,7 @@ class DataLossWatch:
             first_index, nodes = lost
             model = self._model
             acknowledged = self._judge.acknowledged_from(model.positions[first_index])
-            self._end_with(DataLoss(first_index, model.last_index + 1 - first_index, acknowledged, nodes))
-
-    def look_for_vote_loss(self) -> bool:
-        """Ends the run if the group waits in vain for a leader, and need not have one. Returns whether it did."""
-        if self.data_loss is not None or self._members.leader() is not None:
-            return False
-        processes = [host.process for host in self._members.in_service()]
-        rafts = {process.host.name: process.node.replica.raft for process in processes if process is not None}
-        if any(raft.leader is not None for raft in rafts.values()):
-            return False
-        loss = self._losses.vote_loss({name: raft.recovering for name, raft in rafts.items()})
-        if loss is not None:
-            self._end_with(loss)
-        return loss is not None
-
-    def _end_with(self, loss: DataLoss) -> None:
-        self.data_loss = loss
-        self._journal.note("group", f"DATA LOST {loss.describe()}")
-        self._scheduler.stopped = True
+            loss = DataLoss(first_index, model.last_index + 1 - first_index, acknowledged, nodes)
+            self.data_loss = loss
+            self._journal.note("group", f"DATA LOST {loss.describe()}")
+            self._scheduler.stopped = True

@@ -10,9 +10,7 @@ and each node flushes what it has written every `flush_interval_ms`. Hence a pow
   holds any more, and a majority lost to power failures, is gone, as the contract allows: a `DataLoss`, which ends the
   run without being a finding. The same without these failures is a violation;
 - is joined by a flush that fails: the node stops, and pages that were not written may leave its cache with its process.
-  What they had is lost to this node as by a power failure, and within the same bounds;
-- may leave a group that elects nobody: if all that still have votes may have lost something, and one more has a new
-  disk and no votes, neither a majority nor all may vote. This is a `DataLoss` too, of the votes.
+  What they had is lost to this node as by a power failure, and within the same bounds.
 
 What a node holds is read from its disk as its machine shows it now, which is what a start would find: its log begins
 where it says so on the disk, a snapshot stands for what was before that, and the data files have the entries, at the
@@ -24,7 +22,7 @@ disk had changed already and the log had not.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -71,8 +69,6 @@ class DataLoss:
     acknowledged: int
     """The number of messages among them that were acknowledged to their senders."""
     nodes: tuple[LostBy, ...]
-    without_votes: tuple[str, ...] = ()
-    """For a loss of votes: the nodes with a new disk, without which the nodes above can elect nobody."""
 
     def describe(self) -> str:
         """Tells of the loss in a sentence."""
@@ -80,11 +76,6 @@ class DataLoss:
             f"{lost.node} from {lost.first_index} on by {lost.fault} at {lost.time_ns / SECOND:.6f} s"
             for lost in self.nodes
         )
-        if self.without_votes:
-            return (
-                f"no leader can be elected ever again: unflushed entries may have gone ({nodes}), and the votes of "
-                f"{' '.join(self.without_votes)} went with an old disk"
-            )
         return (
             f"lost by a majority before their flush: {self.entries} committed entries from {self.first_index} on, "
             f"{self.acknowledged} acknowledged messages among them; {nodes}"
@@ -124,8 +115,6 @@ class PowerLosses:
         self._model = model
         self._sync_flush = sync_flush
         self._holders: dict[str, _Holder] = {}
-        self._dark: dict[str, LostBy] = {}
-        """Nodes that lost power and may lack what they acknowledged ever since, or seem to with sync flush."""
 
     # ---- the life of a log ---------------------------------------------------------------------------
 
@@ -153,14 +142,11 @@ class PowerLosses:
     def wiped(self, node: str) -> None:
         """Notes that a disk is empty, or harmed: nothing on it counts before the next start."""
         self._holders.setdefault(node, _Holder()).log = None
-        self._dark.pop(node, None)
 
     def is_whole(self, node: str) -> None:
         """Notes that a node has again all that others may have counted on."""
         if (holder := self._holders.get(node)) is not None:
             holder.recovers = False
-        if self._dark:
-            self._dark.pop(node, None)
 
     def appended(self, node: str, first_index: int, now_ns: int) -> None:
         """Entries from `first_index` on joined its log."""
@@ -183,28 +169,22 @@ class PowerLosses:
             self._holders.setdefault(host.name, _Holder()).is_known = False
         if not before:
             return  # the process was starting, or had ended, in order if so: its log stays as it was at its end
-        taken = self._taken(host, before, fault, now_ns)
-        if not self._sync_flush or self._holders[host.name].lost is taken:
-            self._dark[host.name] = taken
+        self._taken(host, before, fault, now_ns)
 
     def pages_left(self, host: BrokerHost, before: dict[int, bytes], now_ns: int) -> None:
         """Its process has ended behind a failed flush; `before` as for a power failure. Raises Violation."""
-        if not before:
-            return
-        taken = self._taken(host, before, FAILED_FLUSH, now_ns)
-        if self._holders[host.name].lost is taken:
-            self._dark[host.name] = taken
+        if before:
+            self._taken(host, before, FAILED_FLUSH, now_ns)
 
-    def _taken(self, host: BrokerHost, before: dict[int, bytes], fault: str, now_ns: int) -> LostBy:
+    def _taken(self, host: BrokerHost, before: dict[int, bytes], fault: str, now_ns: int) -> None:
         """Finds the entries that the disk has lost, which may be none, and notes them."""
         holder = self._holders[host.name]
         assert holder.log is not None, "it has run"
         log = holder.log.bounds
         changed = _first_change(host, before)
         first = log.last_index + 1 if changed is None else _first_gone(log, before, changed)
-        lost = LostBy(host.name, fault, now_ns, first)
         if first > log.last_index:
-            return lost
+            return
         if first <= log.durable_index:
             raise Violation(
                 "durability",
@@ -213,8 +193,7 @@ class PowerLosses:
             )
         if not self._sync_flush:
             self._was_due(host, holder, first, fault, now_ns)
-        holder.lost = lost
-        return lost
+        holder.lost = LostBy(host.name, fault, now_ns, first)
 
     def _was_due(self, host: BrokerHost, holder: _Holder, index: int, fault: str, now_ns: int) -> None:
         """Checks that nothing waited for its flush for longer than the interval, unless process or disk was held up.
@@ -255,18 +234,6 @@ class PowerLosses:
                 f"failed flushes took them from {' '.join(one.node for one in lost) or 'none'} of {' '.join(voters)}",
             )
         return first_index, lost
-
-    def vote_loss(self, recovering: Mapping[str, Loss | None]) -> DataLoss | None:
-        """Returns the loss if the voters can elect nobody because of power failures and a new disk."""
-        voters = self._model.voters
-        dark = tuple(lost for voter in voters if (lost := self._dark.get(voter)) is not None)
-        without_votes = tuple(voter for voter in voters if recovering.get(voter) in (Loss.VOTE, Loss.ALL))
-        whole = [voter for voter in voters if voter in recovering and recovering[voter] is None]
-        if not dark or not without_votes or 2 * len(whole) > len(voters):
-            return None
-        if len(dark) + len(without_votes) + len(whole) < len(voters):
-            return None  # another one lacks something, and no power failure explains why
-        return DataLoss(self._model.last_index + 1, 0, 0, dark, without_votes)
 
     def _lost_by(self, voters: Sequence[str], index: int) -> tuple[LostBy, ...]:
         known = [self._holders[voter].lost for voter in voters if voter in self._holders]

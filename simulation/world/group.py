@@ -103,7 +103,7 @@ def make_group(
     judge = ClientJudge(model, now_ns)
     brokers: list[BrokerHost] = []
     members = Members(brokers, model, monitor.wiped)
-    losses = DataLossWatch(scheduler, journal, monitor.power_losses, model, judge, members)
+    losses = DataLossWatch(scheduler, journal, monitor.power_losses, model, judge)
     availability = Availability(scheduler, network, members, model, judge)
     name = f"broker-{'ab'[number]}"
     return WorldGroup(number, name, monitor, model, judge, brokers, members, losses, availability)

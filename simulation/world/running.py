@@ -251,8 +251,6 @@ class _Course:
     def _check_recovered(self) -> None:
         world = self._world
         self._heal()
-        if any(group.losses.look_for_vote_loss() for group in world.groups):
-            return
         for group in world.groups[1:]:
             if group.members.leader() is None and not group.judge.acknowledged:
                 world.journal.found(Violation("liveness", group.name, "nobody leads it, or ever has"))

@@ -181,34 +181,32 @@ def _tear(host: BrokerHost, position: int) -> None:
     host.disk.open(path, file_bytes, create=False).buffer[position - start + HEADER_BYTES] ^= 1
 
 
-def test_a_group_that_can_elect_nobody_is_no_hang() -> None:
-    """A new disk that has not got its votes back, and all others lose power: neither a majority nor all may vote."""
+def test_a_group_elects_by_a_new_disk_and_others_that_lost_power() -> None:
+    """Of three nodes none keeps all its promises, so that it takes all of them to elect one."""
     faults = [
         Fault(7 * SECOND, "new disk", 4, 1500 * MILLISECOND, 0.5),
         Fault(8 * SECOND, "power of all", 0, SECOND, 0.5),
     ]
     result = _run(replace(_plan(1, *faults), actors=()))  # no load: nothing waits for its flush
-    loss = result.data_loss
-    assert loss is not None
-    assert loss.without_votes == ("n2",)
-    assert [one.node for one in loss.nodes] == ["n0", "n1"]
-    assert "no leader can be elected" in loss.describe()
+    assert result.data_loss is None
+    assert result.marks["a recovering node elected"]
 
 
 @pytest.mark.slow
-def test_votes_can_go_with_sync_flush_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torn_tail_and_a_new_disk_do_not_keep_a_group_from_electing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Seed 807: of n0's tail, which it had acknowledged to nobody, later pages survive and an earlier one does not.
 
-    It cannot tell that from damage to what it had acknowledged; n2 has a new disk, and n1 alone is no majority. Not in
-    every run has n0 such a tail while n2 is away.
+    It cannot tell that from damage to what it had acknowledged; n2 has a new disk, and n1 alone is no majority: all
+    three must agree. Not in every run has n0 such a tail while n2 is away.
     """
-    results = (_run_with_a_torn_tail(seed, monkeypatch) for seed in _SEEDS)
-    result = next(result for result in results if result.data_loss is not None)
-    loss = result.data_loss
-    assert loss is not None
-    assert (loss.entries, loss.acknowledged, loss.without_votes) == (0, 0, ("n2",))
-    assert [one.node for one in loss.nodes] == ["n0"]
-    assert "holds until power failures took votes" in summary_line(result, 1.0)
+    results = [_run_with_a_torn_tail(seed, monkeypatch) for seed in _SEEDS]
+    assert any(
+        result.marks.get("a start with lost entries") and result.marks.get("a start without term or vote")
+        for result in results
+    )
+    assert all(result.data_loss is None for result in results)
 
 
 def _run_with_a_torn_tail(seed: int, monkeypatch: pytest.MonkeyPatch) -> Result:
@@ -410,21 +408,6 @@ def test_a_loss_behind_a_deleted_head_is_a_finding(what: str) -> None:
             write_begin(host.disk, f"{directory}/begin", LogBegin(10, 4096, 1, 1, pending=True))
     with pytest.raises(Violation, match=rf"no voter holds entries {first_lost}\.\.29"):
         losses.data_loss()
-
-
-def test_only_power_failures_and_a_new_disk_excuse_a_group_without_leader() -> None:
-    model = GroupModel()
-    model.voters = ("n0", "n1", "n2")
-    losses = PowerLosses(model, sync_flush=False)
-    for name in ("n0", "n1"):
-        losses._dark[name] = LostBy(name, "power of all", SECOND, 5)
-    states = {"n0": Loss.ENTRIES, "n1": Loss.ENTRIES, "n2": Loss.VOTE}
-    assert losses.vote_loss(states) is not None
-    assert losses.vote_loss({**states, "n2": Loss.ENTRIES}) is None, "all of them may vote"
-    assert losses.vote_loss({**states, "n2": None}) is None, "nobody lacks votes"
-    losses.is_whole("n1")
-    assert losses.vote_loss({**states, "n1": None}) is not None, "one whole node is no majority"
-    assert losses.vote_loss(states) is None, "why does n1 lack entries?"
 
 
 def test_outages_are_drawn_rarely_and_late_and_change_nothing_else() -> None:

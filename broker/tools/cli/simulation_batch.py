@@ -202,7 +202,7 @@ class Batch:
             )
         if losses := sum(outcome.lost_data for outcome in outcomes):
             print(
-                f"{losses} of {len(outcomes)} seeds ended where power failures took votes, or data as async flush may"
+                f"{losses} of {len(outcomes)} seeds ended where power failures took data, as async flush may"
             )
         findings = sum(bool(outcome.finding) for outcome in outcomes)
         simulated_s = sum(outcome.simulated_s for outcome in outcomes)
