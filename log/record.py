@@ -53,8 +53,18 @@ _FRONT = struct.Struct(">iIIiiqqiq")
 # STORETIMESTAMP, and then behind STOREHOST: RECONSUMETIMES PREPAREDTRANSACTIONOFFSET BODYLEN
 _TIMESTAMP = struct.Struct(">q")
 _BACK = struct.Struct(">iqi")
-FIXED_V4 = struct.Struct(">iIIiiqqiq8sq8siqi")
-"""The whole fixed part when both hosts are IPv4, in one call."""
+_FIXED = {
+    (born_bytes, store_bytes): (
+        struct.Struct(f">iIIiiqqiq{born_bytes}sq{store_bytes}siqi"),
+        born_flag | store_flag,
+    )
+    for born_bytes, born_flag in ((HOST_V4_BYTES, 0), (HOST_V6_BYTES, SYS_FLAG_BORN_HOST_V6))
+    for store_bytes, store_flag in ((HOST_V4_BYTES, 0), (HOST_V6_BYTES, SYS_FLAG_STORE_HOST_V6))
+}
+"""By the lengths of the two hosts: the whole fixed part in one call, and the flags that say which of them is IPv6."""
+_FIXED_OF_V4 = _FIXED[HOST_V4_BYTES, HOST_V4_BYTES]
+FIXED_V4, _ = _FIXED_OF_V4
+"""That of a record whose hosts are both IPv4, as nearly all are."""
 _SHORT = struct.Struct(">h")
 SYS_FLAG_AT = struct.calcsize(">iIIiiqq")
 QUEUE_OFFSET_AT = struct.calcsize(">iIIii")
@@ -167,7 +177,7 @@ def encode_record(
     body: Buffer,
     properties: bytes,
 ) -> bytes:
-    """Returns the bytes of one record.
+    """Returns the bytes of one record. The hosts are as `pack_host` returns them.
 
     The IPv6 bits of `sys_flag` are set from the hosts. A topic over SHORT_TOPIC_BYTES_MAX gives a V2 record.
 
@@ -192,50 +202,27 @@ def encode_record(
         size += 1
     # Java keeps checksums as they fit into a positive int (`UtilAll.crc32`).
     body_crc = crc32(body) & POSITIVE_INT
-    if len(born_host) == HOST_V4_BYTES and len(store_host) == HOST_V4_BYTES:
-        fixed = FIXED_V4.pack(
-            size,
-            magic,
-            body_crc,
-            queue_id,
-            flag,
-            queue_offset,
-            physical_offset,
-            sys_flag & _NO_HOST_V6,
-            born_timestamp,
-            born_host,
-            store_timestamp,
-            store_host,
-            reconsume_times,
-            prepared_transaction_offset,
-            body_length,
-        )
-    else:
-        assert len(born_host) in (HOST_V4_BYTES, HOST_V6_BYTES), "born_host is made by pack_host"
-        assert len(store_host) in (HOST_V4_BYTES, HOST_V6_BYTES), "store_host is made by pack_host"
-        sys_flag &= _NO_HOST_V6
-        sys_flag |= SYS_FLAG_BORN_HOST_V6 if len(born_host) == HOST_V6_BYTES else 0
-        sys_flag |= SYS_FLAG_STORE_HOST_V6 if len(store_host) == HOST_V6_BYTES else 0
-        fixed = b"".join(
-            (
-                _FRONT.pack(
-                    size,
-                    magic,
-                    body_crc,
-                    queue_id,
-                    flag,
-                    queue_offset,
-                    physical_offset,
-                    sys_flag,
-                    born_timestamp,
-                ),
-                born_host,
-                _TIMESTAMP.pack(store_timestamp),
-                store_host,
-                _BACK.pack(reconsume_times, prepared_transaction_offset, body_length),
-            )
-        )
-    return b"".join((fixed, body, topic_prefix, topic, _SHORT.pack(properties_length), properties))
+    fixed, hosts_v6 = (
+        _FIXED_OF_V4 if hosts_length == 2 * HOST_V4_BYTES else _FIXED[len(born_host), len(store_host)]
+    )
+    head = fixed.pack(
+        size,
+        magic,
+        body_crc,
+        queue_id,
+        flag,
+        queue_offset,
+        physical_offset,
+        sys_flag & _NO_HOST_V6 | hosts_v6,
+        born_timestamp,
+        born_host,
+        store_timestamp,
+        store_host,
+        reconsume_times,
+        prepared_transaction_offset,
+        body_length,
+    )
+    return b"".join((head, body, topic_prefix, topic, _SHORT.pack(properties_length), properties))
 
 
 def peek(buffer: Buffer, offset: int = 0) -> RecordHead:

@@ -173,7 +173,7 @@ class PullProcessor:
                 self._checks.check(header)
                 result = self._reads.read(header, self._checks.filter_for(header))
             except RequestError:
-                pass  # the leader may know the subscription, or another topic's configuration, that is not here yet
+                pass  # the leader may know the subscription, or another topic's settings, that are not here yet
             else:
                 if result.records:
                     self._responses.respond(connection, command, header, result)

@@ -253,7 +253,7 @@ class ChaosRun:
 
 
 def _behind_proxies(network: Network) -> Callable[[Settings], Settings]:
-    """A node's configuration, in which everybody else is found at a proxy, and the node itself by everybody else."""
+    """The settings of a node, in which everybody else is found at a proxy, and the node itself by everybody else."""
     proxies: dict[str, str] = {}
 
     def proxied(node: str, address: str, *, peers: bool) -> str:
