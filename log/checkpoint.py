@@ -57,7 +57,7 @@ class Notes:
     index_files: list[IndexNote]
 
 
-def encode_notes(notes: Notes, queues: Sequence[bytes] | None = None) -> Iterator[bytes]:
+def encode_notes(notes: Notes, queues: Sequence[bytes] | None) -> Iterator[bytes]:
     """Yields the notes as a line of JSON and a line with its CRC-32; `queues` are its queues if they are encoded."""
     values = {
         "endIndex": notes.end_index,

@@ -138,8 +138,8 @@ class IndexFile:
         limit: int,
         begin_time: int,
         end_time: int,
-        least_offset: int = 0,
-        budget: StepBudget | None = None,
+        least_offset: int,
+        budget: StepBudget | None,
     ) -> list[int]:
         """Returns the physical offsets of entries with that hash, newest first.
 

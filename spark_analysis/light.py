@@ -41,7 +41,7 @@ def judge_log(
     return of_what_was_read(verdict), replace(history, path=str(path))
 
 
-def judge_keyed(path: Path, format: str, model: str, budget: Budget | None = None) -> Verdict:
+def judge_keyed(path: Path, format: str, model: str, budget: Budget | None) -> Verdict:
     """Judge a history of another model."""
     verdict = judge_file_here(str(path.resolve()), format, model, budget)
     verdict = replace(verdict, path=str(path), facts=verdict.facts | {"judged_by": JUDGED_BY})

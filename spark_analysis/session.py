@@ -130,7 +130,7 @@ def start_session(
     *,
     driver_memory: str | None = None,
     shuffle_partitions: int | None = None,
-    small: bool = False,
+    small: bool,
 ) -> SparkSession:
     """Return the session of this process; start one if there is none. Raises :class:`AnalysisUnavailableError`.
 

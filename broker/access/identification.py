@@ -50,7 +50,7 @@ class Identification:
         command: RemotingCommand,
         greeting: Greeting | None,
         *,
-        is_encrypted: bool = False,
+        is_encrypted: bool,
     ) -> Account | None:
         """Returns the account that makes a request which has just come; None where the address is trusted.
 

@@ -62,7 +62,7 @@ class AuditLog:
         self._write(change, "begun", "")
         return change
 
-    def end(self, change: Change, outcome: str, detail: str = "") -> None:
+    def end(self, change: Change, outcome: str, detail: str) -> None:
         """Write how it went: ``done``, ``in part`` if broker groups did not answer, ``failed``, or ``unknown`` if it
         may have been done. A line that cannot be written is lost, as the change is made."""
         try:

@@ -216,7 +216,7 @@ class OffsetCommits:
         done: Callable[[Uncounted], None],
         lost: Callable[[], None],
         *,
-        until_followed: bool = False,
+        until_followed: bool,
     ) -> None:
         """Proposes many offsets at once by an administrator's order, behind what is staged.
 

@@ -136,7 +136,7 @@ class Groups:
         raise failure
 
     async def ask_leader(
-        self, name: str, code: int, fields: Mapping[str, str], timeout_s: float = CALL_TIMEOUT_S
+        self, name: str, code: int, fields: Mapping[str, str], timeout_s: float
     ) -> RemotingCommand:
         """Ask the first address of a group once; returns the response, whatever its code. Raises ConnectionFailed,
         NoRoute."""

@@ -29,7 +29,7 @@ class InTurn(Generic[Item]):
         """Adds an item behind the others of its share."""
         self.by_share.setdefault(share, deque()).append(item)
 
-    def add_before(self, share: str, item: Item, *, is_next: bool = False) -> None:
+    def add_before(self, share: str, item: Item, *, is_next: bool) -> None:
         """Adds an item before the others of its share, or before all."""
         self.by_share.setdefault(share, deque()).appendleft(item)
         if is_next:

@@ -115,7 +115,7 @@ def reload_certificates(
     return True
 
 
-def client_context(ca: str, certificate: str = "", key: str = "") -> ssl.SSLContext:
+def client_context(ca: str, certificate: str, key: str) -> ssl.SSLContext:
     """Returns the context of a client.
 
     `ca` is the file of the authorities that it believes, "" for the system's. `certificate` and `key` are the files

@@ -103,7 +103,7 @@ class Events:
         if left_out is not None:
             _write(event, reason, source, left_out, facts)
 
-    def admits(self, event: EventKind, reason: str, now_ns: int, *, source: str = "") -> bool:
+    def admits(self, event: EventKind, reason: str, now_ns: int, *, source: str) -> bool:
         """Does as `warn` for what the caller writes into the log itself, where this returns True."""
         left_out = self._left_out(event, reason, now_ns, source, 1)
         if left_out:

@@ -100,7 +100,7 @@ def judge_files(
     return [_verdict(path, judged, bad, bad_count.get(path, {}), model_name) for path in paths]
 
 
-def judge_file_here(path: str, format: str, model_name: str, budget: Budget | None = None) -> Verdict:
+def judge_file_here(path: str, format: str, model_name: str, budget: Budget | None) -> Verdict:
     """Judge a file as :func:`judge_files` does, in this process and without Spark."""
     model, within = MODELS[model_name], budget or Budget()
     names = [column.split()[0] for column in _CALLS.split(", ")]

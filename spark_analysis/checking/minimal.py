@@ -58,7 +58,7 @@ def minimal_calls(calls: Sequence[Call], is_violated: Callable[[Sequence[Call]],
 
 
 def minimal_rows(
-    rows: Sequence[Mapping[str, Any]], verdict: Verdict, *, sparse: bool = False
+    rows: Sequence[Mapping[str, Any]], verdict: Verdict, *, sparse: bool
 ) -> tuple[int, ...] | None:
     """:func:`minimal` for a history of the log model that is violated: of the finding with the shortest proof.
 

@@ -13,7 +13,7 @@ from spark_analysis.checking.small import accesses_by_register, operations_by_qu
 from spark_analysis.checking.verdict import LINEARIZABLE
 
 
-def witness_of(rows: Iterable[Mapping[str, Any]], *, sparse: bool = False) -> tuple[Step, ...] | None:
+def witness_of(rows: Iterable[Mapping[str, Any]], *, sparse: bool) -> tuple[Step, ...] | None:
     """The steps of a history that the log model has found linearizable (rows of schema.OPERATIONS): of all its queues
     and of its consumer groups' positions, in one order that keeps to real time.
 

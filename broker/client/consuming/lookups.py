@@ -84,7 +84,7 @@ class MessageLookups:
         end_ms: int,
         max_messages: int,
         *,
-        unique: bool = False,
+        unique: bool,
     ) -> list[MessageView]:
         """Return what `query` does, of one broker group."""
         fields = {

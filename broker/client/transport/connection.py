@@ -170,12 +170,12 @@ class Connection:
         """
         await self._out.wait_room(self.address, timeout_s)
 
-    def send_one_way(self, code: int, fields: Fields = None, body: Buffer = b"") -> None:
+    def send_one_way(self, code: int, fields: Fields, body: Buffer = b"") -> None:
         """Send a request that is never answered; nothing tells whether it arrives. Raises ConnectionLost."""
         command = self._request(code, fields, body, one_way=True)
         self._out.put(encode_head(command, len(body)), body)
 
-    async def send_one_way_with_room(self, code: int, fields: Fields = None, body: Buffer = b"") -> None:
+    async def send_one_way_with_room(self, code: int, fields: Fields, body: Buffer) -> None:
         """Do what `send_one_way` does, once the peer has taken enough of what was sent before.
 
         Raises ConnectionLost, and CallTimeout when the peer takes nothing for 3 s.
@@ -202,18 +202,11 @@ class Connection:
             self._signer.sign(command)
         return command
 
-    def respond(
-        self,
-        to: RemotingCommand,
-        code: int,
-        remark: str | None = None,
-        fields: Fields = None,
-        body: bytes = b"",
-    ) -> None:
+    def respond(self, to: RemotingCommand, code: int, remark: str | None = None, body: bytes = b"") -> None:
         """Answer a request of the peer. Does nothing when the peer wants no response or is gone."""
         if to.is_one_way or self.closed:
             return
-        self._out.put(encode_head(response(to, code, remark, fields), len(body)), body)
+        self._out.put(encode_head(response(to, code, remark), len(body)), body)
 
     def _write_now(self) -> None:
         try:

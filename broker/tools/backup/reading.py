@@ -31,7 +31,7 @@ async def read_backup(
     group: str | None,
     source: str | None,
     bytes_per_s: float | None,
-    begun: Callable[[BackupCopy], None] = lambda copy: None,
+    begun: Callable[[BackupCopy], None],
 ) -> BackupCopy:
     """Reads all that the group's leader has committed by now, and returns the copy, which is complete.
 

@@ -95,14 +95,13 @@ def print_facts(facts: Iterable[tuple[str, str]]) -> None:
         print(f"{name:>{max(width, 9)}}  {text}")
 
 
-def console(*, stderr: bool = False) -> Any:
+def console() -> Any:
     """A rich console; without a terminal, wide enough that no value is cut or wrapped."""
     from rich.console import Console
 
-    stream = sys.stderr if stderr else sys.stdout
     # Of what is printed nothing is markup, least of all what clients call themselves, and "[fd00::1]" is an address.
-    width = None if stream.isatty() else 200
-    return Console(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
+    width = None if sys.stdout.isatty() else 200
+    return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
 def _cell(value: object) -> str:

@@ -97,7 +97,7 @@ class Judgement(NamedTuple):
 
 
 def judge_traces(
-    directory: Path, histories: Sequence[Path] = (), *, spark: bool = False, keep_stdout: bool = False
+    directory: Path, histories: Sequence[Path] = (), *, spark: bool = False, keep_stdout: bool
 ) -> Judgement:
     """Judge ``directory/traces``, or the given histories below it, with Spark if they are long or ``spark`` is set.
 

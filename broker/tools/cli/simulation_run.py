@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def run_once(
     plan: Plan,
     *,
-    keep_traces: bool = False,
+    keep_traces: bool,
     judge: JudgeHistory | None = None,
     explore: Explore | None = None,
 ) -> Result:

@@ -38,7 +38,7 @@ class Finding:
 
 
 def settle(
-    attempts: Sequence[Attempt], seen: Sequence[Seen], holes: Sequence[Hole], shared: Sequence[int] = ()
+    attempts: Sequence[Attempt], seen: Sequence[Seen], holes: Sequence[Hole], shared: Sequence[int]
 ) -> tuple[list[Finding], list[Finding]]:
     """Explain the values and holes of one queue by its appends of unknown outcome; returns the findings, and the places
     that cannot be decided.

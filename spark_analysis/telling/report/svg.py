@@ -95,7 +95,7 @@ def rectangle(x: float, y: float, width: float, height: float, kind: str) -> str
     return f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"{corner}/>'
 
 
-def text_at(x: float, y: float, text: str, anchor: str = "start", tooltip: str = "", kind: str = "") -> str:
+def text_at(x: float, y: float, text: str, anchor: str, tooltip: str = "", kind: str = "") -> str:
     """A text whose start, middle or end is at ``x``, its baseline at ``y``."""
     if not text:
         return ""
