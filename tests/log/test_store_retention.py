@@ -9,6 +9,7 @@ from log.entry_reads import index_at
 from log.entry_recovery import RecoveryKind
 from log.errors import DamagedLogError
 from log.expired_files import DataFile, HeadLook, RetentionPolicy, files_to_delete
+from log.layout import HEADER_BYTES
 from log.store import Store
 from tests.log.memory_disk import MemoryDisk
 from tests.log.messages import NOW, TINY, Writer, queue_ends
@@ -49,6 +50,24 @@ def test_expired_files_go_with_their_queues_but_not_beyond_the_snapshot(
     store, report = open_store(disk.kill())
     assert queue_ends(store) == ends
     assert derived(store) == before
+
+
+def test_a_file_is_as_old_as_its_last_message(store: Store) -> None:
+    """Whose first message is older than what is kept may have younger ones."""
+    send_many(store, 100)  # one each 100 ms
+    store.dispatch(99, NOW)
+    flush(store)
+    store.snapshot.write(99, b"state")
+    behind = [index_at(store.log, start) for start in store.log.file_starts()[1:4]]
+    reserved_ms = 100_000
+    policy = RetentionPolicy(reserved_ms=reserved_ms, files_per_pass=100)
+    for index in behind:
+        # The age of a file is that of what comes behind it: its own last message is no younger.
+        oldest_ms = store.store_time_of(store.log.position_of(index) + HEADER_BYTES)
+        for too_old_ms, goes in ((0, False), (1, True)):
+            look = HeadLook(policy, wall_ms=oldest_ms + reserved_ms + too_old_ms, is_delete_hour=True)
+            assert (store.delete_head(look) > 0) is goes
+        assert store.log.first_index == index
 
 
 @pytest.mark.parametrize("file", [1, 2, 4])

@@ -287,6 +287,16 @@ class TestTransfer:
         cluster.run_for(5 * SECOND)
         assert [host.node for host in cluster.leaders()] == ["c"]
 
+    def test_3_10_a_preferred_leader_without_room_is_waited_for(self) -> None:
+        cluster = Cluster(["a", "b", "c"], config=RaftConfig(preferred_leaders=("c",)))
+        leader = cluster.elect("a").up
+        leader.peer_lacks_room("c", True)
+        cluster.run_for(5 * SECOND)
+        assert [host.node for host in cluster.leaders()] == ["a"]
+        leader.peer_lacks_room("c", False)
+        cluster.run_for(5 * SECOND)
+        assert [host.node for host in cluster.leaders()] == ["c"]
+
 
 class TestReads:
     """Dissertation 6.4, and 6.2 for the leader that has lost its majority."""

@@ -323,8 +323,12 @@ class TestSnapshots:
         self, first_index: int, prev_term: int
     ) -> None:
         raft = node([1, 1, 2, 2, 2], term=3)
-        effects = step(raft, SnapshotRequest("b", "a", 3, first_index, prev_term, -1, THREE))
-        assert ResetLog(first_index, prev_term, -1, THREE) in effects
+        members = Configuration(("a", "b", "c", "d"))
+        effects = step(raft, SnapshotRequest("b", "a", 3, first_index, prev_term, 2, members))
+        assert ResetLog(first_index, prev_term, 2, members) in effects
+        assert (raft.configuration, raft.configuration_index) == (members, 2), (
+            "those of before are gone with the log"
+        )
         assert (raft.log_terms.first_index, raft.log_terms.last_index) == (first_index, first_index - 1)
         assert sent(effects) == [SnapshotResponse("a", "b", 3, first_index - 1)]
 

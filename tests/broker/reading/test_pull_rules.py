@@ -6,6 +6,7 @@ import pytest
 
 from broker.remoting.bodies import MessageModel
 from broker.remoting.codes import RequestCode, ResponseCode
+from broker.replica.inner_limits import InnerLimits
 from log.entry_reads import record_at
 from log.record import decode_record
 from tests.broker.fields import pull_fields
@@ -125,6 +126,26 @@ def test_only_what_it_wants_wakes_a_pull_that_waits(node: str) -> None:
     assert {opaque: answer.code for opaque, answer in answers.items()} == {idle: NOT_FOUND, other: NOT_FOUND}
     assert answers[other].next_offset == 0
     assert pull(client, 0, answers[idle].next_offset, "nothing").next_offset == 4
+
+
+def test_a_pull_that_wakes_is_told_to_go_on_if_more_came_than_one_look_goes_through() -> None:
+    """What it wants lies behind: it must not wait for the next arrival."""
+    group = Group(1, start=False)
+    group.limits = InnerLimits(scanned_units=4)
+    group.start("n0")
+    group.elect()
+    client = group.connect()
+    client.create_topic("T")
+    client.heartbeat("g")
+    held = client.start_pull("T", "g", 0, suspend_ms=15_000, count=1, expression="wanted")
+    group.settle()
+    assert held not in client.answers
+    for number in range(7):
+        client.start_send("T", b"%d" % number, properties={"TAGS": "unwanted" if number < 6 else "wanted"})
+    group.settle()
+    woken = Pulled.of(client.answers[held])
+    assert (woken.code, woken.next_offset) == (NOT_MATCHED, 4)
+    assert pull(client, 0, woken.next_offset, "wanted").bodies == [b"6"]
 
 
 def test_positions_of_broadcasting_groups_stay_with_their_members() -> None:
