@@ -202,9 +202,8 @@ def encode_record(
         size += 1
     # Java keeps checksums as they fit into a positive int (`UtilAll.crc32`).
     body_crc = crc32(body) & POSITIVE_INT
-    fixed, hosts_v6 = (
-        _FIXED_OF_V4 if hosts_length == 2 * HOST_V4_BYTES else _FIXED[len(born_host), len(store_host)]
-    )
+    is_v4 = len(born_host) == len(store_host) == HOST_V4_BYTES
+    fixed, hosts_v6 = _FIXED_OF_V4 if is_v4 else _FIXED[len(born_host), len(store_host)]
     head = fixed.pack(
         size,
         magic,
