@@ -137,14 +137,13 @@ def overlapping_elections(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     gap_ns = shortest_ns + fault.target * MILLISECOND % (longest_ns - shortest_ns)
     until_ns = stage.scheduler.now_ns + max(fault.duration_ns, _PAUSED_NS_MIN)
     for one in stage.members.machines:
-        one.frame_faults = one.frame_faults or late
+        one.frame_faults.append(late)
     stage.done(fault, "group", f"every {gap_ns / MILLISECOND:.0f} ms")
 
     def call() -> None:
         if stage.is_calm() or stage.scheduler.now_ns >= until_ns:
             for one in stage.members.machines:
-                if one.frame_faults is late:
-                    one.frame_faults = None
+                one.end_frame_faults(late)
             return
         rivals(stage, host, replace(fault, kind="rivals"))
         stage.scheduler.after(gap_ns, call)
@@ -185,13 +184,12 @@ def words_outlive_their_node(stage: Stage, host: BrokerHost, fault: Fault) -> No
     )
     others = [other for other in stage.members.machines if other is not host]
     for other in others:
-        other.frame_faults = other.frame_faults or late
+        other.frame_faults.append(late)
     stage.done(fault, host.name)
 
     def end() -> None:
         for other in others:
-            if other.frame_faults is late:
-                other.frame_faults = None
+            other.end_frame_faults(late)
         if not stage.is_calm():
             soon = replace(fault, kind="power", duration_ns=int(fault.amount * _FORMER_LIFE_NS))
             processes.power(stage, host, soon)
@@ -257,7 +255,7 @@ def more_than_is_known(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     pressure = replace(fault, kind="retention", amount=0.9, duration_ns=_UNHEARD_NS + _AWAY_NS_MIN)
     for one in hosts:
         if one is not unheard:
-            one.frame_faults = lost
+            one.frame_faults.append(lost)
             disk_faults.retention(stage, one, pressure)
     stage.done(fault, unheard.name, f"hears {leader.name} and is not heard")
     heard_of = store.log.last_index
@@ -274,8 +272,7 @@ def more_than_is_known(stage: Stage, host: BrokerHost, fault: Fault) -> None:
             stage.scheduler.after(_RETURN_LOOK_NS, wait_for_snapshot)
             return
         for one in hosts:
-            if one.frame_faults is lost:
-                one.frame_faults = None
+            one.end_frame_faults(lost)
         if not stage.is_calm() and unheard.process is process:
             processes.kill(stage, unheard, replace(fault, kind="kill", duration_ns=_AWAY_NS_MIN))
             wait_for_head()
@@ -331,7 +328,7 @@ def words_outlive_their_term(stage: Stage, host: BrokerHost, fault: Fault) -> No
         told=stage.counted_once("messages"),
     )
     for one in stage.members.machines:
-        one.frame_faults = one.frame_faults or late  # an earlier fault stays until its own end
+        one.frame_faults.append(late)
     stage.done(fault, slow.name, f"while {heir.name} leads in the place of {former.name}")
     stage.availability.disturbed()
     looks = 0
@@ -344,8 +341,7 @@ def words_outlive_their_term(stage: Stage, host: BrokerHost, fault: Fault) -> No
         has_gone = has_gone or leader is heir
         if stage.is_calm() or looks > _RETURN_LOOKS_MAX or (has_gone and leader is former):
             for one in stage.members.machines:
-                if one.frame_faults is late:
-                    one.frame_faults = None
+                one.end_frame_faults(late)
             return
         # An order may come to nothing, as when the heir is behind: it is given at each look until it is carried out.
         give_leadership_to(stage, former if has_gone else heir)

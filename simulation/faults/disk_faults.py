@@ -23,7 +23,7 @@ def slow_disk(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     """Flushes take up to a second."""
     slow_down(host, int(MILLISECOND * 1000**fault.amount), stage.counted_once(fault.kind))
     stage.armed(fault, host.name, f"{host.disk_delay_ns / MILLISECOND:.0f} ms a flush")
-    stage.lasts(host, fault.kind, fault.duration_ns, lambda: quicken(host))
+    stage.lasts(host.name, fault.kind, fault.duration_ns, lambda: quicken(host))
 
 
 def slow_down(host: BrokerHost, delay_ns: int, met: Callable[[], object] = lambda: None) -> None:
@@ -46,7 +46,7 @@ def full_disk(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     def undo() -> None:
         host.disk.full = False
 
-    stage.lasts(host, fault.kind, fault.duration_ns, undo)
+    stage.lasts(host.name, fault.kind, fault.duration_ns, undo)
 
 
 def retention(stage: Stage, host: BrokerHost, fault: Fault) -> None:
@@ -64,7 +64,7 @@ def _press(stage: Stage, host: BrokerHost, duration_ns: int) -> None:
     def undo() -> None:
         host.disk.used_by_others = 0.0
 
-    stage.lasts(host, "retention", duration_ns, undo)
+    stage.lasts(host.name, "retention", duration_ns, undo)
 
 
 def flush_failure(stage: Stage, host: BrokerHost, fault: Fault) -> None:

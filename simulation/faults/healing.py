@@ -13,7 +13,7 @@ def heal_everything(stage: Stage) -> None:
             if source != target:
                 stage.network.heal(source, target)
     for host in stage.members.machines:
-        host.frame_faults = None
+        host.frame_faults.clear()
         host.disk.full = False
         host.disk.used_by_others = 0.0
         host.disk.failing_flushes = host.disk.failing_reads = 0
@@ -30,4 +30,5 @@ def heal_everything(stage: Stage) -> None:
     for name_server in stage.name_servers:
         name_server.heal()
     for client in stage.clients:
+        client.resume()
         client.start()

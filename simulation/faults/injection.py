@@ -90,6 +90,7 @@ _INJECTORS: Final[dict[str, Callable[[Stage, BrokerHost, Fault], None]]] = {
     "left behind": choreographies.left_behind,
     "change that is lost": choreographies.change_that_is_lost,
     "at a moment": moments.at_a_moment,
+    "client pause": processes.client_pause,
     "core": cores.core,
     "overload": overload.overload,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from simulation.faults.operations import hand_over_leadership
@@ -33,42 +34,46 @@ def _others(stage: Stage, name: str) -> list[str]:
     return [other for other in stage.host_names if other != name]
 
 
-def _both_ways(stage: Stage, one: str, other: str) -> tuple[Link, Link]:
-    """The links of both directions between two hosts."""
-    return stage.network.link(one, other), stage.network.link(other, one)
+def _on_all_links(
+    stage: Stage, host: BrokerHost, fault: Fault, done: Callable[[Link], None], undone: Callable[[Link], None]
+) -> None:
+    """Does something to each link from and to a host, until the last fault of its kind there has ended."""
+    for other in _others(stage, host.name):
+        for source, target in ((host.name, other), (other, host.name)):
+            link = stage.network.link(source, target)
+            done(link)
+            stage.lasts(f"{source} {target}", fault.kind, fault.duration_ns, partial(undone, link))
 
 
 def loss(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     """Segments on all links of a host are lost, and sent again."""
     probability = 0.3 * fault.amount
-    links = [link for other in _others(stage, host.name) for link in _both_ways(stage, host.name, other)]
-    for link in links:
+
+    def lose(link: Link) -> None:
         link.loss = probability
+
+    def undo(link: Link) -> None:
+        link.loss = 0.0
+
+    _on_all_links(stage, host, fault, lose, undo)
     stage.armed(fault, host.name, f"{probability:.0%} of its segments")  # each lost one counts
-
-    def undo() -> None:
-        for link in links:
-            link.loss = 0.0
-
-    stage.scheduler.after(fault.duration_ns, undo)
 
 
 def delay(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     """All links of a host are slow."""
     slow_ns = int(MILLISECOND * 400**fault.amount)
-    links = [link for other in _others(stage, host.name) for link in _both_ways(stage, host.name, other)]
     slowed = stage.counted_once(fault.kind)
-    for link in links:
+
+    def slow(link: Link) -> None:
         link.delay_min_ns, link.delay_max_ns = slow_ns // 4, slow_ns
         link.slowed_by = slowed
+
+    def undo(link: Link) -> None:
+        link.delay_min_ns, link.delay_max_ns = DELAY_MIN_NS, DELAY_MAX_NS
+        link.slowed_by = None
+
+    _on_all_links(stage, host, fault, slow, undo)
     stage.armed(fault, host.name, f"up to {slow_ns / MILLISECOND:.0f} ms")
-
-    def undo() -> None:
-        for link in links:
-            link.delay_min_ns, link.delay_max_ns = DELAY_MIN_NS, DELAY_MAX_NS
-            link.slowed_by = None
-
-    stage.scheduler.after(fault.duration_ns, undo)
 
 
 def cut(stage: Stage, pairs: list[tuple[str, str]], fault: Fault, host: str, detail: str) -> None:
@@ -153,16 +158,16 @@ def depose(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     ]
     far = [client.name for client in stage.clients if client.name not in near]
     duration_ns = max(fault.duration_ns, _DEPOSED_NS)
-    _sever(stage, [(one, other) for one in [leader.name, *near] for other in peers], duration_ns)
+    sever(stage, [(one, other) for one in [leader.name, *near] for other in peers], duration_ns)
     stage.scheduler.after(
-        _FAR_CLIENTS_NS, _sever, stage, [(leader.name, client) for client in far], duration_ns
+        _FAR_CLIENTS_NS, sever, stage, [(leader.name, client) for client in far], duration_ns
     )
     stage.done(fault, leader.name, f"and with it {' '.join(near) or 'no client'}")
     if fault.amount < 0.5:
         stage.scheduler.after(duration_ns // 2, hand_over_leadership, stage)
 
 
-def _sever(stage: Stage, pairs: list[tuple[str, str]], duration_ns: int) -> None:
+def sever(stage: Stage, pairs: list[tuple[str, str]], duration_ns: int) -> None:
     """Resets all connections between the hosts of each pair, and lets none through for a while."""
     if stage.is_calm():
         return
@@ -226,7 +231,7 @@ def reset(stage: Stage, host: BrokerHost, fault: Fault) -> None:
 def messages(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     """Single Raft messages to a host are lost, doubled, late or changed."""
     share = 0.3 * fault.amount
-    host.frame_faults = FrameFaults(
+    faults = FrameFaults(
         loss=share / 2,
         duplication=share / 2,
         reordering=share / 2,
@@ -234,9 +239,6 @@ def messages(stage: Stage, host: BrokerHost, fault: Fault) -> None:
         late_ns_max=_LATE_NS_MAX[(fault.target >> _LATE_BITS_FROM) % len(_LATE_NS_MAX)],
         told=stage.counted_once(fault.kind),
     )
+    host.frame_faults.append(faults)
     stage.armed(fault, host.name, f"{share:.0%}")
-
-    def undo() -> None:
-        host.frame_faults = None
-
-    stage.scheduler.after(fault.duration_ns, undo)
+    stage.scheduler.after(fault.duration_ns, host.end_frame_faults, faults)

@@ -33,6 +33,9 @@ _AWAY_NS: Final = 5500 * MILLISECOND
 """A node that is to need a snapshot is down so long: retention looks every second. It first makes one of its own, then
 the group agrees on what goes, and that goes at the next look, a few files each time."""
 
+_AT_WORK_NS: Final = 4 * SECOND
+"""Longer than a deposed leader is cut off from the others."""
+
 ANYBODY: Final = ""
 
 
@@ -100,6 +103,17 @@ def _depose(stage: Stage, fault: Fault) -> None:
         links.depose(stage, leader, replace(fault, kind="depose", amount=0.5 + fault.amount / 2))
 
 
+def _cut_off_at_work(stage: Stage, fault: Fault) -> None:
+    """The leader is deposed together with all clients: what it appends alone goes when it meets the others again. These
+    are to have less by then, so that clients come to them later.
+    """
+    leader = stage.members.leader()
+    if leader is not None:
+        peers = [other.name for other in stage.members.machines if other is not leader]
+        links.depose(stage, leader, replace(fault, kind="depose", target=0, amount=0.5 + fault.amount / 2))
+        links.sever(stage, [(client.name, peer) for client in stage.clients for peer in peers], _AT_WORK_NS)
+
+
 def _leader_and_another(stage: Stage, fault: Fault) -> tuple[BrokerHost | None, BrokerHost | None]:
     leader = stage.members.leader()
     others = [host for host in stage.members.in_service() if host is not leader and host.process is not None]
@@ -155,6 +169,14 @@ def _recovery(host: BrokerHost) -> str | None:
     return None if raft.recovering is None else raft.leader or ANYBODY
 
 
+def _truncated(host: BrokerHost) -> str | None:
+    """A log that has been truncated, and has not become as long again."""
+    assert host.process is not None, "it has a turn"
+    replica = _replica(host)
+    is_shorter = replica.store.log.last_index < host.process.last_index_max
+    return (replica.raft.leader or ANYBODY) if is_shorter else None
+
+
 def _held_requests(host: BrokerHost) -> str | None:
     assert host.process is not None, "it has a turn"
     return ANYBODY if host.process.node.held_count else None
@@ -170,6 +192,7 @@ MOMENTS: Final = {
     "a read to be confirmed": Moment(_nothing, _while_leading(_read)),
     "a node that recovers": Moment(_lose_power, _recovery),
     "requests without a leader": Moment(_depose, _held_requests),
+    "a log that is truncated": Moment(_cut_off_at_work, _truncated),
 }
 
 
@@ -182,13 +205,9 @@ def _lose_words(stage: Stage, host: BrokerHost, source: BrokerHost | None, fault
     lost = FrameFaults(
         loss=1.0, source=None if source is None else source.name, told=stage.counted_once("messages")
     )
-    host.frame_faults = host.frame_faults or lost
-
-    def undo() -> None:
-        if host.frame_faults is lost:
-            host.frame_faults = None
-
-    stage.scheduler.after(shortest_ns + fault.duration_ns % (longest_ns - shortest_ns), undo)
+    host.frame_faults.append(lost)
+    duration_ns = shortest_ns + fault.duration_ns % (longest_ns - shortest_ns)
+    stage.scheduler.after(duration_ns, host.end_frame_faults, lost)
 
 
 def _words_of_one(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:

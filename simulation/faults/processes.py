@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from simulation.faults.disk_faults import flush_failure, kill_while_it_recovers
 from simulation.faults.stage import Stage
@@ -10,8 +11,11 @@ from simulation.machines.broker_host import BrokerHost
 from simulation.machines.clock import RATE_MAX_PPM
 from simulation.plans.plan import Fault
 from simulation.scheduler import MILLISECOND, SECOND
+from simulation.workload.order import LOCK_TTL_MS
 
-_OTHER_WORK_MS_MAX = 60
+_OTHER_WORK_MS_MAX: Final = 60
+_CLIENT_PAUSE_NS: Final = (LOCK_TTL_MS * MILLISECOND, LOCK_TTL_MS * MILLISECOND + 6 * SECOND)
+"""Others ask for an order lock that has run out within some seconds."""
 
 
 def kill(stage: Stage, host: BrokerHost, fault: Fault) -> None:
@@ -168,6 +172,24 @@ def name_server(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     server.fail(fault.amount)
     report(fault, server.name)
     stage.scheduler.after(fault.duration_ns, server.start)
+
+
+def client_pause(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """A client process stands still, or each of half of them: three of five for longer than locks and calls live."""
+    if not stage.clients:
+        return  # a plan that was shrunk to nodes and faults
+    chosen = [stage.clients[fault.target % len(stage.clients)]]
+    if fault.target & 1:
+        chosen = [client for number, client in enumerate(stage.clients) if fault.target >> number & 2]
+    shortest_ns, longest_ns = _CLIENT_PAUSE_NS
+    duration_ns = fault.duration_ns
+    if fault.amount < 0.6:
+        duration_ns = shortest_ns + int(fault.amount / 0.6 * (longest_ns - shortest_ns))
+    for client in chosen:
+        if client.is_running and not client.is_paused:
+            client.pause()
+            stage.done(fault, client.name, f"{duration_ns / SECOND:.1f} s")
+            stage.scheduler.after(duration_ns, client.resume)
 
 
 def client_kill(stage: Stage, host: BrokerHost, fault: Fault) -> None:

@@ -42,7 +42,7 @@ class Stage:
     host_names: list[str] = field(init=False)
     """The names of all brokers, name servers and clients, in this order."""
     _ends_ns: dict[tuple[str, str], int] = field(init=False, default_factory=dict)
-    """(machine, kind of fault) -> when the last of those that overlap there is over."""
+    """(machine or link, kind of fault) -> when the last of those that overlap there is over."""
 
     def __post_init__(self) -> None:
         self.host_names = [broker.name for broker in self.members.machines]
@@ -74,9 +74,9 @@ class Stage:
 
     # ---- lasting -------------------------------------------------------------------------------------
 
-    def lasts(self, host: BrokerHost, kind: str, duration_ns: int, undo: Callable[[], None]) -> None:
-        """Calls `undo` when a fault of that kind has lasted so long, unless another one lasts longer there."""
-        what, end_ns = (host.name, kind), self.scheduler.now_ns + duration_ns
+    def lasts(self, place: str, kind: str, duration_ns: int, undo: Callable[[], None]) -> None:
+        """Calls `undo` when a fault of that kind has lasted so long, unless another one lasts longer at that place."""
+        what, end_ns = (place, kind), self.scheduler.now_ns + duration_ns
         self._ends_ns[what] = max(end_ns, self._ends_ns.get(what, 0))
 
         def ended() -> None:

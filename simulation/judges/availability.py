@@ -383,7 +383,7 @@ def _raft(host: BrokerHost) -> Any:
 def _is_whole(host: BrokerHost, now_ns: int) -> bool:
     """True if the machine's process runs undisturbed over a disk on which nothing is wrong, and its vote counts."""
     process, disk = host.process, host.disk
-    if process is None or process.is_stopping or host.paused or host.frame_faults is not None:
+    if process is None or process.is_stopping or host.paused or host.frame_faults:
         return False
     if disk.full or disk.failing_flushes or disk.failing_reads or host.disk_slowed is not None:
         return False

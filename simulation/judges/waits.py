@@ -477,7 +477,7 @@ def _links(host: BrokerHost, other: str) -> tuple[object, object]:
 def _is_undisturbed(host: BrokerHost, now_ns: int) -> bool:
     """True if the machine's process runs, and nothing is wrong with it, its disk and what it is told."""
     process, disk = host.process, host.disk
-    if process is None or process.is_stopping or host.paused or host.frame_faults is not None:
+    if process is None or process.is_stopping or host.paused or host.frame_faults:
         return False
     if disk.full or disk.failing_flushes or disk.failing_reads or host.disk_slowed is not None:
         return False

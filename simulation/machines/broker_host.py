@@ -134,7 +134,8 @@ class BrokerHost:
         """Its operator wants a broker to run on it."""
         self.is_broken = False
         """A fault keeps it down: nobody can start it."""
-        self.frame_faults: FrameFaults | None = None
+        self.frame_faults: list[FrameFaults] = []
+        """What happens to single messages that come; of two faults of a message the later one counts."""
         self.disk_delay_ns = 100 * MICROSECOND
         """About how long a flush takes."""
         self.disk_slowed: Callable[[], object] | None = None
@@ -177,6 +178,11 @@ class BrokerHost:
     def is_damaged(self) -> bool:
         """True while a page that was damaged under a running node is not repaired: it may refuse its next start."""
         return any(map(self.disk.medium.is_harmed, self.damaged_pages))
+
+    def end_frame_faults(self, faults: FrameFaults) -> None:
+        """Ends these, unless healing has ended all."""
+        if faults in self.frame_faults:
+            self.frame_faults.remove(faults)
 
     def note(self, text: str) -> None:
         """Adds a line to the transcript."""
@@ -390,6 +396,8 @@ class BrokerProcess:
         self.is_stopping = False
         """The process was asked to stop."""
         self._is_closed = False
+        self.last_index_max = -1
+        """The last entry that its log had behind any turn so far."""
         self.jobs_out: list[Callable[[], None]] = []
         """One for each job that is out: calling it ends the job."""
         self._scheduler = surroundings.scheduler
@@ -429,7 +437,7 @@ class BrokerProcess:
             surroundings.network,
             surroundings.journal,
             surroundings.watcher,
-            lambda: host.frame_faults,
+            host.frame_faults,
         )
         self.running = RunningNode(
             self.node,
@@ -511,9 +519,11 @@ class BrokerProcess:
 
     def _turn(self) -> None:
         host = self.host
-        applied = self.node.replica.applied
+        replica = self.node.replica
+        applied = replica.applied
         applied_index = applied.index
         self.running.turn(*host.clock.read())
+        self.last_index_max = max(self.last_index_max, replica.store.log.last_index)
         if applied.index == applied_index:
             self._idle_turns.count()
         host.surroundings.watcher.turned(host, self.node)

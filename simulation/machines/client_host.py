@@ -1,4 +1,4 @@
-"""A machine with one client process, which can be killed and started again."""
+"""A machine with one client process, which can be killed and started again, and stand still in between."""
 
 from __future__ import annotations
 
@@ -75,8 +75,38 @@ class ClientHost:
         if runtime is not None:
             for endpoint in self._network.endpoints_of(self.name):
                 endpoint.close()
+            self._network.kick(self.name)  # a paused process's sockets were full
             runtime.kill()
             self.flush()
+
+    @property
+    def is_paused(self) -> bool:
+        """True while its process stands still."""
+        return self._runtime is not None and self._runtime.is_paused
+
+    def pause(self) -> None:
+        """The process stands still; what it has sent goes on its way, and what comes waits in its sockets."""
+        if self._runtime is not None:
+            self._runtime.pause()
+            for endpoint in self._network.endpoints_of(self.name):
+                endpoint.readable = False
+
+    def resume(self) -> None:
+        """Lets it go on, with what has come and all time limits that are over: either is seen first."""
+        runtime = self._runtime
+        if runtime is None or not runtime.is_paused:
+            return
+        if self._random.random() < 0.5:
+            runtime.resume()
+            self._read_sockets()
+        else:
+            self._read_sockets()
+            self._network.scheduler.after(0, runtime.resume)
+
+    def _read_sockets(self) -> None:
+        for endpoint in self._network.endpoints_of(self.name):
+            endpoint.readable = True
+            endpoint.peer.kick()
 
     def flush(self) -> None:
         """Writes out what the trace holds."""

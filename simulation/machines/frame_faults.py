@@ -7,7 +7,7 @@ in many through.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -46,7 +46,7 @@ class FrameWatcher(Protocol):
         """The target of a Raft message has taken it, or refused it."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class FrameFaults:
     """Probabilities, per Raft message, on the links of one node."""
 
@@ -73,7 +73,7 @@ class PeerFrames:
         network: Network,
         journal: Journal,
         watcher: FrameWatcher,
-        faults: Callable[[], FrameFaults | None],
+        faults: Sequence[FrameFaults],
     ) -> None:
         """`name` is the node's own."""
         self._process = process
@@ -90,10 +90,10 @@ class PeerFrames:
             message = frame.message
             if isinstance(message, VoteResponse) and message.granted and not message.pre_vote:
                 self._watcher.voted(source, message.request_term, message.target)
-            faults = self._faults()
-            if faults is not None and faults.source in (None, source):
-                self._deliver_with_faults(source, frame, faults)
-                return True
+            for faults in reversed(self._faults):
+                if faults.source in (None, source):
+                    self._deliver_with_faults(source, frame, faults)
+                    return True
         return self._received(source, frame)
 
     def _received(self, source: str, frame: Frame) -> bool:

@@ -246,6 +246,11 @@ class TaskProcess:
         self.running: _Task | None = None
         """The task whose code runs now."""
         self.killed = False
+        self._stood_still_ns = 0
+        """In the pauses that are over."""
+        self._paused_since_ns: int | None = None
+        self._late: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+        """What timers would have called while it stood still."""
 
     # ---- life ----------------------------------------------------------------------------------------
 
@@ -271,6 +276,32 @@ class TaskProcess:
                 pass
             task.coroutine.close()
         self.running = None
+
+    @property
+    def is_paused(self) -> bool:
+        """True while it stands still."""
+        return self._paused_since_ns is not None
+
+    @property
+    def stood_still_ns(self) -> int:
+        """For how long in all it has stood still, in true time."""
+        since_ns = self._paused_since_ns
+        return self._stood_still_ns + (0 if since_ns is None else self._scheduler.now_ns - since_ns)
+
+    def pause(self) -> None:
+        """The process stands still (SIGSTOP): no task gets a step and no timer is looked at until `resume`."""
+        if self._paused_since_ns is None:
+            self._paused_since_ns = self._scheduler.now_ns
+
+    def resume(self) -> None:
+        """Lets it go on: timers whose time has come meanwhile are over now, in the order of their times."""
+        if self._paused_since_ns is not None:
+            self._stood_still_ns = self.stood_still_ns
+            self._paused_since_ns = None
+            late, self._late = self._late, []
+            for callback, arguments in late:
+                self._fire(callback, arguments)
+            self._plan_step()
 
     # ---- for tasks -----------------------------------------------------------------------------------
 
@@ -349,18 +380,20 @@ class TaskProcess:
     # ---- steps ---------------------------------------------------------------------------------------
 
     def _fire(self, callback: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-        if not self.killed:
+        if self.is_paused:
+            self._late.append((callback, arguments))
+        elif not self.killed:
             callback(*arguments)
 
     def _plan_step(self) -> None:
-        if not self._step_scheduled and self._ready and not self.killed:
+        if not self._step_scheduled and self._ready and not self.killed and not self.is_paused:
             self._step_scheduled = True
             scheduler = self._scheduler
             scheduler.at(scheduler.now_ns + _STEP_NS, self._step)
 
     def _step(self) -> None:
         self._step_scheduled = False
-        if self.killed:
+        if self.killed or self.is_paused:
             return
         ready, self._ready = self._ready, deque()
         for task, error in ready:

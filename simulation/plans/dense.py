@@ -41,6 +41,7 @@ _LATER_KINDS: Final = {
     "change that is lost": 0.15,
     "at a moment": 0.5,
     "other work": 0.25,
+    "client pause": 0.25,
 }
 """Choreographies that are in no covering array, with their shares of the dense plans: each has a stream of its own, so
 that the seeds without it stay as they are."""
@@ -57,6 +58,8 @@ _LATER_ACTORS: Final = {"writer": 0.25}
 """Others that no other plan has, with their shares; each has a stream of its own, so that the seeds without it stay as
 they are."""
 _FIRST_FAULT_NS: Final = 4 * SECOND
+_CLERKS_SHARE: Final = 0.5
+"""The share of the plans whose clients stand still that have members who handle in order: their locks run out then."""
 _GAPS_S: Final = (0.7, 3.0)
 _GAP_NS_MIN: Final = 20 * MILLISECOND
 _RHYTHM: Final = Rhythm(
@@ -145,6 +148,9 @@ def _draw_actors(random: Random, seed: int) -> tuple[str, ...]:
     for name, share in _LATER_ACTORS.items():
         if stream(f"dense {name} {seed}").random() < share:
             chosen = [*chosen[: _ACTORS_MAX - 1], name]
+    stands_still = stream(f"client pause {seed}").random() < _LATER_KINDS["client pause"]
+    if stands_still and stream(f"paused clerks {seed}").random() < _CLERKS_SHARE:
+        chosen = [*chosen[: _ACTORS_MAX - 1], "clerk"]
     return tuple(name for name, actor in ACTORS.items() if actor.share >= 1 or name in chosen)
 
 

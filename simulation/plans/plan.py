@@ -44,9 +44,10 @@ LATER_KINDS: Final = (
     "left behind",
     "change that is lost",
     "at a moment",
+    "client pause",
 )
 """Kinds that a share of the seeds has beside what they draw, or in its place (plans/seeds.py; all but the first three:
-plans/dense.py, the fourth and the last in both)."""
+plans/dense.py, the fourth and the last two in both)."""
 LASTING: Final = ("core", "overload")
 """Kinds of which a plan has one at most, with no other fault behind its beginning (simulation/plans/lasting.py)."""
 

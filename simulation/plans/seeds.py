@@ -47,6 +47,7 @@ _SUSPEND_RHYTHM: Final = Rhythm(
 )
 _MOMENTS_SHARE: Final = 0.5
 _OTHER_WORK_SHARE: Final = 0.2
+_CLIENT_PAUSE_SHARE: Final = 0.2
 _BESIDE_RHYTHM: Final = Rhythm(
     begin_ns=5 * SECOND,
     first_within_ns=4 * SECOND,
@@ -85,6 +86,7 @@ def plan_of_seed(seed: int, *, seconds: int = 60, nodes: int | None = None) -> P
         plan = _with_reports(_with_strangers(_with_suspensions(_with_damage(swarm))))
         plan = _beside(plan, "at a moment", _MOMENTS_SHARE, "moments")
         plan = _beside(plan, "other work", _OTHER_WORK_SHARE, "other work")
+        plan = _beside(plan, "client pause", _CLIENT_PAUSE_SHARE, "client pause")
         return _with_idle_stretch(_with_unheard(plan))
     number = seed // _OUT_OF * len(_DENSE) + _DENSE.index(seed % _OUT_OF)
     return draw_dense_plan(seed, number, seconds=seconds, nodes=nodes)

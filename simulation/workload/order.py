@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from broker.client.consuming.consumer import Consumer
@@ -17,6 +18,8 @@ from broker.state.metadata import Metadata
 from broker.trace import TraceWriter
 from simulation.journal import Violation
 from simulation.judges.group_model import CommittedMessage
+from simulation.machines.tasks import TaskProcess
+from simulation.scheduler import SECOND
 from simulation.workload.context import Context, Invariant
 from simulation.workload.sending import send_now_and_then
 
@@ -28,6 +31,23 @@ _LOCK_TIMES: Final = LockTimes(renew_s=2.0, good_s=4.0)
 
 _LONG_S: Final = 9.0
 """The longest time that a handler takes: longer than a lock lives that nobody renews."""
+_OUTLIVES_NS: Final = 3 * SECOND
+"""Who stands still for longer may have its lock run out before it knows: a little less than what a lock lives beyond
+the time for which it is good."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Work:
+    """A member at work on a queue, and for how long its process had stood still when it began."""
+
+    member: str
+    process: TaskProcess
+    stood_still_ns: int
+
+    @property
+    def may_be_late(self) -> bool:
+        """True if it cannot know yet that its lock has run out, or has just been told."""
+        return self.process.stood_still_ns - self.stood_still_ns > _OUTLIVES_NS
 
 
 class Orders(Invariant):
@@ -38,7 +58,7 @@ class Orders(Invariant):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._holders: dict[int, str] = {}
+        self._work: dict[int, _Work] = {}
         """Queue id -> who is at work on it now."""
         self._committed: dict[int, int] = {}
         """Queue id -> number of messages."""
@@ -85,16 +105,20 @@ class Orders(Invariant):
                 self._stored[key[2]] = self._stored.setdefault(key[2], [0])[-1:]
 
     @contextmanager
-    def handling(self, member: str, queue: MessageQueue, offset: int) -> Iterator[None]:
+    def handling(self, runtime: Runtime, member: str, queue: MessageQueue, offset: int) -> Iterator[None]:
         """Checks that a member may handle a message, which it does until the block ends, or its process.
 
-        Raises Violation.
+        Whose process stands still for longer than its lock lives is at work no more: another one may be, until it hears
+        of that. Raises Violation.
         """
+        assert isinstance(runtime, TaskProcess), "a simulated one"
         queue_id = queue.queue_id
-        holder = self._holders.get(queue_id)
+        other = self._work.get(queue_id)
         place = f"{queue.topic}/{queue_id} at {offset}"
-        if holder is not None:
-            raise Violation("one holder of an ordered queue", member, f"{place}: {holder} is at work on it")
+        if other is not None and not other.may_be_late:
+            raise Violation(
+                "one holder of an ordered queue", member, f"{place}: {other.member} is at work on it"
+            )
         lock = self._granted.locks.get((GROUP, TOPIC, queue_id))
         if lock is None or lock.client.partition("!")[0] != member:
             raise Violation("handled under its own lock", member, f"{place}: {lock}")
@@ -107,13 +131,14 @@ class Orders(Invariant):
                 member,
                 f"{place}: {last_member} had {last_offset}, stored since then {stored}",
             )
-        self._holders[queue_id] = member
+        work = self._work[queue_id] = _Work(member, runtime, runtime.stood_still_ns)
         try:
             yield
         finally:
-            del self._holders[queue_id]
-            self._last[queue_id] = (member, offset)
-            self._stored[queue_id] = self._stored[queue_id][-1:]
+            if self._work.get(queue_id) is work:
+                del self._work[queue_id]
+                self._last[queue_id] = (member, offset)
+                self._stored[queue_id] = self._stored[queue_id][-1:]
 
     def done(self, queue: MessageQueue, offset: int) -> None:
         """Notes that a message has been handled to its end."""
@@ -140,7 +165,7 @@ async def handle_in_order(context: Context, runtime: Runtime, writer: TraceWrite
     async def handle(message: MessageView) -> Handled:
         member = consumer.core.client_id
         try:
-            with invariant.handling(member, message.queue, message.queue_offset):
+            with invariant.handling(runtime, member, message.queue, message.queue_offset):
                 chance = random.random()
                 # In the calm a backlog must be gone by the end, though a lock may have to run out first.
                 longest_s = _LONG_S if chance < 0.03 and not context.is_calm() else 0.01

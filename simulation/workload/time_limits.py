@@ -8,6 +8,7 @@ from typing import Final
 
 from broker.client.transport.runtime import Runtime
 from simulation.journal import Violation
+from simulation.machines.tasks import TaskProcess
 from simulation.scheduler import MILLISECOND, SECOND, Scheduler
 
 _LATE_NS: Final = 100 * MILLISECOND
@@ -30,17 +31,21 @@ class TimeLimits:
 
     @contextmanager
     def in_time(self, runtime: Runtime, what: str, limit_s: float) -> Iterator[None]:
-        """Checks that the block ends within a limit; `check_end` sees it if it never ends. Raises Violation."""
+        """Checks that the block ends within a limit, the time left out in which its process stood still; `check_end`
+        sees it if it never ends. Raises Violation.
+        """
+        assert isinstance(runtime, TaskProcess), "a simulated one"
         calls = self._open[runtime.local_address()]
         # The client's clock may be slow; twice the slack is for that, too.
         call = self._scheduler.now_ns + int(limit_s * 1.1 * SECOND) + 2 * _LATE_NS, what
         calls.append(call)
-        began_ns = runtime.now_ns()
+        began_ns, stood_still_ns = runtime.now_ns(), runtime.stood_still_ns
         try:
             yield
         finally:
             calls.remove(call)
-        took_ns = runtime.now_ns() - began_ns
+        # By two clocks; the slack is for that, too.
+        took_ns = runtime.now_ns() - began_ns - (runtime.stood_still_ns - stood_still_ns)
         if took_ns > limit_s * SECOND + _LATE_NS:
             raise Violation(self._invariant, "clients", f"{what}: {took_ns / SECOND} s of {limit_s} s")
 

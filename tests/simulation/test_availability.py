@@ -78,7 +78,7 @@ def _machine(name: str, incarnation: int = 1) -> Any:
         disk=SimpleNamespace(full=False, failing_flushes=0, failing_reads=0),
         disk_slowed=None,
         paused=False,
-        frame_faults=None,
+        frame_faults=[],
         held_up_until_ns=0,
     )
 

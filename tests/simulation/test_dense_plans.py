@@ -125,6 +125,7 @@ def test_a_choreography_happens(kind: str) -> None:
         "more than is known": "retention",
         "change that is lost": "depose",
         "other work": "other work",
+        "client pause": "client pause",
     }
     assert result.fault_counts.get(parts[kind], 0) > 0 or any(
         f"FAULT {parts[kind]}" in line for line in result.transcript

@@ -77,7 +77,7 @@ def test_each_segment_that_is_lost_counts() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["name server", "client kill", "kill", "power"])
+@pytest.mark.parametrize("kind", ["name server", "client kill", "client pause", "kill", "power"])
 def test_who_is_down_cannot_be_killed_again(kind: str) -> None:
     first, second = Fault(6 * SECOND, kind, 0, _LONG_NS, 0.5), Fault(7 * SECOND, kind, 0, SECOND, 0.5)
     assert counts([first, second])[kind] == 1

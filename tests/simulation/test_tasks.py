@@ -247,3 +247,26 @@ def test_what_a_clogged_connection_has_not_taken_can_still_change() -> None:
     network.set_cut("c0", "server", False)
     machine.scheduler.run_until(5 * SECOND)
     assert received == b"a" * 4096 + b"b" * (10_000 - 4096)
+
+
+def test_a_process_that_stands_still_does_late_what_it_had_in_hand() -> None:
+    machine = Machine()
+    runtime, done = machine.runtime, list[tuple[str, int]]()
+
+    async def main() -> None:
+        with runtime.move_on_after(3):
+            await runtime.sleep(1)
+            done.append(("first", machine.scheduler.now_ns // SECOND))
+            await runtime.sleep(1)
+            done.append(("late", machine.scheduler.now_ns // SECOND))
+            await runtime.sleep(1)
+            done.append(("never", 0))
+        await runtime.sleep(1)
+        done.append(("last", machine.scheduler.now_ns // SECOND))
+
+    machine.scheduler.at(3 * SECOND // 2, runtime.pause)
+    machine.scheduler.at(7 * SECOND // 2, runtime.resume)
+    machine.scheduler.at(8 * SECOND, runtime.pause)
+    machine.run(main(), seconds=9)
+    assert done == [("first", 1), ("late", 3), ("last", 4)], "both times were over when it went on"
+    assert runtime.stood_still_ns == 3 * SECOND, "the pause that goes on counts, too"
