@@ -27,6 +27,7 @@ from simulation.journal import TIME_MADE, Journal, Violation
 from simulation.judges.as_written import NO_DAMAGE, Damage, Pages
 from simulation.judges.beliefs import Beliefs
 from simulation.judges.former_leaders import FormerLeader
+from simulation.judges.forwards import watch_forwards
 from simulation.judges.group_model import GroupModel
 from simulation.judges.group_time import GroupTime
 from simulation.judges.marks import Marks
@@ -185,6 +186,7 @@ class Monitor:
                 host.surroundings.journal.did(TIME_MADE)
 
         watched.former_leader = FormerLeader(host.name, node)
+        watch_forwards(host.name, node._relayed)
         node.listeners.role_changes.append(look_at_clock)
         if replica.raft.commit_index > self.model.last_index:
             raise Violation("recovery", host.name, f"starts with commit index {replica.raft.commit_index}")

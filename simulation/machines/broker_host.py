@@ -30,7 +30,7 @@ from broker.settings.tables import Settings
 from broker.state.commands import UnknownCommandError
 from broker.state.release import THIS_RELEASE
 from broker.trace import TraceWriter
-from log.errors import DamagedFileError, DiskError, DiskFullError, LogFault, StoreTooNewError
+from log.errors import DamagedFileError, DamagedLogError, DiskError, DiskFullError, LogFault, StoreTooNewError
 from log.options import StoreOptions
 from simulation.journal import Journal, Violation
 from simulation.machines.client_port import ClientPort
@@ -252,6 +252,10 @@ class BrokerHost:
         elif isinstance(error, DamagedFileError) and kept is not None:
             self.surroundings.journal.found(
                 Violation(_KEPT, self.name, f"log ended at {kept}, now it cannot start: {error}")
+            )
+        elif isinstance(error, DamagedLogError):
+            self.surroundings.journal.found(
+                Violation("a node starts over a log that others can repair", self.name, str(error))
             )
         elif isinstance(error, DamagedFileError) and self.disk_faulty:
             self.needs_new_disk = True

@@ -14,7 +14,7 @@ from log import entry_repair
 from log.entry_index import EntryIndex
 from log.entry_log import EntryLog
 from log.entry_reads import index_at
-from log.errors import DamagedEntryError
+from log.errors import DamagedEntryError, DamagedLogError
 from log.index_scrub import IndexScrubber
 from log.queue_scrub import QueueScrub
 from log.snapshot import SnapshotScrub
@@ -25,6 +25,7 @@ from simulation.plans.plan import Fault, Plan
 from simulation.plans.seeds import _with_damage
 from simulation.plans.swarm import draw_swarm_plan
 from simulation.scheduler import MILLISECOND, SECOND
+from simulation.world.building import World
 from simulation.world.running import run_plan
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -247,3 +248,19 @@ def test_seeds_without_damage_are_what_they_were() -> None:
     assert 0 < len(damaged) < len(drawn)
     for plan, before in damaged:
         assert tuple(fault for fault in plan.faults if fault.kind != "damage") == before.faults
+
+
+def test_a_node_that_does_not_start_over_a_log_that_others_can_repair_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def build_node(*_: object) -> None:
+        raise DamagedLogError("data/0", 7, "planted")
+
+    monkeypatch.setattr("simulation.machines.broker_host.build_node", build_node)
+    world = World(replace(plan_of(1), faults=()))
+    host = world.brokers[0]
+    host.disk_faulty = host.was_damaged = True
+    host.start()
+    assert world.journal.finding is not None
+    assert world.journal.finding.invariant == "a node starts over a log that others can repair"
+    assert not host.needs_new_disk, "nobody is to hide it"

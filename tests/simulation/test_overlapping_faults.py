@@ -34,9 +34,7 @@ _LONGER_S = {"retention": 3}
 
 @pytest.mark.parametrize("kind", _IS_HIT)
 @pytest.mark.parametrize("times_s", [((1, 13), (2, 6)), ((1, 5), (2, 13))])
-def test_all_is_well_when_the_last_fault_has_ended(
-    kind: str, times_s: tuple[tuple[int, int], ...]
-) -> None:
+def test_all_is_well_when_the_last_fault_has_ended(kind: str, times_s: tuple[tuple[int, int], ...]) -> None:
     world = World(replace(draw_swarm_plan(1), faults=()))
     host = world.stage.members.in_service()[0]
     for begin_s, end_s in times_s:
