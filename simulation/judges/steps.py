@@ -22,6 +22,7 @@ from raft.messages import (
     VoteRequest,
     VoteResponse,
 )
+from raft.recovery_loss import Loss
 from simulation.journal import Violation
 
 STALE: Final = "what is of an earlier term changes nothing"
@@ -43,6 +44,8 @@ class Steps:
         self._rafts = rafts
         self._kept: tuple[str, tuple[object, ...]] | None = None
         """The rule of the message that is under way, and the state that it must leave as it is."""
+        self._loss: Loss | None = None
+        """What its target may lack, before it takes it."""
         self._vote: tuple[str | None, int, tuple[int, int]] = (None, 0, (0, 0))
         """The vote of its target, its term, and the end of its log, before a request for a vote."""
         self._promises: dict[tuple[int, str], dict[str, bool]] = {}
@@ -56,6 +59,7 @@ class Steps:
         raft = self._rafts.get(message.target)
         if raft is None:
             return
+        self._loss = raft.recovering
         if isinstance(message, _OF_ONE_TERM):
             if message.term < raft.term:
                 self._kept = STALE, _state_of(raft)
@@ -99,6 +103,10 @@ class Steps:
         if self._kept is not None:
             rule, before = self._kept
             after = _state_of(raft) if rule is STALE else (raft.term, raft.vote)
+            knows_votes = self._loss is Loss.VOTE and raft.recovering is not Loss.VOTE
+            if knows_votes and raft.vote in (message.target, raft.leader):
+                # Not by the message: its disk has room again, and it takes the vote that it had lost for used.
+                before = before[0], raft.vote, *before[2:]
             if after != before:
                 raise Violation(rule, message.target, f"{message}; {_difference(before, after)}")
         if isinstance(message, VoteRequest) and not message.pre_vote:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -109,6 +110,17 @@ def test_a_vote_of_this_campaign_counts(watched: Watched, pre_vote: bool) -> Non
 def test_a_pre_vote_changes_neither_term_nor_vote(watched: Watched, changes: dict[str, object]) -> None:
     with pytest.raises(Violation, match=PROMISES):
         watched.takes(VoteRequest("n1", "n0", 9, 9, 9, pre_vote=True), **changes)
+
+
+@pytest.mark.parametrize(("vote", "term", "is_found"), [("n0", 3, False), ("n1", 3, True), ("n0", 4, True)])
+def test_who_had_lost_its_vote_may_take_it_for_used_at_any_message(
+    watched: Watched, vote: str, term: int, is_found: bool
+) -> None:
+    watched.node.recovering = Loss.VOTE
+    with pytest.raises(Violation) if is_found else nullcontext():
+        watched.takes(
+            VoteRequest("n1", "n0", 9, 9, 9, pre_vote=True), vote=vote, term=term, recovering=Loss.ENTRIES
+        )
 
 
 def test_a_leader_enters_no_term_for_who_asks_for_votes(watched: Watched) -> None:
