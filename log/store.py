@@ -73,7 +73,8 @@ def _free_discarded(disk: Disk) -> None:
 class RecoveryReport:
     """The findings of `Store.open`, and what it did about them.
 
-    Entries up to `committed_index` are known to be committed from before the stop (the group may know more). `damage`
+    Entries up to `committed_index` are known to be committed from before the stop (the group may know more); those up
+    to `noted_committed_index` are, too, and a log that has lost its end may not reach there. `damage`
     has one sentence for every file that was not as it had been left, repaired or not. With `needs_snapshot` this
     node's state was given up for a snapshot that did not arrive whole: it must not vote for itself, and calls
     `reset` with what the leader sends before anything else. Of queues without a message nothing newer is known than
@@ -84,6 +85,7 @@ class RecoveryReport:
     log: LogRecovery
     clean_stop: bool
     committed_index: int
+    noted_committed_index: int
     dispatched_index: int
     queues_index: int
     damage: tuple[str, ...]
@@ -204,6 +206,7 @@ class Store:
             committed_index=log.first_index - 1
             if notes is None
             else max(log.first_index - 1, min(notes.committed_index, log.last_index)),
+            noted_committed_index=-1 if notes is None else notes.committed_index,
             dispatched_index=store.dispatched_index,
             queues_index=-1 if notes is None else notes.dispatched_index,
             damage=tuple(damage),

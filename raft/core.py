@@ -292,7 +292,9 @@ class Raft:
                 self._follow(message.source, now)
                 self._follower.append(message)
             case VoteRequest():
-                self._election.answer(message, now, may_vote=recovery is None or recovery.may_vote)
+                may_vote = recovery is None or recovery.may_vote
+                forgets = recovery is not None and recovery.forgets_votes
+                self._election.answer(message, now, may_vote=may_vote, forgets_votes=forgets)
             case VoteResponse():
                 if self._election.count(message, now):
                     self._campaign_won(now, pre_vote=message.pre_vote)
@@ -467,7 +469,8 @@ class Raft:
                 request.nonce,
                 self.has_history,
                 leads,
-                state.commit_index if leads else -1,
+                # Whoever votes in a configuration that is not committed yet is to be known, too, when the mode ends.
+                max(state.commit_index, state.configurations.current_index) if leads else -1,
             )
         )
         if self.recovery is not None:
@@ -492,22 +495,24 @@ class Raft:
     def _conclude_recovery(self, now: int) -> None:
         """Ends the recovering mode when this node holds what it promised, or when the group turns out to be new."""
         recovery, state = self.recovery, self._state
-        if recovery is None or state.lacks_room:
-            return  # the end is written to the disk (`RecoveryChanged`), where there is no room for it now
-        before = recovery.loss
+        if recovery is None:
+            return
+        state.withholds = not recovery.votes_are_known
+        if state.lacks_room:
+            return  # what follows is written to the disk, where there is no room for it now
+        is_over = recovery.is_over(leads=self._leader is not None)
         if recovery.group_is_new:
             self._election.ask_soon(now)
-        elif recovery.votes_are_known:
+        elif (is_over or recovery.votes_are_known) and not recovery.vote_is_used:
             # Our vote in this term, if there was one, is forgotten, so that nobody else may get it.
+            recovery.vote_is_used = True
             if state.vote is None:
                 state.save_hard_state(state.term, state.leader or state.node_id)
-            recovery.loss = Loss.ENTRIES
-        if recovery.group_is_new or recovery.is_over(leads=self._leader is not None):
+        if recovery.group_is_new or is_over:
             self.recovery = None
-            state.recovering = False
+            state.recovering = state.withholds = False
             state.lost_voters = ()
-        if self.recovering is not before:
-            state.effects.append(RecoveryChanged(self.recovering))
+            state.effects.append(RecoveryChanged(None))
 
     # The own log -----------------------------------------------------------------------------------------------
 

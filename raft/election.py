@@ -24,7 +24,7 @@ older, configuration does not know (dissertation 4.1), and a candidate asks and 
 all agree only if some others do, too (recovery.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from raft.effects import Role
 from raft.messages import VoteRequest, VoteResponse
@@ -196,8 +196,12 @@ class Election:
 
     # Voter ---------------------------------------------------------------------------------------------------
 
-    def answer(self, request: VoteRequest, now: int, *, may_vote: bool = True) -> None:
-        """Answers a vote request: grants or refuses (5.2). `Raft` has entered the term of a real request before."""
+    def answer(self, request: VoteRequest, now: int, *, may_vote: bool, forgets_votes: bool) -> None:
+        """Answers a vote request: grants or refuses (5.2). `Raft` has entered the term of a real request before.
+
+        A node that `forgets_votes` may have voted in this term before, for somebody of whom it does not know. So it
+        notes that it has no vote left, not whose it was: a marked one is not repeated when it has recovered.
+        """
         state = self._state
         if request.source == state.leader and request.pre_vote and request.term > state.term:
             self._leader_contact = None  # it leads no more
@@ -210,7 +214,7 @@ class Election:
                 self._pre_votes = None
         elif granted:
             if state.vote is None:
-                state.save_hard_state(state.term, request.source)
+                state.save_hard_state(state.term, state.node_id if forgets_votes else request.source)
             # 5.2: whoever grants a vote begins its election timeout anew.
             self.restart_timer(now)
             self._voted_at = now
@@ -306,15 +310,14 @@ class Election:
     def _ask_all(self, now: int, span: int) -> VoteTally:
         """Begins a round of that length, and a bit: asks all voters that can be reached."""
         state = self._state
-        voters, others = state.configurations.current.voters, state.others_that_must_agree
-        tally = VoteTally(voters, others)
+        tally = VoteTally(state.configurations.current.voters, state.lost_voters)
         tally.record(state.node_id, True, marked=state.recovering)
-        self._ask_or_count_out([node for node in (*voters, *others) if node != state.node_id], tally)
+        self._ask_or_count_out([node for node in tally.asked if node != state.node_id], tally)
         self._in_line = False
         self.deadline = now + span + state.random.randrange(0, max(span // 2, 1))
         return tally
 
-    def _ask_or_count_out(self, voters: Sequence[str], tally: VoteTally) -> None:
+    def _ask_or_count_out(self, voters: Iterable[str], tally: VoteTally) -> None:
         for voter in voters:
             if voter in self._state.unreachable:
                 tally.record(voter, False)  # it is asked when it can be (`reached_peer`)

@@ -122,7 +122,7 @@ class Follower:
                 request.source,
                 state.term,
                 False,
-                min(self._agreed_index, state.persisted.index),
+                self._holds(),
                 request.prev_index,
                 self._round,
                 hint_index,
@@ -130,6 +130,12 @@ class Follower:
                 recovering=state.recovering,
             )
         )
+
+    def _holds(self) -> int:
+        """Returns the index up to which the leader may count on this log."""
+        state = self._state
+        durable = min(self._agreed_index, state.persisted.index)
+        return min(durable, state.commit_index) if state.withholds else durable
 
     def persisted(self) -> None:
         """More of the log is on the disk: an acknowledgement becomes due if it covers more by that."""
@@ -152,8 +158,8 @@ class Follower:
         if not self._answer_due or state.leader is None:
             return
         self._answer_due = False
-        self._acknowledged_index = min(self._agreed_index, state.persisted.index)
-        durable, agreed = self._acknowledged_index, self._agreed_index
+        self._acknowledged_index = durable = self._holds()
+        agreed = self._agreed_index
         if state.lacks_room:
             agreed = min(agreed, max(state.log.last_index - 1, -1))
             durable = min(durable, agreed)
@@ -180,5 +186,4 @@ class Follower:
                 request.first_index, request.prev_term, request.configuration_index, request.configuration
             )
         self._agreed_index = max(self._agreed_index, base_index)
-        durable = min(self._agreed_index, state.persisted.index)
-        state.send(SnapshotResponse(state.node_id, request.source, state.term, durable))
+        state.send(SnapshotResponse(state.node_id, request.source, state.term, self._holds()))

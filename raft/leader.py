@@ -178,17 +178,16 @@ class Leader:
     def _check_votes_without(self, node: str, configuration: Configuration, now: int) -> None:
         """Raises VotersRecovering if the group without `node` could elect nobody for now; see recovery.py.
 
-        A voter that is recovering itself, or is not heard any more, may always leave.
+        A voter that is recovering itself, or is not heard any more, may always leave. That too few of the others are
+        heard is alone no reason: whoever asks for the change knows whom nobody can reach.
         """
         peer = self.peers.get(node)
         if peer is not None and (peer.recovering or not self._is_heard(peer, now)):
             return
-        recovering = tuple(
-            voter
-            for voter in configuration.voters
-            if voter != self._state.node_id and self.peers[voter].recovering
-        )
-        if 2 * (len(configuration.voters) - len(recovering)) <= len(configuration.voters):
+        others = [self.peers[voter] for voter in configuration.voters if voter != self._state.node_id]
+        recovering = tuple(peer.node for peer in others if peer.recovering)
+        lost = sum(peer.recovering or not self._is_heard(peer, now) for peer in others)
+        if recovering and 2 * (len(configuration.voters) - lost) <= len(configuration.voters):
             raise VotersRecovering(node, recovering)
 
     def _is_heard(self, peer: Progress, now: int) -> bool:
@@ -470,6 +469,14 @@ class Leader:
             # The leader counts its own disk like any other: replication may be ahead of it (dissertation 10.2.1).
             matches.append(state.persisted.index)
         index = agreed(matches)
+        history = state.configurations
+        if history.current_index > state.persisted.index:
+            # If this disk loses the configuration before it is flushed, the one before it is in force here again.
+            before = {peer: progress.match_index for peer, progress in self.peers.items()}
+            before[state.node_id] = state.persisted.index
+            index = min(
+                index, agreed([before[voter] for voter in history.previous.voters if voter in before])
+            )
         if index > state.commit_index and index >= self._term_begin_index:
             first_of_term = state.commit_index < self._term_begin_index
             state.advance_commit(index)

@@ -24,7 +24,8 @@ class VoteTally:
         # The voters whose votes are granted and marked.
         self._marked: dict[str, None] = {}
         self._needed = len(voters) // 2 + 1
-        self._others = tuple(others)
+        # Who must agree, too, and is no voter: no part of a majority.
+        self._others = tuple(node for node in others if node not in voters)
 
     def record(self, voter: str, granted: bool, *, marked: bool = False) -> None:
         """A voter's first answer stands, except that one taken for lost may still grant its vote."""
@@ -34,7 +35,7 @@ class VoteTally:
                 self._marked[voter] = None
 
     def needs(self, others: Sequence[str]) -> list[str]:
-        """Has `others` agree, too, in a unanimous election; returns those that are not asked yet."""
+        """Has `others` agree, too, in a unanimous election; returns those among them that are not asked yet."""
         asked = [node for node in others if node not in self._votes]
         self._votes.update(dict.fromkeys(asked))
         self._others = (*self._others, *asked)

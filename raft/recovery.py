@@ -28,29 +28,34 @@ no knowledge of what was lost. A restart in the middle begins the mode again: th
 **Unanimity.** If all machines of a group lose power at once, all are recovering, and nobody could ever vote again. So
 such a node does vote, but marks its vote, and marked votes count only if *all* voters grant theirs (`VoteTally`).
 A node that is elected so has the longest log that any voter still has; what it lacks exists nowhere. A majority of
-unmarked votes elects as ever. Only nodes that remember their votes take part.
+unmarked votes elects as ever.
 
-All voters are those of the candidate's configuration, and two more kinds:
+*All voters* are those of the candidate's configuration and those with whom whoever gives a marked vote, the candidate
+itself perhaps, may have committed what it lacks (`lost_voters`): the voters of the last configuration that it knows to
+be committed, and of all later ones that it had; with a new disk, of the one that it was given. Otherwise
 
-- whoever its last configuration removes, unless that is known to be committed. Say that the leader a of {a, b, c} is
-  cut off, and appends to its log alone that c leaves; c leads the next term and commits with b, which then loses that
-  part of its log. The voters of {a, b} agree on a, and the only node that has what c committed is not asked;
-- the voters of configurations that it, or who gives it a marked vote, had and lost. Say that a adds b and c to a group
-  of one, and loses that part of its log: it would be its only voter again. Or that b of {a, b} adds c, which a has not
-  heard of, commits with c, and loses that: a and b would agree on a.
+- a leader a of {a, b, c} that is cut off could append to its log alone that c leaves. c leads the next term and commits
+  with b, which then loses that part of its log: the voters of {a, b} agree on a, and only c has what is committed;
+- a could add b and c to a group of one, and lose that part of its log, or all of it: it would be its only voter again;
+- b of {a, b} could add c, which a has not heard of, commit with c, and lose that: a and b would agree on a.
 
-With majorities of unmarked votes neither can be: any two share a node (4.1), and it remembers.
+With majorities of unmarked votes that cannot be: any two share a node (4.1), and it remembers. For the same reason a
+leader whose disk may still lose its newest configuration commits only what a majority of the one before it holds, too.
 
 **An empty disk.** The term is unknown too: a leader of an older term might count our acknowledgement for what a newer
 majority, our former self among them, has overruled; and a vote might be given twice. The node says nothing until
 
 - more than half of the voters, itself not counted, have told it their term. A leader whom it ever acknowledged was
   elected by a majority; one of those, not itself, is among the askees, and so the greatest term told is at least the
-  last one it acknowledged in. It enters that term and goes on as above. Its votes are another matter: it may have
-  voted for a candidate of a greater term who is not among them. Once *all* other voters have told their terms there is
-  none, and in the terms up to the greatest of those it votes no more: it takes its vote in that term for used. From
-  then on it has lost entries only. (In a group of three both conditions are the same.) Without this step nobody could
-  lead where its vote is needed to elect the only node that has the latest configuration. Or
+  last one it acknowledged in. It enters that term and follows. But it may have voted in a greater one, for a
+  candidate that is not among them. That vote was two promises: to give no other in that term, and to acknowledge
+  nothing in a term before it. So until *all* other voters have told their terms, those of the configuration that it was
+  given and those of its log's, it does not vote, and acknowledges only what is committed. Then it takes its vote in
+  the greatest of these terms for used, and gives marked votes. Should its log not yet have shown it a voter, one that
+  has its former vote and leads, then others remember that, and not all agree on another one. So that such a vote is
+  never repeated unmarked, it notes that it has voted, and not for whom. The mode ends when all voters of the
+  configuration in force by then have told their terms: its log may have shown it some that it was not given, and that
+  some are gone. Or
 - a majority of the group, itself included, is as empty as itself, within one round of asking: this is a new group.
 
 **A log from a backup** is an empty disk that knows the beginning of the log. Its node has the term of the last entry,
@@ -65,7 +70,8 @@ removed while too few of those that stay do (`VotersRecovering`).
 
 **What is claimed.** No committed entry is lost and no term has two leaders as long as at most a minority of the voters
 is recovering, empty or never started at one time. The configuration that a node with an empty disk is given must be
-that of the group, up to one membership change.
+that of the group, up to one membership change; if it is another one, that change must be committed. A vote given before
+the loss must not reach another process of its candidate than the one that asked for it (connections see to that).
 
 Compare Alagappan et al., Protocol-Aware Recovery for Consensus-Based Storage (FAST 2018), which tells damaged entries
 from torn ones in the same way, and Ongaro's dissertation 11.7.3 on Viewstamped Replication's recovery, which has
@@ -91,6 +97,7 @@ class Recovery:
         "_state",
         "deadline",
         "loss",
+        "vote_is_used",
     )
 
     def __init__(self, state: NodeState, loss: Loss, now: int) -> None:
@@ -106,6 +113,8 @@ class Recovery:
         self._leader_answer: tuple[int, str, int] = (-1, "", -1)
         self.deadline = now
         """The time of the next round of asking."""
+        self.vote_is_used = loss is Loss.ENTRIES
+        """True once this node has no vote left in the terms in which it may have voted before."""
 
     @property
     def is_mute(self) -> bool:
@@ -114,13 +123,27 @@ class Recovery:
 
     @property
     def may_vote(self) -> bool:
-        """True if the node may give marked votes: it remembers those that it gave."""
-        return self.loss is Loss.ENTRIES
+        """True if the node may give marked votes: it cannot give one a second time, as far as it knows the voters."""
+        return self.vote_is_used and self.votes_are_known
+
+    @property
+    def forgets_votes(self) -> bool:
+        """True if the node may have given the vote that it is asked for to another candidate before."""
+        return self.loss is not Loss.ENTRIES
+
+    @property
+    def votes_are_known(self) -> bool:
+        """True if this node cannot have voted in a term beyond its own: it remembers its votes, or all have told their
+        terms who may have had one, as far as it knows the voters."""
+        if self.loss is not Loss.VOTE:
+            return self.loss is Loss.ENTRIES
+        return all(node in self._heard for node in self._others)
 
     @property
     def _others(self) -> list[str]:
-        voters = self._state.configurations.current.voters
-        return [node for node in voters if node != self._state.node_id]
+        state = self._state
+        voters = dict.fromkeys((*state.configurations.current.voters, *state.lost_voters))
+        return [node for node in voters if node != state.node_id]
 
     # Asking --------------------------------------------------------------------------------------------------
 
@@ -178,21 +201,11 @@ class Recovery:
 
     def term_learned(self) -> int | None:
         """Returns the term to enter when the group turns out to have one; None while too few have told theirs."""
-        others = self._others
-        told = [self._heard[node] for node in others if node in self._heard]
-        if not self.is_mute or 2 * len(told) <= len(self._state.configurations.current.voters):
+        voters = self._state.configurations.current.voters
+        told = sum(node in self._heard for node in voters)
+        if not self.is_mute or 2 * told <= len(voters):
             return None
-        return max(told)
-
-    @property
-    def votes_are_known(self) -> bool:
-        """True when a node that had lost its votes cannot have voted in a term beyond its own."""
-        if self.loss is not Loss.VOTE or any(node not in self._heard for node in self._others):
-            return False
-        assert max(self._heard.values(), default=0) <= self._state.term, (
-            "a term that was told was not entered"
-        )
-        return True
+        return max(self._heard.values())  # a greater one, of a node that is no voter, does no harm
 
     # The end -------------------------------------------------------------------------------------------------
 
@@ -202,7 +215,12 @@ class Recovery:
         `leads` says that it leads its term: a unanimous election made it the leader.
         """
         state = self._state
-        if not self.may_vote or state.persisted.index < state.commit_index:
+        if self.is_mute or state.persisted.index < state.commit_index:
+            return False
+        voters = state.configurations.current.voters
+        if self.loss is Loss.VOTE and any(
+            voter not in self._heard for voter in voters if voter != state.node_id
+        ):
             return False
         if state.log.term_at(state.commit_index) != state.term:
             return False

@@ -9,6 +9,6 @@ class Loss(Enum):
     ENTRIES = "entries"
     """The end of the log or all of it; term and vote are intact."""
     VOTE = "vote"
-    """A new disk whose node has learned its group's term, but not yet that its former votes were given by then."""
+    """A new disk whose node has learned its group's term, and does not know which votes it gave."""
     ALL = "all"
     """An empty disk, or a log made from a backup: the group is new, or the disk is new in an old group."""

@@ -50,7 +50,8 @@ class InitialState:
     """The part of what this node may have acknowledged or promised that it does not have any more, `Loss.ALL` if it
     never had a hard state: then, as long as it lasts, the node protects the group from itself (recovery.py)."""
     lost_voters: tuple[str, ...] = ()
-    """With a loss: the voters of all configurations that the node had in its log and does not have any more."""
+    """With a loss: the voters with whom it may have committed what it lacks. Those are the voters of the configuration
+    that was in force there, and of all later ones; or, on a new disk, of the configuration that it was given."""
 
 
 class NodeState:
@@ -75,6 +76,7 @@ class NodeState:
         "term",
         "unreachable",
         "vote",
+        "withholds",
     )
 
     def __init__(
@@ -104,8 +106,10 @@ class NodeState:
         self.persisted = PersistedIndex(log.last_index)
         # This node may lack what it acknowledged, so that its votes are marked; see recovery.py.
         self.recovering = False
-        # The voters with whom it may have committed what it lacks, as its log does not say. None unless recovering.
+        # The voters with whom it may have committed what it lacks. None unless recovering.
         self.lost_voters = initial.lost_voters if initial.loss is not None else ()
+        # It may have voted in a term beyond its own, and so acknowledges nothing that is not committed (recovery.py).
+        self.withholds = False
         self.role = Role.FOLLOWER
         self.leader: str | None = None
         # The peers that no message can be sent to, as far as the caller has told.
@@ -125,24 +129,10 @@ class NodeState:
         A node that is being removed may be the only one that has the entry which removes it. It then refuses its vote
         to all others, who lack it, so that it alone can lead (dissertation 4.2.2). Its own vote does not count.
         """
-        return self.node_id in self.configurations.current.voters or self.node_id in self.leaving_voters
-
-    @property
-    def leaving_voters(self) -> tuple[str, ...]:
-        """The voters whose removal is the last of our configurations, and not known to be committed.
-
-        Those before it are committed: a leader appends a configuration only then (dissertation 4.1).
-        """
         history = self.configurations
-        if history.current_index <= self.commit_index:
-            return ()
-        return tuple(node for node in history.previous.voters if node not in history.current.voters)
-
-    @property
-    def others_that_must_agree(self) -> tuple[str, ...]:
-        """Those whose votes a unanimous election needs beside the voters' (recovery.py, *Unanimity*)."""
-        others = dict.fromkeys((*self.leaving_voters, *self.lost_voters))
-        return tuple(node for node in others if node not in self.configurations.current.voters)
+        if self.node_id in history.current.voters:
+            return True
+        return history.current_index > self.commit_index and self.node_id in history.previous.voters
 
     @property
     def is_member(self) -> bool:

@@ -3,8 +3,9 @@
 The membership is part of the log (a configuration takes effect when its entry is appended), but a node must know it
 before it has read its log. So the configurations of the entries that the log holds are kept in a file of their own,
 with the addresses of the members. Invariant: the file is durable before the entry that it tells of is written. After
-a crash it may thus know of configurations beyond the log's end. They are in force no more; but if the node has lost
-entries, their voters may have committed what it lacks (`lost_voters`, raft/recovery.py).
+a crash it may thus know of configurations beyond the log's end. They are in force no more. But if the node has lost
+entries, their voters may have committed what it lacks (`lost_voters`, raft/recovery.py): so the file keeps these until
+the node has recovered.
 
 An address in the settings that the operator has changed since the last start has the last word: so a machine that has
 moved is found again.
@@ -52,20 +53,23 @@ class MembersFile:
         self._changed: dict[str, str] = {}
         self._disk = disk
         self.lost_voters: tuple[str, ...] = ()
-        """The voters of configurations beyond the log's end as `load` found them, now or before an earlier start of a
-        node that is recovering still."""
+        """The voters with whom this node may have committed what its log lacks, if it lacks anything, as `load` found
+        them."""
         self._written = b""
         """The content of the file, if this process wrote it; else empty."""
         self._first = Configuration(tuple(sorted(node for node in addresses if node != newcomer)))
 
-    def load(self, last_index: int) -> list[tuple[int, Configuration]]:
+    def load(self, last_index: int, committed_index: int) -> list[tuple[int, Configuration]]:
         """Returns the configurations of a log that ends at `last_index`, as `raft.core.Raft` takes them.
+
+        What is known to be committed may reach beyond that end. Finds out the `lost_voters`, too.
 
         Raises `ImpossibleSettingError` for a store of another lineage, `log.errors.DamagedStateError`, DiskError.
         """
         data = read_state(self._disk, MEMBERSHIP_FILE)
         if data is None:
             self._check_may_begin_empty()
+            self.lost_voters = self._first.voters
             return [(-1, self._first)]
         state = cbor2.loads(data)
         self._check_lineage(state.get("lineage", ""))
@@ -76,10 +80,12 @@ class MembersFile:
             (index, Configuration(tuple(voters), tuple(learners)))
             for index, voters, learners in state["configurations"]
         ]
-        beyond = [
-            voter for index, configuration in known if index > last_index for voter in configuration.voters
-        ]
-        self.lost_voters = tuple(dict.fromkeys((*state.get("lostVoters", ()), *beyond)))
+        # What was committed earlier a majority of the last committed configuration has, or of a later one.
+        kept = state.get("lostVoters")
+        since = max((index for index, _ in known if index <= committed_index), default=-1)
+        lost = [item for item in known if (item[0] >= since if kept is None else item[0] > last_index)]
+        voters = [voter for _, configuration in lost for voter in configuration.voters]
+        self.lost_voters = tuple(dict.fromkeys((*(kept or ()), *voters)))
         # A log that was given up begins before all that is known; the newest members are those to turn to.
         return [item for item in known if item[0] <= last_index] or [(-1, known[-1][1])]
 

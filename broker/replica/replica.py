@@ -365,7 +365,7 @@ class Replica:
             fx.ConfigurationChanged: self.members.changed,
             fx.ReadReady: self.leadership.reads.confirmed,
             fx.ReadLost: self.leadership.reads.lost,
-            fx.RecoveryChanged: self.durability.recovery_changed,
+            fx.RecoveryChanged: self._recovery_changed,
             fx.PeerSlow: lambda slow: tell_of_slow_peer(self._events, slow, self.time.now_ns),
         }
 
@@ -410,6 +410,10 @@ class Replica:
         index = self.leadership.append_internal(CONFIGURATION, body)
         assert index == effect.index, f"configuration written at {index}, raft has {effect.index}"
 
+    def _recovery_changed(self, effect: fx.RecoveryChanged) -> None:
+        self.durability.recovery_changed(effect)
+        self.members.save()  # those with whom it committed what it lacked need not be known any more
+
     def _reset_log(self, effect: fx.ResetLog) -> None:
         """Has the log and the state begin anew from the leader's."""
         frame, state, incoming = self.from_peers.snapshot
@@ -417,7 +421,7 @@ class Replica:
         self.membership.merge(state.addresses)
         # The snapshot's members are saved before the reset, so that a crash in between cannot leave the new log with
         # the members of long ago. Their index is -1: the old log may be shorter than their entry's index, or be cut.
-        self.membership.save([(-1, effect.configuration)])
+        self.membership.save([(-1, effect.configuration)], self.raft.lost_voters)
         self.upkeep.waiting_snapshot = None
         assert incoming.first_index == effect.first_index, "raft begins anew where the message says"
         self.store.swap(incoming, frame.position, effect.base_term)

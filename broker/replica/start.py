@@ -42,7 +42,7 @@ class ReplicaStart(NamedTuple):
     commit_index: int
     configurations: list[tuple[int, Configuration]]
     lost_voters: tuple[str, ...]
-    """The voters that the members' file knows, and the log does not any more."""
+    """The voters with whom this node may have committed what it lacks."""
     metadata: Metadata
     metadata_index: int
     """The last entry whose command `metadata` reflects, -1 if none."""
@@ -56,7 +56,8 @@ def start_from_disk(node_id: str, found: OnDisk) -> ReplicaStart:
     store, recovery, membership = found.store, found.recovery, found.membership
     # The judgement comes before anything is cut: it notes durably what is lost, and so survives a crash in the middle.
     hard_state = store.hard_state.read()
-    voters = {*membership.load(store.log.last_index)[-1][1].voters, *membership.lost_voters}
+    committed = max(recovery.noted_committed_index, store.snapshot.applied_index)
+    voters = {*membership.load(store.log.last_index, committed)[-1][1].voters, *membership.lost_voters}
     loss, reason = found.recovering.judge(
         recovery,
         has_term=hard_state is not None and not hard_state.founding,
@@ -86,7 +87,7 @@ def start_from_disk(node_id: str, found: OnDisk) -> ReplicaStart:
     # Raft may begin with any index that was committed: the greatest that is known, as far as the log still reaches. A
     # leader of less than its state reflects could not send a snapshot, nor without one commit anything with that peer.
     first_index, last_index = store.log.first_index, store.log.last_index
-    configurations = membership.load(last_index)
+    configurations = membership.load(last_index, committed)
     committed = max(recovery.committed_index, metadata_index, store.dispatched_index, first_index - 1)
     return ReplicaStart(
         hard_state or StoredHardState(),

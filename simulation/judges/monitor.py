@@ -22,6 +22,7 @@ from log.snapshot import PATH as SNAPSHOT_PATH
 from raft.core import Raft
 from raft.effects import Role
 from raft.messages import Message
+from raft.recovery_loss import Loss
 from raft.terms import LogTerms
 from simulation.journal import TIME_MADE, Journal, Violation
 from simulation.judges.as_written import NO_DAMAGE, Damage, Pages
@@ -447,7 +448,10 @@ class Monitor:
                 HardStateFile(host.disk, f"{host.options.dledger_directory}/currterm").read()
                 or StoredHardState()
             )
-        if saved.term < term or (saved.term == term and saved.vote != candidate):
+        # A node that has lost its votes notes that it has none left in that term, and not whose it was.
+        raft = host.process.node.replica.raft if host.process is not None else None
+        noted = name if raft is not None and raft.recovering is Loss.VOTE else candidate
+        if saved.term < term or (saved.term == term and saved.vote != noted):
             raise Violation(
                 "votes are durable", name, f"voted for {candidate} in term {term}, saved is {saved}"
             )

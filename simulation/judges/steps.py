@@ -103,8 +103,7 @@ class Steps:
         if self._kept is not None:
             rule, before = self._kept
             after = _state_of(raft) if rule is STALE else (raft.term, raft.vote)
-            knows_votes = self._loss is Loss.VOTE and raft.recovering is not Loss.VOTE
-            if knows_votes and raft.vote in (message.target, raft.leader):
+            if self._loss is Loss.VOTE and before[1] is None and raft.vote in (message.target, raft.leader):
                 # Not by the message: its disk has room again, and it takes the vote that it had lost for used.
                 before = before[0], raft.vote, *before[2:]
             if after != before:

@@ -112,7 +112,8 @@ class Host:
         self.loss: Loss | None = None
         """What its disk has lost; while it is down, what its next start will find out."""
         self.lost_voters: tuple[str, ...] = ()
-        """The voters of configurations that went with it."""
+        """The voters with whom it may have committed what went with it."""
+        self._committed_index = -1
         self.flush: Flush | None = None
         self.raft: Raft | None = None
         self._incoming: Packet | None = None
@@ -152,21 +153,27 @@ class Host:
         """While it is down: its log has no entries from `first_index` on any more."""
         assert self.raft is None
         log = self.durable_log
-        lost = [configuration for index, configuration in log.configurations() if index >= first_index]
-        self.lost_voters += tuple(voter for configuration in lost for voter in configuration.voters)
+        known = log.configurations()
+        since = max((index for index, _ in known if index <= self._committed_index), default=known[0][0])
+        is_first = not self.lost_voters
+        lost = [item for item in known if (item[0] >= since if is_first else item[0] >= first_index)]
+        self.lost_voters += tuple(voter for _, configuration in lost for voter in configuration.voters)
         del log.entries[max(0, first_index - log.first_index) :]
         if self.loss is None:
             self.loss = Loss.ENTRIES
 
-    def lose_disk(self) -> None:
-        """While it is down: it gets a new disk, empty, and the configuration that the group began with."""
+    def lose_disk(self, configuration: Configuration | None = None) -> None:
+        """While it is down: it gets a new disk, empty, and that configuration, or the one that the group began with."""
         assert self.raft is None
-        self.durable_log = Log([], (-1, self.cluster.configuration))
+        configuration = configuration or self.cluster.configuration
+        self.durable_log = Log([], (-1, configuration))
         self.hard_state = HardState()
         self.loss = Loss.ALL
-        self.lost_voters = ()
+        self.lost_voters = configuration.voters
 
     def crash(self) -> None:
+        if self.raft is not None:
+            self._committed_index = self.raft.commit_index
         self.raft = None
         self.flush = None
 

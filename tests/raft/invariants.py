@@ -5,7 +5,7 @@
 
 from itertools import combinations
 
-from raft import Role
+from raft import HardState, Loss, Role
 from raft.effects import Committed, Effect, ReadReady, ResetLog, RoleChanged, Send, TruncateLog
 from raft.messages import VoteResponse
 from tests.raft.cluster import Cluster, Entry, Host
@@ -77,9 +77,10 @@ class Invariants:
         key = (host.node, response.request_term)
         candidate = self.votes.setdefault(key, response.target)
         require(candidate == response.target, f"{key} voted for {candidate} and {response.target}")
-        saved = host.hard_state
+        # A node that has lost its votes notes that it has none left in that term, and not whose it was.
+        noted = host.node if response.recovering and host.loss is Loss.VOTE else response.target
         require(
-            (saved.term, saved.vote) == (response.request_term, response.target),
+            host.hard_state == HardState(response.request_term, noted),
             f"{host.node} promised a vote that is not on its disk",
         )
 

@@ -38,6 +38,7 @@ def node(
     configuration: Configuration = THREE,
     config: RaftConfig = CONFIG,
     loss: Loss | None = None,
+    lost_voters: tuple[str, ...] = (),
 ) -> Raft:
     """Node a with a log of entries of these terms, all of it on its disk, nothing known to be committed; it may lack
     something that it promised.
@@ -54,6 +55,7 @@ def node(
             commit_index=-1,
             configurations=[(-1, configuration)],
             loss=loss,
+            lost_voters=lost_voters,
         ),
         random.Random(7),
         0,

@@ -160,6 +160,29 @@ class TestMembership:
         cluster.now += CONFIG.election_timeout_min_ns + 1
         leader.up.propose_configuration(RemoveMember("c"), cluster.now)  # it is gone: nobody loses a vote
 
+    def test_4_2_2_a_voter_stays_while_of_those_left_some_recover_and_some_are_silent(self) -> None:
+        cluster = Cluster("abcde")
+        leader = cluster.elect("a")
+        cluster.run_for(SECOND)
+        cluster.crash("d")
+        cluster.crash("b")
+        cluster["b"].lose_entries(0)
+        cluster.partition("a", "bcde")
+        cluster.now += CONFIG.election_timeout_min_ns
+        cluster.partition("abce", "d")
+        cluster.restart("b")
+        for host in (cluster["b"], leader):
+            cluster.tick(host)
+        while not leader.up.peers["b"].recovering or not all(
+            leader.up.peers[node].last_contact == cluster.now for node in "bce"
+        ):
+            cluster.deliver(cluster.packets[0])
+        with pytest.raises(VotersRecovering):
+            leader.up.propose_configuration(RemoveMember("e"), cluster.now)
+        cluster.settle()
+        assert not any(peer.recovering for peer in leader.up.peers.values() if peer.node == "b")
+        leader.up.propose_configuration(RemoveMember("e"), cluster.now)
+
     def test_4_2_2_the_recovering_voter_itself_may_leave(self) -> None:
         cluster = Cluster(["a", "b", "c"])
         leader = cluster.elect("a")

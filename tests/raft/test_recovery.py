@@ -30,8 +30,11 @@ from tests.raft.one_node import CONFIG, agrees, append, become_leader, node, sen
 SECOND = 1_000_000_000
 
 
-def recovering_node(loss: Loss, terms: list[int], *, term: int, voters: str = "abc") -> Raft:
-    return node(terms, term=term, configuration=Configuration(tuple(voters)), loss=loss)
+def recovering_node(
+    loss: Loss, terms: list[int], *, term: int, voters: str = "abc", lost_voters: str = ""
+) -> Raft:
+    configuration = Configuration(tuple(voters))
+    return node(terms, term=term, configuration=configuration, loss=loss, lost_voters=tuple(lost_voters))
 
 
 def asked(effects: list[Effect]) -> dict[str, RecoveryRequest]:
@@ -78,7 +81,6 @@ def test_a_new_disk_gives_marked_votes_once_all_others_have_told_their_terms() -
     effects = step(raft, RecoveryResponse("c", "a", 5, nonce, True))
     assert [effect for effect in effects if not isinstance(effect, RoleChanged)] == [
         SaveHardState(5, "a"),
-        RecoveryChanged(Loss.ENTRIES),
     ]
     for term, granted in ((5, False), (6, True)):
         votes = sent(step(raft, vote_request(term, (9, 3), source="b")))

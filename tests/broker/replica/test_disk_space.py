@@ -192,7 +192,7 @@ def test_the_commit_of_members_writes_nothing() -> None:
         membership.save(members[:1])
     disk.full = False
     membership.save(members[:1])
-    assert MembersFile(disk, membership.addresses).load(9) == members[:1]
+    assert MembersFile(disk, membership.addresses).load(9, 9) == members[:1]
 
 
 def stepped_down(group: Group, node: str) -> dict[str, int]:

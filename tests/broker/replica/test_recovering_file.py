@@ -25,6 +25,7 @@ CRASHED = RecoveryReport(
     log=SOUND,
     clean_stop=False,
     committed_index=5,
+    noted_committed_index=5,
     dispatched_index=5,
     queues_index=5,
     damage=(),

@@ -1,0 +1,270 @@
+"""The recovering mode where members come and go: schedules in which a promise that is lost would be broken.
+
+Each lost a committed entry, or elected two leaders of one term, with a rule less than raft/recovery.py has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from raft import AddLearner, Configuration, Loss, PromoteLearner, Role
+from raft.configuration import Change
+from raft.messages import (
+    AppendRequest,
+    Message,
+    RecoveryRequest,
+    RecoveryResponse,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
+from tests.raft.cluster import Cluster, Host, Packet
+from tests.raft.invariants import Invariants
+from tests.raft.one_node import append, step
+from tests.raft.test_recovery import asked, recovering_node
+
+SECOND = 1_000_000_000
+
+
+def change(host: Host, change: Change) -> None:
+    host.up.propose_configuration(change, host.cluster.now)
+    host.turn()
+
+
+def change_and_settle(host: Host, wanted: Change) -> None:
+    change(host, wanted)
+    host.cluster.settle()
+    host.cluster.run_for(SECOND)
+
+
+def led_by(node: str, cluster: Cluster) -> Host:
+    """Returns the leader, behind a few entries that all have."""
+    leader = cluster.elect(node)
+    leader.propose(3)
+    cluster.settle()
+    cluster.run_for(SECOND)
+    return leader
+
+
+def new_disk(cluster: Cluster, node: str, voters: Iterable[str]) -> None:
+    cluster.crash(node)
+    cluster[node].lose_disk(Configuration(tuple(voters)))
+
+
+def deliver_until(cluster: Cluster, condition: Callable[[], bool], passes: Callable[[Message], bool]) -> None:
+    """Delivers what passes, in order, and lets time pass where nothing is left; the rest is lost."""
+    for _ in range(10_000):
+        if condition():
+            return
+        cluster.packets = [packet for packet in cluster.packets if passes(packet.message)]
+        if cluster.packets:
+            cluster.deliver(cluster.packets[0])
+            continue
+        due = cluster.next_deadline()
+        assert due is not None
+        cluster.now = max(cluster.now, due)
+        for host in cluster.hosts.values():
+            deadline = None if host.raft is None else host.raft.deadline()
+            if deadline is not None and deadline <= cluster.now:
+                cluster.tick(host)
+    raise AssertionError("it does not come to that")
+
+
+def hand_over_with_slow_requests(leader: Host, heir: str, voter: str) -> dict[str, Packet]:
+    """The heir asks for votes in the next term and has that of one voter; returns its requests to the others."""
+    cluster = leader.cluster
+    leader.up.transfer_leadership(heir, cluster.now)
+    leader.turn()
+    [order] = [packet for packet in cluster.packets if isinstance(packet.message, TimeoutNow)]
+    cluster.deliver(order)
+    requests = {
+        packet.message.target: packet for packet in cluster.packets if isinstance(packet.message, VoteRequest)
+    }
+    cluster.deliver(requests.pop(voter))
+    [vote] = [packet for packet in cluster.packets if isinstance(packet.message, VoteResponse)]
+    assert isinstance(vote.message, VoteResponse)
+    assert vote.message.granted
+    cluster.deliver(vote)
+    cluster.packets.clear()
+    return requests
+
+
+def test_a_new_disk_does_not_lead_alone_while_its_log_is_that_of_a_group_of_one() -> None:
+    cluster = Cluster("n", spare="yx", entries_per_append=1)
+    invariants = Invariants(cluster)
+    first = led_by("n", cluster)
+    for node in "yx":
+        change_and_settle(first, AddLearner(node))
+        change_and_settle(first, PromoteLearner(node))
+    first.propose(3)
+    cluster.settle()
+    new_disk(cluster, "n", "nyx")
+    cluster.run_for(5 * SECOND)
+    cluster.restart("n")
+    deliver_until(
+        cluster,
+        lambda: (
+            first.up.configuration.voters == ("n",) and first.up.commit_index >= first.up.configuration_index
+        ),
+        lambda message: True,
+    )
+    for _ in range(2):  # at another start neither
+        cluster.partition("n", "yx")
+        cluster.run_for(10 * SECOND)
+        assert first.up.role is not Role.LEADER
+        assert first.up.recovering is Loss.VOTE
+        cluster.crash("n")
+        cluster.restart("n")
+    cluster.heal()
+    cluster.run_for(10 * SECOND)
+    assert first.up.recovering is None
+    invariants.check()
+
+
+def test_a_new_disk_names_the_voters_that_it_was_given_with_its_vote() -> None:
+    """y has not heard that x votes; only x has what n committed with it."""
+    cluster = Cluster("ny", spare="x")
+    leader = led_by("n", cluster)
+    change_and_settle(leader, AddLearner("x"))
+    cluster.partition("y", "nx")
+    change(leader, PromoteLearner("x"))
+    cluster.settle()
+    index = leader.propose(1)
+    cluster.settle()
+    assert leader.up.commit_index == index
+    new_disk(cluster, "n", "nyx")
+    cluster.heal()
+    cluster.restart("n")
+    cluster.tick(leader)
+    deliver_until(
+        cluster,
+        lambda: leader.up.recovery is not None and leader.up.recovery.may_vote,
+        lambda message: isinstance(message, RecoveryRequest | RecoveryResponse),
+    )
+    cluster.partition("ny", "x")
+    cluster.run_for(30 * SECOND)
+    assert not cluster.leaders()
+
+
+def test_votes_are_not_known_by_the_voters_of_an_old_configuration() -> None:
+    """Its log begins when a was the only voter; of the five that it was given nobody has told his term."""
+    raft = recovering_node(Loss.VOTE, [], term=3, voters="abcde", lost_voters="abcde")
+    entries = append((-1, 0), (3, 1), term=3, commit=0)
+    step(raft, entries._replace(configurations=((0, Configuration(("a",), ("b",))),)))
+    assert raft.configuration.voters == ("a",)
+    assert raft.recovery is not None
+    assert not raft.recovery.may_vote
+    raft.persisted(0, raft.log_generation, 0)
+    assert raft.recovering is Loss.VOTE
+
+
+def test_a_candidate_that_a_new_disk_was_not_told_of_gets_no_second_vote() -> None:
+    """n's settings are a change behind: x, which has n's vote of the next term, is not among them."""
+    cluster = Cluster("nabc", spare="x")
+    leader = led_by("a", cluster)
+    change_and_settle(leader, AddLearner("x"))
+    change_and_settle(leader, PromoteLearner("x"))
+    slow = hand_over_with_slow_requests(leader, "x", "n")
+    new_disk(cluster, "n", "nabc")
+    cluster.partition("nabc", "x")
+    cluster.restart("n")
+    cluster.tick(cluster["n"])
+    cluster.run_for(2 * SECOND)
+    assert cluster["n"].up.recovering is Loss.VOTE, "x has not told its term"
+    cluster.partition("a", "nbc", "x")
+    cluster.run_for(10 * SECOND)
+    cluster.partition("ax", "nbc")
+    cluster.packets.append(slow["a"])
+    cluster.deliver(slow["a"])
+    cluster.settle()
+    terms = [host.up.term for host in cluster.leaders()]
+    assert len(terms) == len(set(terms))
+
+
+def test_a_new_disk_does_not_commit_in_a_term_before_that_of_its_vote() -> None:
+    """x has n's vote for the next term, and does not tell: what n acknowledged meanwhile x would not have."""
+    cluster = Cluster("nabcx")
+    invariants = Invariants(cluster)
+    leader = led_by("a", cluster)
+    slow = hand_over_with_slow_requests(leader, "x", "n")
+    new_disk(cluster, "n", "nabcx")
+    cluster.partition("nabc", "x")
+    cluster.restart("n")
+    cluster.tick(cluster["n"])
+    cluster.settle()
+    cluster.run_for(SECOND)
+    assert cluster["n"].up.recovering is Loss.VOTE
+    cluster.partition("nab", "c", "x")
+    index = leader.propose(1)
+    cluster.settle()
+    assert leader.up.commit_index < index
+    cluster.partition("nab", "cx")
+    cluster.packets.append(slow["c"])
+    cluster.deliver(slow["c"])
+    cluster.settle()
+    invariants.check()
+    cluster.heal()
+    cluster.run_for(30 * SECOND)
+    invariants.check()
+    assert cluster["n"].up.recovering is None
+
+
+def test_a_new_disk_waits_for_the_configuration_that_its_leader_has_not_committed() -> None:
+    """x, which has n's vote, is a voter by that alone."""
+    cluster = Cluster("nabc", spare="x", entries_per_append=1)
+    leader = led_by("a", cluster)
+    change_and_settle(leader, AddLearner("x"))
+    cluster.partition("ax", "n", "b", "c")
+    change(leader, PromoteLearner("x"))
+    cluster.settle()
+    cluster.heal()
+    hand_over_with_slow_requests(leader, "x", "n")
+    new_disk(cluster, "n", "nabc")
+    cluster.partition("na", "b", "c", "x")
+    cluster.restart("n")
+    cluster.tick(cluster["n"])
+    cluster.settle()
+    cluster.partition("nabc", "x")
+    end = cluster.now + 2 * SECOND
+    deliver_until(
+        cluster,
+        lambda: cluster.now >= end,
+        lambda message: (
+            not (
+                isinstance(message, AppendRequest)
+                and any("x" in configuration.voters for _, configuration in message.configurations)
+            )
+        ),
+    )
+    assert cluster["n"].up.recovering is Loss.VOTE
+
+
+def test_a_configuration_that_the_leader_s_disk_may_lose_commits_nothing_alone() -> None:
+    """y makes x a voter, and its slow disk has neither that nor the entry before it, which n and x have."""
+    cluster = Cluster("ny", spare="x")
+    leader = led_by("y", cluster)
+    change_and_settle(leader, AddLearner("x"))
+    cluster.auto_flush = False
+    index = leader.propose(1)
+    cluster.settle()
+    for node in "xn":
+        cluster[node].begin_flush()
+        cluster[node].end_flush()
+    change(leader, PromoteLearner("x"))
+    cluster.settle()
+    assert leader.up.commit_index < index, "of n and y only n has it"
+    leader.begin_flush()
+    leader.end_flush()
+    cluster.settle()
+    assert leader.up.commit_index >= index
+
+
+def test_a_term_told_by_a_node_that_is_no_voter_is_entered() -> None:
+    raft = recovering_node(Loss.ALL, [], term=0, voters="abc")
+    raft.tick(0)
+    nonce = asked(raft.take_effects())["b"].nonce
+    raft.peer_connected("z", 0)
+    step(raft, RecoveryResponse("z", "a", 9, nonce, True))
+    step(raft, RecoveryResponse("b", "a", 3, nonce, True))
+    step(raft, RecoveryResponse("c", "a", 3, nonce, True))
+    assert raft.term == 9
