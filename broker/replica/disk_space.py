@@ -28,7 +28,7 @@ from raft.core import Raft
 LOOK_NS: Final = 1_000_000_000
 
 UPKEEP_PAUSE_NS: Final = 10_000_000_000
-"""The time after which a checkpoint or a snapshot that found no space is tried again; retention looks as often."""
+"""The time after which a checkpoint or an own snapshot that found no space is tried again; retention looks as often."""
 
 TRIED_WITHIN_NS: Final = 2 * LOOK_NS
 """A write that found no room counts as lacking it for so long: a leader sends entries again within that time."""
@@ -82,6 +82,10 @@ class DiskSpace:
     def for_upkeep(self, what: str, error: DiskFullError, now_ns: int) -> None:
         """Notes that there is no room for what raft does not depend on; it is tried again after `UPKEEP_PAUSE_NS`."""
         self._tell(what, now_ns, UPKEEP_PAUSE_NS, str(error))
+
+    def for_incoming(self, error: DiskFullError, now_ns: int) -> None:
+        """Notes that there is no room for a leader's snapshot; one is tried again after `LOOK_NS`."""
+        self._tell("snapshot of the leader", now_ns, LOOK_NS, str(error))
 
     def for_notes_of_stop(self, error: DiskFullError, now_ns: int) -> None:
         """Notes that there is no room for what makes the next start short."""

@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 
 from broker.remoting.pieces import Pieces
-from broker.replica.disk_space import UPKEEP_PAUSE_NS, DiskSpace
+from broker.replica.disk_space import LOOK_NS, UPKEEP_PAUSE_NS, DiskSpace
 from broker.requests.deadline import NEVER
 from broker.state.release import Release
 from log.checkpoint import CheckpointJob
@@ -50,6 +50,7 @@ class Upkeep:
         "_checkpoint_due_ns",
         "_disk_space",
         "_incoming",
+        "_incoming_space_due_ns",
         "_incoming_written",
         "_no_space_until_ns",
         "_raft",
@@ -84,6 +85,7 @@ class Upkeep:
         """To be called when it is."""
         self._removal_due_ns = 0
         self._no_space_until_ns = 0
+        self._incoming_space_due_ns = 0
 
     def due_ns(self) -> int:
         """Returns when `checkpoint_job` is to be asked again; NEVER if a flush or a dispatch must come first."""
@@ -167,7 +169,7 @@ class Upkeep:
 
     def incoming_due_ns(self) -> int:
         """Returns when `incoming_job` is to be asked for; NEVER if none waits, or one of these jobs is out."""
-        return NEVER if self._incoming is None or self.snapshot_is_out else self._no_space_until_ns
+        return NEVER if self._incoming is None or self.snapshot_is_out else self._incoming_space_due_ns
 
     def incoming_job(self) -> Incoming:
         """Returns the job that writes a leader's snapshot; to be asked from `incoming_due_ns` on.
@@ -185,7 +187,9 @@ class Upkeep:
         if job.refused is None:
             self._incoming_written()
         else:
-            self._lacks_space("snapshot of the leader", job.refused, now_ns)
+            # No entry can be taken until then, so it is tried again as soon as for those.
+            self._incoming_space_due_ns = now_ns + LOOK_NS
+            self._disk_space.for_incoming(job.refused, now_ns)
         self._store.discard_incoming()
 
     def rare_due_ns(self) -> int:

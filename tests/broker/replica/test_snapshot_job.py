@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.replica.disk_space import UPKEEP_PAUSE_NS
-from log.errors import FlushError
+from broker.replica.disk_space import LOOK_NS, UPKEEP_PAUSE_NS
+from log.errors import DiskFullError, FlushError
 from tests.broker.harness import SECOND, Group
 from tests.broker.replica.test_state_writing import delete_one_file
 from tests.broker.retention.test_retention import fill, group_with
@@ -91,3 +91,28 @@ def test_the_leader_s_snapshot_is_not_replaced_by_a_node_s_own_that_is_late() ->
     snapshot = replica.store.snapshot.read()
     assert snapshot is not None
     assert snapshot.applied_index >= began - 1
+
+
+def test_a_leader_s_snapshot_is_written_as_soon_as_there_is_space() -> None:
+    """Seed 9500238: it waited as long as a checkpoint does that finds none, and the node took no entries until then."""
+    group = group_with()
+    away = group.follower
+    group.kill(away)
+    fill(group)
+    for member in group.alive():
+        member.alive.replica.applied.save()
+    group.advance(1)
+    for member in group.alive():
+        delete_one_file(member.alive.replica)
+    group.start(away)
+    replica, disk = group.node(away).replica, group.members[away].disk
+    disk.free_pages = 0
+    replica.upkeep._lacks_space(
+        "checkpoint", DiskFullError("checkpoint", "writing", "no space left"), group.now_ns
+    )
+    group.advance(3)
+    behind = replica.store.log.first_index
+    disk.free_pages = None
+    group.advance(3 * LOOK_NS / SECOND)
+    assert replica.store.log.first_index > behind
+    assert replica.applied_index == group.node(group.leader).replica.applied_index
