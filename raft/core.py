@@ -215,7 +215,7 @@ class Raft:
 
     @property
     def lost_voters(self) -> tuple[str, ...]:
-        """The voters of configurations that this node had and lost, until it has recovered; kept over restarts."""
+        """The voters with whom this node may have committed what it lacks, until it has recovered."""
         return self._state.lost_voters
 
     @property

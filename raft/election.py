@@ -348,7 +348,9 @@ class Election:
         if tally is None or response.request_term != (state.term + 1 if response.pre_vote else state.term):
             return False
         tally.record(response.source, response.granted, marked=response.recovering)
-        self._ask_or_count_out(tally.needs(response.lost_voters), tally)
+        asked = tally.needs(response.lost_voters)
+        tally.record(state.node_id, True, marked=state.recovering)  # who is being removed may be one of them
+        self._ask_or_count_out([node for node in asked if node != state.node_id], tally)
         if not response.granted or response.recovering:
             self._give_up_if_lost(now)
         return tally.won

@@ -151,6 +151,9 @@ class Leader:
         # of two changes need not overlap (Ongaro's correction of 4.1, raft-dev, July 2015).
         if not self._has_committed_in_term:
             raise ConfigurationPending("the leader has committed nothing in its term yet")
+        if state.recovering:
+            # Its mode could not end with a voter whose term it has not been told: a leader asks nobody (recovery.py).
+            raise ConfigurationPending("the leader has not recovered yet itself")
         # Dissertation 4.1: one change at a time, so that the majorities before and after it overlap.
         if state.configurations.current_index > state.commit_index:
             raise ConfigurationPending("another membership change is under way")
@@ -471,7 +474,8 @@ class Leader:
         index = agreed(matches)
         history = state.configurations
         if history.current_index > state.persisted.index:
-            # If this disk loses the configuration before it is flushed, the one before it is in force here again.
+            # If this disk loses the configuration before it is flushed, the one before it is in force here again. Whom
+            # the change has removed may be missing; then the new majority lies within the old voters.
             before = {peer: progress.match_index for peer, progress in self.peers.items()}
             before[state.node_id] = state.persisted.index
             index = min(

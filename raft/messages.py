@@ -165,8 +165,8 @@ class RecoveryResponse(NamedTuple):
     """The answer to a `RecoveryRequest`.
 
     `has_history` is False if the node has never had a term, but for that of a log from a backup. `leads` says that it
-    leads `term`, has forgotten what the asker had acknowledged, and has committed up to `commit_index` (-1 unless it
-    leads).
+    leads `term`, has forgotten what the asker had acknowledged, and has committed nothing beyond `commit_index` with
+    its help, nor has a configuration beyond it (-1 unless it leads).
     """
 
     source: str

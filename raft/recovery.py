@@ -19,7 +19,8 @@ acknowledgement which N gave in its former life, in a term U <= T, is either
 - committed by L itself. An acknowledgement of N's former life may still be under way, so N asks L (`RecoveryRequest`),
   and L from then on trusts only acknowledgements that have seen a heartbeat round begun later. Rounds of a leader only
   rise, and the former N cannot have seen one of the future, so nothing of its former life counts any more, however
-  long the network keeps it. L answers with its commit index: everything it ever committed with their help is below.
+  long the network keeps it. L answers with its commit index, below which is everything that it ever committed with
+  their help, or with the index of its configuration if that is greater: N must know all who may vote at its mode's end.
 
 Hence the mode ends when N durably holds everything up to a commit index of L that is at least the one in L's answer,
 and whose entry is of L's own term, so that it lies behind L's first. That is the condition in `is_over`, and it needs
@@ -30,17 +31,20 @@ such a node does vote, but marks its vote, and marked votes count only if *all* 
 A node that is elected so has the longest log that any voter still has; what it lacks exists nowhere. A majority of
 unmarked votes elects as ever.
 
-*All voters* are those of the candidate's configuration and those with whom whoever gives a marked vote, the candidate
-itself perhaps, may have committed what it lacks (`lost_voters`): the voters of the last configuration that it knows to
-be committed, and of all later ones that it had; with a new disk, of the one that it was given. Otherwise
+*All voters* are more than those of the candidate's configuration. Each node that marks its vote, the candidate too,
+names those with whom it may have committed what it lacks (`lost_voters`): the voters of the last configuration that its
+disk knows to be committed, and of all later ones that it had; with a new disk, of the one that it was given. Otherwise
 
 - a leader a of {a, b, c} that is cut off could append to its log alone that c leaves. c leads the next term and commits
   with b, which then loses that part of its log: the voters of {a, b} agree on a, and only c has what is committed;
 - a could add b and c to a group of one, and lose that part of its log, or all of it: it would be its only voter again;
 - b of {a, b} could add c, which a has not heard of, commit with c, and lose that: a and b would agree on a.
 
-With majorities of unmarked votes that cannot be: any two share a node (4.1), and it remembers. For the same reason a
-leader whose disk may still lose its newest configuration commits only what a majority of the one before it holds, too.
+With majorities of unmarked votes that cannot be: any two share a node (4.1), and it remembers.
+
+A crash before a flush is no loss: the node had promised nothing, its vote is unmarked, and it names nobody. So a leader
+must not need that: while its newest configuration is not on its own disk, it commits only what a majority of the
+configuration before it holds, too.
 
 **An empty disk.** The term is unknown too: a leader of an older term might count our acknowledgement for what a newer
 majority, our former self among them, has overruled; and a vote might be given twice. The node says nothing until
@@ -51,11 +55,12 @@ majority, our former self among them, has overruled; and a vote might be given t
   candidate that is not among them. That vote was two promises: to give no other in that term, and to acknowledge
   nothing in a term before it. So until *all* other voters have told their terms, those of the configuration that it was
   given and those of its log's, it does not vote, and acknowledges only what is committed. Then it takes its vote in
-  the greatest of these terms for used, and gives marked votes. Should its log not yet have shown it a voter, one that
-  has its former vote and leads, then others remember that, and not all agree on another one. So that such a vote is
-  never repeated unmarked, it notes that it has voted, and not for whom. The mode ends when all voters of the
-  configuration in force by then have told their terms: its log may have shown it some that it was not given, and that
-  some are gone. Or
+  the greatest of these terms for used, and gives marked votes. There may be one more voter, x, that neither its
+  settings nor its log have shown it yet, and x may lead by its former vote. Then it may give a second vote in that
+  term. But whoever else elected x is a voter of the other candidate, too, remembers, and refuses: not all agree. So
+  that such a vote is never repeated unmarked, it notes that it has voted, and not for whom. The mode ends when all
+  voters of the configuration in force by then have told their terms: its log may have shown it some that it was not
+  given, and that some are gone. Or
 - a majority of the group, itself included, is as empty as itself, within one round of asking: this is a new group.
 
 **A log from a backup** is an empty disk that knows the beginning of the log. Its node has the term of the last entry,
@@ -69,9 +74,12 @@ them among four voters would leave nobody who could end their mode. For the same
 removed while too few of those that stay do (`VotersRecovering`).
 
 **What is claimed.** No committed entry is lost and no term has two leaders as long as at most a minority of the voters
-is recovering, empty or never started at one time. The configuration that a node with an empty disk is given must be
-that of the group, up to one membership change; if it is another one, that change must be committed. A vote given before
-the loss must not reach another process of its candidate than the one that asked for it (connections see to that).
+is recovering, empty or never started at one time. The voters are those of the last committed configuration, and of each
+later one that is in any log. The configuration that a node with an empty disk is given must be that of the group, up to
+one membership change; if it is another one, that change must be committed. A vote given before the loss must not reach
+another process of its candidate than the one that asked for it (connections see to that). Only safety is claimed: a
+node that was given a configuration in which, beside itself, no more than half of the voters are there (one of two, say)
+never learns its term. Whoever leads by a unanimous election ends its mode with the first commit in its term.
 
 Compare Alagappan et al., Protocol-Aware Recovery for Consensus-Based Storage (FAST 2018), which tells damaged entries
 from torn ones in the same way, and Ongaro's dissertation 11.7.3 on Viewstamped Replication's recovery, which has

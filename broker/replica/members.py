@@ -156,6 +156,7 @@ class Members:
         self.save()
         self._find_peers()
         if effect.committed:
+            self._membership.note_committed(effect.index, self._raft.configurations, self._raft.lost_voters)
             members = effect.configuration.members
             log.info("members", index=effect.index, voters=effect.configuration.voters, members=members)
             for node in self._links:

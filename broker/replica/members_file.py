@@ -27,6 +27,7 @@ import cbor2
 from broker.settings.rules import ImpossibleSettingError
 from log.disk import Disk
 from log.entry_range import EntryRange
+from log.errors import DiskFullError
 from log.layout import HEADER_BYTES
 from log.record import peek
 from log.state_file import read_state, write_state
@@ -49,6 +50,8 @@ class MembersFile:
         self.addresses = dict(addresses)
         """The addresses of all nodes that this one knows from its settings and the group; changed, never replaced."""
         self._guests: dict[str, str] = {}
+        self._committed_index = -1
+        """The newest configuration's index that is known to be committed: a hint, which may be missing."""
         self._configured = dict(addresses)
         self._changed: dict[str, str] = {}
         self._disk = disk
@@ -81,7 +84,11 @@ class MembersFile:
             for index, voters, learners in state["configurations"]
         ]
         # What was committed earlier a majority of the last committed configuration has, or of a later one.
+        # During a mode those beyond the log's end are enough: what was committed since it began has a majority without
+        # this node, or voters that have lost nothing.
         kept = state.get("lostVoters")
+        self._committed_index = state.get("committedIndex", -1)
+        committed_index = max(committed_index, self._committed_index)
         since = max((index for index, _ in known if index <= committed_index), default=-1)
         lost = [item for item in known if (item[0] >= since if kept is None else item[0] > last_index)]
         voters = [voter for _, configuration in lost for voter in configuration.voters]
@@ -106,6 +113,7 @@ class MembersFile:
             "configured": self._configured,
             "configurations": items,
             "lineage": self._lineage,
+            "committedIndex": self._committed_index,
         }
         if lost_voters:
             state["lostVoters"] = lost_voters
@@ -113,6 +121,15 @@ class MembersFile:
         if data != self._written:
             write_state(self._disk, MEMBERSHIP_FILE, data)
             self._written = data
+
+    def note_committed(self, index: int, configurations: Configurations, lost_voters: Sequence[str]) -> None:
+        """Notes that the configuration at `index` is committed, if there is room: those before it need nobody any more
+        after a loss, who may be gone. Raises DiskError."""
+        before, self._committed_index = self._committed_index, index
+        try:
+            self.save(configurations, lost_voters)
+        except DiskFullError:
+            self._committed_index = before
 
     def found(self) -> None:
         """Writes the file of a store that is made from a backup: the members are those of the settings, whatever its

@@ -342,6 +342,7 @@ class Cluster:
     # Network -------------------------------------------------------------------------------------------------
 
     def send(self, message: Message, entries: tuple[Entry, ...]) -> None:
+        assert message.source != message.target, "a node has no link to itself"
         self._numbers += 1
         if (message.source, message.target) not in self.cut:
             self.packets.append(Packet(self._numbers, message, entries))

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from raft import AddLearner, Configuration, Loss, PromoteLearner, Role
+import pytest
+
+from raft import AddLearner, Configuration, Loss, PromoteLearner, RemoveMember, Role
 from raft.configuration import Change
+from raft.errors import ConfigurationPending
 from raft.messages import (
     AppendRequest,
+    AppendResponse,
     Message,
     RecoveryRequest,
     RecoveryResponse,
@@ -268,3 +272,42 @@ def test_a_term_told_by_a_node_that_is_no_voter_is_entered() -> None:
     step(raft, RecoveryResponse("b", "a", 3, nonce, True))
     step(raft, RecoveryResponse("c", "a", 3, nonce, True))
     assert raft.term == 9
+
+
+def test_whoever_is_being_removed_agrees_with_itself() -> None:
+    """a alone has the entry that removes it, so that it alone can lead, by c and by b, which lost entries."""
+    cluster = Cluster("abc")
+    leader = led_by("a", cluster)
+    cluster.partition("a", "b", "c")
+    change(leader, RemoveMember("a"))
+    for node in "abc":
+        cluster.crash(node)
+    cluster["b"].lose_entries(cluster["b"].durable_log.last_index)
+    for node in "abc":
+        cluster.restart(node)
+    cluster.heal()
+    cluster.run_for(60 * SECOND)
+    [new] = cluster.leaders()
+    assert new.up.configuration.voters == ("b", "c")
+
+
+def test_a_leader_changes_no_members_before_its_own_mode_is_over() -> None:
+    """With a new voter whose term it has not been told it could not end, and leaders ask nobody."""
+    raft = recovering_node(Loss.ENTRIES, [1, 1], term=1)
+    now = 10 * SECOND
+    raft.tick(now)
+    raft.take_effects()
+    for pre_vote in (True, False):
+        for voter in "bc":
+            raft.step(VoteResponse(voter, "a", raft.term, 2, True, pre_vote), now)
+            raft.take_effects()
+    raft.replicate(now)
+    for voter in "bc":
+        raft.step(AppendResponse(voter, "a", 2, True, 2, 2, raft.heartbeat_round), now)
+    assert (raft.role, raft.commit_index, raft.persisted_index) == (Role.LEADER, 2, 1)
+    with pytest.raises(ConfigurationPending):
+        raft.propose_configuration(AddLearner("x"), now)
+    raft.take_effects()
+    raft.persisted(2, raft.log_generation, now)
+    assert raft.recovering is None
+    raft.propose_configuration(AddLearner("x"), now)

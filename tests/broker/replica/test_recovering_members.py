@@ -122,10 +122,35 @@ def test_who_has_recovered_forgets_with_whom_it_had_committed_what_it_lacked(gro
     group.advance(10)
     group.kill("n3")
     remaining = [node for node in group.members if node != "n3"]
-    for node in remaining:
-        group.kill(node)
-    for node in remaining:
-        RecoveringFile(group.members[node].disk, RunFacts("async", "one")).keep(Loss.ENTRIES)
-        group.start(node)
+    power_fails(group, remaining)
     assert "n3" not in group.node(victim).replica.raft.lost_voters
     group.elect()
+
+
+def power_fails(group: Group, nodes: list[str]) -> None:
+    for node in nodes:
+        group.kill(node)
+    for node in nodes:
+        RecoveringFile(group.members[node].disk, RunFacts("async", "one")).keep(Loss.ENTRIES)
+        group.start(node)
+
+
+@pytest.mark.parametrize("remaining", [2, 1])
+def test_whoever_was_removed_need_not_agree_right_behind_that(group: Group, remaining: int) -> None:
+    """No checkpoint has noted the removal as committed yet, and the one that is removed was gone."""
+    first, *others = sorted(group.members, key=lambda node: node != group.leader)
+    *before, gone = others
+    if remaining == 1:
+        done(change(group.connect(first), "remove", before[0]))
+        group.advance(10)
+        group.kill(before.pop())
+    else:
+        group.kill(gone)
+        group.advance(1)
+    done(change(group.connect(first), "remove", gone))
+    group.advance(0.2)
+    if remaining == 1:
+        group.kill(gone)
+    power_fails(group, [first, *before])
+    assert all(gone not in group.node(node).replica.raft.lost_voters for node in (first, *before))
+    group.run_until(lambda: any(group.node(node).replica.serving for node in (first, *before)))
