@@ -31,7 +31,11 @@ class Voter:
             random=Random(1),
         )
         host: Any = SimpleNamespace(
-            name="n0", disk=SimulatedDisk(Random(1)), options=StoreOptions(), was_damaged=False
+            name="n0",
+            disk=SimulatedDisk(Random(1)),
+            options=StoreOptions(),
+            was_damaged=False,
+            process=None,
         )
         self.host = host
         self.monitor._watched["n0"] = _Watched(host)
@@ -92,7 +96,9 @@ class Group:
                 model = self.monitor.model
                 model.image[:] = log.run(0, 0, options.data_file_bytes)[2]
                 model.positions, model.last_index, model.end_position = [0], 0, log.end_position
-            host: Any = SimpleNamespace(name=name, disk=disk, options=options, was_damaged=False)
+            host: Any = SimpleNamespace(
+                name=name, disk=disk, options=options, process=None, was_damaged=False
+            )
             self.monitor._watched[name] = _Watched(host)
 
     def look(self, *configurations: tuple[int, tuple[str, ...]]) -> None:

@@ -99,6 +99,7 @@ class Machine:
             replica=replica,
             listeners=SimpleNamespace(arrivals=[], role_changes=[]),
             long_requests=SimpleNamespace(in_steps=()),
+            _relayed=SimpleNamespace(forwarded=None, _received=None),
         )
 
 
