@@ -302,7 +302,7 @@ AIMED: dict[str, Aim] = {
         _often("messages", "delay", gap_s=1, seconds=(1, 5)),
         "a node fails",
         # What is truncated had been acknowledged, and was counted on.
-        or_as=("who votes holds what was counted on",),
+        or_as=("who votes holds what was counted on", "committed entries stay"),
     ),
     "truncation below commit": Aim(
         _often("messages", "delay", gap_s=1, seconds=(1, 5)),
@@ -439,6 +439,7 @@ AIMED: dict[str, Aim] = {
         _often("transfer", gap_s=0.25),
         "offsets are stored when clients ask",
         {"think_ms": 100, "actors": ("producer", "consumer", "administrator", "puller")},
+        or_as=("requests of a client stay in order",),
     ),
     "timer: announced taken for delivered": Aim(
         _power_within_a_batch,
