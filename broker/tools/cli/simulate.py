@@ -112,7 +112,7 @@ def simulate(
 
     Checks the invariants of docs/simulation-invariants.md as it runs, and afterwards what clients were told, with the
     checker that trivet analyze uses. A run also ends where power failures took from a majority entries that async
-    flush may lose, or votes: that is told, and is no finding. A finding ends the run; its plan is kept in a file and
+    flush may lose: that is told, and is no finding. A finding ends the run; its plan is kept in a file and
     shrunk to a small one, which --replay runs again. Ctrl-C while shrinking keeps the smallest plan so far. Exit
     codes: 0 everything holds, 1 something does not.
     """

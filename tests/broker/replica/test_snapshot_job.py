@@ -7,8 +7,8 @@ import pytest
 from broker.replica.disk_space import LOOK_NS, UPKEEP_PAUSE_NS
 from log.errors import DiskFullError, FlushError
 from tests.broker.harness import SECOND, Group
-from tests.broker.replica.test_state_writing import delete_one_file
-from tests.broker.retention.test_retention import fill, group_with
+from tests.broker.replica.test_state_writing import fill_and_delete_one_file
+from tests.broker.retention.test_retention import group_with
 
 
 def begun(group: Group) -> int:
@@ -69,12 +69,7 @@ def test_the_leader_s_snapshot_is_not_replaced_by_a_node_s_own_that_is_late() ->
     group = group_with()
     away = group.follower
     group.kill(away)
-    fill(group)
-    for member in group.alive():
-        member.alive.replica.applied.save()
-    group.advance(1)
-    for member in group.alive():
-        delete_one_file(member.alive.replica)
+    fill_and_delete_one_file(group)
     began = group.node(group.leader).replica.store.log.first_index
     group.start(away)
     member, replica = group.members[away], group.node(away).replica
@@ -98,12 +93,7 @@ def test_a_leader_s_snapshot_is_written_as_soon_as_there_is_space() -> None:
     group = group_with()
     away = group.follower
     group.kill(away)
-    fill(group)
-    for member in group.alive():
-        member.alive.replica.applied.save()
-    group.advance(1)
-    for member in group.alive():
-        delete_one_file(member.alive.replica)
+    fill_and_delete_one_file(group)
     group.start(away)
     replica, disk = group.node(away).replica, group.members[away].disk
     disk.free_pages = 0

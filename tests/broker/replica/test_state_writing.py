@@ -200,6 +200,16 @@ def delete_one_file(replica: Replica) -> None:
     assert replica.store.log.first_index > first_index
 
 
+def fill_and_delete_one_file(group: Group) -> None:
+    """Who is down now needs a snapshot: all others have written their state, and deleted their log's head."""
+    fill(group)
+    for member in group.alive():
+        member.alive.replica.applied.save()
+    group.advance(1)
+    for member in group.alive():
+        delete_one_file(member.alive.replica)
+
+
 @pytest.mark.parametrize("what", ["link lost", "head deleted", "another leads"])
 def test_a_snapshot_that_is_of_no_use_any_more_is_not_sent(
     what: str, monkeypatch: pytest.MonkeyPatch
@@ -208,12 +218,7 @@ def test_a_snapshot_that_is_of_no_use_any_more_is_not_sent(
     filled(group)
     away = group.follower
     group.kill(away)
-    fill(group)
-    for member in group.alive():
-        member.alive.replica.applied.save()
-    group.advance(1)
-    for member in group.alive():
-        delete_one_file(member.alive.replica)
+    fill_and_delete_one_file(group)
     group.replace_disk(away)
     group.restart(away)
     leader = group.leader
