@@ -71,7 +71,8 @@ it enters a greater term, as a node that has never had one.
 **Members.** A learner that has lost its votes, as one with an empty disk has to assume, is not promoted before its mode
 is over (`LearnerRecovering`): as a voter it would raise the majority that elections need and vote in none, and two of
 them among four voters would leave nobody who could end their mode. For the same reason a voter that votes is not
-removed while too few of those that stay do (`VotersRecovering`).
+removed while too few of those that stay do (`VotersRecovering`). A learner that has lost nothing may be promoted at any
+time: where more than half of the voters vote, more than half do with it.
 
 **What is claimed.** No committed entry is lost and no term has two leaders as long as at most a minority of the voters
 is recovering, empty or never started at one time. The voters are those of the last committed configuration, and of each

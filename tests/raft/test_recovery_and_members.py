@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from raft import AddLearner, Configuration, Loss, PromoteLearner, RemoveMember, Role
+from raft import AddLearner, Configuration, Loss, PromoteLearner, Raft, RemoveMember, Role
 from raft.configuration import Change
+from raft.effects import Effect
 from raft.errors import ConfigurationPending
 from raft.messages import (
     AppendRequest,
@@ -24,7 +25,7 @@ from raft.messages import (
 )
 from tests.raft.cluster import Cluster, Host, Packet
 from tests.raft.invariants import Invariants
-from tests.raft.one_node import append, step
+from tests.raft.one_node import append, sent, step
 from tests.raft.test_recovery import asked, recovering_node
 
 SECOND = 1_000_000_000
@@ -91,6 +92,18 @@ def hand_over_with_slow_requests(leader: Host, heir: str, voter: str) -> dict[st
     cluster.deliver(vote)
     cluster.packets.clear()
     return requests
+
+
+def acknowledged(effects: list[Effect]) -> int:
+    """Returns the index up to which the only acknowledgement among the effects says that entries are durable."""
+    [response] = [message for message in sent(effects) if isinstance(message, AppendResponse)]
+    return response.match_index
+
+
+def may_vote(raft: Raft) -> bool:
+    """True if the recovering node may give a vote now; a function, lest type checkers take it for constant."""
+    assert raft.recovery is not None
+    return raft.recovery.may_vote
 
 
 def test_a_new_disk_does_not_lead_alone_while_its_log_is_that_of_a_group_of_one() -> None:
@@ -160,6 +173,27 @@ def test_votes_are_not_known_by_the_voters_of_an_old_configuration() -> None:
     assert not raft.recovery.may_vote
     raft.persisted(0, raft.log_generation, 0)
     assert raft.recovering is Loss.VOTE
+
+
+def test_a_new_disk_waits_again_where_its_log_shows_it_another_voter() -> None:
+    """All that a was given have told their terms; d, which its log shows next, may lead a later one by a's vote."""
+    raft = recovering_node(Loss.VOTE, [], term=3, voters="abc", lost_voters="abc")
+    raft.tick(0)
+    nonce = asked(raft.take_effects())["b"].nonce
+    for node in "bc":
+        step(raft, RecoveryResponse(node, "a", 3, nonce, True))
+    assert may_vote(raft)
+    assert acknowledged(step(raft, append((-1, 0), (3, 1), term=3, commit=-1))) == 0
+    entries = append((0, 3), (3, 2), term=3, commit=-1)
+    effects = step(raft, entries._replace(configurations=((2, Configuration(tuple("abcd"))),)))
+    assert not may_vote(raft)
+    assert acknowledged(effects) == -1, "nothing is committed"
+    raft.tick(10 * SECOND)
+    assert "d" in asked(raft.take_effects())
+    step(raft, RecoveryResponse("d", "a", 3, nonce + 1, True))
+    assert may_vote(raft)
+    effects = step(raft, append((2, 3), term=3, commit=-1))
+    assert acknowledged(effects) == 2
 
 
 def test_a_candidate_that_a_new_disk_was_not_told_of_gets_no_second_vote() -> None:
