@@ -49,7 +49,7 @@ from log.errors import DamagedLogError, DiskFullError, EntryTooLargeError
 from log.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC, with_property, without_properties
 
 CLOCK_CHECK_NS: Final = 10_000_000_000
-"""The wall clock may be set while something is pending; so it is looked at so often."""
+"""The group's time approaches the leader's wall clock while something is pending; so it is looked at so often."""
 IDLE_NS: Final = 60_000_000_000
 """After so much time without deliveries the log is told that the last batches are done; retention waits for that."""
 

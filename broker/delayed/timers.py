@@ -1,8 +1,9 @@
 """Messages for a time of their own: TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS (`TimerMessageStore` of 5.x).
 
 Such a message waits in the timer queue, with the time at which it is due in TIMER_OUT_MS, and the leader appends it
-again, to its true topic, in the millisecond in which its clock gets there. The order by time is an index over that
-queue which every replica keeps (log/timer_index.py); the replicated state says what is done (`TimerProgress`).
+again, to its true topic, in the millisecond in which the group's time (broker/replica/group_clock.py) gets there. The
+order by time is an index over that queue which every replica keeps (log/timer_index.py); the replicated state says what
+is done (`TimerProgress`).
 
 Each is delivered exactly once, whatever happens to leaders, as with delay levels (delays.py): the leader first writes
 which units of the queue it is about to deliver (`DeliverTimed`) and then the deliveries, without anything in between,
@@ -10,10 +11,9 @@ so that the next leader counts in the log how many came into it, and says so bef
 
 One step, "all units before `limit` up to this time and offset", says what a batch does: the batch holds, in order, the
 first of all units that were committed then and not done, and those have offsets below `limit`. What is stored later is
-beyond the limit, whatever its time: a clock that is set back needs no care. A message is never early: it goes when the
-leader's clock shows its time, so that a clock that is set back, or the next leader's that is behind, postpones what
-waits; a clock that was set forward is noticed within a second. One that is damaged here keeps those
-waiting that are due later, until the group has repaired it: what is done is a beginning of what waits, without holes.
+beyond the limit, whatever its time: a next leader whose time is a little behind needs no care. A message is never early
+by the group's time, and no machine's wall clock moves it. One that is damaged here keeps those waiting that are due
+later, until the group has repaired it: what is done is a beginning of what waits, without holes.
 
 Retention keeps what waits: a file of the log that holds a unit which is not done is not deleted for its age. Only a
 disk that is nearly full takes it, which is logged.
@@ -55,7 +55,7 @@ from log.properties import (
 from log.timer_index import Step, Steps, TimerIndex, add_step
 
 CLOCK_CHECK_NS: Final = 1_000_000_000
-"""The wall clock may be set while something waits; so it is looked at so often."""
+"""The group's time approaches the leader's wall clock while something waits; so it is looked at so often."""
 
 IDLE_NS: Final = 10_000_000_000
 """After so long without a delivery the last batch is settled."""
