@@ -189,6 +189,9 @@ class AppliedState:
 
         To be called where it is of one place (`is_of_one_place`).
         """
+        assert self.is_of_one_place(self.index), (
+            f"queues are those of entry {self.index}, metadata those of {self._metadata_index}"
+        )
         return state_written(self.metadata, self._addresses, self._store.queues, self._rows_at_once)
 
     def save(self) -> None:

@@ -63,6 +63,10 @@ class CommittedEntries:
 
     def committed(self, effect: Committed) -> None:
         """Raft says that a majority holds the entries up to there."""
+        # The same one comes behind a log that began anew, which `Replica` has noted with it.
+        assert self.index <= effect.index <= self._store.log.last_index, (
+            f"committed up to {effect.index}, behind {self.index}, of a log up to {self._store.log.last_index}"
+        )
         self.index = effect.index
 
     @property

@@ -56,7 +56,8 @@ class DiskSpace:
         self._raft = raft
         self._events = events
         self.lacks = False
-        """The last write found no room. Then, and only then, `due_ns` is the time to look again."""
+        """The last write found no room. Then, and only then, `due_ns` is the time to look again. It is true while
+        `Raft.lacks_room` is: nothing else lets raft take entries again."""
         self.due_ns = 0
         self.dispatch_due_ns = 0
         """Until then committed entries wait to be dispatched: there was no room for their queues or keys."""

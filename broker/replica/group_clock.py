@@ -81,7 +81,8 @@ class GroupClock:
         self._time_ns = wall_ms * _MS
         """The time at `_now_ns`: the group's if `is_agreed`, else this node's wall clock."""
         self.is_agreed = False
-        """This node has heard or made the group's time since it started. Never false again."""
+        """This node has heard or made the group's time since it started. Never false again, and true where one of the
+        next three is."""
         self.leads = False
         self._is_hearsay = False
         """No leader has said the group's time since this node started, but others have."""

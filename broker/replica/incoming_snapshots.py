@@ -65,6 +65,7 @@ class IncomingSnapshots:
             if (source, term) == (message.source, message.term):
                 return False  # its leader has lost patience
             give_up()
+        # Before the first step, which may be the only one: then `_was_read` is called in it.
         self._being_read = None
         give_up_reading = self._reading.begin(
             self._reading_of(frame, message.first_index), lambda read, _: self._was_read(message, read)

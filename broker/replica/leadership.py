@@ -125,6 +125,7 @@ class Leadership:
 
     def append_noop(self, effect: AppendNoop) -> None:
         """Begins a term with an entry of its own: by it all that is before it gets committed (5.4.2, 8)."""
+        assert self.uncommitted.is_empty, f"left of an earlier leadership: {self.uncommitted}"
         index = self.append_internal(NO_OP, b"")
         assert index == effect.index, f"no-op written at {index}, raft has {effect.index}"
         self.serving_from = index
@@ -170,6 +171,7 @@ class Leadership:
         """Forgets all that only a leader has. Turns tell all who wait, most of them that the outcome is unknown."""
         self.serving_from = None
         self.serving = self.owes_head = False
+        # Who waits behind a batch has come after all whose entries are in the log, and is told after them.
         behind_batch = self.batches.abandon()
         self.untold.extend(self.uncommitted.abandon())
         self.untold.extend([waiter.lost for waiter in behind_batch])

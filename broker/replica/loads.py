@@ -40,9 +40,11 @@ class Loads:
 
     def loaded(self, job: LoadJob, now_ns: int) -> None:
         """The job has run: calls all who wait for its window."""
+        assert self._running, "a load comes back once"
         self._running = False
         self.reads.loaded(job, now_ns)
         _, waiting = self.wanted.pop(job.window)
         self._waiting -= len(waiting)
+        assert self.wanted or not self._waiting, f"{self._waiting} are counted of whom nobody waits"
         for ready in waiting:
             ready()

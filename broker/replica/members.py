@@ -47,7 +47,7 @@ class Members:
         self._dismissed_index = -1
         """The newest configuration of which another node has said that this node is not in it."""
         self._change: tuple[int, Waiter] | None = None
-        """The entry of the change that an operator awaits, on a leader."""
+        """The entry of the change that an operator awaits, on a leader: raft takes the next when it is committed."""
         self._find_peers()
         self.save()
 
@@ -149,6 +149,9 @@ class Members:
         if isinstance(change, AddLearner):
             assert address, "a member needs an address"
             self._membership.addresses[change.node] = address
+        assert self._change is None, (
+            f"the change at {self._change[0]} is awaited still, and nobody would hear of it"
+        )
         self._change = (index, waiter)
 
     def changed(self, effect: ConfigurationChanged) -> None:

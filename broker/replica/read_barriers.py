@@ -55,7 +55,7 @@ class ReadBarriers:
         self.confirmed_at: deque[tuple[int, Barrier]] = deque()
         """(index, barrier) of those that only wait for `applied`; the indices never fall."""
         self.may_pass = 0
-        """The number of those for which enough is applied."""
+        """The number of those for which enough is applied: of all in `_light` and `_heavy`."""
         self.lost_reads: deque[Callable[[], None]] = deque()
         """The callbacks of those whose leadership is over: called some in each turn (`tell_lost`). To be looked at
         only."""
@@ -124,7 +124,10 @@ class ReadBarriers:
             ready()
 
     def abandon_wanted(self) -> None:
-        """Leadership ended: gives up the barriers whose round has not begun."""
+        """Leadership ended: gives up the barriers whose round has not begun.
+
+        Those that are confirmed pass: what is true of the moment in which they were stays so.
+        """
         wanted, self.wanted = self.wanted, []
         self._give_up(wanted)
 

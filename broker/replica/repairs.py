@@ -91,13 +91,16 @@ class Repairs:
         self._events = events
         self._committed = committed
         self._places: dict[int, _Place] = {}
-        """Runs of damaged entries, by the index of the first one."""
+        """Runs of damaged entries, by the index of the first one. Those that are in the log (`_is_there`) have no entry
+        in common."""
         self._asked: tuple[_Place, str, int] | None = None
         """The question that is out: the place, the peer, and until when its answer is awaited."""
         self._put_back: list[tuple[FlushJob, str, int]] = []
         """Flushes to be done, each with what it makes durable, in words for people, and how many damages that mends."""
         self._flushing: RepairFlush | None = None
+        """The job that is out."""
         self._in_flush: list[tuple[FlushJob, str, int]] = []
+        """What `_flushing` makes durable; empty while none is out."""
         self.found = 0
         """Damaged things found since the start; of entries each one counts."""
         self.repaired = 0
@@ -238,6 +241,9 @@ class Repairs:
         place = asked[0]
         self._asked = None
         place.due_ns = now_ns
+        assert not self._is_there(place) or self._places.get(place.first_index) is place, (
+            f"the entries {place.first_index}..{place.last_index} were asked for, and are not known as damaged"
+        )
         if frame.body and self._is_there(place):
             try:
                 entries = self._log.check_range(frame.body, frame.first_index, frame.position)

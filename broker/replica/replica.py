@@ -384,7 +384,9 @@ class Replica:
         self.slow.noted(self.timings.stopwatch() - began_ns, self.time.now_ns)
 
     def _truncate_log(self, effect: fx.TruncateLog) -> None:
-        assert effect.last_index >= self.applied.index, "an applied entry would be truncated"
+        assert effect.last_index >= self.committed.index, (
+            f"truncation to {effect.last_index}, committed is up to {self.committed.index}"
+        )
         self._trace.appended(self.time.now_ns)
         cuts.truncate(self._log, effect.last_index)
         self.durability.cut()
@@ -417,11 +419,14 @@ class Replica:
     def _reset_log(self, effect: fx.ResetLog) -> None:
         """Has the log and the state begin anew from the leader's."""
         frame, state, incoming = self.from_peers.snapshot
+        # Below, both are replaced: who holds the last reference to a hundred thousand objects frees them all at once.
         gone = [*self.applied.metadata.parts(), *self.store.queues.parts()]
         self.membership.merge(state.addresses)
         # The snapshot's members are saved before the reset, so that a crash in between cannot leave the new log with
         # the members of long ago. Their index is -1: the old log may be shorter than their entry's index, or be cut.
         self.membership.save([(-1, effect.configuration)], self.raft.lost_voters)
+        # One that this node has made reflects less than the leader's, and would take its place.
+        assert not self.upkeep.writes_snapshot, "a snapshot of the log that goes is on its way to the disk"
         self.upkeep.waiting_snapshot = None
         assert incoming.first_index == effect.first_index, "raft begins anew where the message says"
         self.store.swap(incoming, frame.position, effect.base_term)

@@ -74,6 +74,7 @@ class Scrubbing:
         self._next: tuple[int, int] | None = None
         """The entry to go on with, and its position; None between passes."""
         self._epoch = -1
+        """The log's when the pass began: in a log that was cut or begun anew since, `_next` is another entry."""
         self._has_met_damage = False
         """This pass has met entries that are damaged."""
         self._is_past_entries = False

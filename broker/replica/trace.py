@@ -30,6 +30,7 @@ class ReplicaTrace:
         self._committed_index = commit_index
         """The commit index that was recorded last."""
         self._digest = 0
+        """The digest of all entries up to `_digest_index`; it means nothing once it is not `_digest_known`."""
         self._digest_index = -1
         self._digest_known = entry_log.first_index == 0
         if writer is not None:

@@ -68,6 +68,15 @@ class Uncommitted:
         """Tells whether anybody waits."""
         return bool(self._wait_for_commit or self._wait_for_apply)
 
+    def __str__(self) -> str:
+        waiting = len(self._wait_for_commit) + len(self._wait_for_apply)
+        return f"{self.bytes} bytes, the ends of {len(self.queue_ends)} queues, {waiting} who wait"
+
+    @property
+    def is_empty(self) -> bool:
+        """Tells whether nothing is appended and nobody waits, as while this node does not lead."""
+        return not (self._sizes or self.bytes or self.has_waiting or self._commands or self.queue_ends)
+
     def add(self, index: int, size: int) -> None:
         """Counts `size` bytes of an entry that belongs to no queue."""
         self._sizes.append((index, size))
@@ -153,6 +162,8 @@ class Uncommitted:
     def abandon(self) -> list[Callable[[], None]]:
         """The leadership is over: forgets everything. Returns what to call to tell those who wait, who may be
         thousands: that their entry is committed, if that was known, else that the outcome is unknown."""
+        size = sum(size for _, size in self._sizes)
+        assert self.bytes == size, f"{self.bytes} bytes are counted, of entries that have {size}"
         known = self._committed_upto
         tell = [
             waiter.committed if index <= known else waiter.lost for index, waiter in self._wait_for_commit

@@ -74,13 +74,15 @@ class Upkeep:
         self.checkpointed_index = store.dispatched_index
         """The dispatched index that the last checkpoint noted; while it is the newest, no checkpoint is due."""
         self.waiting_snapshot: tuple[int, Pieces] | None = None
-        """A snapshot that is written when all that it reflects, up to this entry, is durable here."""
+        """A snapshot that is written when all that it reflects, up to this entry, is durable here. It stays until it is
+        written, and no other takes its place: the job that comes back is taken for that of the one which is here."""
         self.encoded_ns = 0
         """The time that it took to encode `waiting_snapshot`."""
         self.snapshot_is_out = False
-        """The job that writes `waiting_snapshot`, or a leader's, has not come back."""
+        """The job that writes `waiting_snapshot`, or a leader's, has not come back: one of them at a time, as both
+        write the same file."""
         self._incoming: Incoming | None = None
-        """A leader's snapshot that waits to be written."""
+        """A leader's snapshot that waits to be written, or is being written."""
         self._incoming_written: Callable[[], None] = lambda: None
         """To be called when it is."""
         self._removal_due_ns = 0
@@ -121,6 +123,7 @@ class Upkeep:
 
     def keep_snapshot(self, applied_index: int, state: Pieces, took_ns: int) -> None:
         """Keeps a snapshot, which took so long to encode, until it can be written."""
+        assert self.waiting_snapshot is None, f"one waits already, that of entry {self.waiting_snapshot[0]}"
         self.waiting_snapshot = applied_index, state
         self.encoded_ns = took_ns
 
@@ -141,8 +144,12 @@ class Upkeep:
         """
         assert self.waiting_snapshot is not None, "there is one when it is due"
         applied_index, state = self.waiting_snapshot
-        self.snapshot_is_out = True
+        self._begin_snapshot()
         return self._store.snapshot.job(applied_index, state.all())
+
+    def _begin_snapshot(self) -> None:
+        assert not self.snapshot_is_out, "two jobs would write the snapshot's file"
+        self.snapshot_is_out = True
 
     def snapshot_saved(self, job: SnapshotJob, now_ns: int) -> None:
         """The job has run without an error."""
@@ -177,7 +184,7 @@ class Upkeep:
         A worker thread runs it, and `incoming_saved` takes it back.
         """
         assert self._incoming is not None, "one waits when it is due"
-        self.snapshot_is_out = True
+        self._begin_snapshot()
         return self._incoming
 
     def incoming_saved(self, job: Incoming, now_ns: int) -> None:
