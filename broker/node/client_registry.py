@@ -79,7 +79,8 @@ class ClientRegistry(Generic[ConnectionType]):
         self._producers: dict[str, dict[ConnectionType, RegisteredClient[ConnectionType]]] = {}
         self._producer_clients: dict[str, dict[ConnectionType, RegisteredClient[ConnectionType]]] = {}
         """Connections that announce a producer group, by client id."""
-        # An entry is here and below its connection in `_entries`, and its client in its group, or nowhere.
+        # An entry is here and below its connection in `_entries`, and its client in its group, or nowhere; so without
+        # entries all these tables are empty.
         # Renewed entries move to the end and all live equally long, so the first one is the next to expire.
         self._renewed_ns: OrderedDict[_Entry[ConnectionType], int] = OrderedDict()
         self._entries: dict[ConnectionType, dict[_Entry[ConnectionType], None]] = {}
@@ -358,6 +359,10 @@ class ClientRegistry(Generic[ConnectionType]):
                 if not producers:
                     del self._producers[entry.group]
                 self._left_producers(client)
+        tables = (self._entries, self._consumers, self._producers, self._producer_clients)
+        assert self._renewed_ns or not any(tables), (
+            f"left without an entry: {[len(table) for table in tables]}"
+        )
         return list(changed)
 
     def _left_producers(self, client: RegisteredClient[ConnectionType]) -> None:

@@ -129,7 +129,7 @@ class Forwarding:
         """The clients of `_by_number`, by their connections."""
         self._next_number = 0
         self._places = SharedPlaces(FORWARDED_MAX)
-        """Of the requests in `waiting` of all clients."""
+        """Of the requests in `waiting` of all clients: each has its place as long as it is there."""
         self._unsent: dict[str, UnsentForwards] = {}
         """By node, what is for it."""
         self._doubted: dict[WaitingRequest, _Client] = {}
@@ -148,7 +148,7 @@ class Forwarding:
         """The number of requests that have become DOUBTED since this node started."""
         self._doubts_first = False
         """A leader was lost to which requests had begun to go on while others waited: these go on when none is DOUBTED,
-        as it may give back what came before them."""
+        as it may give back what came before them. False while none is: nothing else lets them go on."""
         self._last_number = 0
         """The number of the request that came last."""
         self._resumed_number: int | None = None
@@ -182,6 +182,9 @@ class Forwarding:
         del self._by_number[client.number]
         for request in list(client.waiting.values()):
             self._happens(client, request, RequestEvent.CLIENT_GONE)
+        assert not client.waiting, (
+            f"{len(client.waiting)} requests of a client that is gone keep their places"
+        )
         for request in self._held.of(connection):
             self._held.take(request).happens(RequestEvent.CLIENT_GONE)
         self.taking_back.pop(connection, None)
@@ -430,6 +433,9 @@ class Forwarding:
 
     def _plan_end_of_doubts(self) -> None:
         first = next(iter(self._doubted), None)
+        assert first is not None or not self._doubts_first, (
+            "requests are held until an end of doubts that is past"
+        )
         self._doubt_ends.due_ns = NEVER if first is None else first.until_ns
 
     def take_back(
@@ -659,6 +665,9 @@ class Forwarding:
         """Does what a RESUMED request asks for here, or asks the leader; holds it where there is none."""
         connection, command = request.connection, request.as_of(self._time.now_ns)
         if self._view.serving:
+            assert self._resumed_number is None, (
+                f"request {self._resumed_number} goes on, and {request.number} in it"
+            )
             self._resumed_number = request.number
             self._resume(connection, command)
             self._resumed_number = None

@@ -90,6 +90,9 @@ class HeldRequests:
             del connections[connection]
             if not connections:
                 del self._shares[share]
+        assert bool(self.waiting) == bool(self._shares), (
+            f"{len(self.waiting)} requests of {len(self._shares)} shares"
+        )
         return request
 
 

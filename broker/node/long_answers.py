@@ -32,6 +32,7 @@ class LongAnswers:
         self._next = time.add_deadline(self._begin_next)
         """Due while requests wait and none is written."""
         self._is_writing = False
+        """One that is long is being written: no other is, until that has ended."""
         self._waiting: deque[tuple[Connection, RemotingCommand]] = deque()
         self._budget = Budget("another long answer")
 
@@ -64,6 +65,7 @@ class LongAnswers:
 
     def _ended(self, was_long: bool) -> None:
         if was_long:
+            assert self._is_writing, "two long answers were written at a time"
             self._is_writing = False
             if self._waiting:
                 self._next.due_ns = self._time.now_ns

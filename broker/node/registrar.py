@@ -80,7 +80,7 @@ class Registrar:
         self._greets = False
         """The response that is awaited is a greeting."""
         self._asks_for_heir = False
-        """The response that is awaited says who the master is."""
+        """The response that is awaited says who the master is. Never with `_greets`: it takes a registration before."""
         self._heir_until_ns: int | None = None
         """The time at which this node stops waiting for another master; None while it does not wait."""
         self._says: _Header | None = None

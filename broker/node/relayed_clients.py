@@ -222,7 +222,7 @@ class RelayedClients:
         for request in self._held.take_of(is_gone):
             request.happens(RequestEvent.CLIENT_UNKNOWN)
             connection, command = request.connection, request.command
-            assert isinstance(connection, RelayedConnection)
+            assert isinstance(connection, RelayedConnection), "other nodes' clients alone are unknown here"
             if not command.is_one_way:
                 not_done = NotDone(connection.number, command.opaque, connection.term)
                 self.given_back.append((connection, not_done))

@@ -27,6 +27,7 @@ class UnsentForwards:
         self._frames: deque[tuple[str, int]] = deque()
         """(share, bytes) of what may not be sent yet, oldest first."""
         self._shares = SharedPlaces(most)
+        """The bytes of `_frames`, by share."""
         self._outbox: list[Buffer] = []
         self._counted = self._outbox_bytes = 0
         """The number of buffers of `_outbox` that were counted, and their bytes."""

@@ -9,7 +9,7 @@ A snapshot of this state, taken at an applied index, lets the head of the log be
 was away for longer than the log reaches.
 """
 
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -297,7 +297,7 @@ class Metadata:
             return Rows(len(table), slices(members, rows_at_once))
 
         tables: dict[str, Any] = {
-            "topics": rows(self.topics, self.topics.values()),
+            "topics": Rows(len(self.topics), self._topic_slices(rows_at_once)),
             "groups": rows(self.groups, self.groups.values()),
             "offsets": self.offsets.rows(rows_at_once),
             "locks": self.locks.rows(rows_at_once),
@@ -317,6 +317,15 @@ class Metadata:
             tables["writers"] = self.writers.rows(rows_at_once)
         assert not tables.keys() - set(_Tables.__struct_fields__), "what is written can be read"
         return tables
+
+    def _topic_slices(self, at_once: int) -> Iterator[list[TopicConfig]]:
+        count = 0
+        for some in slices(self.topics.values(), at_once):
+            count += sum(map(queues_of, some))
+            yield some
+        assert self.queue_count == count, (
+            f"{self.queue_count} queues are counted, of topics that have {count}"
+        )
 
     def snapshot(self) -> bytes:
         """Returns the whole state as bytes."""

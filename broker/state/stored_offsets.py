@@ -43,8 +43,9 @@ class StoredOffsets(Mapping[_Key, dict[int, int]]):
         self.count = 0
         """The number of offsets."""
         self._copied: _Copied | None = None
-        """None while all dicts are this table's own."""
+        """None while all dicts are this table's own: if and only if there is no view."""
         self._views = 0
+        """The number of views that somebody has."""
         self.take(fields)
 
     # ------------------------------------------------------------------ as a mapping
@@ -140,6 +141,10 @@ class StoredOffsets(Mapping[_Key, dict[int, int]]):
         """Returns the offsets as they are now, whatever changes from here on: in a step for each consumer group."""
         view = StoredOffsets()
         view.by_group, view.count = self.by_group.copy(), self.count
+        assert (self._copied is None) == (not self._views), (
+            f"{self._views} views, of dicts that may be changed"
+        )
+        # Anew, also with other views: what was copied for them this one shares.
         self._copied = _Copied()
         self._views += 1
         weakref.finalize(view, self._given_back).atexit = False

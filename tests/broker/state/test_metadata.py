@@ -153,6 +153,7 @@ def test_what_is_written_in_steps_is_what_msgspec_writes(count: int) -> None:
         topics={str(number): topic_config(str(number), 1) for number in range(count)},
         offsets=StoredOffsets((str(number), "T", {0: number}) for number in range(count)),
         nameless_groups=count,
+        queue_count=count,
         locks=LockTable({("g", "T", number): OrderLock("c", number) for number in range(count)}),
     )
     metadata.transactions.times_checked = dict.fromkeys(range(count), 1)
@@ -173,7 +174,9 @@ def test_what_is_written_in_steps_is_what_msgspec_writes(count: int) -> None:
 
 def test_bytes_that_are_no_tables_are_refused() -> None:
     metadata = Metadata(
-        topics={"T": topic_config("T", 1)}, groups={"g": SubscriptionGroupConfig(group_name="g")}
+        topics={"T": topic_config("T", 1)},
+        groups={"g": SubscriptionGroupConfig(group_name="g")},
+        queue_count=1,
     )
     tables = cbor2.loads(metadata.snapshot())["tables"]
     no_tables = [tables[:end] for end in range(len(tables))]
