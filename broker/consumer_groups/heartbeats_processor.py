@@ -98,6 +98,7 @@ class HeartbeatsProcessor:
         self._to_be_told: deque[Connection] = deque()
         """Members of a changed consumer group that are still to be told so, by `_notice`."""
         self._notice = b""
+        """What they are sent: those of one consumer group at a time."""
         self._again: dict[str, int] = {}
         """Consumer groups that are new -> when their members are told again (monotonic ns), earliest first."""
         self._next_expiry = time.add_deadline(self._close_silent)
@@ -306,6 +307,9 @@ class HeartbeatsProcessor:
 
     def _begin_notices(self) -> None:
         """Has the members of the next consumer group that has changed be told."""
+        assert not self._to_be_told, (
+            f"{len(self._to_be_told)} members would be told of another consumer group"
+        )
         group = next(iter(self._changed))
         del self._changed[group]
         config = self._state.metadata.groups.get(group)

@@ -64,6 +64,8 @@ class LocksProcessor:
         self._time = time
         self._ttl_ms = settings.current.broker.order_lock_ttl_ms
         self._term = -1
+        """The term in which this node served last. The time of locks was `_began_ms` when it began to, which was at
+        `_began_ns` (monotonic)."""
         self._began_ms = 0
         self._began_ns = 0
         self._under_way = 0
@@ -187,6 +189,10 @@ class LocksProcessor:
             self._began_ms, self._began_ns = max(renewals, default=0), self._time.now_ns
 
     def _time_ms(self) -> int:
+        """The time that locks are judged by. Only for a leader that serves."""
+        assert self._term == self._leadership.term, (
+            f"the time of term {self._term} in term {self._leadership.term}"
+        )
         return self._began_ms + (self._time.now_ns - self._began_ns) // 1_000_000
 
     def _body(self, command: RemotingCommand) -> LockBatchBody:

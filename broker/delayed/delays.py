@@ -87,8 +87,9 @@ class DelayService:
     """Delivers the messages that are due while this node serves; answers GET_ALL_DELAY_OFFSET 45.
 
     While this node serves every level is in `_next`, or in `_untaken` until it is known how much of its last batch was
-    delivered; otherwise both are empty. A level in `_next` is in one of three states: nothing under way; announced
-    (`_under_way`) until that is committed; broken off (`_unsettled`) until the log says where.
+    delivered; otherwise both are empty. A level of `_next` may have a batch that is announced (`_under_way`) until that
+    is committed, and one that has broken off (`_unsettled`) until the log says where. It announces nothing else before:
+    the next leader counts the deliveries of the last announcement only.
     """
 
     def __init__(
@@ -163,6 +164,9 @@ class DelayService:
                 self._unsettled[level] = offset
             self._next[level] = offset
         self._untaken = damaged
+        assert len(self._next) + len(damaged) == len(self._delay_ns), (
+            f"levels {[*self._next]} and {damaged} only"
+        )
 
     def _run(self) -> None:
         """Delivers a batch of each level that is due, and finds out when to look again."""
@@ -283,6 +287,10 @@ class DelayService:
         Raises as `Leadership.check_may_append` with nothing appended, `OverloadedError`, `DiskFullError` with a part.
         """
         leadership = self._leadership
+        assert level not in self._under_way, f"level {level} has a batch under way: {self._under_way[level]}"
+        assert level not in self._unsettled, (
+            f"level {level} broke off at {self._unsettled[level]}, and nothing says so"
+        )
         leadership.check_may_append(1 + len(deliveries))
         index = leadership.store.log.last_index + 1
         announcement = DeliverDelayed(level, offset, len(deliveries), index)

@@ -293,6 +293,9 @@ class TimerService:
         `OverloadedError` and `DiskFullError` with a part.
         """
         leadership = self._leadership
+        # The next leader counts the deliveries of the last announcement only.
+        assert self._under_way is None, f"a batch is under way: {self._under_way}"
+        assert not self._unsettled, f"a batch broke off behind {self._steps}, and nothing says so"
         leadership.check_may_append(1 + len(found))
         index = leadership.store.log.last_index + 1
         # The floor may lie behind what is found here: a nearly full disk has each node delete its head by itself, so an

@@ -110,7 +110,10 @@ class OffsetCommits:
         self._settings = settings
         self._time = time
         self._staged: dict[_Key, int] = {}
+        """The offsets that the next command takes. Without any nothing of them is left: nobody in `_waiting`, no
+        `_staged_new`, no `_staged_claims`."""
         self._under_way: list[_UnderWay] = []
+        """The proposals that are not applied yet, in the order of the log."""
         self._staged_new = self._under_way_new = 0
         """The numbers of staged offsets, and of those under way, that are a consumer group's first in a queue."""
         self._staged_claims: list[Callable[[], None]] = []
@@ -403,6 +406,8 @@ class OffsetCommits:
         staged, self._staged = self._staged, {}
         waiting, self._waiting = self._waiting, []
         if not staged:
+            assert not waiting, f"{len(waiting)} wait for offsets that are not staged"
+            assert not self._staged_new, f"{self._staged_new} offsets are counted that are not staged"
             return
         offsets = [(*key, offset) for key, offset in staged.items()]
         new, self._staged_new = self._staged_new, 0

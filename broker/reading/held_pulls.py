@@ -322,6 +322,7 @@ class HeldPulls:
             place.stirred.update(place.rest)
             place.rest.clear()
         else:
+            # The tables change places: no step for each of what may be tens of thousands.
             place.stirred, place.rest = place.rest, place.stirred
         if not place.has_turn:
             self._take_turn(place)
@@ -345,7 +346,7 @@ class HeldPulls:
                 place.rest[held] = None
                 some -= 1 + held.condition_length // _CHARACTERS_OF_ONE_MORE
                 self._meet(held)
-            left += some
+            left += some  # what is left of it, or what a long condition took beyond it
             place.has_turn = bool(place.stirred)
             if place.has_turn:
                 self._stirred.add(place.share, place)
@@ -393,6 +394,7 @@ class HeldPulls:
                 if held.fate < fate:
                     held.fate = fate
                     place = held.place
+                    # It is stirred, unless it is that already: `rest` has None for each of its pulls.
                     if place.rest.pop(held, held) is None:
                         place.stirred[held] = None
                         if not place.has_turn:
@@ -541,6 +543,8 @@ class HeldPulls:
         """
         if self._leadership.serving:
             return
+        # As many steps as there are connections. The places of the pulls are given back when they are handed on, and
+        # of their fates `_changes` and `_gone` tell until then.
         for connection, waiting in self._by_connection.items():
             self.leaving.setdefault(connection, deque()).extend(waiting)
         self._by_queue.clear()

@@ -65,7 +65,9 @@ class Retention:
         self._machine = machine
         self._time = time
         self._watermark = _ROOM
+        """The last one that was told."""
         self._complaint = ""
+        """The reason for which the last look deleted nothing, as it was logged; "" behind one that met none."""
         self._at_any_hour = False
         """Ordered so; it holds until a look finds a snapshot that covers what may go."""
         interval_ns = settings.current.retention.interval_ms * _MS

@@ -105,6 +105,7 @@ class TransactionChecks:
         self._remaining: deque[int] = deque()
         """The open half messages that this pass has yet to look at."""
         self._under_way = False
+        """The command of a slice is in the log, and its questions wait for that; the next slice waits for both."""
         self._topic_under_way = False
         """The creation of TRANS_CHECK_MAX_TIME_TOPIC was proposed in this term."""
         self._asked: dict[str, int] = {}
@@ -264,6 +265,7 @@ class TransactionChecks:
 
     def _ask(self, halves: list[Record]) -> None:
         """Sends the questions, which are counted now."""
+        assert self._under_way, "the questions of one slice are asked at a time"
         self._under_way = False
         self._deadline.due_ns = self._time.now_ns
         for half in halves:

@@ -273,9 +273,8 @@ class Decisions:
 
     def _decide(self, half: Record, outcome: TransactionOutcome | None, message: NewMessage) -> _Deciding:
         """Appends the message that decides; it says of which half message it is."""
-        self._leadership.check_may_append()
+        deciding = self._begin(half.queue_offset, outcome)
         message.prepared_transaction_offset = half.physical_offset
-        deciding = _Deciding(self, half.queue_offset, outcome)
         try:
             self._leadership.append_message(message, deciding)
         except (RecordError, EntryTooLargeError) as error:
@@ -285,11 +284,17 @@ class Decisions:
 
     def _append_rollback(self, half_offset: int) -> _Deciding:
         """Appends the operation message, which is all that there is of a rollback."""
-        self._leadership.check_may_append()
-        deciding = _Deciding(self, half_offset, TransactionOutcome.ROLLBACK)
+        deciding = self._begin(half_offset, TransactionOutcome.ROLLBACK)
         self._append_operation((half_offset,), deciding)
         self._deciding[half_offset] = deciding
         return deciding
+
+    def _begin(self, half_offset: int, outcome: TransactionOutcome | None) -> _Deciding:
+        """Begins a decision, which is to be appended next. Raises as `Leadership.check_may_append`."""
+        self._leadership.check_may_append()
+        # With two decisions in the log a message could be delivered that its producer was told is rolled back.
+        assert self.is_open(half_offset), f"the transaction of half message {half_offset} is decided already"
+        return _Deciding(self, half_offset, outcome)
 
     # ------------------------------------------------------------------ operation messages
 
