@@ -44,7 +44,7 @@ from broker.requests.processing import HandledOn, Route
 from broker.requests.responses import reply
 from broker.settings.live import LiveSettings
 from broker.state.commands import SingleCommand
-from broker.state.topic_rules import CLIENT_ID_LENGTH_MAX, RETRY_PREFIX, InvalidNameError, check_group_name
+from broker.state.topic_rules import CLIENT_ID_LENGTH_MAX, RETRY_PREFIX, check_group_name
 from broker.statistics.events import EventKind, Events
 from broker.topics.creation import Creations, missing_for_consumers
 from log.errors import DiskFullError
@@ -208,13 +208,10 @@ class HeartbeatsProcessor:
                 ResponseCode.SYSTEM_ERROR,
                 f"the heartbeat has {subscriptions} subscriptions, at most {SUBSCRIPTIONS_PER_CLIENT_MAX} are allowed",
             )
-        try:
-            for consumer in data.consumer_data_set:
-                check_group_name(consumer.group_name)
-            for producer in data.producer_data_set:
-                check_group_name(producer.group_name)
-        except InvalidNameError as error:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        for consumer in data.consumer_data_set:
+            check_group_name(consumer.group_name)
+        for producer in data.producer_data_set:
+            check_group_name(producer.group_name)
         # What it would add to the tables is bounded by connection and for all: anybody may send heartbeats.
         named = len(data.consumer_data_set) + len(data.producer_data_set)
         count = max(named, self._registry.groups_with(connection, data))

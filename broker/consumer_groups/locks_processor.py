@@ -31,7 +31,7 @@ from broker.requests.processing import HandledOn, Route
 from broker.requests.responses import reply, reply_unknown
 from broker.settings.live import LiveSettings
 from broker.state.commands import LockQueues, UnlockQueues
-from broker.state.topic_rules import CLIENT_ID_LENGTH_MAX, InvalidNameError, check_group_name
+from broker.state.topic_rules import CLIENT_ID_LENGTH_MAX, check_group_name, queues_of
 from broker.topics.creation import Creations
 from log.errors import DiskFullError
 
@@ -211,10 +211,7 @@ class LocksProcessor:
                 ResponseCode.SYSTEM_ERROR,
                 f"these are {len(body.queues)} queues, at most {QUEUES_PER_REQUEST_MAX} are locked by one request",
             )
-        try:
-            check_group_name(body.consumer_group)
-        except InvalidNameError as error:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        check_group_name(body.consumer_group)
         return body
 
     def _known_queues(self, body: LockBatchBody) -> tuple[_Queue, ...]:
@@ -223,9 +220,7 @@ class LocksProcessor:
         known: dict[_Queue, None] = {}
         for queue in body.queues:
             config = topics.get(queue.topic)
-            if config is not None and 0 <= queue.queue_id < max(
-                config.read_queue_nums, config.write_queue_nums
-            ):
+            if config is not None and 0 <= queue.queue_id < queues_of(config):
                 known[queue.topic, queue.queue_id] = None
         return tuple(known)
 

@@ -32,7 +32,7 @@ from broker.requests.long_bodies import Body
 from broker.requests.processing import HandledOn, Pace, Route
 from broker.requests.responses import refuse, reply, reply_unknown
 from broker.state.stored_offsets import StoredOffsets
-from broker.state.topic_rules import InvalidNameError, check_group_name
+from broker.state.topic_rules import check_group_name, queues_of
 from log.consume_queue import Boundary, ConsumeQueue
 
 OFFSETS_AT_ONCE: Final = 5_000
@@ -133,7 +133,7 @@ class OffsetsProcessor:
         """
         header = command.decode_fields(UpdateConsumerOffsetHeader)
         self._check_queue(header.topic, header.queue_id)
-        _check_group(header.consumer_group)
+        check_group_name(header.consumer_group)
         if header.commit_offset < 0:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"commitOffset {header.commit_offset} is negative, no offset is"
@@ -190,7 +190,7 @@ class OffsetsProcessor:
         While the other has members, topics that none of them subscribes to any more are left out, unless `offline`.
         """
         header = command.decode_fields(CloneGroupOffsetHeader)
-        _check_group(header.destination_group)
+        check_group_name(header.destination_group)
         source, target = header.source_group, header.destination_group
         offsets = self._leadership.metadata.offsets.by_group.get(source, {})
         named = {header.topic} & offsets.keys() if header.topic else list(offsets)
@@ -274,7 +274,7 @@ class OffsetsProcessor:
         config: TopicConfig | None = self._leadership.metadata.topics.get(topic)
         if config is None:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
-        queues = max(config.read_queue_nums, config.write_queue_nums)
+        queues = queues_of(config)
         if not 0 <= queue_id < queues:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
@@ -287,13 +287,6 @@ class OffsetsProcessor:
 
 def _why_it_does_not_count(target: int | None) -> str | None:
     return None if target is None else f"not stored: the group was sent to {target} and has yet to follow"
-
-
-def _check_group(group: str) -> None:
-    try:
-        check_group_name(group)
-    except InvalidNameError as error:
-        raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
 
 
 def _places(offsets: StoredOffsets) -> Iterator[tuple[str, str]]:

@@ -24,6 +24,7 @@ from broker.requests.connection import Connection
 from broker.requests.errors import RequestError
 from broker.requests.processing import HandledOn, Pace, Route
 from broker.requests.responses import reply, reply_unknown
+from broker.state.topic_rules import queues_of
 
 _TOLD_AT_ONCE: Final = 4_000
 """Queues of which members and administrator are told in one step."""
@@ -212,7 +213,7 @@ def _follows_pulls(group: ConsumerGroup[Connection], client: RegisteredClient[Co
 
 def _queues_to_reset(header: ResetOffsetHeader, config: TopicConfig) -> Sequence[int]:
     """Returns all queues of the topic, or the one that a request names. Raises `RequestError` if it does not exist."""
-    count = max(config.read_queue_nums, config.write_queue_nums)
+    count = queues_of(config)
     if header.queue_id is None or header.queue_id < 0:
         return range(count)
     if header.queue_id >= count:

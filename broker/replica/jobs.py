@@ -145,11 +145,7 @@ class Jobs:
         Acknowledgements wait for it: ask whenever bytes are sent. Raises `log.errors.DiskError`.
         """
         replica = self._replica
-        durability, now_ns = replica.durability, replica.time.now_ns
-        if self.is_closed or durability.flushing or now_ns < durability.flush_due_ns:
-            return None
-        flush = durability.flush_job(now_ns)
-        if flush is None:
+        if self.is_closed or (flush := replica.durability.flush_job(replica.time.now_ns)) is None:
             return None
         self.out += 1
         return self._job(_FLUSH, flush)

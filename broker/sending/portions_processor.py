@@ -79,7 +79,8 @@ class PortionsProcessor:
         header = self._header(command)
         if header.topic in FORBIDDEN_TO_SEND:
             raise RequestError(ResponseCode.NO_PERMISSION, f"nobody writes to [{header.topic}]")
-        self._check_topic(header.topic)
+        if header.topic not in self._leadership.metadata.topics:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, _no_topic(header.topic))
         key = (header.topic, header.writer)
         self._check_room(key)
 
@@ -130,10 +131,6 @@ class PortionsProcessor:
                 "the group is being upgraded: writers of portions are served when all nodes run the new release",
             )
         return header
-
-    def _check_topic(self, topic: str) -> None:
-        if topic not in self._leadership.metadata.topics:
-            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, _no_topic(topic))
 
     def _check_room(self, key: tuple[str, str]) -> None:
         """Raises `RequestError` where the writer is a new one and there are too many; what is under way counts."""

@@ -6,6 +6,7 @@ from broker.remoting.headers import SendHeader
 from broker.replica.proposals import NewMessage
 from broker.requests.connection import Connection
 from broker.requests.errors import RequestError
+from broker.state.topic_rules import queues_of
 from log.record import Buffer
 from raft.state import RandomSource
 
@@ -61,7 +62,7 @@ def choose_queue(topic: str, queue_id: int, config: TopicConfig, random: RandomS
         if config.write_queue_nums <= 0:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"topic {topic} has no queue to write to")
         return random.randrange(0, config.write_queue_nums)
-    if queue_id >= max(config.write_queue_nums, config.read_queue_nums):
+    if queue_id >= queues_of(config):
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
             f"request queueId[{queue_id}] is illegal, topic {topic} has {config.write_queue_nums} write queues "

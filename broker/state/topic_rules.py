@@ -5,7 +5,8 @@ from collections.abc import Container, Iterator
 from typing import Final
 
 from broker.remoting.bodies import SubscriptionGroupConfig, TopicConfig
-from broker.remoting.codes import Permission
+from broker.remoting.codes import Permission, ResponseCode
+from broker.requests.errors import RequestError
 from log import own_topics
 
 DEFAULT_TOPIC: Final = "TBW102"
@@ -81,10 +82,13 @@ GROUP_LENGTH_MAX: Final = INTERNAL_TOPIC_LENGTH_MAX - len(RETRY_PREFIX)
 CLIENT_ID_LENGTH_MAX: Final = 255
 
 
-class InvalidNameError(ValueError):
+class InvalidNameError(RequestError):
     """A name of a topic or consumer group that is not allowed; the text says which are. The client's fault; no retry
     helps.
     """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(ResponseCode.SYSTEM_ERROR, reason)
 
 
 def check_topic_name(topic: str) -> None:

@@ -21,7 +21,6 @@ from broker.state.topic_rules import (
     DEAD_LETTER_PREFIX,
     DEFAULT_TOPIC,
     RETRY_PREFIX,
-    InvalidNameError,
     check_topic_name,
     default_template,
     topic_config,
@@ -85,10 +84,7 @@ class NewTopics:
     def _config_of(self, header: SendHeader) -> TopicConfig:
         """The topic as it is to be created; raises `RequestError` where that is not allowed."""
         topic = header.topic
-        try:
-            check_topic_name(topic)
-        except InvalidNameError as error:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        check_topic_name(topic)
         sys_flag = unit_sys_flag(topic, header.unit_mode)
         if topic.startswith(RETRY_PREFIX) or self._is_dead_letter_topic(topic):
             return topic_config(topic, 1, sys_flag=sys_flag)

@@ -40,7 +40,6 @@ from broker.state.commands import DeleteGroup, DeleteTopic, PutGroup, PutTopic, 
 from broker.state.topic_rules import (
     REPLY_SUFFIX,
     SYSTEM_TOPICS,
-    InvalidNameError,
     check_group_name,
     check_topic_name,
 )
@@ -186,10 +185,7 @@ class TopicsProcessor:
         )
 
     def _check_topic(self, topic: str) -> None:
-        try:
-            check_topic_name(topic)
-        except InvalidNameError as error:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        check_topic_name(topic)
         if topic in self._reserved:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"The topic[{topic}] is conflict with system topic."
@@ -227,10 +223,7 @@ class TopicsProcessor:
         self._create(connection, command, [self._put_group(config) for config in configs])
 
     def _put_group(self, config: SubscriptionGroupConfig) -> PutGroup:
-        try:
-            check_group_name(config.group_name)
-        except InvalidNameError as error:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        check_group_name(config.group_name)
         if not 0 <= config.retry_queue_nums <= QUEUES_MAX or config.retry_max_times > RETRIES_MAX:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,

@@ -27,7 +27,7 @@ from broker.requests.processing import OUTCOME_UNKNOWN, HandledOn, Route
 from broker.requests.responses import reply
 from broker.settings.live import LiveSettings
 from broker.state.open_transactions import Transactions
-from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC
+from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC, queues_of
 from broker.state.transaction_records import (
     HALF_TOPIC_BYTES,
     OPERATION_BYTES_MAX,
@@ -250,7 +250,7 @@ class Decisions:
                 f"topic[{'' if target is None else target.topic}] of the transaction does not exist (any more)",
             )
         topic, queue_id = target
-        if queue_id >= max(config.write_queue_nums, config.read_queue_nums):
+        if queue_id >= queues_of(config):
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
                 f"queueId[{queue_id}] of the transaction is illegal, topic {topic} has fewer queues now",
