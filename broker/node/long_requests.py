@@ -101,6 +101,7 @@ class LongRequests:
             self._go_on(*request)
             self._stepped = None
         leadership, waiting = self._leadership, self.behind_batch
+        # Not for those that go on here: they are the ones who came first.
         leadership.others_first = False
         for _ in range(min(len(waiting), _RESUMED_IN_A_TURN)):
             if leadership.batches.under_way is not None:

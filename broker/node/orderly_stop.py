@@ -116,6 +116,7 @@ class OrderlyStop:
 
     def turned(self) -> None:
         """To be called after each turn of the node."""
+        # One after the other, not else: what has ended already when a state begins needs no turn of its own.
         if self.state is StopState.HANDS_OVER and not self._leadership.serving:
             self._become(StopState.AWAITS_HEIR)
             self._deadline.due_ns = self._time.now_ns + HEIR_NS

@@ -105,6 +105,7 @@ class Upkeep:
         """
         assert now_ns >= self.due_ns(), "nothing is to be noted yet"
         store = self._store
+        # One that waits for a flush, or for space, is the one that was begun then.
         if not store.checkpoints.waits:
             self._checkpoint_due_ns = now_ns + CHECKPOINT_INTERVAL_NS
             self.checkpointed_index = store.dispatched_index

@@ -355,6 +355,7 @@ class Metadata:
             raise UnknownCommandError(
                 f"metadata snapshot of version {version}, this version reads those up to {SNAPSHOT_VERSION}"
             )
+        # Counted when both tables are here: a map's members may stand in any order.
         state.nameless_groups = len(state.offsets.by_group.keys() - state.groups.keys())
         state.delays = {level: DelayProgress(*progress) for level, *progress in tables.delays}
         state.timers = TimerProgress.from_fields(tables.timers)

@@ -37,7 +37,7 @@ class LockTable(dict[tuple[str, str, int], OrderLock]):
             key = (asked.group, topic, queue_id)
             lock = self.get(key)
             if lock is None or lock.client == asked.client or lock.refreshed_ms < expired_ms:
-                self.pop(key, None)
+                self.pop(key, None)  # so that it stands last
                 self[key] = OrderLock(asked.client, asked.time_ms)
                 granted.append((topic, queue_id))
         # The oldest come first, and for each lock that is granted two that expired are forgotten: the table does not

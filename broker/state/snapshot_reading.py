@@ -189,6 +189,7 @@ class MessagePackReader:
         try:
             for _ in range(values_max):
                 head = data[at]
+                # A value takes the place of one that was missing, and its own members are missing then.
                 if length := _LENGTHS[head]:
                     at += length
                     missing += _MEMBERS[head] - 1
@@ -201,7 +202,7 @@ class MessagePackReader:
                         break
                     missing = 1
         except IndexError:
-            at = len(data) + 1
+            at = len(data) + 1  # a head is cut, as a text is that ends behind the data
         if at > len(data):
             raise msgspec.DecodeError("the end is missing")
         self._at = at

@@ -62,7 +62,8 @@ class NewTopics:
                 self._budget.give_back(waiting_connection, waiting_command)
                 go_on(waiting_connection, waiting_command)
 
-        # The budget counts what waits. A command that cannot be proposed leaves nothing waiting.
+        # The budget counts what waits. A command that cannot be proposed leaves nothing waiting; the end of one that is
+        # comes in a later step of this node, when the topic is among those that wait (below).
         self._budget.take(connection, command)
         try:
             self._creations.propose(

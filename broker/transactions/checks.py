@@ -180,6 +180,7 @@ class TransactionChecks:
                 lambda _: self._ask(questions),
             )
             self._under_way = True
+        # Not before the command is in the log: a refused slice is looked at again, all of it.
         for _ in range(looked_at):
             remaining.popleft()
 
