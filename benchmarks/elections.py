@@ -290,7 +290,7 @@ class _Group(Cluster):
         host.turn(lambda raft: raft.peer_disconnected(peer, self.now))
 
     def connect_host(self, host: Host, peer: str) -> None:
-        host.turn(lambda raft: raft.peer_connected(peer, self.now))
+        host.turn(lambda raft: raft.peer_connected(peer))
 
     def deafen(self) -> None:
         """For a while nothing gets from one node that lives to another one."""

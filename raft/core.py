@@ -90,6 +90,7 @@ class Raft:
         """The effects that `take_effects` would return; to look at only."""
         self._clip = clip
         self._election = Election(self._state, now)
+        # `_leader` is there exactly while the role is LEADER; `_follower` is of the current term in every role.
         self._follower = Follower(self._state)
         self._leader: Leader | None = None
         self.recovery: Recovery | None = None
@@ -97,7 +98,7 @@ class Raft:
         self._founding_term = hard_state.term if loss is Loss.ALL else 0
         """The term of a log from a backup, in which this node has promised nothing; else 0."""
         if loss is not None:
-            assert hard_state.term > 0 or loss is Loss.ALL, "only a node without a term has lost all"
+            assert hard_state.term > 0 or loss is Loss.ALL, f"a node without a term has lost all, not {loss}"
             self.recovery = Recovery(self._state, loss, now)
             self._state.recovering = True
             self._conclude_recovery(now)
@@ -264,6 +265,7 @@ class Raft:
     def take_effects(self) -> list[Effect]:
         """Returns the effects that are to be carried out now, in order, and forgets them; see effects.py."""
         state = self._state
+        # The list itself stays: it is `pending`.
         effects = state.effects[:]
         state.effects.clear()
         state.log_effects_pending = False
@@ -396,7 +398,7 @@ class Raft:
         if self._leader is not None:
             self._leader.step_down()
             self._leader = None
-            self._election.restart_timer(now)
+            self._election.restart_timer(now)  # it has run out while this node led
         term_changed = term > state.term
         if term_changed:
             state.save_hard_state(term, None)
@@ -427,13 +429,13 @@ class Raft:
     def _begin_vote(self, now: int, cause: Cause) -> None:
         """Enters the next term as a candidate; as its leader when no other vote is needed."""
         won = self._election.begin_vote(now, cause)
-        self._follower = Follower(self._state)
+        self._follower = Follower(self._state)  # what was agreed on with a leader of an earlier term is void
         if won:
             self._become_leader(now)
 
     def _become_leader(self, now: int) -> None:
         state = self._state
-        assert state.vote == state.node_id, "a leader voted for itself in its term"
+        assert state.vote == state.node_id, f"a leader that voted for {state.vote} in its term"
         assert state.leader is None, f"{state.leader} leads this term"
         self._election.led_by(state.node_id)
         alone = state.configurations.current.voters == (state.node_id,)
@@ -519,7 +521,9 @@ class Raft:
     def persisted(self, index: int, generation: int, now: int) -> None:
         """The disk of this node holds the log up to `index` as it was when `log_generation` was `generation`."""
         state = self._state
-        assert generation != state.persisted.generation or index <= state.log.last_index, "beyond the log"
+        assert generation != state.persisted.generation or index <= state.log.last_index, (
+            f"{index} is on the disk, of a log that ends at {state.log.last_index}"
+        )
         if not state.persisted.flushed(index, generation):
             return
         if self._leader is None:
@@ -536,7 +540,9 @@ class Raft:
         The configuration in force before `first_index`, `configurations[0]` from now on, must be kept with the log.
         """
         state = self._state
-        assert first_index <= state.commit_index + 1, "retention of entries that are not committed"
+        assert first_index <= state.commit_index + 1, (
+            f"retention before {first_index}, where entries are committed up to {state.commit_index}"
+        )
         state.log.drop_before(first_index)
         state.configurations.drop_before(state.log.first_index)
 
@@ -567,7 +573,7 @@ class Raft:
     def end_grant(self) -> None:
         """Nothing more of what was granted is proposed. Does nothing where all of it was, or the leadership is over."""
         if self._leader is not None:
-            self._leader.end_grant()
+            self._leader.succession.end_grant()
 
     def propose(self, count: int, *, granted: bool = False) -> int:
         """Adds `count` entries of the current term to the log and returns the first one's index.
@@ -629,7 +635,7 @@ class Raft:
 
     # Connections -----------------------------------------------------------------------------------------------
 
-    def peer_connected(self, peer: str, now: int) -> None:
+    def peer_connected(self, peer: str) -> None:
         """Messages can be sent to `peer`; that is assumed of everyone until the contrary is told."""
         self._state.unreachable.discard(peer)
         if self._leader is not None:

@@ -36,7 +36,7 @@ class PersistedIndex:
 
     def flushed(self, index: int, generation: int) -> bool:
         """A flush begun in `generation` covered the log up to `index`; returns True when more is durable by it."""
-        assert generation <= self.generation, "a flush of a generation yet to come"
+        assert generation <= self.generation, f"a flush of generation {generation}, in {self.generation}"
         if generation != self.generation:
             if generation < self._oldest_known:
                 return False

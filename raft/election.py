@@ -67,9 +67,10 @@ class Election:
         self._former_leader: str | None = None
         # The deadline is this node's turn in line, not the end of a silence.
         self._in_line = False
-        # The votes of the PreVote under way; None for whoever is no pre-candidate.
+        # The votes of the PreVote under way; None for whoever is no pre-candidate, or lets another one go first.
         self._pre_votes: VoteTally | None = None
-        # The votes of the current term while this node is its candidate, or asks anew after it was.
+        # The votes of the current term while this node is its candidate, or asks anew after it was: it has voted for
+        # itself, and the term has no leader. Both are None once it has one.
         self._votes: VoteTally | None = None
         # The old leader asked for the campaign whose votes are counted.
         self._is_transfer = False
@@ -281,7 +282,7 @@ class Election:
         state = self._state
         if state.role is not Role.FOLLOWER:
             self._attempts += 1  # the last round came to no result
-        state.set_role(Role.PRE_CANDIDATE, None, self._cause(now))
+        state.set_role(Role.PRE_CANDIDATE, None, self._cause(now))  # before what tells the cause is forgotten
         self._leader_contact = None
         self._pre_votes = self._ask_all(now, self._round())
         return self._pre_votes.won

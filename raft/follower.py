@@ -24,7 +24,7 @@ class Follower:
 
     def __init__(self, state: NodeState) -> None:
         self._state = state
-        # Always: commit index <= agreed index <= last index, and acknowledged index <= agreed index. They rise only.
+        # Always: commit index <= agreed index <= last index, and acknowledged index <= agreed index, which rises only.
         # A leader has all that is committed (leader completeness, 5.4.3), so the logs agree up to there at least.
         self._agreed_index = state.commit_index
         self._acknowledged_index = self._agreed_index
@@ -80,8 +80,7 @@ class Follower:
             if end > first_new:
                 log.append(term, end - max(index, first_new))
             index = end
-        state.effects.append(AcceptEntries(request, first_new, first_new - request.prev_index - 1))
-        state.log_effects_pending = True
+        state.change_log(AcceptEntries(request, first_new, first_new - request.prev_index - 1))
         for index, configuration in request.configurations:
             if index >= first_new:
                 state.append_configuration(index, configuration)
@@ -113,6 +112,7 @@ class Follower:
         """Refuses, with a hint that lets the leader pass over a whole term at a time (the end of 5.3)."""
         state = self._state
         self._round = max(self._round, request.round)
+        # All before this log is committed, so that the logs agree there, whatever the refused term is.
         hint_index = max(
             state.log.last_not_after(request.prev_index, request.prev_term), state.log.first_index - 1
         )
@@ -157,6 +157,10 @@ class Follower:
         state = self._state
         if not self._answer_due or state.leader is None:
             return
+        assert state.commit_index <= self._agreed_index <= state.log.last_index, (
+            f"agreed up to {self._agreed_index}, in a log that ends at {state.log.last_index} and is committed to "
+            f"{state.commit_index}"
+        )
         self._answer_due = False
         self._acknowledged_index = durable = self._holds()
         agreed = self._agreed_index
@@ -182,6 +186,10 @@ class Follower:
         base_index = request.first_index - 1
         # A log that has the entry before the snapshot's end keeps what follows it (figure 13, step 6).
         if base_index > state.commit_index and not state.log.matches(base_index, request.prev_term):
+            if base_index <= self._agreed_index:
+                raise ImpossibleMessage(
+                    f"the leader of term {state.term} has changed its log at {base_index}"
+                )
             state.reset_log(
                 request.first_index, request.prev_term, request.configuration_index, request.configuration
             )

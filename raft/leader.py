@@ -68,8 +68,10 @@ class Leader:
         self._reads = ReadQueue()
         self._heartbeat_due = now + state.config.heartbeat_interval_ns
         self._preferred_check_due = now + state.config.preferred_check_interval_ns
+        # None while no peer waits to be told a commit index alone.
         self._commit_notice_due: int | None = None
-        # `_leaving`, `_voting_peers` and `votes_itself` follow from `peers` and the current configuration.
+        # `peers` has all members of the current configuration but this node, and those that have yet to hear that they
+        # are removed, `_leaving`. That list, `_voting_peers` and `votes_itself` follow from both (`_update_peers`).
         self._leaving: list[str] = []
         self.peers: dict[str, Progress] = {}
         self.succession = Succession(state, self.peers)
@@ -78,8 +80,7 @@ class Leader:
         self._update_peers(now)
         # The no-op of section 8: older entries commit with it, however long nothing is proposed.
         state.log.append(state.term, 1)
-        state.effects.append(AppendNoop(self._term_begin_index, state.term))
-        state.log_effects_pending = True
+        state.change_log(AppendNoop(self._term_begin_index, state.term))
 
     def _update_peers(self, now: int) -> None:
         """Follows the current configuration; members that it removes stay until they know."""
@@ -119,13 +120,9 @@ class Leader:
 
     def grant(self, count: int) -> None:
         """Allows a proposal in parts, see `Raft.grant`. Raises LeadershipTransferring, ProposalLimit."""
-        assert not self.succession.granted, "one proposal in parts at a time"
+        assert not self.succession.granted, f"{self.succession.granted} entries of another are to come"
         self.check_proposal(count)
         self.succession.granted = count
-
-    def end_grant(self) -> None:
-        """The parts that have not come do not come any more."""
-        self.succession.end_grant()
 
     def propose(self, count: int, *, granted: bool = False) -> int:
         """Adds entries to the log and returns the first one's index. Raises LeadershipTransferring, ProposalLimit."""
@@ -134,7 +131,7 @@ class Leader:
         assert count > 0, "a proposal of no entries"
         assert not state.log_effects_pending, "effects that write to the log must be carried out first"
         if granted:
-            assert count <= self.succession.granted, "no more than was allowed"
+            assert count <= self.succession.granted, f"{count} entries, of {self.succession.granted} allowed"
             self.succession.granted -= count
         else:
             self.check_proposal(count)
@@ -170,8 +167,7 @@ class Leader:
         if isinstance(change, AddLearner):
             self.peers.pop(change.node, None)  # what it said before it left does not count any more
         state.log.append(state.term, 1)
-        state.effects.append(AppendConfiguration(index, state.term, configuration))
-        state.log_effects_pending = True
+        state.change_log(AppendConfiguration(index, state.term, configuration))
         state.append_configuration(index, configuration)
         self._update_peers(now)
         if self._is_alone:
@@ -285,7 +281,9 @@ class Leader:
         if self._is_deleted(first_index):
             self._offer_snapshot(peer)
             return False
-        assert first_index > peer.match_index, "the peer holds these entries already"
+        assert first_index > peer.match_index, (
+            f"{peer.node} holds up to {peer.match_index}, not {first_index}"
+        )
         extract = self._extract
         if extract is None or extract[0] != first_index:
             extract = self._extract = self._extract_from(first_index)
@@ -315,7 +313,9 @@ class Leader:
         log = self._state.log
         run = self._clip(first_index, log.last_index)
         last_index = run.last_index
-        assert first_index <= last_index <= log.last_index, "clip must leave at least one entry"
+        assert first_index <= last_index <= log.last_index, (
+            f"clip gave {first_index}..{last_index} of a log that ends at {log.last_index}"
+        )
         return (
             first_index,
             run,

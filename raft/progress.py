@@ -51,12 +51,14 @@ class Progress:
     def __init__(self, node: str, next_index: int, now: int) -> None:
         self.node = node
         self.state = PeerState.PROBE
-        # Always match_index < next_index: we never send what the peer holds (figure 2).
+        # Always match_index < next_index: we never send what the peer holds (figure 2). In SNAPSHOT `next_index` says
+        # nothing: it is where the peer was when its next entry was found to be deleted.
         self.match_index = -1
         self.next_index = next_index
         # Last indices of the requests with entries that are not acknowledged as durable, oldest first. Only REPLICATE
         # has any, all of them above match_index and below next_index.
         self.inflight: deque[int] = deque()
+        # PROBE: the one request is on its way, or was lost; heartbeats bring the answer that is missing.
         self.probe_sent = False
         self.sent_commit_index = -1
         self.acknowledged_round = 0
@@ -84,6 +86,7 @@ class Progress:
 
     def become_probe(self, next_index: int) -> None:
         """Asks anew, from `next_index` on, how far the logs agree."""
+        assert next_index > self.match_index, f"a probe at {next_index}, behind {self.match_index}"
         self.state = PeerState.PROBE
         self.next_index = next_index
         self.inflight.clear()
@@ -132,7 +135,6 @@ class Progress:
         elif held_index >= (self.next_index if self.state is PeerState.PROBE else first_index) - 1:
             self.state = PeerState.REPLICATE
             self.next_index = held_index + 1
-            self.inflight.clear()
             self.snapshot_deadline = None
         return advanced
 
@@ -152,8 +154,8 @@ class Progress:
         if stale:
             return
         agreed_at_most = min(refused_index - 1, log.last_not_after(hint_index, hint_term))
-        self.become_probe(agreed_at_most + 1)
         self.match_index = min(self.match_index, agreed_at_most)
+        self.become_probe(agreed_at_most + 1)
 
     def disconnected(self) -> None:
         """All that is under way is lost, and the peer may come back as another process."""

@@ -16,7 +16,8 @@ class ReadQueue:
     def __init__(self) -> None:
         self.waiting: list[object] = []
         """Reads that wait for a round which has not begun; to be looked at only."""
-        # The round that is open, the reads that wait for it, and the commit index when it began: step 2 of 6.4.
+        # The round that is open, the reads that wait for it, and the commit index when it began: step 2 of 6.4. Reads
+        # wait in `_open` only while a round is open.
         self._open: list[object] = []
         self._open_index = -1
         self.open_round: int | None = None
@@ -37,6 +38,9 @@ class ReadQueue:
         """
         if self.open_round is None and not self.waiting:
             return
+        assert self.open_round is None or (
+            round_number > self.open_round and commit_index >= self._open_index
+        ), f"round {round_number} at {commit_index} follows round {self.open_round} at {self._open_index}"
         self._open += self.waiting
         self.waiting = []
         self._open_index = commit_index

@@ -118,8 +118,8 @@ class Recovery:
         self._heard: dict[str, int] = {}
         # Voters that were empty in this round of asking.
         self._empty: dict[str, None] = {}
-        # (term, node, commit index) of the newest leader that has answered.
-        self._leader_answer: tuple[int, str, int] = (-1, "", -1)
+        # (term, commit index) of the newest leader that has answered.
+        self._leader_answer: tuple[int, int] = (-1, -1)
         self.deadline = now
         """The time of the next round of asking."""
         self.vote_is_used = loss is Loss.ENTRIES
@@ -199,7 +199,7 @@ class Recovery:
         elif response.nonce == self._nonce and node not in self._heard:
             self._empty[node] = None
         if response.leads and response.term > self._leader_answer[0]:
-            self._leader_answer = (response.term, node, response.commit_index)
+            self._leader_answer = (response.term, response.commit_index)
 
     @property
     def group_is_new(self) -> bool:
@@ -235,5 +235,5 @@ class Recovery:
             return False
         if leads:
             return True
-        term, _, commit_index = self._leader_answer
+        term, commit_index = self._leader_answer
         return term == state.term and state.commit_index >= commit_index

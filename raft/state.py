@@ -12,6 +12,9 @@ from raft.config import HardState, RaftConfig
 from raft.configuration import Configuration, ConfigurationHistory
 from raft.durability import PersistedIndex
 from raft.effects import (
+    AcceptEntries,
+    AppendConfiguration,
+    AppendNoop,
     Committed,
     ConfigurationChanged,
     Effect,
@@ -88,9 +91,11 @@ class NodeState:
     ) -> None:
         hard_state, log, commit_index = initial.hard_state, initial.log, initial.commit_index
         assert log.first_index - 1 <= commit_index <= log.last_index, (
-            "the commit index lies outside of the log"
+            f"the commit index {commit_index} lies outside of the log {log.first_index}..{log.last_index}"
         )
-        assert log.last_term <= hard_state.term, "the log has an entry of a term that was never saved"
+        assert log.last_term <= hard_state.term, (
+            f"the log has an entry of term {log.last_term}, and the newest term saved is {hard_state.term}"
+        )
         self.config = config
         self.node_id = node_id
         self.random = random
@@ -101,15 +106,17 @@ class NodeState:
         self.log = log
         self.configurations = ConfigurationHistory(initial.configurations)
         # Rises only. What it covers is never truncated. Always first_index - 1 <= commit_index <= last_index, and
-        # log.last_term <= term.
+        # log.last_term <= term. It may be beyond what this node has on its own disk: a majority without it is one, too.
         self.commit_index = commit_index
         self.persisted = PersistedIndex(log.last_index)
+        # The next three are those of `Raft.recovery`, for whoever acts in a role: they end with it.
         # This node may lack what it acknowledged, so that its votes are marked; see recovery.py.
         self.recovering = False
         # The voters with whom it may have committed what it lacks. None unless recovering.
         self.lost_voters = initial.lost_voters if initial.loss is not None else ()
         # It may have voted in a term beyond its own, and so acknowledges nothing that is not committed (recovery.py).
         self.withholds = False
+        # `leader` is this node while it leads, another one or none while it follows, and none while it asks for votes.
         self.role = Role.FOLLOWER
         self.leader: str | None = None
         # The peers that no message can be sent to, as far as the caller has told.
@@ -119,7 +126,7 @@ class NodeState:
         # The last pause that the caller told of.
         self.pause: Pause | None = None
         self.effects: list[Effect] = []
-        # True while effects wait that must be in the log before anyone reads it.
+        # True while effects wait that must be in the log before anyone reads it (`change_log`).
         self.log_effects_pending = False
 
     @property
@@ -142,10 +149,17 @@ class NodeState:
         """Adds the effect that sends a message without entries."""
         self.effects.append(Send(message))
 
+    def change_log(
+        self, effect: TruncateLog | AcceptEntries | ResetLog | AppendNoop | AppendConfiguration
+    ) -> None:
+        """Adds the effect that writes to the log what its terms say already."""
+        self.effects.append(effect)
+        self.log_effects_pending = True
+
     def save_hard_state(self, term: int, vote: str | None) -> None:
         """Enters a greater term, or gives the one vote of the current term (5.1, 5.2)."""
         assert term > self.term or (term == self.term and self.vote is None), (
-            "a vote or a term was taken back"
+            f"term {self.term} with the vote for {self.vote} would become {term} with that for {vote}"
         )
         self.term = term
         self.vote = vote
@@ -162,6 +176,15 @@ class NodeState:
 
     def set_role(self, role: Role, leader: str | None, cause: Cause, *, term_changed: bool = False) -> None:
         """Sets role and leader; adds the effect that tells of it if either, or the term, has changed."""
+        # The table in core.py. Whoever led on under another role would count votes and acknowledgements at once.
+        assert role is not Role.LEADER or self.role is not Role.FOLLOWER, (
+            "a follower leads without an election"
+        )
+        assert self.role is not Role.LEADER or role in (Role.LEADER, Role.FOLLOWER), (
+            f"the leader of term {self.term} becomes {role.value} without having stepped down"
+        )
+        assert (leader == self.node_id) == (role is Role.LEADER), f"a {role.value} has {leader} as its leader"
+        assert leader is None or role in (Role.LEADER, Role.FOLLOWER), f"a {role.value} follows {leader}"
         if role is not self.role or leader != self.leader or term_changed:
             before, followed = self.role, self.leader
             self.role = role
@@ -171,6 +194,9 @@ class NodeState:
 
     def append_configuration(self, index: int, configuration: Configuration) -> None:
         """The entry at `index` is in the log: its configuration is in force from now on (dissertation 4.1)."""
+        assert self.commit_index < index <= self.log.last_index, (
+            f"a configuration at {index}, behind {self.commit_index} and up to {self.log.last_index} there may be one"
+        )
         self.configurations.append(index, configuration)
         self.effects.append(ConfigurationChanged(index, configuration, committed=False))
 
@@ -181,8 +207,7 @@ class NodeState:
         )
         self.log.truncate(last_index)
         self.persisted.cut(last_index)
-        self.effects.append(TruncateLog(last_index))
-        self.log_effects_pending = True
+        self.change_log(TruncateLog(last_index))
         if self.configurations.truncate(last_index):
             current, index = self.configurations.current, self.configurations.current_index
             committed = index <= self.commit_index
@@ -192,20 +217,23 @@ class NodeState:
         self, first_index: int, base_term: int, configuration_index: int, configuration: Configuration
     ) -> None:
         """Replaces the log by an empty one that begins at `first_index`: a snapshot covers all before (section 7)."""
-        assert first_index - 1 > self.commit_index, "a snapshot would take committed entries back"
+        assert first_index - 1 > self.commit_index, (
+            f"a snapshot up to {first_index - 1} would take back what is committed up to {self.commit_index}"
+        )
         self.log.reset(first_index, base_term)
         self.persisted.cut(first_index - 1)
         self.persisted.index = first_index - 1  # the snapshot itself: ResetLog is durable when it is done
         self.configurations.reset(configuration_index, configuration)
-        self.effects.append(ResetLog(first_index, base_term, configuration_index, configuration))
-        self.log_effects_pending = True
+        self.change_log(ResetLog(first_index, base_term, configuration_index, configuration))
         self.commit_index = first_index - 1
         self.effects.append(ConfigurationChanged(configuration_index, configuration, committed=True))
         self.effects.append(Committed(first_index - 1))
 
     def advance_commit(self, index: int) -> None:
         """Raises the commit index, and tells of configurations that are committed by that."""
-        assert self.commit_index < index <= self.log.last_index, f"commit of {index} in {self.log.last_index}"
+        assert self.commit_index < index <= self.log.last_index, (
+            f"commit of {index} after {self.commit_index}, in a log that ends at {self.log.last_index}"
+        )
         before = self.commit_index
         self.commit_index = index
         self.effects.append(Committed(index))

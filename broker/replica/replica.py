@@ -314,7 +314,7 @@ class Replica:
         self.members.linked(node)
         self.repairs.linked(node, now_ns)
         self.time.now_ns = now_ns
-        self.raft.peer_connected(node, now_ns)
+        self.raft.peer_connected(node)
         self.carry_out()
 
     def peer_disconnected(self, node: str, now_ns: int) -> None:

@@ -446,4 +446,4 @@ class Cluster:
         self.hosts[node].turn(lambda raft: raft.peer_disconnected(peer, self.now))
 
     def connect(self, node: str, peer: str) -> None:
-        self.hosts[node].turn(lambda raft: raft.peer_connected(peer, self.now))
+        self.hosts[node].turn(lambda raft: raft.peer_connected(peer))

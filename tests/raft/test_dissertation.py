@@ -473,7 +473,7 @@ class TestPreVote:
         raft.peer_disconnected("c", 0)
         raft.tick(2 * SECOND)
         assert [message.target for message in sent(raft.take_effects())] == ["b"]
-        raft.peer_connected("c", 2 * SECOND)
+        raft.peer_connected("c")
         assert [message.target for message in sent(raft.take_effects())] == ["c"]
         step(raft, VoteResponse("c", "a", 1, 2, True, pre_vote=True), 2 * SECOND)
         assert role_of(raft) is Role.CANDIDATE

@@ -183,7 +183,8 @@ def test_figure_8_finds_commits_by_counting(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("plant", "scenario", "found"),
     [
-        (truncation_by_any_request, "stale_append", "is committed on 1 of 2 disks"),
+        # The node itself notices, before it acknowledges what it has lost.
+        (truncation_by_any_request, "stale_append", "agreed up to 4, in a log that ends at 2"),
         (reads_without_a_round, "read_index", "misses what was committed"),
         (votes_while_recovering, "recovery_lost_suffix", "lacks committed entry"),
         (recovered_at_once, "recovery_lost_suffix", "lacks committed entry"),
@@ -203,5 +204,5 @@ def test_the_scenario_finds(
 ) -> None:
     """Quicker than waiting for a random schedule that does the same."""
     plant(monkeypatch)
-    with pytest.raises(Violation, match=found):
+    with pytest.raises(AssertionError, match=found):
         transcript((Path(__file__).parent / "scenarios" / f"{scenario}.txt").read_text(), Scenario().execute)

@@ -301,7 +301,7 @@ def test_a_term_told_by_a_node_that_is_no_voter_is_entered() -> None:
     raft = recovering_node(Loss.ALL, [], term=0, voters="abc")
     raft.tick(0)
     nonce = asked(raft.take_effects())["b"].nonce
-    raft.peer_connected("z", 0)
+    raft.peer_connected("z")
     step(raft, RecoveryResponse("z", "a", 9, nonce, True))
     step(raft, RecoveryResponse("b", "a", 3, nonce, True))
     step(raft, RecoveryResponse("c", "a", 3, nonce, True))
