@@ -193,7 +193,8 @@ class Checkpoints:
     """The checkpoints of one store, one at a time.
 
     It is drawn up by what queues and index files hold then, `waits` until the entries that it notes are durable, and is
-    out with a worker until `done` takes it back. If there was no space for it on the disk it waits again.
+    out with a worker until `done` takes it back. If there was no space for it on the disk it waits again. So `_job` is
+    there while it `waits` or is out.
     """
 
     __slots__ = (
@@ -262,6 +263,7 @@ class Checkpoints:
         log, built_index = self._log, self._dispatcher.built_index
         # What was dispatched is committed, even if the group has not said so again since the start.
         end_index = min(max(commit_index, built_index), log.last_index)
+        # First what may fail: queues do not list files a second time.
         index_notes, index_files = self._index.notes()
         queue_notes, files, directories = self._queues.notes()
         if self._index.new_files:
@@ -287,6 +289,10 @@ class Checkpoints:
         """Takes back a job whose `run` raised nothing; `job` returns it again if it was refused."""
         if job is not self._job:
             return  # the store was reset while it ran
+        assert not self.waits, "a checkpoint comes back that was not out"
+        assert job.end_index <= self._log.last_index, (
+            f"entries up to {job.end_index} were noted as committed, and the log was cut to {self._log.last_index}"
+        )
         if job.refused is not None:
             self.waits = True
             return

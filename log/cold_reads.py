@@ -59,7 +59,7 @@ class ColdReads:
     def missing(self, position: int, now_ns: int) -> LoadJob | None:
         """Returns the job to run before bytes at `position` are touched; None if they may be touched now."""
         log = self._log
-        if position >= log.end_position - self._hot_bytes or position < log.first_position:
+        if self.is_hot(position) or position < log.first_position:
             return None
         window = position // WINDOW_BYTES
         until_ns = self._loaded.pop(window, 0)

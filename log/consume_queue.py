@@ -180,8 +180,17 @@ class ConsumeQueue:
 
     def start_at(self, offset: int) -> None:
         """Tells an empty queue where its next message belongs (its history is not on this node)."""
-        assert self.min_offset == self.max_offset, "only an empty queue can be moved"
+        assert self.min_offset == self.max_offset, (
+            f"a queue with {self.min_offset}..{self.max_offset - 1} is moved"
+        )
         self.min_offset = self.max_offset = offset
+
+    def begin_at(self, offset: int) -> None:
+        """The queue begins with `offset` from now on: what was before it is gone."""
+        assert self.min_offset <= offset <= self.max_offset, (
+            f"the queue of {self.min_offset}..{self.max_offset - 1} is to begin with {offset}"
+        )
+        self.min_offset = offset
 
     def correct_min(self, physical_begin: int) -> None:
         """Raises `min_offset` to the first unit whose record is still in the log, which begins at `physical_begin`."""
@@ -438,6 +447,7 @@ class ConsumeQueue:
     def evicted(self, mapped: MappedFile) -> None:
         """Lets the last file go, summed up: else the next checkpoint would map those of all queues in one turn."""
         first = self._tail_first
+        # A file that has just been made has no unit yet: the last one is in the file before it.
         if self.checked_end != self.max_offset and first < self.max_offset <= first + self._file_units:
             self._sum_up(first, mapped)
         self.let_go()

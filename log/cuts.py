@@ -28,7 +28,9 @@ def truncate(log: EntryLog, last_index: int) -> None:
     because pages reach the disk in any order; that would break log matching (Raft figure 3). The caller, who alone
     knows which entries are committed, asserts that none of them goes.
     """
-    assert log.first_index - 1 <= last_index <= log.last_index, "truncation to what is in the log"
+    assert log.first_index - 1 <= last_index <= log.last_index, (
+        f"truncation to entry {last_index} of {log.first_index}..{log.last_index}"
+    )
     if last_index == log.last_index:
         return
     old_end, old_last = log.end_position, log.last_index
@@ -56,6 +58,7 @@ def truncate(log: EntryLog, last_index: int) -> None:
     log._sound_position = min(log._sound_position, new_end)
     log.end_position = new_end
     log.flushes.truncated()
+    _check(log)
 
 
 def reset(
@@ -71,7 +74,9 @@ def reset(
     before it is done leaves a log that recovery reports as RESET_PENDING, empty, to be reset again. It takes a few
     steps of the disk however long the log is: a node does it in a turn.
     """
-    assert position % log.file_bytes <= log.file_bytes - MARKER_BYTES, "no log ends there"
+    assert position % log.file_bytes <= log.file_bytes - MARKER_BYTES, (
+        f"no log ends at {position}: what is left of the file has no room for an end marker"
+    )
     log.epoch += 1
     begin = LogBegin(first_index, position, base_term, log.epoch)
     # Pending is on the disk before anything goes, and is taken back when all that belongs to the new log is there.
@@ -88,6 +93,7 @@ def reset(
     log.base_term = log.last_term = base_term
     log._start_writing()
     log.flushes.truncated()
+    _check(log)
     if install is not None:
         install()
     write_begin(log._disk, log._begin_path, begin)
@@ -118,6 +124,7 @@ def delete_before(log: EntryLog, index: int) -> int:
     log.first_index = keep_index
     log.first_position = keep
     log.base_term = base_term
+    _check(log)
     removed = log._data.remove_before(keep)
     log._units.remove_before(keep_index * UNIT_BYTES)
     return removed
@@ -135,6 +142,19 @@ def cut_damage(log: EntryLog) -> None:
     erase_units_behind(log._units, log.last_index)
     log.damaged = False
     log._start_writing()
+    _check(log)
+
+
+def _check(log: EntryLog) -> None:
+    """Asserts what `EntryLog` says of its fields: what is wrong with one would be appended behind, or acknowledged."""
+    first, last, end, runs = log.first_index, log.last_index, log.end_position, log._term_starts
+    assert first - 1 <= last, f"entries {first}..{last}"
+    assert log.first_position <= end, f"bytes {log.first_position}..{end}"
+    assert bool(runs) == (first <= last), f"terms {runs} of entries {first}..{last}"
+    assert not runs or runs[0][0] == first, f"terms {runs} of entries from {first} on"
+    assert not runs or runs[-1][0] <= last, f"terms {runs} of entries up to {last}"
+    assert log.last_term == (runs[-1][1] if runs else log.base_term), f"{log.last_term} ends the terms {runs}"
+    assert log.flushes.durable_index <= last, f"{log.flushes.durable_index} is durable, of a log up to {last}"
 
 
 def _zero(buffer: memoryview, begin: int, end: int) -> None:

@@ -56,6 +56,7 @@ class DurableNote:
 
     def store(self, epoch: int, index: int) -> None:
         """Notes in the page cache that entries up to `index` are durable."""
+        assert epoch >= self._epoch, f"a note of epoch {epoch}, behind one of {self._epoch}"
         self._epoch, self.index = epoch, index
         place = _PLACE.pack(epoch, index)
         self._mapped.buffer[:_BYTES] = place + _CHECKSUM.pack(crc32(place))

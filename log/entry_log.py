@@ -381,7 +381,7 @@ class EntryLog:
         if position + size > tail.limit or unit_at + UNIT_BYTES > units.limit:
             position = self._make_room(size)
         if term != self.last_term or not self._term_starts:
-            assert term >= self.last_term, "terms never decrease along the log"
+            assert term >= self.last_term, f"term {term} cannot follow term {self.last_term}"
             self._term_starts.append((index, term))
             self.last_term = term
         self._loops.store_entry(
@@ -409,8 +409,8 @@ class EntryLog:
         position or term cannot follow this log, DiskFullError, DiskError; nothing has changed then.
         """
         first = entries.first_index + skip_entries
-        assert first == self.last_index + 1, "a range continues the log"
-        assert first <= entries.last_index, "something of the range is new"
+        assert first == self.last_index + 1, f"a range from entry {first} on, behind entry {self.last_index}"
+        assert first <= entries.last_index, f"nothing of {entries.first_index}..{entries.last_index} is new"
         position, term = entries.position, entries.term_spans[0][1]
         if skip_entries:
             position, term = entries.position_of(first), entries.term_of(first)

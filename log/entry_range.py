@@ -48,12 +48,16 @@ class EntryRange(NamedTuple):
         """Returns the log position at which the entry begins."""
         if index == self.first_index:
             return self.position
-        assert self.first_index < index <= self.last_index, "index outside of the range"
+        assert self.first_index < index <= self.last_index, (
+            f"entry {index} is not in {self.first_index}..{self.last_index}"
+        )
         return int(UNIT.unpack_from(self.units, (index - self.first_index) * UNIT_BYTES)[1])
 
     def term_of(self, index: int) -> int:
         """Returns the term of one entry."""
-        assert self.first_index <= index <= self.last_index, "index outside of the range"
+        assert self.first_index <= index <= self.last_index, (
+            f"entry {index} is not in {self.first_index}..{self.last_index}"
+        )
         return int(UNIT.unpack_from(self.units, (index - self.first_index) * UNIT_BYTES)[4])
 
     def has_terms(self, runs: Iterable[tuple[int, int]]) -> bool:

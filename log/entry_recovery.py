@@ -222,7 +222,9 @@ def _trusted_files(anchors: list[tuple[int, int]], data: Segments, units: Segmen
     for number, (index, position) in enumerate(anchors):
         start = units.start_of(index * UNIT_BYTES)
         if start >= missing:
-            return max(0, number - 1)
+            return max(
+                0, number - 1
+            )  # the units of the last entries of the data file before are missing, too
         file_start = data.start_of(position)
         at = position - file_start
         if file_start not in data.starts or at + HEADER_BYTES > data.file_bytes:
@@ -231,7 +233,7 @@ def _trusted_files(anchors: list[tuple[int, int]], data: Segments, units: Segmen
         unit_at = index * UNIT_BYTES - start
         unit = UNIT.unpack(units.mapping(start).read(unit_at, unit_at + UNIT_BYTES))
         if magic == ENTRY_MAGIC and unit != (ENTRY_MAGIC, position, size, found, term):
-            return max(0, number - 1)
+            return max(0, number - 1)  # and of the data file before nobody knows
     return trusted
 
 
@@ -386,6 +388,7 @@ def _judge(
         erase_behind(data, scan.end)
     else:
         kind = RecoveryKind.CLEAN
+        # A file that was made ahead, and is empty: the writer's is the last one (`Tail.move_to`).
         data.remove_from(data.start_of(scan.end) + data.file_bytes)
     broken_start = data.start_of(scan.broken_at)
     broken = kind is not RecoveryKind.CLEAN

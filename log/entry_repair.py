@@ -25,7 +25,9 @@ def put_back(log: EntryLog, entries: EntryRange) -> tuple[int, FlushJob]:
     first, last = entries.first_index, entries.last_index
     # Committed entries are the same on every replica, byte for byte and at the same place. So whatever differs besides
     # the bytes that are damaged says that these are of another log, or that the damage is another than was thought.
-    assert log.first_index <= first <= last <= log.last_index, "entries of this log"
+    assert log.first_index <= first <= last <= log.last_index, (
+        f"entries {first}..{last} are not in {log.first_index}..{log.last_index}"
+    )
     for index in range(first, last + 1):
         if entries.term_of(index) != log.term_of(index):
             raise DamagedRangeError(

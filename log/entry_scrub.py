@@ -70,7 +70,7 @@ class EntryScrub:
         buffer = self.mapped.buffer
         index = self.index
         run = bisect_right(self.terms, index, key=itemgetter(0)) - 1
-        # In the last file it would be a page of another one.
+        # The last file has none: what looks like one there is damage.
         has_marker = self.start + file_bytes < self.log_end
         while index <= self.last_index and at < end:
             if has_marker and END_MARKER.unpack_from(buffer, at) == (END_MAGIC, file_bytes - at):

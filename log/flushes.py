@@ -96,6 +96,10 @@ class Flushes:
         log = self._log
         if self._job is not None or self._flush_from == log.end_position:
             return None
+        # Else a job of no bytes would come back, and entries that nothing has flushed would count as durable.
+        assert self._flush_from < log.end_position, (
+            f"flushed to {self._flush_from}, behind {log.end_position}"
+        )
         ranges = self._ranges_from(self._flush_from)
         self.write_back()
         self._flush_from = log.end_position
@@ -113,7 +117,9 @@ class Flushes:
         Entries truncated while the job ran do not count, although others may have their index now.
         """
         assert job is self._job, "the job that is out comes back, once"
-        assert job.last_index <= self._log.last_index, "a truncation draws the job back with it"
+        assert job.last_index <= self._log.last_index, (
+            f"{job.last_index} is durable, of a log that was cut to {self._log.last_index}"
+        )
         self._job = None
         if job.last_index > self.durable_index:
             self.durable_index = job.last_index
@@ -150,6 +156,10 @@ class Flushes:
     def truncated(self) -> None:
         """The log was cut behind its last index: other entries may get the indices behind it."""
         log = self._log
+        # The next start would take the cut for damage.
+        assert self._note.index <= log.last_index, (
+            f"the note says {self._note.index}, of a log that is cut to {log.last_index}"
+        )
         self.durable_index = min(self.durable_index, log.last_index)
         self._flush_from = min(self._flush_from, log.end_position)
         self._written_position = min(self._written_position, log.end_position)

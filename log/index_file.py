@@ -121,7 +121,7 @@ class IndexFile:
     ) -> None:
         """Adds entries, as many as there are hashes; they must fit. Raises DiskFullError."""
         number = len(hashes)
-        assert 0 < number <= self.room, "the caller goes on to a new file when one is full"
+        assert 0 < number <= self.room, f"{number} entries for a file with room for {self.room}"
         self._prepare(mapped, self.count + number)
         if self.count == 1:
             self.begin_time, self.begin_offset = int(times[0]), int(offsets[0])

@@ -34,7 +34,11 @@ class IndexNote:
 
 
 class IndexFiles:
-    """All IndexFiles of a store, oldest first, and the keys that wait to be written into the last one."""
+    """All IndexFiles of a store, oldest first, and the keys that wait to be written into the last one.
+
+    Offsets ascend through the files, `_hashed`, whose columns have `_hashed_count` elements together, and `_keys`; the
+    last one is `end_offset`. `_tail` is the last file's mapping, None until it is written to.
+    """
 
     __slots__ = (
         "_disk",
@@ -101,7 +105,9 @@ class IndexFiles:
 
         Raises as `put`.
         """
-        assert int(offsets[0]) > self.end_offset, "these keys were indexed before"
+        assert int(offsets[0]) > self.end_offset, (
+            f"keys from {offsets[0]} on are indexed, to {self.end_offset}"
+        )
         self._hash_keys()
         self._hashed.append((positive(hashes), offsets, times))
         self._hashed_count += len(hashes)

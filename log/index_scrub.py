@@ -53,8 +53,7 @@ class IndexScrubber:
         """The paths of files that cannot be made anew, as records of theirs are gone: the caller takes them out."""
         self._told: set[str] = set()
         """The files of `given_up` so far, each named there once, and those that a full disk kept from being made anew.
-        Each pass tries them again: entries that were damaged
-        may be whole by then."""
+        Each pass tries them again: entries that were damaged may be whole by then."""
 
     # ------------------------------------------------------------------ checking
 

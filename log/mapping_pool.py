@@ -45,6 +45,7 @@ class MappingPool:
         mapped = self._mapped.get(key)
         if mapped is None:
             self.opened += 1
+            # Before room is made for it: if this fails, no other queue loses its mapping.
             mapped = queue.open_file(start, create=create)
             while len(self._mapped) >= self._limit:
                 self._evict_one()

@@ -85,6 +85,7 @@ class MmapFile:
         *,
         buffered: bool = False,
     ) -> None:
+        # Until the file is mapped the descriptor is the caller's: `close` leaves it alone if mapping fails.
         self._descriptor = -1
         self._map = None
         self._buffered = buffered
@@ -503,7 +504,7 @@ class MmapDisk:
         except OSError as error:
             raise disk_error("lock", "locking", error) from error
         if os.fstat(descriptor).st_size == 0:
-            os.write(descriptor, b"lock")
+            os.write(descriptor, b"lock")  # as `DefaultMessageStore` leaves it
         return _FileLock(descriptor)
 
     def _sync(self, directory: Path, name: str) -> None:

@@ -124,7 +124,7 @@ class _Compared:
             offset, unit = self._first
             # A queue that began a new life meanwhile has another unit there.
             if queue.min_offset < offset and queue.unit(offset) == unit:
-                queue.min_offset = offset
+                queue.begin_at(offset)
 
 
 class _Pool:

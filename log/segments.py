@@ -10,7 +10,10 @@ from log.layout import file_name
 
 
 class Segments:
-    """`starts` is sorted. It may have gaps only before recovery has looked at it."""
+    """`starts` is sorted. It may have gaps only before recovery has looked at it.
+
+    `_mapped` and `_unsettled` have files that are in `starts`, none of them both.
+    """
 
     __slots__ = (
         "_buffered",
@@ -67,7 +70,9 @@ class Segments:
 
     def adopt(self, start: int, mapped: MappedFile) -> None:
         """Notes a created file as the new last one."""
-        assert not self.starts or start == self.starts[-1] + self.file_bytes, "files follow each other"
+        assert not self.starts or start == self.starts[-1] + self.file_bytes, (
+            f"file {start} does not follow the last one, {self.starts[-1]}, of {self.file_bytes} bytes"
+        )
         self.starts.append(start)
         if self._buffered:
             self._unsettled[start] = mapped

@@ -125,6 +125,10 @@ class SnapshotFile:
         """Returns the job that replaces the snapshot, whose data come in pieces; one at a time is out, and no
         `Store.swap` comes before it is back: it would put the older snapshot in the place of the leader's.
         """
+        # The log may begin right behind the one that is there.
+        assert applied_index >= self.applied_index, (
+            f"a snapshot of {applied_index} in place of {self.applied_index}"
+        )
         return SnapshotJob(self._disk, applied_index, data)
 
     def done(self, job: SnapshotJob) -> None:

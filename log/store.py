@@ -234,7 +234,12 @@ class Store:
 
         Raises DiskError, QueueOrderError: nothing is lost, the next call begins with the same entry.
         """
-        assert to_index <= self.log.last_index, "only entries in the log can be dispatched"
+        # Else a checkpoint would vouch for queues with messages that the log does not have.
+        built_index, last_index = self._dispatcher.built_index, self.log.last_index
+        assert self.dispatched_index <= built_index <= last_index, (
+            f"dispatched up to {self.dispatched_index}, built up to {built_index}, of a log up to {last_index}"
+        )
+        assert to_index <= last_index, f"dispatch up to {to_index} of a log up to {last_index}"
         result = self._dispatcher.run(
             self.dispatched_index + 1,
             to_index,
@@ -401,10 +406,8 @@ class Store:
         """
         if self.log.damaged:
             cuts.cut_damage(self.log)
-            dispatcher, checkpoints = self._dispatcher, self.checkpoints
-            dispatcher.built_index = min(dispatcher.built_index, self.log.last_index)
-            checkpoints.noted_index = min(checkpoints.noted_index, self.log.last_index)
-            checkpoints.write(checkpoints.noted_index)
+            # The cut has begun an epoch, and without notes the next start would build all from the log.
+            self.checkpoints.write(self.checkpoints.noted_index)
             remove_other_notes(self._disk, self.log.epoch)
 
     def raise_head(self, position: int) -> None:
@@ -430,7 +433,7 @@ class Store:
 
     def _begin_queues_at_head(self) -> None:
         def begin(queue: ConsumeQueue) -> None:
-            queue.min_offset = self._first_staying(queue, self.head_position)
+            queue.begin_at(self._first_staying(queue, self.head_position))
 
         self._do_for_queues(begin)
 
@@ -459,7 +462,7 @@ class Store:
     def step_at_head(self) -> None:
         """Does some of what `head_steps` has, to be called in each turn while there is any. Raises DiskError."""
         assert self.head_steps is not None, "there is something to do"
-        if next(self.head_steps, self) is self:
+        if next(self.head_steps, self) is self:  # nothing was left
             self.head_steps = None
 
     def head_wanted(self, look: HeadLook) -> int:
@@ -494,10 +497,12 @@ class Store:
         try:
             return cuts.delete_before(self.log, last.next_index)
         finally:
+            # Even where it raised: if the log begins there, so do the queues.
             if self.log.first_position == last.next_position:
                 self._begins = None
                 for queue, offset in begins.items():
-                    queue.min_offset = max(queue.min_offset, min(offset, queue.max_offset))
+                    # It may have begun later, or anew, since it was asked.
+                    queue.begin_at(max(queue.min_offset, min(offset, queue.max_offset)))
                 self.index.delete_before(last.next_position)
                 self._do_for_queues(self._remove_gone_files)
 
@@ -573,7 +578,7 @@ class Store:
 
     def raise_format(self, number: int, written_by: str) -> None:
         """Notes a newer format, durably. Raises DiskFullError, FlushError, DiskError."""
-        assert number > self.format, "a format never falls"
+        assert number > self.format, f"format {number} behind format {self.format}"
         write_format(self._disk, number, written_by)
         self.format = number
 
@@ -589,7 +594,7 @@ class Store:
             if not self.log.damaged and not self.log.flushes.is_out:
                 self.log.flushes.flush_note()
                 self.checkpoints.write(commit_index)
-                self._disk.remove(ABORT)
+                self._disk.remove(ABORT)  # last: it vouches for the notes
                 self._disk.sync_directory(".")
         finally:
             self.abandon()

@@ -124,13 +124,18 @@ class Tail:
     def roll(self) -> None:
         """Goes on to the next file, which `ensure_next` made ready."""
         start = self.start + self.segments.file_bytes
+        assert self.segments.starts[-1] >= start, (
+            f"file {start} is not there: the last one is {self.segments.starts[-1]}"
+        )
         self._use(start)
         self.set_prepared(max(self.prepared_end, self._next_end, start))
 
     def ensure(self, end: int) -> None:
         """Makes the pages up to `end` (in the current file) ready, now. Raises DiskFullError."""
         if self.prepared_end < end:
-            target = min(max(end, self.prepared_end + self._step), self.start + self.segments.file_bytes)
+            file_end = self.start + self.segments.file_bytes
+            assert end <= file_end, f"pages up to {end} of a file that ends at {file_end}"
+            target = min(max(end, self.prepared_end + self._step), file_end)
             self.mapped.prepare(self.prepared_end - self.start, target - self.start)
             self.set_prepared(target)
 

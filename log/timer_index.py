@@ -111,7 +111,11 @@ class _Run:
 
 
 class TimerIndex:
-    """The units of a store's timer queue by due time; `end` is the first that it does not hold yet."""
+    """The units of a store's timer queue by due time; `end` is the first that it does not hold yet.
+
+    A unit before `end` is in one run, in the tail, or done. Runs and the tail, whose columns are equally long, follow
+    each other in the queue: a unit that was in two of them would be delivered twice.
+    """
 
     __slots__ = (
         "_disk",
@@ -185,6 +189,8 @@ class TimerIndex:
         if len(self._tail_dues) < self.run_units // 2:
             return
         self._tail_limit = len(self._tail_dues) + self.run_units
+        first, before = int(self._tail_offsets[0]), self._runs[-1].last_offset if self._runs else -1
+        assert before < first, f"a run from unit {first} on, and one before it up to {before}"
         try:
             self._runs.append(self._make_run(self._tail_dues, self._tail_offsets))
             self._tail_dues, self._tail_offsets = self._tail_dues[:0], self._tail_offsets[:0]
