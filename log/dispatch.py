@@ -21,7 +21,7 @@ from log.consume_queue import NO_RECORD_BYTES, UNIT, ConsumeQueue
 from log.consume_queues import ConsumeQueues, is_storable_topic
 from log.dispatch_columns import RUN_FROM, PlainMessages, hashes_of, kind_of, runs_of
 from log.entry_log import EntryLog
-from log.errors import RecordError
+from log.errors import DamagedLogError, RecordError
 from log.index_files import IndexFiles
 from log.java_hash import java_hash_utf8
 from log.layout import ENTRY_MAGIC, HEADER_BYTES
@@ -199,7 +199,8 @@ class Dispatcher:
 
         They are taken in passes of `StoreOptions.dispatch_entries`.
 
-        Raises DiskError, QueueOrderError; repeat the call from the same `first_index` then.
+        Raises DiskError, QueueOrderError; repeat the call from the same `first_index` then. Raises DamagedLogError for
+        an entry that is none.
         """
         internal: list[tuple[int, memoryview]] = []
         index = first_index
@@ -368,7 +369,11 @@ class Dispatcher:
                 store_time,
                 body_length,
             ) = unpack(buffer, at)
-            assert magic == ENTRY_MAGIC, "the index leads to entries"
+            if magic != ENTRY_MAGIC:
+                # What is behind the snapshot comes again after a start, which has scanned the last files only.
+                raise DamagedLogError(
+                    self._log.file_at(start).path, at, f"entry {index} does not begin there"
+                )
             end = at + size
             # The topic stands behind the body. `_HEADS` has read the right fields only of V1 records with IPv4 hosts.
             if sys_flag & _ANY_HOST_V6 or record_magic != MAGIC_V1:

@@ -20,7 +20,7 @@ there, as far as the group says is committed. Nothing beyond the noted commit in
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
@@ -32,7 +32,7 @@ from log.consume_queues import ConsumeQueues, EmptyQueues
 from log.disk import Disk, StoreLock
 from log.dispatch import Allowance, Dispatch, Dispatcher, queue_ends_of_entries
 from log.entry_log import EntryLog
-from log.entry_reads import file_beginnings, index_at, record_at
+from log.entry_reads import check_run, file_beginnings, index_at, record_at
 from log.entry_recovery import LogBegin, LogRecovery, RecoveryKind, read_begin
 from log.errors import (
     DamagedLogError,
@@ -57,6 +57,8 @@ from log.timer_index import TimerIndex
 
 QUEUES_AT_ONCE = 200
 """Queues that are asked in one turn where they begin: some 30 us each, as most of their files are not mapped."""
+
+_ALL_FILES = 1 << 62
 
 _ROOM_OF_START_BYTES = 64 << 20
 """A start that finds less frees the space of what was removed before it writes anything; else a worker does."""
@@ -154,7 +156,7 @@ class Store:
         """Opens or makes the store in `disk`, which may be of any format up to `newest_format`.
 
         Raises StoreLockedError, StoreTooNewError, DiskError, DamagedStateError (term and vote, snapshot, format or the
-        log's beginning cannot be read: nothing may be guessed).
+        log's beginning cannot be read: nothing may be guessed), DamagedLogError (RocketMQ wrote the log).
         """
         number = check_format(disk, newest_format)
         lock = disk.lock()
@@ -169,7 +171,7 @@ class Store:
 
     @classmethod
     def _open(
-        cls, disk: Disk, options: StoreOptions, wall_ms: int, lock: StoreLock
+        cls, disk: Disk, options: StoreOptions, wall_ms: int, lock: StoreLock, *, scans_all: bool = False
     ) -> tuple["Store", RecoveryReport]:
         damage: list[str] = []
         # The notes of the last checkpoint come first: they say how much of the log has to be looked through. Their
@@ -184,7 +186,7 @@ class Store:
         log, recovery = EntryLog.open(
             disk,
             options.dledger_directory,
-            options,
+            replace(options, unclean_scan_files=_ALL_FILES) if scans_all else options,
             clean_stop=clean_stop,
             checkpoint_index=None if notes is None else notes.end_index,
         )
@@ -199,7 +201,17 @@ class Store:
         store.discard_incoming()  # the node stopped before it was taken
         if not disk.exists(ABORT):
             disk.write_durably(ABORT, b"open\n")
-        store._recover_derived(notes, clean_stop, wall_ms, damage)
+        try:
+            store._recover_derived(notes, clean_stop, wall_ms, damage)
+        except DamagedLogError:
+            if scans_all:
+                raise
+            # Queues are to be built from an old entry that is damaged, where no scan has looked. One of all files ends
+            # the log before it, and the group sends the rest again. (`abort` is there by now: no clean stop counts.)
+            store.log.close()
+            store.queues.close()
+            store.index.close()
+            return cls._open(disk, options, wall_ms, lock, scans_all=True)
         return store, RecoveryReport(
             log=recovery,
             clean_stop=clean_stop,
@@ -608,6 +620,16 @@ class Store:
 
     # ---- inside --------------------------------------------------------------------------------------
 
+    def _check_entries(self, first_index: int, last_index: int) -> None:
+        """Checks entries from which queues are to be built: the start's scan was of the last files only.
+
+        Raises DamagedLogError.
+        """
+        while first_index <= last_index:
+            run = self.log.run(first_index, last_index)
+            check_run(self.log, first_index, run)
+            first_index = run.last_index + 1
+
     def _recover_derived(
         self, notes: Notes | None, clean_stop: bool, wall_ms: int, damage: list[str]
     ) -> None:
@@ -643,6 +665,7 @@ class Store:
             if not queues and index_from is not None and index_from > log.first_position:
                 begin = index_at(log, index_from - HEADER_BYTES)
             _free_discarded(self._disk)  # among it may be what is now built again
+            self._check_entries(begin, dispatched)
             self._dispatcher.run(begin, dispatched, wall_ms)
             known = set() if notes is None else {(note.topic, note.queue_id) for note in notes.queues}
             for queue in [queue for queue in self.queues if (queue.topic, queue.queue_id) not in known]:

@@ -3,6 +3,7 @@
 import pytest
 
 from log.dispatch import Arrival
+from log.entry_recovery import RecoveryKind
 from log.errors import (
     DiskFullError,
     QueueOrderError,
@@ -10,9 +11,9 @@ from log.errors import (
 from log.record import pack_host
 from log.store import Store
 from tests.log.memory_disk import MemoryDisk
-from tests.log.messages import NOW, Writer, make_record, queue_ends
+from tests.log.messages import NOW, TINY, Writer, make_record, queue_ends
 from tests.log.plain_reader import plain_hash
-from tests.log.stores import INTERNAL, derived, open_store, send_many, units_of
+from tests.log.stores import INTERNAL, derived, flip, open_store, send_many, units_of
 
 
 def test_which_records_get_units_and_keys(store: Store) -> None:
@@ -132,3 +133,26 @@ def test_queue_ends_count_what_is_not_dispatched_yet(store: Store) -> None:
     writer.send(INTERNAL)
     store.dispatch(3, NOW)
     assert queue_ends(store) == {("A", 0): 3, ("B", 1): 3}
+
+
+@pytest.mark.parametrize("at", [3, 6, 48 + 80], ids=["magic number", "size", "record"])
+def test_a_lost_queue_is_built_up_to_an_old_entry_that_is_damaged(at: int) -> None:
+    disk = MemoryDisk()
+    store, _ = open_store(disk)
+    send_many(store, 200)
+    store.dispatch(21, NOW)
+    expected = derived(store)
+    store.dispatch(199, NOW)
+    position = store.log.position_of(22)
+    path, start = f"{TINY.dledger_directory}/data/{position // 2048 * 2048:020d}", position % 2048
+    store.close(199)
+    flip(disk, path, start + at)
+    disk.discard("consumequeue/topic-0")
+    store, report = open_store(disk)
+    # The group sends the rest again: as where a start finds such an entry among the newest ones.
+    assert (report.log.kind, report.log.last_good_index) == (RecoveryKind.DAMAGED, 21)
+    assert (report.log.damaged_file, report.log.damaged_at) == (path, start)
+    store.cut_damage()
+    while store.dispatched_index < 21:
+        store.dispatch(21, NOW)
+    assert derived(store) == expected
