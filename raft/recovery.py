@@ -82,6 +82,9 @@ another process of its candidate than the one that asked for it (connections see
 node that was given a configuration in which, beside itself, no more than half of the voters are there (one of two, say)
 never learns its term. Whoever leads by a unanimous election ends its mode with the first commit in its term.
 
+Schedules that each of these rules is for are in tests/raft/test_recovery_and_members.py; `python -m tests.raft.walk
+0-20000` looks for others at random.
+
 Compare Alagappan et al., Protocol-Aware Recovery for Consensus-Based Storage (FAST 2018), which tells damaged entries
 from torn ones in the same way, and Ongaro's dissertation 11.7.3 on Viewstamped Replication's recovery, which has
 the same majorities but no disk.

@@ -244,11 +244,17 @@ def _expired_file(seen: Seen) -> object:
 # ---- what waits at a node that has links with its leader --------------------------------------------
 
 
+def _is_mute(seen: Seen) -> bool:
+    """True while the node has to learn the term of its voters, of others than the leader, before it follows anybody."""
+    recovery = seen.replica.raft.recovery
+    return recovery is not None and recovery.is_mute
+
+
 def _news_of_the_leader(seen: Seen) -> object:
     raft, leader = seen.replica.raft, seen.leader
     assert leader is not None, "its help is there"
-    if raft.recovery is not None and raft.recovery.is_mute:
-        return None  # it learns the term of its voters first
+    if _is_mute(seen):
+        return None
     if (raft.term, raft.leader) == (leader.raft.term, leader.node_id):
         return None
     return raft.term, raft.leader
@@ -287,8 +293,8 @@ def _recovery(seen: Seen) -> object:
 
 
 def _held_request(seen: Seen) -> object:
-    """A request that waits for a leader where there is one."""
-    return next(iter(seen.node._held.waiting), None)
+    """A request that waits for a leader where there is one, as far as the node can know of it."""
+    return None if _is_mute(seen) else next(iter(seen.node._held.waiting), None)
 
 
 def _forwarded_request(seen: Seen) -> object:
