@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from simulation.plans.seeds import plan_of_seed
 from simulation.scheduler import SECOND
 from simulation.world.building import World
 from simulation.world.running import run_world
+from tests.simulation import stand_ins
 from tests.simulation.aimed_plans import aimed_plan
 from tests.simulation.planted_bugs import PLANTED, run_planted
 
@@ -70,24 +70,14 @@ def test_a_seed_with_a_core_is_judged_for_most_of_its_time() -> None:
 
 def _machine(name: str, incarnation: int = 1) -> Any:
     """A whole machine without links."""
-    replica = SimpleNamespace(links={}, raft=SimpleNamespace(recovering=None))
-    return SimpleNamespace(
-        name=name,
-        incarnation=incarnation,
-        process=SimpleNamespace(is_stopping=False, node=SimpleNamespace(replica=replica)),
-        disk=SimpleNamespace(full=False, failing_flushes=0, failing_reads=0),
-        disk_slowed=None,
-        paused=False,
-        frame_faults=[],
-        held_up_until_ns=0,
-    )
+    return stand_ins.host(name, incarnation=incarnation, process=stand_ins.process())
 
 
 @pytest.mark.parametrize("is_other_process", [False, True])
 def test_links_are_owed_anew_by_who_is_a_voter_again_or_another_process(is_other_process: bool) -> None:
     """Seed 9101003: a learner had been a voter once, and its peer had just started when it was promoted."""
-    whole = SimpleNamespace(cut=False, clogged=False, loss=0, slowed_by=None)
-    nothing: Any = SimpleNamespace(link=lambda *_: whole)
+    whole = stand_ins.link()
+    nothing = stand_ins.stand_in(link=lambda *_: whole)
     availability = Availability(nothing, nothing, nothing, nothing, nothing)
     availability._bounds = bounds = bounds_of(Settings())
     one, other, third = (_machine(f"n{number}") for number in range(3))

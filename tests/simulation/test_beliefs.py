@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,35 +24,23 @@ from simulation.judges.beliefs import (
     Beliefs,
 )
 from simulation.judges.group_model import GroupModel
+from tests.simulation import stand_ins
 
 _CATCH_UP = 2
 
 
-class Node:
-    """The Raft state of a node as far as it is looked at: a log of entries of one term, and its members."""
+class Node(stand_ins.RaftState):
+    """The Raft state of a node that has a log of entries of one term."""
 
     def __init__(self, name: str, voters: tuple[str, ...], entries: int) -> None:
         self.name = name
-        self.role = Role.FOLLOWER
-        self.term = 1
-        self.recovering: Loss | None = None
-        self.counted_votes: tuple[str, ...] = ()
-        self.configuration = Configuration(voters)
-        self.configuration_index = self.commit_index = -1
-        self.earlier: tuple[str, ...] | None = None
-        self.peers: dict[str, Any] = {}
+        super().__init__(configuration=Configuration(voters))
         self.holds(entries)
 
     def holds(self, entries: int) -> None:
         """Its log has so many entries."""
         self.log_terms = LogTerms(0, entries - 1, [(0, 1)] if entries else [])
         self.persisted_index = entries - 1
-
-    @property
-    def configurations(self) -> tuple[tuple[int, Configuration], ...]:
-        """The configuration in force, behind the one with the `earlier` voters."""
-        before = () if self.earlier is None else ((-1, Configuration(self.earlier)),)
-        return (*before, (self.configuration_index, self.configuration))
 
 
 class Group:
@@ -99,7 +86,7 @@ class Group:
 
     def believe(self, node: str, match_index: int, *, round_number: int = 0) -> None:
         """n0 takes so much for durable there, and this round for answered."""
-        peer = SimpleNamespace(node=node, match_index=match_index, acknowledged_round=round_number)
+        peer = stand_ins.peer(node, match_index=match_index, acknowledged_round=round_number)
         self.leader.peers = {node: peer}
         self.answer("n1", -1)
         self.look(self.leader)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
-
 import pytest
 
 from broker.peers.protocol import Forward
@@ -13,6 +10,7 @@ from broker.remoting.command import RemotingCommand, encode_head
 from broker.requests.connection import Outgoing, RelayedConnection
 from simulation.journal import Violation
 from simulation.judges.forwards import IN_ORDER, watch_forwards
+from tests.simulation import stand_ins
 
 _HOST = bytes(8)
 
@@ -22,9 +20,7 @@ class _Leader:
 
     def __init__(self) -> None:
         self.handled: list[int] = []
-        self.relayed = cast(
-            Any, SimpleNamespace(forwarded=lambda source, frame: None, _received=self._received)
-        )
+        self.relayed = stand_ins.stand_in(forwarded=lambda source, frame: None, _received=self._received)
         watch_forwards("n0", self.relayed)
 
     def _received(self, connection: RelayedConnection, command: RemotingCommand) -> None:

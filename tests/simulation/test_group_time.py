@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,14 +11,15 @@ from raft.effects import Role
 from raft.messages import AppendRequest
 from simulation.journal import Violation
 from simulation.judges.group_time import GOES_ON, GroupTime
+from tests.simulation import stand_ins
 
 S = 1_000_000_000
 DAWN_MS = 1_700_000_000_000
 
 
 def replica(role: Role, term: int, leader: str, time_ms: int) -> Any:
-    clock = SimpleNamespace(ahead_ms=lambda wall_ms: DAWN_MS + time_ms - wall_ms)
-    return SimpleNamespace(raft=SimpleNamespace(role=role), term=term, leader=leader, clock=clock)
+    clock = stand_ins.stand_in(ahead_ms=lambda wall_ms: DAWN_MS + time_ms - wall_ms)
+    return stand_ins.replica(raft=stand_ins.raft(role=role, term=term, leader=leader), clock=clock)
 
 
 def after_a_word(sent_at_ms: int = 10_000) -> GroupTime:

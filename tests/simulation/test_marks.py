@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -21,6 +19,7 @@ from simulation.plans.plan import Fault, Limits, Shape
 from simulation.plans.swarm import draw_swarm_plan
 from simulation.scheduler import SECOND
 from simulation.world.running import run_plan
+from tests.simulation import stand_ins
 from tests.simulation.journals import empty_journal
 
 
@@ -86,13 +85,11 @@ class Watch:
 
     def lead(self, name: str, term: int) -> None:
         """A node is elected."""
-        raft: Any = SimpleNamespace(configuration_index=-1, commit_index=0, recovering=None)
-        self.marks.role(name, "leader", term, raft, 0)
+        self.marks.role(name, "leader", term, stand_ins.raft(), 0)
 
     def hear(self, message: VoteResponse | AppendResponse, role: Role, term: int) -> None:
         """A message comes to a node of that role and term."""
-        raft: Any = SimpleNamespace(role=role, term=term)
-        self.marks.heard(message, raft)
+        self.marks.heard(message, stand_ins.raft(role=role, term=term))
 
     def remove(self, name: str) -> None:
         """The group has one voter less."""
@@ -152,6 +149,6 @@ def test_a_snapshot_comes_to_a_log_that_reaches_beyond_it(
 ) -> None:
     watch = Watch()
     log = LogTerms(0, 7, ((0, 1), (3, 2)))
-    raft: Any = SimpleNamespace(term=2, commit_index=4, log_terms=log)
+    raft = stand_ins.raft(term=2, commit_index=4, log_terms=log)
     watch.marks.heard(SnapshotRequest("n0", "n1", 2, first_index, prev_term, 0, Configuration(("n0",))), raft)
     assert list(watch.journal.marks) == ["a snapshot for a log that reaches beyond it"] * reaches_beyond

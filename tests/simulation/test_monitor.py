@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from random import Random
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -17,6 +15,7 @@ from simulation.journal import Violation
 from simulation.judges.monitor import Monitor, _Watched
 from simulation.machines.simulated_disk import SimulatedDisk
 from tests.log.messages import make_record
+from tests.simulation import stand_ins
 from tests.simulation.journals import empty_journal
 
 
@@ -30,14 +29,7 @@ class Voter:
             sync_flush=True,
             random=Random(1),
         )
-        host: Any = SimpleNamespace(
-            name="n0",
-            disk=SimulatedDisk(Random(1)),
-            options=StoreOptions(),
-            was_damaged=False,
-            process=None,
-        )
-        self.host = host
+        host = self.host = stand_ins.host(disk=SimulatedDisk(Random(1)))
         self.monitor._watched["n0"] = _Watched(host)
 
     def vote(self, term: int, candidate: str, *, saved: bool = True) -> None:
@@ -96,15 +88,12 @@ class Group:
                 model = self.monitor.model
                 model.image[:] = log.run(0, 0, options.data_file_bytes)[2]
                 model.positions, model.last_index, model.end_position = [0], 0, log.end_position
-            host: Any = SimpleNamespace(
-                name=name, disk=disk, options=options, process=None, was_damaged=False
-            )
-            self.monitor._watched[name] = _Watched(host)
+            self.monitor._watched[name] = _Watched(stand_ins.host(name, disk=disk, options=options))
 
     def look(self, *configurations: tuple[int, tuple[str, ...]]) -> None:
         """At the commit of entry 0, while the leader knows these configurations, (index, voters)."""
         known = [(index, Configuration(voters)) for index, voters in configurations]
-        raft: Any = SimpleNamespace(configurations=known, configuration_index=known[-1][0])
+        raft = stand_ins.raft(configurations=known, configuration_index=known[-1][0])
         self.monitor._is_durable(0, 0, raft)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -18,6 +16,7 @@ from simulation.plans.plan import Fault, Plan
 from simulation.plans.swarm import draw_swarm_plan
 from simulation.scheduler import SECOND
 from simulation.world.running import run_plan
+from tests.simulation import stand_ins
 
 _PLAIN, _POWER_BEHIND = 0.3, 0.6
 
@@ -68,11 +67,9 @@ def test_a_leader_that_stops_hands_over_first() -> None:
 
 def test_a_disk_that_was_damaged_need_not_keep_everything() -> None:
     """Seed 9415065: the entries that it had damaged no peer could lend before the stop."""
-    host: Any = SimpleNamespace(name="n0", kept_index=411, was_damaged=True)
-    log = SimpleNamespace(last_index=61)
-    process: Any = SimpleNamespace(
-        node=SimpleNamespace(replica=SimpleNamespace(store=SimpleNamespace(log=log)))
-    )
+    host = stand_ins.host(kept_index=411, was_damaged=True)
+    store = stand_ins.store(log=stand_ins.stand_in(last_index=61))
+    process = stand_ins.process(node=stand_ins.node(replica=stand_ins.replica(store=store)))
     BrokerHost._check_kept(host, process)
     host.kept_index, host.was_damaged = 411, False
     with pytest.raises(Violation, match="log ended at 411, now at 61"):

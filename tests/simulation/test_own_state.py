@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,44 +15,26 @@ from log.layout import HEADER_BYTES
 from log.options import StoreOptions
 from log.snapshot import SnapshotFile
 from raft.configuration import Configuration
-from raft.effects import Role
-from raft.terms import LogTerms
 from simulation.journal import Violation
 from simulation.judges.own_state import AGREED, FLUSHED, MEMBERS, SAVED, SNAPSHOT, OwnState
 from simulation.machines.data_files import data_file
 from simulation.machines.simulated_disk import SimulatedDisk
 from tests.log.messages import make_record
+from tests.simulation import stand_ins
 
 
-class Node:
-    """A node with a log and a disk of its own, and the part of its Raft state that is looked at."""
+class Node(stand_ins.RaftState):
+    """A node with a log and a disk of its own, and its Raft state."""
 
     def __init__(self, name: str) -> None:
         options = StoreOptions(data_file_bytes=1 << 16, index_file_units=256)
         self.disk = SimulatedDisk(Random(1))
-        self.log, _ = EntryLog.open(self.disk, options.dledger_directory, options)
+        log, _ = EntryLog.open(self.disk, options.dledger_directory, options)
         self.snapshot = SnapshotFile(self.disk)
-        self.host: Any = SimpleNamespace(
-            name=name,
-            disk=self.disk,
-            options=options,
-            disk_faulty=False,
-            was_damaged=False,
-            was_harmed=False,
-        )
-        self.role = Role.FOLLOWER
-        self.term = 0
-        self.vote: str | None = None
-        self.leader: str | None = None
-        self.agreed_index = self.persisted_index = self.commit_index = self.configuration_index = -1
-        self.log_generation = 0
-        self.configuration = Configuration(("n0", "n1"))
+        self.host = stand_ins.host(name, disk=self.disk, options=options)
+        super().__init__(configuration=Configuration(("n0", "n1")))
+        self.log: EntryLog = log
         self.enters(1)
-
-    @property
-    def log_terms(self) -> LogTerms:
-        """The terms of what its log has now."""
-        return LogTerms(self.log.first_index, self.log.last_index, self.log.term_starts(), self.log.base_term)
 
     def enters(self, term: int, vote: str | None = None, *, saves: bool = True) -> None:
         """Its term and vote are these."""

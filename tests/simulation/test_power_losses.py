@@ -3,7 +3,6 @@
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from random import Random
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -30,6 +29,7 @@ from simulation.scheduler import MILLISECOND, SECOND
 from simulation.world.building import World
 from simulation.world.running import Result, run_plan, run_world
 from tests.log.messages import make_record
+from tests.simulation import stand_ins
 
 _SEEDS = range(8)
 
@@ -264,7 +264,7 @@ def _dark_host(entries: int, body: bytes = b"body") -> tuple[PowerLosses, Any, E
     job.run()
     log.flushes.done(job)
     losses = PowerLosses(GroupModel(), sync_flush=True)
-    host: Any = SimpleNamespace(name="n0", disk=disk, options=options, process=object(), disk_faulty=False)
+    host = stand_ins.host(disk=disk, options=options, process=object())
     losses.started(host, log, None)
     return losses, host, log
 

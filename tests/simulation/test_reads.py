@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from raft.effects import Role
 from raft.messages import AppendResponse
 from simulation.journal import Violation
 from simulation.judges.reads import CONFIRMED, Reads
+from tests.simulation import stand_ins
 
 
 class Leader:
@@ -19,9 +19,7 @@ class Leader:
 
     def __init__(self) -> None:
         members = Configuration(("n0", "n1", "n2"), ("n3",))
-        self.raft: Any = SimpleNamespace(
-            role=Role.LEADER, term=1, heartbeat_round=0, configurations=((-1, members),)
-        )
+        self.raft = stand_ins.raft(role=Role.LEADER, configuration=members)
         self.reads = Reads()
         self.reads.elected("n0", 1)
         self.turn(1)

@@ -7,16 +7,13 @@ from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from random import Random
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from broker.delayed.deliveries import count_delivered
 from broker.replica.applied import AppliedState
-from broker.replica.basis import Basis
 from broker.replica.disk_space import DiskSpace
-from broker.replica.replica import Replica
 from broker.replica.trace import DIGEST_INTERVAL, ReplicaTrace
 from broker.replica.upkeep import Upkeep
 from broker.requests.deadline import NEVER
@@ -49,6 +46,7 @@ from simulation.plans.swarm import draw_swarm_plan
 from simulation.scheduler import SECOND
 from simulation.world.building import World
 from simulation.world.running import Result, run_plan, run_world
+from tests.simulation import stand_ins
 
 
 def quiet_plan(*faults: Fault) -> Plan:
@@ -326,10 +324,10 @@ def test_what_retention_took_while_it_waited_does_not_hide_what_was_delivered() 
         _append_record(log, number, b"")  # what was delivered of the three
     for _ in range(60):
         _append_record(log, 9, b"")
-    store: Any = SimpleNamespace(log=log)
+    store = stand_ins.store(log=log)
     store.record_of = partial(Store.record_of, store)
     store.is_gone = partial(Store.is_gone, store)
-    replica = cast("Replica", SimpleNamespace(store=store))
+    replica = stand_ins.replica(store=store)
     assert count_delivered(replica, queue, (0, 1, 2), announced, without_address) == 2
     assert cuts.delete_before(log, index_at(log, log.file_starts()[1])) == 1
     assert count_delivered(replica, queue, (0, 1, 2), announced, without_address) == 2
@@ -370,14 +368,10 @@ def test_a_snapshot_does_not_say_that_it_reflects_less_than_it_does() -> None:
 
     The start after that applied the commands in between a second time.
     """
-    store: SimpleNamespace = SimpleNamespace(
-        dispatched_index=5,
-        log=SimpleNamespace(durable_index=9),
-        queues=(),
-    )
-    upkeep = Upkeep(cast("Store", store), cast("Raft", None), cast(DiskSpace, None), 0, THIS_RELEASE)
-    basis = SimpleNamespace(store=store, disk_space=None, timings=Timings())
-    state = AppliedState(cast(Basis, basis), Metadata(), 9, {}, upkeep, THIS_RELEASE, ROWS_AT_ONCE)
+    store = stand_ins.store(dispatched_index=5, log=stand_ins.stand_in(durable_index=9))
+    upkeep = Upkeep(store, cast("Raft", None), cast(DiskSpace, None), 0, THIS_RELEASE)
+    basis = stand_ins.stand_in(store=store, disk_space=None, timings=Timings())
+    state = AppliedState(basis, Metadata(), 9, {}, upkeep, THIS_RELEASE, ROWS_AT_ONCE)
     state.save()
     assert upkeep.snapshot_due_ns() == NEVER, "the snapshot of 9 stays"
     state.index = 9

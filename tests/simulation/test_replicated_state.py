@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from broker.state.metadata import Metadata
 from simulation.journal import Violation
 from simulation.judges.replicated_state import OF_TOPICS, ORDERS, SAME, ReplicatedState
 from simulation.scheduler import SECOND
+from tests.simulation import stand_ins
 
 
 class Group:
@@ -42,7 +42,7 @@ class Group:
 
     def starts(self, name: str, metadata: Metadata, index: int) -> None:
         """A process has this state behind that entry."""
-        node: Any = SimpleNamespace(metadata=metadata, index=index, is_of_one_place=lambda _: True)
+        node = stand_ins.applied(index, metadata=metadata)
         self.nodes[name] = node
         self.judge.started(name, node)
 

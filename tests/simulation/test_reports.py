@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +15,7 @@ from simulation.journal import Violation
 from simulation.scheduler import SECOND
 from simulation.workload.names import TOPIC
 from simulation.workload.report import Reports
+from tests.simulation import stand_ins
 
 _QUEUE = MessageQueue(TOPIC, "broker-a", 0)
 STORED = "what is reported last is stored"
@@ -29,26 +28,24 @@ class World:
         commits: Any = OffsetCommits.__new__(OffsetCommits)
         commits.dropped = 0
         self.commits = commits
-        self.raft = SimpleNamespace(role=Role.LEADER, term=1)
-        listeners = SimpleNamespace(role_changes=[commits._role_changed], commands=[])
-        node = SimpleNamespace(replica=SimpleNamespace(raft=self.raft, serving=True), listeners=listeners)
-        host = SimpleNamespace(address="10.0.0.1:10911", process=SimpleNamespace(node=node))
-        self.connection: Any = SimpleNamespace(address=host.address, closed=False)
-        self.scheduler = SimpleNamespace(now_ns=0)
+        self.raft = stand_ins.raft(role=Role.LEADER)
+        node = stand_ins.node(replica=stand_ins.replica(raft=self.raft, serving=True))
+        node.listeners.role_changes.append(commits._role_changed)
+        host = stand_ins.host(address="10.0.0.1:10911", process=stand_ins.process(node=node))
+        self.connection = stand_ins.stand_in(address=host.address, closed=False)
+        self.scheduler = stand_ins.stand_in(now_ns=0)
         self.offsets: dict[tuple[str, str, int], list[tuple[int, int | None]]] = {}
-        context: Any = SimpleNamespace(
+        context = stand_ins.context(
             scheduler=self.scheduler,
-            members=SimpleNamespace(machines=[host]),
-            judge=SimpleNamespace(asked=lambda *_: None, asked_to_store=lambda _: None),
-            journal=SimpleNamespace(did=Counter().update),
-            model=SimpleNamespace(offsets=self.offsets),
+            members=stand_ins.stand_in(machines=[host]),
+            model=stand_ins.stand_in(offsets=self.offsets),
         )
         self.reports = Reports(context)
         self.reporter = self.reports.reporter("10.0.2.1")
 
     def reports_offset(self, offset: int, answer: int | None = None) -> None:
         """One way; with an answer in a pull that was answered so."""
-        pull: Any = None if answer is None else SimpleNamespace(response=SimpleNamespace(code=answer))
+        pull: Any = None if answer is None else stand_ins.answered(answer)
         self.reporter.reports(_QUEUE, self.connection, offset, pull)
 
     def tells(self, offset: int | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,36 +14,22 @@ from raft.recovery_loss import Loss
 from raft.terms import LogTerms
 from simulation.journal import Violation
 from simulation.judges.steps import CALLED, DEFENDED, GRANTED, PROMISED, PROMISES, STALE, STANDS, Steps
+from tests.simulation import stand_ins
 
-_VOTERS = ("n0", "n1", "n2")
+_VOTERS = stand_ins.VOTERS
 
 
-class Node:
-    """The Raft state of n0, in term 3 with a log of two entries of term 2."""
-
-    def __init__(self) -> None:
-        self.role = Role.FOLLOWER
-        self.term = 3
-        self.vote: str | None = None
-        self.leader: str | None = None
-        self.counted_votes: tuple[str, ...] = ()
-        self.commit_index = 0
-        self.recovering: Loss | None = None
-        self.log_terms = LogTerms(0, 1, [(0, 2)])
-        self.configuration = Configuration(_VOTERS)
-        self.configurations: tuple[tuple[int, Configuration], ...] = ((-1, self.configuration),)
-        self.configuration_index = -1
-        self.peers: dict[str, Any] = {}
+def _node() -> Any:
+    """The Raft state of a node in term 3, with a log of two entries of term 2."""
+    return stand_ins.raft(term=3, commit_index=0, log_terms=LogTerms(0, 1, [(0, 2)]))
 
 
 class Watched:
     """A node whose steps are watched."""
 
     def __init__(self) -> None:
-        self.node = Node()
-        raft: Any = self.node
-        other: Any = Node()
-        self.steps = Steps({"n0": raft, "n1": other})
+        self.node = _node()
+        self.steps = Steps({"n0": self.node, "n1": _node()})
 
     def takes(self, message: Message, **changes: object) -> None:
         """It takes a message and becomes another by it."""
@@ -53,11 +38,9 @@ class Watched:
             setattr(self.node, name, value)
         self.steps.heard(message)
 
-    def leads(self) -> SimpleNamespace:
+    def leads(self) -> Any:
         """It leads its term. Returns what it knows of n1."""
-        peer = SimpleNamespace(
-            node="n1", match_index=-1, next_index=2, state="probe", acknowledged_round=0, last_contact=7
-        )
+        peer = stand_ins.peer("n1", next_index=2, last_contact=7)
         self.node.role, self.node.leader, self.node.peers = Role.LEADER, "n0", {"n1": peer}
         return peer
 

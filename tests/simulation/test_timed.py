@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
 from broker.state.topic_rules import TIMER_TOPIC
 from simulation.journal import Violation
 from simulation.judges.group_time import BELIEVED_NS
 from simulation.workload.timed import TOPIC, Timers
+from tests.simulation import stand_ins
 
 S = 1_000_000_000
 DUE_MS = 1_700_000_000_000
@@ -18,15 +16,13 @@ DUE_MS = 1_700_000_000_000
 
 def comes(at_ns: int, suspensions: list[tuple[int, int]]) -> None:
     """A message that is made at 10 s and is to wait for 2 s comes, while machines were suspended."""
-    journal = SimpleNamespace(suspensions=suspensions, work_counts={}, did=lambda _: None)
-    context: Any = SimpleNamespace(journal=journal, invariants=[])
+    context = stand_ins.context(journal=stand_ins.journal(suspensions=suspensions))
     timers = Timers(context)
     timers.wanted["a"] = 10 * S, 2 * S, 0
     for topic, time_ns in ((TIMER_TOPIC, 10 * S), (TOPIC, at_ns)):
-        record = SimpleNamespace(topic=topic, store_timestamp=DUE_MS)
+        record = stand_ins.stand_in(topic=topic, store_timestamp=DUE_MS)
         properties = {b"KEYS": "a", b"TIMER_OUT_MS": str(DUE_MS)}
-        message: Any = SimpleNamespace(record=record, property=properties.get, time_ns=time_ns)
-        timers.committed(message)
+        timers.committed(stand_ins.stand_in(record=record, property=properties.get, time_ns=time_ns))
 
 
 def test_a_delay_may_be_cut_short_by_what_clocks_go_wrong() -> None:

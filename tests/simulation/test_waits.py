@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,10 +24,11 @@ from simulation.plans.seeds import dense_seed, plan_of_seed
 from simulation.scheduler import SECOND
 from simulation.world.building import World
 from simulation.world.running import run_plan, run_world
+from tests.simulation import stand_ins
 from tests.simulation.aimed_plans import LOST, at_moments
 from tests.simulation.planted_bugs import UNAIDED, plan_of, run_planted
 
-NAMES = ("n0", "n1", "n2")
+NAMES = stand_ins.VOTERS
 
 
 class _Group:
@@ -36,13 +36,8 @@ class _Group:
 
     def __init__(self, patch: pytest.MonkeyPatch, helped_by: Help, at: str = "n1") -> None:
         self.state: object = "as it was"
-        self.links = {
-            (one, other): SimpleNamespace(cut=0, clogged=0, loss=0.0, slowed_by=None)
-            for one in NAMES
-            for other in NAMES
-        }
-        network: Any = SimpleNamespace(link=lambda one, other: self.links[one, other])
-        self.waits = Waits(network)
+        self.links = {(one, other): stand_ins.link() for one in NAMES for other in NAMES}
+        self.waits = Waits(stand_ins.stand_in(link=lambda one, other: self.links[one, other]))
         self.hosts: dict[str, Any] = {name: _host(name) for name in NAMES}
         wait = Wait(
             "something", helped_by, SECOND, lambda seen: self.state if seen.replica.node_id == at else None
@@ -56,25 +51,9 @@ class _Group:
 
 def _host(name: str) -> Any:
     links = {other: object() for other in NAMES if other != name}
-    raft = SimpleNamespace(
-        role=Role.LEADER if name == "n0" else Role.FOLLOWER,
-        term=1,
-        configuration=SimpleNamespace(voters=NAMES),
-    )
-    replica = SimpleNamespace(node_id=name, raft=raft, serving=name == "n0", links=links)
-    return SimpleNamespace(
-        name=name,
-        process=SimpleNamespace(
-            is_stopping=False,
-            node=SimpleNamespace(replica=replica),
-            running=SimpleNamespace(links=SimpleNamespace(accepted=dict(links))),
-        ),
-        disk=SimpleNamespace(full=False, failing_flushes=0, failing_reads=0),
-        disk_slowed=None,
-        paused=False,
-        frame_faults=[],
-        held_up_until_ns=0,
-    )
+    raft = stand_ins.raft(role=Role.LEADER if name == "n0" else Role.FOLLOWER)
+    replica = stand_ins.replica(name, raft=raft, serving=name == "n0", links=links)
+    return stand_ins.host(name, process=stand_ins.process(node=stand_ins.node(replica=replica)))
 
 
 @pytest.mark.parametrize("helped_by", Help)

@@ -7,14 +7,10 @@ assertion, and would not be missed there if theirs saw nothing. So here the moni
 from __future__ import annotations
 
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from broker.replica.inner_limits import InnerLimits
-from broker.replica.read_barriers import ReadBarriers
-from broker.state.metadata import Metadata
 from log import cuts
 from log.dispatch import Arrival
 from log.entry_log import EntryLog
@@ -22,35 +18,13 @@ from log.hard_state import HardStateFile, StoredHardState
 from log.layout import HEADER_BYTES
 from log.options import StoreOptions
 from raft.configuration import Configuration
-from raft.effects import Role
 from raft.messages import VoteResponse
-from raft.terms import LogTerms
 from simulation.journal import Violation
 from simulation.judges.monitor import Monitor
 from simulation.machines.simulated_disk import SimulatedDisk
 from tests.log.messages import make_record
+from tests.simulation import stand_ins
 from tests.simulation.journals import empty_journal
-
-
-class FollowerState:
-    """The Raft state of a follower with this log."""
-
-    role = Role.FOLLOWER
-    recovering = vote = leader = None
-    term = 1
-    agreed_index = persisted_index = -1
-    log_generation = 0
-    configuration = Configuration(("n0", "n1"))
-    configuration_index = -1
-
-    def __init__(self, log: EntryLog, commit_index: int) -> None:
-        self._log = log
-        self.commit_index = commit_index
-
-    @property
-    def log_terms(self) -> LogTerms:
-        """The terms of what the log has now."""
-        return LogTerms(self._log.first_index, self._log.last_index, self._log.term_starts())
 
 
 class Machine:
@@ -61,17 +35,7 @@ class Machine:
         disk = SimulatedDisk(Random(1))
         self.log, _ = EntryLog.open(disk, options.dledger_directory, options)
         HardStateFile(disk, f"{options.dledger_directory}/currterm").write(StoredHardState(1))
-        fired = SimpleNamespace(fired=lambda kind: None)
-        limits = InnerLimits()
-        self.host: Any = SimpleNamespace(
-            name=name,
-            process=None,
-            world=fired,
-            limits=limits,
-            was_damaged=False,
-            disk=disk,
-            options=options,
-        )
+        self.host = stand_ins.host(name, disk=disk, options=options)
         self.messages = 0
 
     def append(self, term: int, body: bytes = b"body") -> None:
@@ -83,24 +47,13 @@ class Machine:
 
     def node(self, *, applied: int, commit: int = -1) -> Any:
         """Its replica in that state, as a follower."""
-        raft = FollowerState(self.log, commit)
-        store = SimpleNamespace(log=self.log, snapshot=SimpleNamespace(applied_index=-1))
-        replica = SimpleNamespace(
-            applied_index=applied,
-            applied=SimpleNamespace(index=applied, metadata=Metadata(), is_of_one_place=lambda _: True),
-            store=store,
-            raft=raft,
-            term=1,
-            repairs=SimpleNamespace(found=0),
-            leadership=SimpleNamespace(serving=False, uncommitted=None, batches=None, reads=ReadBarriers()),
-            members=None,
+        replica = stand_ins.replica(
+            self.host.name,
+            raft=stand_ins.raft(log=self.log, commit_index=commit, configuration=Configuration(("n0", "n1"))),
+            applied=stand_ins.applied(applied),
+            store=stand_ins.store(log=self.log),
         )
-        return SimpleNamespace(
-            replica=replica,
-            listeners=SimpleNamespace(arrivals=[], role_changes=[]),
-            long_requests=SimpleNamespace(in_steps=()),
-            _relayed=SimpleNamespace(forwarded=None, _received=None),
-        )
+        return stand_ins.node(replica=replica)
 
 
 class Group:
