@@ -10,10 +10,12 @@ from simulation.faults.operations import hand_over_leadership
 from simulation.faults.stage import Stage
 from simulation.machines.broker_host import BrokerHost
 from simulation.machines.frame_faults import FrameFaults
-from simulation.machines.network import DELAY_MAX_NS, DELAY_MIN_NS, Link
+from simulation.machines.network import DELAY_MAX_NS, DELAY_MIN_NS, Endpoint, Link
 from simulation.plans.plan import Fault
-from simulation.scheduler import MILLISECOND
+from simulation.scheduler import MICROSECOND, MILLISECOND
 
+_IN_THE_MIDDLE_NS: Final = 200 * MICROSECOND
+"""The time in which a clogged link brings one or two parts of a message."""
 _DEPOSED_NS: Final = 1500 * MILLISECOND
 """Longer than a leader without a majority goes on."""
 _FAR_CLIENTS_NS: Final = 200 * MILLISECOND
@@ -194,6 +196,41 @@ def link(stage: Stage, host: BrokerHost, fault: Fault) -> None:
         chosen = accepted[int(fault.amount * len(accepted))]
         chosen.reset()
         stage.done(fault, host.name, f"from {chosen.peer.host}")
+
+
+def break_in_the_middle(stage: Stage, host: BrokerHost, other: BrokerHost, fault: Fault) -> None:
+    """The first message from a host to another one that is longer than a clogged link takes at once gets there in part:
+    then the connection breaks.
+    """
+    link = stage.network.link(host.name, other.name)
+    is_over = is_undone = False
+
+    def taken() -> None:
+        nonlocal is_over
+        if is_over:
+            return
+        for endpoint in stage.network.endpoints_of(host.name):
+            if endpoint.link is link and endpoint.has_unsent:
+                is_over = True
+                stage.done(fault, host.name, f"to {other.name}, in the middle of a message")
+                stage.scheduler.after(_IN_THE_MIDDLE_NS, break_now, endpoint)
+                return
+
+    def break_now(endpoint: Endpoint) -> None:
+        endpoint.reset()
+        undo()
+
+    def undo() -> None:
+        nonlocal is_undone
+        if not is_undone:
+            is_undone = True
+            stage.network.set_clogged(host.name, other.name, False)
+            if link.slowed_by is taken:
+                link.slowed_by = None
+
+    stage.network.set_clogged(host.name, other.name, True)
+    link.slowed_by = taken
+    stage.scheduler.after(fault.duration_ns, undo)
 
 
 def clog(stage: Stage, host: BrokerHost, fault: Fault) -> None:

@@ -16,10 +16,10 @@ from broker.replica.replica import Replica
 from raft.effects import Role
 from raft.progress import PeerState
 from simulation.faults import disk_faults, links, processes
-from simulation.faults.operations import give_leadership_to, hand_over_leadership
+from simulation.faults.operations import hand_over_leadership
 from simulation.faults.stage import Stage
+from simulation.faults.strikes import STRIKES
 from simulation.machines.broker_host import BrokerHost
-from simulation.machines.frame_faults import FrameFaults
 from simulation.plans.plan import Fault
 from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND
 
@@ -27,8 +27,6 @@ _PATIENCE_NS: Final = 8 * SECOND
 """The time for which a moment is waited for."""
 _BEHIND_NS: Final = (0, 100 * MICROSECOND, MILLISECOND)
 """The times behind the moment at which a fault strikes: before anybody hears of it, on its way, behind it."""
-_WORDS_NS: Final = (100 * MILLISECOND, 1200 * MILLISECOND)
-"""For how long words are lost."""
 _AWAY_NS: Final = 5500 * MILLISECOND
 """A node that is to need a snapshot is down so long: retention looks every second. It first makes one of its own, then
 the group agrees on what goes, and that goes at the next look, a few files each time."""
@@ -83,6 +81,16 @@ def _leave_behind(stage: Stage, fault: Fault) -> None:
     for other in stage.members.in_service():
         if other is not follower:
             disk_faults.retention(stage, other, alone)
+
+
+def _leave_behind_at_work(stage: Stage, fault: Fault) -> None:
+    """All machines have other work when it comes back, so that the snapshot that it needs is written, and read, for up
+    to some seconds.
+    """
+    _leave_behind(stage, fault)
+    work = replace(fault, kind="other work", duration_ns=_PATIENCE_NS, amount=0.6 + 0.4 * fault.amount)
+    for host in stage.members.in_service():
+        processes.other_work(stage, host, work)
 
 
 def _lose_power(stage: Stage, fault: Fault) -> None:
@@ -141,6 +149,21 @@ def _who_needs_a_snapshot(host: BrokerHost) -> str | None:
     return next((peer.node for peer in peers if peer.state is PeerState.SNAPSHOT), None)
 
 
+def _who_was_sent_a_snapshot(host: BrokerHost) -> str | None:
+    """A peer that has not answered yet."""
+    peers = _replica(host).raft.peers.values()
+    return next((peer.node for peer in peers if peer.snapshot_deadline is not None), None)
+
+
+def _whose_snapshot_comes(host: BrokerHost) -> str | None:
+    """The node whose snapshot is being read here, or is on its way to the disk."""
+    replica = _replica(host)
+    being_read = replica.from_peers._snapshots._being_read
+    if being_read is not None:
+        return being_read[0]
+    return None if replica.upkeep._incoming is None else replica.raft.leader or ANYBODY
+
+
 def _batch(host: BrokerHost) -> str | None:
     """A batch of which a part is in the log."""
     under_way = _replica(host).leadership.batches.under_way
@@ -186,6 +209,9 @@ MOMENTS: Final = {
     "a hand-over": Moment(_hand_over, _while_leading(_heir)),
     "a candidacy": Moment(_call_one, _candidacy),
     "a snapshot on its way": Moment(_leave_behind, _while_leading(_who_needs_a_snapshot)),
+    "a long snapshot on its way": Moment(_leave_behind_at_work, _while_leading(_who_needs_a_snapshot)),
+    "a snapshot that was sent": Moment(_leave_behind, _while_leading(_who_was_sent_a_snapshot)),
+    "a snapshot that comes": Moment(_leave_behind_at_work, _whose_snapshot_comes),
     "a batch half in the log": Moment(_nothing, _while_leading(_batch)),
     "a change of members": Moment(_change_members, _while_leading(_change)),
     "a leader that does not serve yet": Moment(_hand_over, _while_leading(_new_leader)),
@@ -196,89 +222,7 @@ MOMENTS: Final = {
 }
 
 
-# ---- strikes ----------------------------------------------------------------------------------------
-
-
-def _lose_words(stage: Stage, host: BrokerHost, source: BrokerHost | None, fault: Fault) -> None:
-    """Messages to a node are lost for a while, those of `source`, or all."""
-    shortest_ns, longest_ns = _WORDS_NS
-    lost = FrameFaults(
-        loss=1.0, source=None if source is None else source.name, told=stage.counted_once("messages")
-    )
-    host.frame_faults.append(lost)
-    duration_ns = shortest_ns + fault.duration_ns % (longest_ns - shortest_ns)
-    stage.scheduler.after(duration_ns, host.end_frame_faults, lost)
-
-
-def _words_of_one(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
-    for host in stage.members.machines:
-        if host is not one:
-            _lose_words(stage, host, one, fault)
-
-
-def _words_to_one(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
-    _lose_words(stage, one, None, fault)
-
-
-def _words_to_the_other(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
-    _lose_words(stage, other, one, fault)
-
-
-def _kill(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
-    processes.kill(stage, one, replace(fault, kind="kill"))
-
-
-def _kill_the_other(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
-    processes.kill(stage, other, replace(fault, kind="kill"))
-
-
-def _power(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
-    processes.power(stage, one, replace(fault, kind="power"))
-
-
-def _pause(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
-    processes.pause(stage, one, replace(fault, kind="pause"))
-
-
-def _pause_the_other(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
-    processes.pause(stage, other, replace(fault, kind="pause"))
-
-
-def _cut(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
-    one_way = replace(fault, kind="cut one way")
-    links.cut(stage, [(one.name, other.name)], one_way, one.name, f"towards {other.name}")
-
-
-def _isolate(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
-    links.isolate(stage, one, replace(fault, kind="isolate"))
-
-
-def _give_away(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
-    if give_leadership_to(stage, other):
-        stage.done(replace(fault, kind="transfer"), one.name, f"to {other.name}")
-
-
-def _fill_disk(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
-    disk_faults.full_disk(stage, other, replace(fault, kind="full disk"))
-
-
-Strike = Callable[[Stage, BrokerHost, BrokerHost, Fault], None]
-"""Done to the node at which something is under way, and the one that it deals with."""
-
-STRIKES: Final[dict[str, Strike]] = {
-    "its words are lost": _words_of_one,
-    "what it is told is lost": _words_to_one,
-    "the other does not hear it": _words_to_the_other,
-    "it is killed": _kill,
-    "the other is killed": _kill_the_other,
-    "it loses power": _power,
-    "it stands still": _pause,
-    "the other stands still": _pause_the_other,
-    "it is cut off from the other": _cut,
-    "it is isolated": _isolate,
-    "leadership moves": _give_away,
-    "the other's disk is full": _fill_disk,
-}
+# ---- the fault ---------------------------------------------------------------------------------------
 
 
 def at_a_moment(stage: Stage, host: BrokerHost, fault: Fault) -> None:

@@ -25,7 +25,7 @@ from typing import Any, Final, TypeVar
 from broker.node.node import Node
 from broker.reading.held_pulls import HeldPulls
 from broker.remoting.codes import RequestCode
-from broker.replica.disk_space import UPKEEP_PAUSE_NS
+from broker.replica.disk_space import TRIED_WITHIN_NS, UPKEEP_PAUSE_NS
 from broker.replica.replica import Replica
 from broker.replica.upkeep import CHECKPOINT_INTERVAL_NS
 from broker.requests.errors import NotServingError, OverloadedError
@@ -47,6 +47,8 @@ AnyPart = TypeVar("AnyPart")
 _LOOK_NS: Final = 200 * MILLISECOND
 _RETENTION_NS: Final = 6 * SECOND
 """A snapshot that covers the file, and some looks a second apart."""
+_ROOM_NS: Final = UPKEEP_PAUSE_NS + TRIED_WITHIN_NS + SECOND
+"""What found no room is tried again, and counts as lacking it until then."""
 _JOB_NS: Final = 10 * MILLISECOND
 """A job of a whole disk takes less."""
 _LONG: Final = frozenset(
@@ -129,6 +131,11 @@ def _is_next_damaged(replica: Replica) -> bool:
     last = replica.applied_index + 1
     places = replica.repairs._places.values()
     return any(place.first_index <= last and last - 1 <= place.last_index for place in places)
+
+
+def _room(seen: Seen) -> object:
+    """What the node says of its disk. Much of what waits is excused by it, so it is to be true."""
+    return "without room" if seen.lacks_room else None
 
 
 def _own_snapshot(seen: Seen) -> object:
@@ -315,6 +322,7 @@ WAITS: Final = (
     Wait("a hand-over", Help.NOBODY, 1_500 * MILLISECOND, _hand_over),
     Wait("entries for their flush", Help.NOBODY, 2 * SECOND, _flush),
     Wait("committed entries for their dispatch", Help.NOBODY, 2 * SECOND, _application),
+    Wait("a node for the room that its disk has", Help.NOBODY, _ROOM_NS, _room),
     Wait("a snapshot for the disk", Help.NOBODY, UPKEEP_PAUSE_NS + 2 * SECOND, _own_snapshot),
     Wait("a snapshot that is due", Help.NOBODY, UPKEEP_PAUSE_NS + 3 * SECOND, _snapshot_that_is_due),
     Wait("a checkpoint", Help.NOBODY, UPKEEP_PAUSE_NS + CHECKPOINT_INTERVAL_NS + 2 * SECOND, _checkpoint),

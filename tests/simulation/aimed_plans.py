@@ -16,7 +16,8 @@ from typing import Any, Final
 import pytest
 
 from simulation.faults.cores import KINDS
-from simulation.faults.moments import MOMENTS, STRIKES
+from simulation.faults.moments import MOMENTS
+from simulation.faults.strikes import STRIKES
 from simulation.judges.log_heads import SERVES
 from simulation.judges.own_state import FLUSHED
 from simulation.judges.steps import STALE
@@ -24,7 +25,7 @@ from simulation.plans.plan import Fault, Limits, Plan, Shape
 from simulation.plans.seeds import leader_stands_still
 from simulation.scheduler import SECOND
 from simulation.world.running import Result
-from tests.simulation.planted_bugs import PLANTED, plan_of, run_planted
+from tests.simulation.planted_bugs import PLANTED, UNAIDED, plan_of, run_planted
 
 AIMED_SEEDS = 40
 """Each is found within so many."""
@@ -72,12 +73,12 @@ LOST: Final = tuple(name for name in STRIKES if "lost" in name or "hear" in name
 """The strikes by which only words are lost."""
 
 
-def at_moments(moment: str, strikes: Sequence[str]) -> Schedule:
-    """One of the strikes at each of these moments, every four seconds."""
+def at_moments(moment: str, strikes: Sequence[str], gap_s: int = 4) -> Schedule:
+    """One of the strikes at each of these moments, every `gap_s`."""
 
     def draw(random: Random) -> list[Fault]:
         faults = []
-        for at_s in range(int(_BEGIN_S), int(_END_S), 4):
+        for at_s in range(int(_BEGIN_S), int(_END_S), gap_s):
             number = tuple(MOMENTS).index(moment) + len(MOMENTS) * random.randrange(1000)
             strike = tuple(STRIKES).index(random.choice(strikes))
             faults.append(
@@ -204,6 +205,17 @@ _SHORT_LIVES: Final = {
 }
 """Messages are kept for three seconds, in small files."""
 
+_SNAPSHOTS: Final = {
+    "think_ms": 100,
+    "data_file_bytes": 16 * 1024,
+    "flush": "sync",
+    "actors": ("administrator", "producer", "consumer", "courier"),
+    "limits": Limits(snapshot_entries=20),
+}
+"""Files of the log are full in a second, and the state has some hundred rows."""
+_BEHIND_EACH_OTHER_S: Final = 7
+"""Longer than a node is down that is to need a snapshot: no other one is down when its snapshot is on its way."""
+
 _CROWDED = {
     "nodes": 3,
     "flush": "sync",
@@ -240,6 +252,11 @@ _SYNC = {"flush": "sync"}
 def _with(actor: str) -> dict[str, Any]:
     """Nobody but this one writes, so that the runs are short."""
     return {"actors": ("administrator", "operator", actor)}
+
+
+def _snapshots_struck(moment: str, *strikes: str, found_as: str) -> Aim:
+    faults = at_moments(moment, strikes, _BEHIND_EACH_OTHER_S)
+    return Aim(faults, found_as, _SNAPSHOTS, or_as=("a core keeps up",))
 
 
 AIMED: dict[str, Aim] = {
@@ -524,6 +541,18 @@ AIMED: dict[str, Aim] = {
     "waits: a follower keeps what its leader deletes": Aim(
         lambda random: [], "what waits moves", _SHORT_LIVES
     ),
+    "snapshot: one that finds no room is kept": _snapshots_struck(
+        "a snapshot on its way", "the other's disk is full", found_as="what waits moves"
+    ),
+    "snapshot: one that cannot be written is waited for": _snapshots_struck(
+        "a snapshot that was sent", "the other's next flush fails", found_as="what waits moves"
+    ),
+    "snapshot: one that was lost with its link is on its way": _snapshots_struck(
+        "a snapshot on its way", "its link to the other breaks in the middle", found_as="what waits moves"
+    ),
+    "snapshot: another leader's is not begun": _snapshots_struck(
+        "a snapshot that comes", "leadership goes elsewhere", found_as="what waits moves"
+    ),
     # One of two groups is without a majority now and then, while a node of it stays registered.
     "groups: a key goes to whoever leads": Aim(
         _often("kill", gap_s=0.7, seconds=(3, 8)),
@@ -551,12 +580,53 @@ AIMED: dict[str, Aim] = {
 }
 """By the name in `PLANTED`."""
 
+_FIVE: Final = {"nodes": 5, "flush": "sync"}
+_NEW_DISKS: Final = _often(
+    "new disk", "overlapping elections", "words outlive their node", "isolate", gap_s=0.7
+)
+_MEMBERS_AND_POWER: Final = _often(
+    "power", "power of all", "membership", "change that is lost", gap_s=0.7, seconds=(0, 2)
+)
+
+AIMED_UNAIDED: dict[str, Aim] = {
+    "a new disk votes once a majority has told its terms": Aim(_NEW_DISKS, "one vote a term", _FIVE),
+    "a new disk takes its vote for unused": Aim(_NEW_DISKS, "one vote a term", _FIVE),
+    "a marked vote is repeated unmarked": Aim(_NEW_DISKS, "votes are durable", _FIVE),
+    "a new disk acknowledges before its votes are known": Aim(_NEW_DISKS, "committed entries stay", _FIVE),
+    "only the candidate's voters are unanimous": Aim(
+        _MEMBERS_AND_POWER, "committed entries stay", {"flush": "async"}
+    ),
+    "members that are not flushed commit alone": Aim(
+        _often("slow disk", "membership", "power", "transfer", gap_s=0.7, seconds=(0, 2)),
+        "committed entries stay",
+        _SYNC,
+    ),
+    "a leader that recovers changes the members": Aim(
+        _MEMBERS_AND_POWER, "what waits moves", {"flush": "async"}
+    ),
+    "a voter goes whoever of the others recovers": Aim(
+        _often("new disk", "membership", "isolate", gap_s=0.7, seconds=(0, 3)), "liveness", _SYNC
+    ),
+    "recovery ends before the leader's members are known": Aim(
+        _often("new disk", "membership", "transfer in a change", gap_s=0.7, seconds=(0, 2)),
+        "one vote a term",
+        _SYNC,
+    ),
+    "a snapshot that could not be sent is waited for": _snapshots_struck(
+        "a long snapshot on its way", "the head of its log goes", found_as="what waits moves"
+    ),
+    "a reset is not noted before it begins": _snapshots_struck(
+        "a snapshot that was sent", "power fails inside the other", found_as="a node fails to start"
+    ),
+}
+"""By the name in `UNAIDED`."""
+
 
 def aimed_plan(name: str, seed: int) -> Plan:
     """The seed's plan with the mistake's faults and no others."""
-    aim = AIMED[name]
+    aim = (AIMED | AIMED_UNAIDED)[name]
     faults = sorted(aim.faults(Random(seed)), key=lambda fault: fault.time_ns)
-    return replace(plan_of(PLANTED[name], seed), faults=tuple(faults), **aim.settings)
+    return replace(plan_of((PLANTED | UNAIDED)[name], seed), faults=tuple(faults), **aim.settings)
 
 
 def hunt_aimed(name: str, first: int = 0) -> Result | None:

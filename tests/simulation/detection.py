@@ -1,9 +1,10 @@
 """How long the simulator takes to find mistakes that nothing was made to find: CPU seconds, by the way plans are drawn.
 
-    python -m tests.simulation.detection [--seconds CPU] [--only drawn|dense|forked] [NAME ...]
+    python -m tests.simulation.detection [--seconds CPU] [--only drawn|dense|forked|aimed] [NAME ...]
 
 prints rows of the table in docs/planted-mistakes.md. A hunt begins at seed 0 and ends with the first finding, or when
-the seeds so far have taken the CPU seconds. Forked are dense plans with other futures (broker/tools/cli/futures.py).
+the seeds so far have taken the CPU seconds. Forked are dense plans with other futures (broker/tools/cli/futures.py),
+aimed ones those of aimed_plans.py.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from broker.tools.cli.futures import Futures
 from simulation.plans.plan import Plan
 from simulation.plans.seeds import dense_seed, plan_of_seed
 from simulation.world.running import Result
-from tests.simulation.planted_bugs import UNAIDED, plan_of, run_planted
+from tests.simulation.aimed_plans import AIMED, AIMED_UNAIDED, aimed_plan
+from tests.simulation.planted_bugs import PLANTED, UNAIDED, plan_of, run_planted
 from tests.simulation.planting import Planted
 
-PlanOf = Callable[[Planted, int], Plan]
+PlanOf = Callable[[str, int], Plan]
 
 
 def dense_plan_of(bug: Planted, number: int) -> Plan:
@@ -37,7 +39,13 @@ def dense_plan_of(bug: Planted, number: int) -> Plan:
     return plan
 
 
-WAYS: Final[dict[str, PlanOf]] = {"drawn": plan_of, "dense": dense_plan_of, "forked": dense_plan_of}
+_MISTAKES: Final = PLANTED | UNAIDED
+WAYS: Final[dict[str, PlanOf]] = {
+    "drawn": lambda name, seed: plan_of(_MISTAKES[name], seed),
+    "dense": lambda name, number: dense_plan_of(_MISTAKES[name], number),
+    "forked": lambda name, number: dense_plan_of(_MISTAKES[name], number),
+    "aimed": aimed_plan,
+}
 _FUTURES: Final = {"forked": 4}
 """Other futures of each run, at most, by the way."""
 
@@ -60,15 +68,15 @@ class Hunt:
         return f"{self.cpu_s:.0f} (seed {self.seed})"
 
 
-def hunt_for(bug: Planted, way: str, cpu_s_max: float) -> Hunt:
+def hunt_for(name: str, way: str, cpu_s_max: float) -> Hunt:
     """Runs plan after plan with the mistake in the code."""
     number = runs = 0
     cpu_s = 0.0
     seen: set[str] = set()
     with pytest.MonkeyPatch.context() as patch:
-        bug.patch(patch)
+        _MISTAKES[name].patch(patch)
         while True:
-            plan = WAYS[way](bug, number)
+            plan = WAYS[way](name, number)
             number += 1
             futures = Futures(seen, _FUTURES.get(way, 0), _found_as)
             begin = time.process_time()
@@ -93,12 +101,11 @@ def main() -> None:
     parser.add_argument("--only", choices=sorted(WAYS))
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
-    ways = [options.only] if options.only else list(WAYS)
     for name in options.names or list(UNAIDED):
-        bug = UNAIDED[name]
-        hunts = [hunt_for(bug, way, options.seconds) for way in ways]
+        ways = [way for way in WAYS if way != "aimed" or name in AIMED | AIMED_UNAIDED]
+        hunts = [hunt_for(name, way, options.seconds) for way in ([options.only] if options.only else ways)]
         found_as = "; ".join(dict.fromkeys(hunt.found_as for hunt in hunts if hunt.found_as))
-        cells = (name, bug.part or "", *(hunt.cell() for hunt in hunts), found_as)
+        cells = (name, _MISTAKES[name].part or "", *(hunt.cell() for hunt in hunts), found_as)
         print(f"| {' | '.join(cells)} |", flush=True)
 
 

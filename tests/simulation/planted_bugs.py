@@ -23,7 +23,7 @@ __all__ = ["PLANTED", "UNAIDED", "hunt", "plan_of", "run_planted", "run_with"]
 _SUBJECTS = """
 elections replication disks answers transactions timers orders reads resets retries requests one_way offsets
 name_servers settings backups groups recoveries heads former_leaders trackers portions liveness overload places tester
-blind waits unseen unread
+blind waits unseen unread promises snapshots
 """
 for _subject in _SUBJECTS.split():
     import_module(f"tests.simulation.planted_{_subject}")

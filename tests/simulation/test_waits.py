@@ -14,7 +14,8 @@ from broker.reading.held_pulls import HeldPulls
 from broker.replica.read_barriers import ReadBarriers
 from broker.requests.deadline import NEVER
 from raft.effects import Role
-from simulation.faults.moments import MOMENTS, STRIKES
+from simulation.faults.moments import MOMENTS
+from simulation.faults.strikes import STRIKES
 from simulation.journal import Violation
 from simulation.judges import waits
 from simulation.judges.power_losses import CAUSE
