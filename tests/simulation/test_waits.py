@@ -19,7 +19,7 @@ from simulation.faults.strikes import STRIKES
 from simulation.journal import Violation
 from simulation.judges import waits
 from simulation.judges.power_losses import CAUSE
-from simulation.judges.waits import MOVES, WAITS, Help, Wait, Waits
+from simulation.judges.waits import MOVES, WAITS, Help, Seen, Wait, Waits
 from simulation.plans.plan import Fault
 from simulation.plans.seeds import dense_seed, plan_of_seed
 from simulation.scheduler import SECOND
@@ -76,6 +76,17 @@ def test_what_does_not_wait_is_not_found(monkeypatch: pytest.MonkeyPatch) -> Non
     group = _Group(monkeypatch, Help.LEADER)
     group.state = None
     group.look_from_to(0, 5)
+
+
+def test_a_node_that_knows_no_term_yet_cannot_know_its_leader() -> None:
+    """Its leader alone does not tell it enough: the requests that it holds wait for others, too (seed 9700262)."""
+    [wait] = [wait for wait in WAITS if wait.what == "a request for a leader"]
+    request = object()
+    for is_mute in (True, False):
+        replica = stand_ins.replica(raft=stand_ins.raft(recovery=stand_ins.stand_in(is_mute=is_mute)))
+        node = stand_ins.node(replica=replica, _held=stand_ins.stand_in(waiting=[request]))
+        seen = Seen(stand_ins.process(node=node), None)
+        assert wait.state(seen) is (None if is_mute else request)
 
 
 @pytest.mark.parametrize("lost", ["machine", "path", "connection", "leader", "majority"])
