@@ -32,7 +32,7 @@ from log.consume_queues import ConsumeQueues, EmptyQueues
 from log.disk import Disk, StoreLock
 from log.dispatch import Allowance, Dispatch, Dispatcher, queue_ends_of_entries
 from log.entry_log import EntryLog
-from log.entry_reads import check_run, file_beginnings, index_at, record_at
+from log.entry_reads import file_beginnings, index_at, record_at
 from log.entry_recovery import LogBegin, LogRecovery, RecoveryKind, read_begin
 from log.errors import (
     DamagedLogError,
@@ -40,6 +40,7 @@ from log.errors import (
     DiskError,
     DiskFullError,
     OutOfRangeError,
+    QueueOrderError,
     RecordError,
 )
 from log.expired_files import DataFile, HeadLook, files_to_delete
@@ -203,11 +204,12 @@ class Store:
             disk.write_durably(ABORT, b"open\n")
         try:
             store._recover_derived(notes, clean_stop, wall_ms, damage)
-        except DamagedLogError:
+        except (DamagedLogError, QueueOrderError):
             if scans_all:
                 raise
-            # Queues are to be built from an old entry that is damaged, where no scan has looked. One of all files ends
-            # the log before it, and the group sends the rest again. (`abort` is there by now: no clean stop counts.)
+            # What old entries say where they end, or of their queues, is damaged, where no scan has looked: nothing can
+            # be built beyond them. One of all files ends the log there, and the group sends the rest again. (`abort` is
+            # there by now: no clean stop counts.) Damage elsewhere in an entry is mended in its place, once it is met.
             store.log.close()
             store.queues.close()
             store.index.close()
@@ -244,7 +246,8 @@ class Store:
         that of the snapshot or earlier): the caller skips those that it has applied. It ends as well where the
         allowance is used up.
 
-        Raises DiskError, QueueOrderError: nothing is lost, the next call begins with the same entry.
+        Raises DiskError, QueueOrderError: nothing is lost, the next call begins with the same entry. Raises
+        DamagedLogError for an entry that does not say where it ends: check what comes from the disk before.
         """
         # Else a checkpoint would vouch for queues with messages that the log does not have.
         built_index, last_index = self._dispatcher.built_index, self.log.last_index
@@ -620,16 +623,6 @@ class Store:
 
     # ---- inside --------------------------------------------------------------------------------------
 
-    def _check_entries(self, first_index: int, last_index: int) -> None:
-        """Checks entries from which queues are to be built: the start's scan was of the last files only.
-
-        Raises DamagedLogError.
-        """
-        while first_index <= last_index:
-            run = self.log.run(first_index, last_index)
-            check_run(self.log, first_index, run)
-            first_index = run.last_index + 1
-
     def _recover_derived(
         self, notes: Notes | None, clean_stop: bool, wall_ms: int, damage: list[str]
     ) -> None:
@@ -665,7 +658,6 @@ class Store:
             if not queues and index_from is not None and index_from > log.first_position:
                 begin = index_at(log, index_from - HEADER_BYTES)
             _free_discarded(self._disk)  # among it may be what is now built again
-            self._check_entries(begin, dispatched)
             self._dispatcher.run(begin, dispatched, wall_ms)
             known = set() if notes is None else {(note.topic, note.queue_id) for note in notes.queues}
             for queue in [queue for queue in self.queues if (queue.topic, queue.queue_id) not in known]:

@@ -352,7 +352,7 @@ class Election:
         asked = tally.needs(response.lost_voters)
         tally.record(state.node_id, True, marked=state.recovering)  # who is being removed may be one of them
         self._ask_or_count_out([node for node in asked if node != state.node_id], tally)
-        if not response.granted or response.recovering:
+        if not tally.won and (not response.granted or response.recovering):
             self._give_up_if_lost(now)
         return tally.won
 

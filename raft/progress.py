@@ -153,7 +153,8 @@ class Progress:
             stale = refused_index != self.next_index - 1
         if stale:
             return
-        agreed_at_most = min(refused_index - 1, log.last_not_after(hint_index, hint_term))
+        # Before the first entry of all logs agree, whatever a hint says.
+        agreed_at_most = max(-1, min(refused_index - 1, log.last_not_after(hint_index, hint_term)))
         self.match_index = min(self.match_index, agreed_at_most)
         self.become_probe(agreed_at_most + 1)
 

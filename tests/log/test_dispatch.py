@@ -135,8 +135,8 @@ def test_queue_ends_count_what_is_not_dispatched_yet(store: Store) -> None:
     assert queue_ends(store) == {("A", 0): 3, ("B", 1): 3}
 
 
-@pytest.mark.parametrize("at", [3, 6, 48 + 80], ids=["magic number", "size", "record"])
-def test_a_lost_queue_is_built_up_to_an_old_entry_that_is_damaged(at: int) -> None:
+def _without_a_queue_and_with_a_flipped_byte(at: int) -> tuple[MemoryDisk, int, dict[str, object]]:
+    """Returns the disk, where its entry 22 begins, and what was derived of the 22 entries before that one."""
     disk = MemoryDisk()
     store, _ = open_store(disk)
     send_many(store, 200)
@@ -144,15 +144,35 @@ def test_a_lost_queue_is_built_up_to_an_old_entry_that_is_damaged(at: int) -> No
     expected = derived(store)
     store.dispatch(199, NOW)
     position = store.log.position_of(22)
-    path, start = f"{TINY.dledger_directory}/data/{position // 2048 * 2048:020d}", position % 2048
     store.close(199)
-    flip(disk, path, start + at)
+    flip(disk, f"{TINY.dledger_directory}/data/{position // 2048 * 2048:020d}", position % 2048 + at)
     disk.discard("consumequeue/topic-0")
+    return disk, position, expected
+
+
+@pytest.mark.parametrize("at", [3, 6], ids=["magic number", "size"])
+def test_a_lost_queue_is_built_up_to_an_old_entry_without_an_end(at: int) -> None:
+    disk, position, expected = _without_a_queue_and_with_a_flipped_byte(at)
     store, report = open_store(disk)
     # The group sends the rest again: as where a start finds such an entry among the newest ones.
     assert (report.log.kind, report.log.last_good_index) == (RecoveryKind.DAMAGED, 21)
-    assert (report.log.damaged_file, report.log.damaged_at) == (path, start)
+    assert report.log.damaged_file == f"{TINY.dledger_directory}/data/{position // 2048 * 2048:020d}"
+    assert report.log.damaged_at == position % 2048
     store.cut_damage()
     while store.dispatched_index < 21:
         store.dispatch(21, NOW)
     assert derived(store) == expected
+
+
+def test_a_lost_queue_is_built_beyond_a_damaged_body() -> None:
+    """The entry is put back in its place once it is met; no other is given up for it."""
+    disk, _, _ = _without_a_queue_and_with_a_flipped_byte(48 + 90)
+    store, report = open_store(disk)
+    assert report.log.kind is not RecoveryKind.DAMAGED
+    whole = MemoryDisk()
+    other, _ = open_store(whole)
+    send_many(other, 200)
+    for one in (store, other):
+        while one.dispatched_index < 199:
+            one.dispatch(199, NOW)
+    assert [units_of(queue) for queue in store.queues] == [units_of(queue) for queue in other.queues]

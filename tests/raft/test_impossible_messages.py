@@ -4,7 +4,7 @@ import pytest
 
 from raft import Raft
 from raft.errors import ImpossibleMessage
-from raft.messages import AppendResponse, Message, SnapshotRequest
+from raft.messages import AppendResponse, Message, RecoveryRequest, SnapshotRequest
 from tests.raft.one_node import THREE, append, become_leader, node, step
 
 
@@ -47,3 +47,13 @@ def test_a_leader_counts_no_answer_that_cannot_be(answer: AppendResponse) -> Non
     with pytest.raises(ImpossibleMessage, match="an answer to round"):
         raft.step(answer, 0)
     assert raft.commit_index == -1
+
+
+def test_a_leader_outlives_a_hint_at_what_is_before_every_log() -> None:
+    raft = node([1, 1])
+    become_leader(raft)
+    raft.step(AppendResponse("b", "a", 2, False, -1, 1, 1, hint_index=-1, hint_term=-1), 0)
+    for _ in range(2):
+        raft.step(RecoveryRequest("b", "a", 2, 1), 0)
+    peer = raft.peers["b"]
+    assert (peer.match_index, peer.next_index) == (-1, 0)

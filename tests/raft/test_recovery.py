@@ -7,6 +7,7 @@ from raft import (
     PromoteLearner,
     Raft,
     RemoveMember,
+    Role,
 )
 from raft.effects import (
     Effect,
@@ -22,7 +23,7 @@ from raft.messages import (
     VoteResponse,
 )
 from tests.raft.cluster import Cluster
-from tests.raft.one_node import CONFIG, agrees, append, become_leader, node, sent, step, vote_request
+from tests.raft.one_node import CONFIG, agrees, append, become_leader, node, role_of, sent, step, vote_request
 
 # raft/recovery.py ------------------------------------------------------------------------------------------------
 
@@ -97,6 +98,26 @@ def leader_cut_off_that_removes_a_voter() -> Cluster:
     cluster["a"].up.propose_configuration(RemoveMember("c"), cluster.now)
     cluster["a"].turn()
     return cluster
+
+
+def test_the_last_vote_of_all_elects_although_the_node_has_begun_to_ask_anew() -> None:
+    """The PreVote that it has begun meanwhile is lost, as b, which has voted for it, cannot be reached any more."""
+    raft = recovering_node(Loss.ENTRIES, [1, 1], term=1)
+    now = 10 * SECOND
+    raft.tick(now)
+    step(raft, VoteResponse("b", "a", 1, 2, True, True), now)
+    step(raft, VoteResponse("c", "a", 1, 2, True, True, recovering=True), now)
+    assert role_of(raft) is Role.CANDIDATE
+    step(raft, VoteResponse("b", "a", 2, 2, True), now)
+    raft.peer_disconnected("b", now)
+    while role_of(raft) is not Role.PRE_CANDIDATE:
+        deadline = raft.deadline()
+        assert deadline is not None
+        now = max(now, deadline)
+        raft.tick(now)
+        raft.take_effects()
+    step(raft, VoteResponse("c", "a", 2, 2, True, recovering=True), now)
+    assert role_of(raft) is Role.LEADER
 
 
 def test_unanimity_asks_whom_an_uncommitted_entry_removes() -> None:

@@ -159,10 +159,22 @@ class Walk:
             self.random.choice(sides).append(node)
         self.story.append(f"cut {''.join(sides[0])} from {''.join(sides[1])}")
         self.cluster.partition(*sides)
+        if self.random.random() < 0.5:
+            self.story.append("which they notice")
+            for node, peer in sorted(self.cluster.cut):
+                if self.cluster[node].raft is not None:
+                    self.cluster.disconnect(node, peer)
 
     def _heal(self) -> None:
         self.story.append("heal")
         self.cluster.heal()
+        self._connect_all()
+
+    def _connect_all(self) -> None:
+        for host in self._hosts(lambda host: host.raft is not None):
+            for peer in self.cluster.hosts:
+                if peer != host.node:
+                    self.cluster.connect(host.node, peer)
 
     def _calm(self) -> None:
         """All are there and hear each other, for as long as an election takes."""
@@ -357,6 +369,7 @@ class Walk:
             if host.raft is None:
                 cluster.restart(host.node)
             host.turn()
+        self._connect_all()
         cluster.settle()
         cluster.run_for(60_000 * MILLISECOND)
         leader = max(cluster.leaders(), key=lambda host: host.up.term, default=None)
