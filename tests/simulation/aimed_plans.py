@@ -284,7 +284,11 @@ AIMED: dict[str, Aim] = {
         _often("overlapping elections", "depose", gap_s=2),
         "a vote goes to a log that lacks nothing of the voter's",
     ),
-    "membership change before commit": Aim(_often("membership", gap_s=1), "one member at a time"),
+    "membership change before commit": Aim(
+        _often("membership", gap_s=1),
+        "one member at a time",
+        or_as=("a node fails",),  # nobody would hear of the change before it, which is asserted
+    ),
     "lost no-op": Aim(
         _often("kill", "power", "transfer", gap_s=1.5),
         "commit by current term",
