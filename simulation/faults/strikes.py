@@ -17,6 +17,9 @@ from simulation.machines.frame_faults import FrameFaults
 from simulation.plans.plan import Fault
 from simulation.scheduler import MILLISECOND, SECOND
 
+Strike = Callable[[Stage, BrokerHost, BrokerHost, Fault], None]
+"""Done to the node at which something is under way, and the one that it deals with."""
+
 _WORDS_NS: Final = (100 * MILLISECOND, 1200 * MILLISECOND)
 """For how long words are lost."""
 _LONG_MESSAGE_NS: Final = 3 * SECOND
@@ -55,20 +58,12 @@ def _kill(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> Non
     processes.kill(stage, one, replace(fault, kind="kill"))
 
 
-def _kill_the_other(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
-    processes.kill(stage, other, replace(fault, kind="kill"))
-
-
 def _power(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
     processes.power(stage, one, replace(fault, kind="power"))
 
 
 def _pause(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
     processes.pause(stage, one, replace(fault, kind="pause"))
-
-
-def _pause_the_other(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
-    processes.pause(stage, other, replace(fault, kind="pause"))
 
 
 def _cut(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
@@ -106,10 +101,6 @@ def _fail_write(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) 
     disk_faults.flush_failure(stage, one, replace(fault, kind="flush failure"))
 
 
-def _fail_write_of_the_other(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
-    disk_faults.flush_failure(stage, other, replace(fault, kind="flush failure"))
-
-
 def _power_inside_the_other(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
     amount = fault.duration_ns % _OPERATIONS / _OPERATIONS
     processes.power_inside(stage, other, replace(fault, kind="power inside", amount=amount))
@@ -119,18 +110,20 @@ def _delete_head(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault)
     disk_faults.retention(stage, one, replace(fault, kind="retention", amount=0.9, duration_ns=_HEAD_NS))
 
 
-Strike = Callable[[Stage, BrokerHost, BrokerHost, Fault], None]
-"""Done to the node at which something is under way, and the one that it deals with."""
+def _to_the_other(strike: Strike) -> Strike:
+    """Does the same to the other one."""
+    return lambda stage, one, other, fault: strike(stage, other, one, fault)
+
 
 STRIKES: Final[dict[str, Strike]] = {
     "its words are lost": _words_of_one,
     "what it is told is lost": _words_to_one,
     "the other does not hear it": _words_to_the_other,
     "it is killed": _kill,
-    "the other is killed": _kill_the_other,
+    "the other is killed": _to_the_other(_kill),
     "it loses power": _power,
     "it stands still": _pause,
-    "the other stands still": _pause_the_other,
+    "the other stands still": _to_the_other(_pause),
     "it is cut off from the other": _cut,
     "it is isolated": _isolate,
     "leadership moves": _give_away,
@@ -138,7 +131,7 @@ STRIKES: Final[dict[str, Strike]] = {
     "leadership goes elsewhere": _give_elsewhere,
     "its link to the other breaks in the middle": _break_in_the_middle,
     "its next flush fails": _fail_write,
-    "the other's next flush fails": _fail_write_of_the_other,
+    "the other's next flush fails": _to_the_other(_fail_write),
     "power fails inside the other": _power_inside_the_other,
     "the head of its log goes": _delete_head,
 }

@@ -424,6 +424,35 @@ class Cluster:
         assert host.up.role is Role.LEADER, f"{node} was not elected"
         return host
 
+    def connect_all(self) -> None:
+        for host in self.hosts.values():
+            for peer in self.hosts:
+                if host.raft is not None and peer != host.node:
+                    self.connect(host.node, peer)
+
+    def go_on_without_faults(self, quiet_ns: int) -> Host:
+        """Lets the faults end: after so long the group must have a leader, which commits, and whom all members follow.
+
+        Returns the leader.
+        """
+        self.heal()
+        for host in self.hosts.values():
+            if host.raft is None:
+                host.start()
+            host.turn()
+        self.connect_all()
+        self.settle()
+        self.run_for(quiet_ns)
+        leader = max(self.leaders(), key=lambda host: host.up.term, default=None)
+        assert leader is not None, "no leader after a quiet time"
+        index = leader.propose(1)
+        self.settle()
+        self.run_for(1000 * MILLISECOND)
+        assert leader.up.commit_index >= index, "a quiet group does not commit"
+        for node in leader.up.configuration.members:
+            assert self.hosts[node].up.commit_index >= index, f"{node} does not follow"
+        return leader
+
     def leaders(self) -> list[Host]:
         return [host for host in self.hosts.values() if host.raft and host.raft.role is Role.LEADER]
 

@@ -128,7 +128,6 @@ class Walk:
         self.cluster.run_for(duration * MILLISECOND)
 
     def _deliver_some(self) -> None:
-        packets = self.cluster.packets
         for _ in range(self.random.randrange(1, 9)):
             if packets := self.cluster.packets:
                 self.cluster.deliver(
@@ -168,13 +167,7 @@ class Walk:
     def _heal(self) -> None:
         self.story.append("heal")
         self.cluster.heal()
-        self._connect_all()
-
-    def _connect_all(self) -> None:
-        for host in self._hosts(lambda host: host.raft is not None):
-            for peer in self.cluster.hosts:
-                if peer != host.node:
-                    self.cluster.connect(host.node, peer)
+        self.cluster.connect_all()
 
     def _calm(self) -> None:
         """All are there and hear each other, for as long as an election takes."""
@@ -188,14 +181,16 @@ class Walk:
         self.cluster.partition([alone], [node for node in self.cluster.hosts if node != alone])
 
     def _lose_a_promise(self) -> None:
-        """An heir has one vote, and is cut off; whoever gave it gets a new disk. Then some others may elect another
-        one with it, before the heir asks the rest of them."""
+        """An heir that has a vote is cut off, and whoever gave it gets a new disk. Then some may elect another one with
+        it, before the heir asks the rest of them.
+        """
         self._calm()
         heir = self._slow_hand_over()
-        voters = [
-            node for (node, _), given_to in self.properties.votes.items() if heir and given_to == heir.node
-        ]
-        if heir is None or not voters:
+        if heir is None or heir.raft is None:
+            return
+        votes = self.properties.votes.items()
+        voters = [node for (node, term), to in votes if (term, to) == (heir.up.term, heir.node)]
+        if not voters:
             return
         voter = self.random.choice(voters)
         self._isolate(heir.node)
@@ -360,28 +355,13 @@ class Walk:
 
     def _end(self) -> None:
         """Without faults the group elects, commits, and nobody recovers for ever."""
-        cluster = self.cluster
         self.story.append("the faults end")
-        cluster.heal()
-        for host in cluster.hosts.values():
+        for host in self._hosts():
             assert isinstance(host, _Host)
             host.disk_is_slow = False
-            if host.raft is None:
-                cluster.restart(host.node)
-            host.turn()
-        self._connect_all()
-        cluster.settle()
-        cluster.run_for(60_000 * MILLISECOND)
-        leader = max(cluster.leaders(), key=lambda host: host.up.term, default=None)
-        assert leader is not None, "no leader after a quiet minute"
-        index = leader.propose(1)
-        cluster.settle()
-        cluster.run_for(1000 * MILLISECOND)
-        assert leader.up.commit_index >= index, "a quiet group does not commit"
+        leader = self.cluster.go_on_without_faults(60_000 * MILLISECOND)
         for node in leader.up.configuration.members:
-            host = cluster[node]
-            assert host.up.commit_index >= index, f"{node} does not follow"
-            assert host.up.recovering is None, f"{node} recovers for ever"
+            assert self.cluster[node].up.recovering is None, f"{node} recovers for ever"
         self.properties.check()
 
 
