@@ -1,15 +1,10 @@
 """Walks where members come and go find nothing, and find what a promise less would do."""
 
-from collections.abc import Callable
-
 import pytest
 
 from tests.examples import examples
 from tests.raft.walk import violations
-from tests.simulation.planted_promises import (
-    marked_vote_is_repeated_unmarked,
-    only_the_candidates_voters_are_unanimous,
-)
+from tests.simulation.planted_bugs import UNAIDED
 
 
 def test_walks_find_nothing() -> None:
@@ -18,10 +13,8 @@ def test_walks_find_nothing() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "plant", [marked_vote_is_repeated_unmarked, only_the_candidates_voters_are_unanimous]
+    "rule", ["a marked vote is repeated unmarked", "only the candidate's voters are unanimous"]
 )
-def test_a_rule_less_is_found(
-    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant(monkeypatch)
+def test_a_rule_less_is_found(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    UNAIDED[rule].patch(monkeypatch)
     assert next(violations(range(1000)), None) is not None

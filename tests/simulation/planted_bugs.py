@@ -25,6 +25,9 @@ elections replication disks answers transactions timers orders reads resets retr
 name_servers settings backups groups recoveries heads former_leaders trackers portions liveness overload places tester
 blind waits unseen unread promises snapshots
 """
+assert not PLANTED | UNAIDED, (
+    "their order is that of the subjects: nobody imports one of these modules before"
+)
 for _subject in _SUBJECTS.split():
     import_module(f"tests.simulation.planted_{_subject}")
 
