@@ -144,6 +144,11 @@ class ConfigurationHistory:
                 return entry
         raise AssertionError(f"the configuration in force at {index} is no longer known")
 
+    def since(self, index: int) -> list[tuple[int, Configuration]]:
+        """The (index, configuration) in force at `index`, or the oldest that is known, and all later ones."""
+        later = sum(entry[0] > index for entry in self._entries)
+        return self._entries[-later - 1 :]
+
     def between(self, first_index: int, last_index: int) -> tuple[tuple[int, Configuration], ...]:
         """The (index, configuration) pairs of the entries first_index..last_index."""
         if self.current_index < first_index:  # nearly always: an append rarely carries a configuration

@@ -473,10 +473,19 @@ class Raft:
                 leads,
                 # Whoever votes in a configuration that is not committed yet is to be known, too, when the mode ends.
                 max(state.commit_index, state.configurations.current_index) if leads else -1,
+                self._voters_since_commit(),
             )
         )
         if self.recovery is not None:
             self.recovery.asked_by(request.source)
+
+    def _voters_since_commit(self) -> tuple[tuple[int, tuple[str, ...]], ...]:
+        """Returns the voters of each configuration that may be in force, as far as the log of this node shows it."""
+        state = self._state
+        if self.recovery is not None or not self.has_history:
+            return ()  # a log that may have lost its last configurations, or that is a backup, shows those of before
+        kept = state.configurations.since(state.commit_index)
+        return tuple((index, configuration.voters) for index, configuration in kept)
 
     def _learn_from_recovery(self, now: int) -> None:
         """Enters the group's term once enough voters have told theirs to this node without a term."""

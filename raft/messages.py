@@ -166,7 +166,8 @@ class RecoveryResponse(NamedTuple):
 
     `has_history` is False if the node has never had a term, but for that of a log from a backup. `leads` says that it
     leads `term`, has forgotten what the asker had acknowledged, and has committed nothing beyond `commit_index` with
-    its help, nor has a configuration beyond it (-1 unless it leads).
+    its help, nor has a configuration beyond it (-1 unless it leads). `voters` are those of the last configuration that
+    it knows to be committed, and of each later one in its log, each with its index; none while it recovers itself.
     """
 
     source: str
@@ -176,6 +177,7 @@ class RecoveryResponse(NamedTuple):
     has_history: bool
     leads: bool = False
     commit_index: int = -1
+    voters: tuple[tuple[int, tuple[str, ...]], ...] = ()
 
 
 Message = (

@@ -61,6 +61,16 @@ majority, our former self among them, has overruled; and a vote might be given t
   that such a vote is never repeated unmarked, it notes that it has voted, and not for whom. The mode ends when all
   voters of the configuration in force by then have told their terms: its log may have shown it some that it was not
   given, and that some are gone. Or
+- some of the voters that it was given have been removed, and the rest has told it so. Who does not recover names with
+  its term the voters of the last configuration that it knows to be committed, and of each later one in its log. Let C
+  be the newest of the committed ones. The node enters the greatest term also where of C, and of each later one that is
+  named, more than half, itself not counted, have named theirs. For let L be a leader whom it ever acknowledged, elected
+  under D, and P the committed configuration that D is, or that D follows. If P is older than C, then L lacks the one
+  after P, so that its term is no greater than the one in which that was committed (5.4.3), and who names C has reached
+  that. Otherwise P is C or is named: the one after C was committed by a majority of its voters; one of those who
+  answered is among these, and still has it; and so for each later one. D differs from P by one voter at most, so that
+  one of those who answered voted for L. All who are named must be among the voters that the node was given, since
+  those are whom it names with its own vote. Or
 - a majority of the group, itself included, is as empty as itself, within one round of asking: this is a new group.
 
 **A log from a backup** is an empty disk that knows the beginning of the log. Its node has the term of the last entry,
@@ -80,7 +90,9 @@ later one that is in any log. The configuration that a node with an empty disk i
 one membership change; if it is another one, that change must be committed. A vote given before the loss must not reach
 another process of its candidate than the one that asked for it (connections see to that). Only safety is claimed: a
 node that was given a configuration in which, beside itself, no more than half of the voters are there (one of two, say)
-never learns its term. Whoever leads by a unanimous election ends its mode with the first commit in its term.
+never learns its term, unless those that are missing have been removed. Nobody can lead while a learner alone has the
+newest entries and a voter recovers whose vote would be needed. Whoever leads by a unanimous election ends its mode with
+the first commit in its term.
 
 Schedules that each of these rules is for are in tests/raft/test_recovery_and_members.py; `python -m tests.raft.walk
 0-20000` looks for others at random.
@@ -90,11 +102,18 @@ from torn ones in the same way, and Ongaro's dissertation 11.7.3 on Viewstamped 
 the same majorities but no disk.
 """
 
+from collections.abc import Collection
+
 from raft.messages import RecoveryRequest, RecoveryResponse
 from raft.recovery_loss import Loss
 from raft.state import NodeState
 
 _NONCES = 1 << 60
+
+
+def _are_most(nodes: Collection[str], voters: Collection[str]) -> bool:
+    """True if more than half of the voters are among the nodes."""
+    return 2 * sum(voter in nodes for voter in voters) > len(voters)
 
 
 class Recovery:
@@ -105,6 +124,7 @@ class Recovery:
         "_first_nonce",
         "_heard",
         "_leader_answer",
+        "_named",
         "_nonce",
         "_state",
         "deadline",
@@ -119,6 +139,8 @@ class Recovery:
         self._first_nonce = self._nonce = state.random.randrange(0, _NONCES)
         # Voters with a history, by the greatest term they told; an answer stays true, as terms only rise.
         self._heard: dict[str, int] = {}
+        # What those who do not recover name as the voters of the configurations that may be in force.
+        self._named: dict[str, tuple[tuple[int, tuple[str, ...]], ...]] = {}
         # Voters that were empty in this round of asking.
         self._empty: dict[str, None] = {}
         # (term, commit index) of the newest leader that has answered.
@@ -173,7 +195,9 @@ class Recovery:
     def _needs(self, node: str) -> bool:
         """True if the node's answer is still needed: its term, or what it has committed as our leader."""
         state = self._state
-        if self.loss is not Loss.ENTRIES and node not in self._heard:
+        if self.is_mute:
+            return True  # once more if it was heard: it may know by now that a configuration is overtaken
+        if self.loss is Loss.VOTE and node not in self._heard:
             return True
         return node == state.leader and self._leader_answer[0] != state.term
 
@@ -198,6 +222,7 @@ class Recovery:
         node = response.source
         if response.has_history:
             self._heard[node] = max(response.term, self._heard.get(node, 0))
+            self._named[node] = response.voters
             self._empty.pop(node, None)
         elif response.nonce == self._nonce and node not in self._heard:
             self._empty[node] = None
@@ -208,16 +233,23 @@ class Recovery:
     def group_is_new(self) -> bool:
         """True if a majority of the voters is as empty as this node."""
         voters = self._state.configurations.current.voters
-        empty = sum(node in self._empty or node == self._state.node_id for node in voters)
-        return self.is_mute and 2 * empty > len(voters)
+        return self.is_mute and _are_most((*self._empty, self._state.node_id), voters)
 
     def term_learned(self) -> int | None:
         """Returns the term to enter when the group turns out to have one; None while too few have told theirs."""
-        voters = self._state.configurations.current.voters
-        told = sum(node in self._heard for node in voters)
-        if not self.is_mute or 2 * told <= len(voters):
+        given = self._state.configurations.current.voters
+        if not self.is_mute or not (_are_most(self._heard, given) or self._is_overtaken(given)):
             return None
         return max(self._heard.values())  # a greater one, of a node that is no voter, does no harm
+
+    def _is_overtaken(self, given: Collection[str]) -> bool:
+        """True if voters of the given configuration were removed, and enough of those that are left have answered."""
+        naming = {node: named for node, named in self._named.items() if named}
+        if not naming:
+            return False
+        committed = max(named[0][0] for named in naming.values())
+        in_force = [voters for named in naming.values() for index, voters in named if index >= committed]
+        return all(_are_most(naming, voters) and set(voters) <= set(given) for voters in in_force)
 
     # The end -------------------------------------------------------------------------------------------------
 

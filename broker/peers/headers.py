@@ -115,7 +115,10 @@ _MESSAGES: Final[dict[type[Message], tuple[int, dict[str, Any]]]] = {
     SnapshotResponse: (6, {}),
     TimeoutNow: (7, {}),
     RecoveryRequest: (8, {"term": Number, "nonce": Number}),
-    RecoveryResponse: (9, {"term": Number, "nonce": Number}),
+    RecoveryResponse: (
+        9,
+        {"term": Number, "nonce": Number, "voters": tuple[tuple[Index, tuple[str, ...]], ...]},
+    ),
 }
 """The kind of each Raft message, and the ranges of its fields that are no plain index."""
 
@@ -158,6 +161,6 @@ PIECE_HEADER: Final = encode_header((15,))
 def encode_raft_header(message: Message, position: int, applied_index_or_time: int) -> bytes:
     """Returns the bytes of a `RaftHeader`, without making one: there are some in every turn."""
     fields: tuple[object, ...] = message
-    if isinstance(message, VoteResponse) and not message.lost_voters:
-        fields = message[:-1]  # as before version 10: who does not recover can be read by all
+    if isinstance(message, VoteResponse | RecoveryResponse) and not message[-1]:
+        fields = message[:-1]  # as before versions 10 and 11: who names no voters can be read by all
     return encode_header((_KINDS[type(message)], fields, position, applied_index_or_time))

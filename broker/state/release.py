@@ -30,8 +30,11 @@ class Release:
     """The newest format that it reads; it reads all before that, too."""
 
 
-THIS_RELEASE: Final = Release("0.2.0", oldest_protocol=7, newest_protocol=10, newest_format=3)
+THIS_RELEASE: Final = Release("0.2.0", oldest_protocol=7, newest_protocol=11, newest_format=3)
 """Protocols:
+
+11: who answers a node that recovers names the voters of the group. On older links a node with a new disk, in whose
+configuration those are missing who were removed, waits for more of them than are there.
 
 10: who votes while it recovers names the voters of configurations that it has lost. On older links it gives no such
 vote.

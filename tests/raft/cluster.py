@@ -6,7 +6,7 @@ hosts, in the order of sending, and lets a test deliver, drop or duplicate any o
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -430,13 +430,17 @@ class Cluster:
                 if host.raft is not None and peer != host.node:
                     self.connect(host.node, peer)
 
-    def go_on_without_faults(self, quiet_ns: int) -> Host:
+    def go_on_without_faults(self, quiet_ns: int, without: Collection[str] = ()) -> Host:
         """Lets the faults end: after so long the group must have a leader, which commits, and whom all members follow.
+
+        The nodes of `without` are down, and stay so.
 
         Returns the leader.
         """
         self.heal()
         for host in self.hosts.values():
+            if host.node in without:
+                continue
             if host.raft is None:
                 host.start()
             host.turn()

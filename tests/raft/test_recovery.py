@@ -206,7 +206,8 @@ def test_a_log_from_a_backup_has_no_history_until_its_node_enters_a_term() -> No
     assert step(raft, RecoveryResponse("b", "a", 0, nonce, False)) == [RecoveryChanged(None)]
     assert sent(step(raft, ask)) == [RecoveryResponse("a", "b", 0, 9, False)], "b has to begin, too"
     step(raft, append((2, 4), (5, 1), term=5, commit=-1))
-    assert sent(step(raft, ask)) == [RecoveryResponse("a", "b", 5, 9, True)]
+    voters = ((-1, ("a", "b", "c")),)
+    assert sent(step(raft, ask)) == [RecoveryResponse("a", "b", 5, 9, True, voters=voters)]
 
 
 def test_a_log_from_a_backup_among_nodes_with_a_history_follows() -> None:

@@ -175,6 +175,50 @@ def test_votes_are_not_known_by_the_voters_of_an_old_configuration() -> None:
     assert raft.recovering is Loss.VOTE
 
 
+def test_a_new_disk_that_was_given_one_who_is_removed_learns_its_term_from_the_rest() -> None:
+    cluster = Cluster("nabc")
+    leader = led_by("b", cluster)
+    change_and_settle(leader, RemoveMember("a"))
+    cluster.crash("a")
+    new_disk(cluster, "n", "nabc")
+    cluster.restart("n")
+    cluster.run_for(10 * SECOND)
+    assert cluster["n"].up.recovering is None
+    assert cluster["n"].up.configuration.voters == ("n", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("named", "is_enough"),
+    [
+        ({"c": [(5, "acd")], "d": [(5, "acd")]}, True),
+        ({"c": [(5, "acd")]}, False),
+        ({"c": [(5, "acd")], "d": []}, False),  # d recovers, and may have lost a later one
+        ({"c": [(5, "acd")], "d": [(-1, "abcd")]}, True),  # of an earlier time, when b was there
+        ({"c": [(-1, "abcd"), (5, "acd")], "d": [(-1, "abcd")]}, False),  # b may be there still
+        ({"c": [(5, "acd"), (9, "ac")], "d": [(5, "acd")]}, False),  # of the later one c alone is no majority
+        ({"c": [(5, "acd")], "d": [(5, "acd"), (9, "acde")]}, False),  # e would not be named with the vote
+    ],
+)
+def test_a_new_disk_enters_a_term_by_the_word_of_those_who_are_left(
+    named: dict[str, list[tuple[int, str]]], is_enough: bool
+) -> None:
+    raft = recovering_node(Loss.ALL, [], term=0, voters="abcd")
+    raft.tick(0)
+    nonce = asked(raft.take_effects())["b"].nonce
+    for node, configurations in named.items():
+        voters = tuple((index, tuple(each)) for index, each in configurations)
+        step(raft, RecoveryResponse(node, "a", 3, nonce, True, voters=voters))
+    assert raft.term == (3 if is_enough else 0)
+
+
+def test_whoever_recovers_names_no_voters() -> None:
+    raft = recovering_node(Loss.ENTRIES, [1], term=1)
+    [answer] = sent(step(raft, RecoveryRequest("c", "a", 0, 5)))
+    assert isinstance(answer, RecoveryResponse)
+    assert answer.has_history
+    assert answer.voters == ()
+
+
 def test_a_new_disk_waits_again_where_its_log_shows_it_another_voter() -> None:
     """All that a was given have told their terms; d, which its log shows next, may lead a later one by a's vote."""
     raft = recovering_node(Loss.VOTE, [], term=3, voters="abc", lost_voters="abc")

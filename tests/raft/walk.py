@@ -6,14 +6,25 @@ Each seed is one group of one to five voters and some spare nodes, which goes th
 to bring promises into danger: hand-overs whose requests for votes arrive much later, changes of members that only a
 part of the group hears of, power failures before a flush, lost ends of logs, new disks. What a node may lose is bounded
 by the claim of raft/recovery.py and by nothing else. After each step the safety properties of invariants.py must hold.
-In the end the faults do, and the group elects a leader, commits, and has no recovering member left.
+In the end the faults do, some of those who are no members any more are gone for good, and the group elects a leader,
+commits, and has no recovering member left.
 """
 
 import random
 import sys
 from collections.abc import Callable, Iterator
 
-from raft import AddLearner, Configuration, HardState, PromoteLearner, Raft, RaftConfig, RemoveMember, Role
+from raft import (
+    AddLearner,
+    Configuration,
+    HardState,
+    Loss,
+    PromoteLearner,
+    Raft,
+    RaftConfig,
+    RemoveMember,
+    Role,
+)
 from raft.configuration import Change
 from raft.errors import RaftError
 from raft.messages import Message, TimeoutNow, VoteRequest, VoteResponse
@@ -56,8 +67,6 @@ class Walk:
         self.properties = Invariants(self.cluster)
         # Packets that stay under way for as long as it takes.
         self.slow: list[Packet] = []
-        self.given: dict[str, Configuration] = {}
-        """The configuration that a node's new disk was given last."""
         self.story: list[str] = []
         """The steps so far, for whoever has to understand a violation."""
 
@@ -99,18 +108,18 @@ class Walk:
         return committed, sorted(later, key=lambda item: (item[0], item[1].members))
 
     def _may_lose(self, node: str) -> bool:
-        """The claim: at most a minority of the voters lacks something, in each configuration that may count.
-
-        Those that new disks were given count, too: who does not find more than half of these never learns its term.
-        """
+        """The claim: at most a minority of the voters lacks something, in each configuration that may count."""
         committed, later = self._configurations()
-        given = [
-            configuration
-            for other, configuration in self.given.items()
-            if self.cluster[other].loss is not None
-        ]
-        configurations = [configuration for _, configuration in (committed[-1], *later)]
-        return all(self._is_minority(configuration, node) for configuration in (*configurations, *given))
+        return all(self._is_minority(configuration, node) for _, configuration in (committed[-1], *later))
+
+    def _mute(self) -> list[tuple[str, Configuration]]:
+        """Returns the nodes that do not know their term, with the configuration that each was given."""
+        hosts = self._hosts(lambda host: host.loss is Loss.ALL)
+        return [(host.node, host.durable_log.configurations()[-1][1]) for host in hosts]
+
+    def _can_learn(self, node: str, given: Configuration, in_force: Configuration) -> bool:
+        """True if a node with a new disk finds enough of those who know its term among those that it was given."""
+        return self._is_minority(given, node) or set(in_force.voters) <= set(given.voters)
 
     def _is_minority(self, configuration: Configuration, *more: str) -> bool:
         lacking = [
@@ -280,6 +289,8 @@ class Walk:
             after = change.applied_to(leader.up.configuration)
             if not self._is_minority(after):
                 return
+            if not all(self._can_learn(node, given, after) for node, given in self._mute()):
+                return
             leader.up.propose_configuration(change, self.cluster.now)
         except RaftError:
             return
@@ -326,16 +337,13 @@ class Walk:
         host = hosts[node or self.random.choice(configuration.voters)]
         if host.node not in configuration.voters or not host.hard_state.term:
             return
-        if (
-            host.loss is not None
-            or not self._may_lose(host.node)
-            or not self._is_minority(configuration, host.node)
-        ):
+        if host.loss is not None or not self._may_lose(host.node):
+            return
+        if not all(self._can_learn(host.node, configuration, each) for _, each in (committed[-1], *later)):
             return
         self._end_process(host)
         self.story.append(f"{host.node} gets a new disk and {configuration}")
         host.lose_disk(configuration)
-        self.given[host.node] = configuration
         if self.random.random() < 0.7:
             self.cluster.restart(host.node)
 
@@ -359,10 +367,34 @@ class Walk:
         for host in self._hosts():
             assert isinstance(host, _Host)
             host.disk_is_slow = False
-        leader = self.cluster.go_on_without_faults(60_000 * MILLISECOND)
+        committed, later = self._configurations()
+        members = {node for _, it in (committed[-1], *later) for node in it.members}
+        gone = [node for node in self.cluster.hosts if node not in members and self.random.random() < 0.5]
+        self.story.append(f"gone: {gone}")
+        if self._a_learner_is_ahead():
+            return
+        for node in gone:
+            self.cluster.packets.clear()  # one of them may make it a member again
+            self._end_process(self.cluster[node])
+        leader = self.cluster.go_on_without_faults(60_000 * MILLISECOND, without=gone)
         for node in leader.up.configuration.members:
             assert self.cluster[node].up.recovering is None, f"{node} recovers for ever"
         self.properties.check()
+
+    def _a_learner_is_ahead(self) -> bool:
+        """True if a voter recovers, and who has the newest entries is no voter as far as it knows: nobody may lead."""
+        hosts = self._hosts()
+        ahead = max(_newest(host.durable_log) for host in hosts)
+        leads = [host for host in hosts if _newest(host.durable_log) == ahead and _is_voter(host)]
+        return not leads and any(host.loss is not None for host in hosts)
+
+
+def _newest(log: Log) -> tuple[int, int]:
+    return log[log.last_index].term if log.entries else log.base_term, log.last_index
+
+
+def _is_voter(host: Host) -> bool:
+    return host.node in host.durable_log.configurations()[-1][1].voters
 
 
 _WEIGHTS: dict[Callable[[Walk], object], int] = {

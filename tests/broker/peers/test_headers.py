@@ -32,7 +32,7 @@ GROWN = Configuration(("n0", "n1"), ("n2",))
 
 
 def test_the_version_is_the_one_that_these_bytes_belong_to() -> None:
-    assert (THIS_RELEASE.oldest_protocol, THIS_RELEASE.newest_protocol) == (7, 10)
+    assert (THIS_RELEASE.oldest_protocol, THIS_RELEASE.newest_protocol) == (7, 11)
 
 
 @pytest.mark.parametrize(
@@ -94,6 +94,14 @@ def test_the_version_is_the_one_that_these_bytes_belong_to() -> None:
         (
             RaftFrame(RecoveryResponse("n0", "n1", 3, 1234567890123, True, True, 99)),
             "0000001a 00189409 97a26e30 a26e3103 cf000001 1f71fb04 cbc3c363 00ff",
+        ),
+        (
+            RaftFrame(
+                RecoveryResponse(
+                    "n0", "n1", 3, 1234567890123, True, voters=((-1, ("n0", "n1")), (7, ("n0",)))
+                )
+            ),
+            "0000002a 00289409 98a26e30 a26e3103 cf000001 1f71fb04 cbc3c2ff 9292ff92 a26e30a2 6e319207 91a26e30 00ff",
         ),
         (
             Forward(5, bytes([127, 0, 0, 1, 0, 0, 42, 159]), 3, b"frame"),

@@ -167,7 +167,7 @@ def test_hello_without_a_common_version_is_refused_and_both_ranges_are_named(
 ) -> None:
     taken = take_frame(_hello_frame(*fields, nonce=bytes(NONCE_BYTES)), HANDSHAKE_FRAME_BYTES_MAX)
     assert taken is not None
-    with pytest.raises(PeerProtocolError, match=f"{said} .* this node versions 7 to 10"):
+    with pytest.raises(PeerProtocolError, match=f"{said} .* this node versions 7 to 11"):
         Ends().accepting.received(taken[0])
 
 

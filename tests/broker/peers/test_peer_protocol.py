@@ -99,10 +99,26 @@ frames = st.one_of(
     ),
     st.builds(RecoveryRequest, node, node, number, number).map(RaftFrame),
     st.builds(
-        RecoveryResponse, node, node, st.integers(1, 99), number, st.just(True), st.booleans(), index
+        RecoveryResponse,
+        node,
+        node,
+        st.integers(1, 99),
+        number,
+        st.just(True),
+        st.booleans(),
+        index,
+        st.lists(st.tuples(index, st.lists(node).map(tuple))).map(tuple),
     ).map(RaftFrame),
     st.builds(
-        RecoveryResponse, node, node, st.just(0), number, st.just(False), st.just(False), st.just(-1)
+        RecoveryResponse,
+        node,
+        node,
+        st.just(0),
+        number,
+        st.just(False),
+        st.just(False),
+        st.just(-1),
+        st.just(()),
     ).map(RaftFrame),
     st.builds(
         RaftFrame,

@@ -1,5 +1,6 @@
 """Nodes that come back with less than they had acknowledged: what a start finds out, and how it ends."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
@@ -7,6 +8,7 @@ import pytest
 
 from broker.peers.protocol import Frame, RaftFrame
 from broker.replica.recovering_file import RecoveringFile, RunFacts
+from broker.replica.replica import Replica
 from broker.state.commands import DeleteTopic
 from log import cuts
 from log.entry_recovery import LogBegin, LogRecovery, RecoveryKind
@@ -14,7 +16,7 @@ from log.errors import DamagedLogError
 from log.store import RecoveryReport
 from raft import Role
 from raft.effects import Send
-from raft.messages import Message, VoteResponse
+from raft.messages import Message, RecoveryResponse, VoteResponse
 from raft.recovery_loss import Loss
 from tests.broker.group_changes import add, change, done, promote
 from tests.broker.harness import Group
@@ -468,23 +470,39 @@ def test_whoever_lost_the_entries_that_made_others_voters_does_not_lead_alone() 
     assert group.connect(first).pull("T", "g", 0, count=32).bodies == [b"%d" % number for number in range(5)]
 
 
+def sent_in_versions(
+    group: Group, replica: Replica, message: Message, versions: Sequence[int]
+) -> list[Message]:
+    """Returns what arrives of a message that is sent on a link of each version of the peer protocol."""
+    arrived: list[Message] = []
+
+    def keep(source: str, target: str, frame: Frame) -> bool:
+        if (source, target) == (message.source, message.target) and isinstance(frame, RaftFrame):
+            arrived.append(frame.message)
+        return True
+
+    group.lose = keep
+    for version in versions:
+        replica.link_versions[message.target] = version
+        replica._to_peers.send(Send(message))
+        group.hand_out(group.members[message.source])
+        group.settle()
+    return [each for each in arrived if isinstance(each, type(message))]
+
+
+def test_a_peer_that_could_not_read_the_voters_is_told_none(group: Group) -> None:
+    target, source = group.follower, group.leader
+    replica = group.node(source).replica
+    answer = RecoveryResponse(source, target, 9, 9, True, voters=((-1, ("n0", "n1", "n2")),))
+    assert sent_in_versions(group, replica, answer, (11, 10)) == [answer, answer._replace(voters=())]
+
+
 def test_a_vote_that_needs_others_is_none_for_a_peer_that_could_not_read_that(group: Group) -> None:
     """A release before version 10 of the protocol would count it without asking them."""
     voter, candidate = group.follower, group.leader
     replica = group.node(voter).replica
     vote = VoteResponse(voter, candidate, 9, 9, True, recovering=True, lost_voters=("n7",))
-    arrived: list[Message] = []
-
-    def keep(source: str, target: str, frame: Frame) -> bool:
-        if (source, target) == (voter, candidate) and isinstance(frame, RaftFrame):
-            arrived.append(frame.message)
-        return True
-
-    group.lose = keep
-    for version in (10, 9):
-        replica.link_versions[candidate] = version
-        replica._to_peers.send(Send(vote))
-        group.hand_out(group.members[voter])
-        group.settle()
-    votes = [message for message in arrived if isinstance(message, VoteResponse)]
-    assert votes == [vote, vote._replace(granted=False, lost_voters=())]
+    assert sent_in_versions(group, replica, vote, (10, 9)) == [
+        vote,
+        vote._replace(granted=False, lost_voters=()),
+    ]
