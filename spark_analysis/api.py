@@ -20,7 +20,7 @@ from spark_analysis.checking.verdict import (
     VIOLATED,
     Anomaly,
     Verdict,
-    of_what_was_read,
+    corrected_for_gaps,
     worst,
 )
 from spark_analysis.checking.witness import in_time, witness_of
@@ -117,7 +117,7 @@ def _check_log(history: Any, *, drained: bool, sparse: bool, order: bool, minima
     else:
         rows = [_log_row(place, one) for place, one in enumerate(history)]
         verdict = check_rows("", rows, drained=drained, sparse=sparse)
-    verdict = of_what_was_read(verdict)
+    verdict = corrected_for_gaps(verdict)
     steps = witness_of(rows, sparse=sparse) if order and verdict.verdict == LINEARIZABLE else None
     smallest = minimal_rows(rows, verdict, sparse=sparse) if minimal else None
     in_order = None if steps is None else tuple(one.op for one in steps if one.op is not None)
@@ -207,7 +207,7 @@ def _check_keyed(
         minimal = minimal_calls(
             keys[key], lambda calls: decide_within(budget, model, calls).verdict == VIOLATED
         )
-    return Judgement(of_what_was_read(verdict), order, minimal)
+    return Judgement(corrected_for_gaps(verdict), order, minimal)
 
 
 def _verdict(

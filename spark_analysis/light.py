@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_analysis.checking.keyed import judge_file_here
 from spark_analysis.checking.small import MOST_ROWS_SETTING, check_rows
-from spark_analysis.checking.verdict import Verdict, of_what_was_read
+from spark_analysis.checking.verdict import Verdict, corrected_for_gaps
 from spark_analysis.importing.history_rows import HistoryRows, json_line_rows, trace_rows
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ def judge_log(
         history = history.until(until_ns)
     verdict = check_rows(str(path), list(history.records()), drained=drained, sparse=sparse)
     verdict = replace(verdict, facts=verdict.facts | {"judged_by": JUDGED_BY})
-    return of_what_was_read(verdict), replace(history, path=str(path))
+    return corrected_for_gaps(verdict), replace(history, path=str(path))
 
 
 def judge_keyed(path: Path, format: str, model: str, budget: Budget | None) -> Verdict:
     """Judge a history of another model."""
     verdict = judge_file_here(str(path.resolve()), format, model, budget)
     verdict = replace(verdict, path=str(path), facts=verdict.facts | {"judged_by": JUDGED_BY})
-    return of_what_was_read(verdict)
+    return corrected_for_gaps(verdict)

@@ -19,7 +19,7 @@ from spark_analysis.checking.verdict import (
     EXIT_CODES,
     LINEARIZABLE,
     Verdict,
-    of_what_was_read,
+    corrected_for_gaps,
     worst,
 )
 from spark_analysis.importing.formats import DEFAULT_MODELS
@@ -171,7 +171,7 @@ def _judge_logs(
             if asked.until_ns is not None:
                 history = history.until(asked.until_ns)
             found = check(history, drained=asked.drained, sparse=asked.model == SPARSE_LOG_MODEL)
-            verdict = of_what_was_read(found)
+            verdict = corrected_for_gaps(found)
             judged.append((verdict, {}) if asked.json_output else _to_show(verdict, history))
             _report(verdict, history, asked.report, name)
             _write_witness(asked, verdict, history)
@@ -411,7 +411,7 @@ def _judge_keyed(spark: SparkSession, asked: Asked) -> list[tuple[Verdict, Aroun
     found = judge_files(spark, files, asked.format, asked.model, asked.budget)
     by_file = dict(zip(files, found, strict=True))
     verdicts = [
-        of_what_was_read(replace(by_file[str(path.resolve())], path=str(path))) for path in asked.paths
+        corrected_for_gaps(replace(by_file[str(path.resolve())], path=str(path))) for path in asked.paths
     ]
     for verdict, name in zip(verdicts, distinct_names(asked.paths), strict=True):
         _report(verdict, None, asked.report, name)

@@ -244,7 +244,7 @@ _SEVERAL_CLIENTS: Final = (
 )
 
 
-def of_what_was_read(verdict: Verdict) -> Verdict:
+def corrected_for_gaps(verdict: Verdict) -> Verdict:
     """Correct a verdict for what a recording lacks: responses, or parts that could not be read.
 
     Where no operation was answered nothing can contradict anything: a test whose clients never reached the system, or

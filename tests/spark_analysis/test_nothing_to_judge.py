@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.trace import TraceHeader, TraceWriter
-from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED, Verdict, of_what_was_read
+from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED, Verdict, corrected_for_gaps
 from spark_analysis.main import Asked, analyze
 from spark_analysis.telling.report import render
 from spark_analysis.telling.report.tables import ReportData
@@ -94,7 +94,7 @@ def test_traces_of_replicas_alone(
 
 def test_the_page_says_so() -> None:
     facts = {"functions": {}, "replica_events": {}, "queues": 0, "clients": 0, "seconds": 0.0}
-    verdict = of_what_was_read(Verdict("x", LINEARIZABLE, 0, {}, (), facts=facts))
+    verdict = corrected_for_gaps(Verdict("x", LINEARIZABLE, 0, {}, (), facts=facts))
     page = render(verdict, ReportData())
     assert "<h1>Undecided</h1>" in page
     assert f"There is no answer: {NOTHING}." in page

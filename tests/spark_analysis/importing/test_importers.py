@@ -22,7 +22,7 @@ from spark_analysis.checking.verdict import (
     VIOLATED,
     Anomaly,
     Verdict,
-    of_what_was_read,
+    corrected_for_gaps,
 )
 from spark_analysis.importing.arrow import arrow_table
 from spark_analysis.importing.calls import Call, KeyedCall, calls
@@ -448,13 +448,13 @@ def test_several_clients_of_one_name_are_not_accused() -> None:
     ):
         facts = damage_facts(counts)
         found = Verdict("x", VIOLATED, 4, {finding.kind: 1}, (finding,), damage=("x: line 2",), facts=facts)
-        judged = of_what_was_read(found)
+        judged = corrected_for_gaps(found)
         assert judged.verdict == verdict
         assert bool(judged.counts) == bool(judged.anomalies) == (verdict == VIOLATED)
         if verdict == UNDECIDED:
             assert "several clients seem to have one name" in judged.undecided[0]
             assert judged.undecided[1].startswith("t/0: inconsistent-offset at 0; ")
-            assert of_what_was_read(replace(found, verdict=LINEARIZABLE, counts={})).verdict == UNDECIDED
+            assert corrected_for_gaps(replace(found, verdict=LINEARIZABLE, counts={})).verdict == UNDECIDED
 
 
 def test_tags_and_files_of_another_format() -> None:

@@ -21,7 +21,7 @@ from spark_analysis.checking.verdict import (
     REPLICA_ANOMALIES,
     UNDECIDED,
     Verdict,
-    of_what_was_read,
+    corrected_for_gaps,
 )
 from spark_analysis.telling.console import LOG_WIDTH, console_for_output, print_verdicts
 from spark_analysis.telling.names import names_from
@@ -162,7 +162,7 @@ def test_the_answer_in_words() -> None:
         (("a: no header",), "nothing of the recording could be read (--format says what the file is)"),
         ((), "no operations were recorded: there was nothing to judge"),
     ):
-        unread = of_what_was_read(verdict_of(operations=0, damage=damage, facts=nothing))
+        unread = corrected_for_gaps(verdict_of(operations=0, damage=damage, facts=nothing))
         assert (unread.verdict, words(unread)) == (UNDECIDED, [f"There is no answer: {why}."])
     keyed = verdict_of(facts={"model": "mutex", "keys": 1})
     assert "a single mutex on a single machine" in words(keyed)[0]
@@ -191,12 +191,12 @@ def test_what_an_undecided_history_lacks_is_told_once_for_each_reason(
 def test_what_may_stand_in_unread_parts_is_not_missing() -> None:
     """A phantom's append may be in a line that could not be read; a stale read stays one."""
     damage = ("a.jsonl: line 7: not JSON",)
-    alone = of_what_was_read(verdict_of("phantom-value", damage=damage))
+    alone = corrected_for_gaps(verdict_of("phantom-value", damage=damage))
     assert (alone.verdict, alone.counts, alone.anomalies) == (UNDECIDED, {}, ())
     assert alone.undecided == (f"{QUEUE}: phantom-value at 17; it may be explained by what was not read",)
     assert checked_and_not(alone)[1][0] == "open"
     assert "not everything could be decided" in words(alone)[0]
-    both = of_what_was_read(verdict_of("phantom-value", "stale-read", damage=damage))
+    both = corrected_for_gaps(verdict_of("phantom-value", "stale-read", damage=damage))
     assert (both.verdict, both.counts) == ("violated", {"stale-read": 1})
     assert [one.kind for one in both.anomalies] == ["stale-read"]
     assert len(both.undecided) == 1
@@ -205,9 +205,9 @@ def test_what_may_stand_in_unread_parts_is_not_missing() -> None:
         verdict_of("stale-read", damage=damage),
         verdict_of(damage=damage),
     ):
-        assert of_what_was_read(whole) == whole
+        assert corrected_for_gaps(whole) == whole
     assert {*EXAMPLES} >= MISSING_MAY_EXPLAIN
-    search = of_what_was_read(verdict_of("not-linearizable", damage=damage))
+    search = corrected_for_gaps(verdict_of("not-linearizable", damage=damage))
     assert (search.verdict, search.undecided) == (
         UNDECIDED,
         ("k1: not-linearizable; it may be explained by what was not read",),
