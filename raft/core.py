@@ -244,8 +244,10 @@ class Raft:
         """
         term = self._state.term
         match message:
-            case RecoveryRequest() | VoteRequest(pre_vote=True):
+            case VoteRequest(pre_vote=True):
                 return False
+            case RecoveryRequest():
+                return message.lost_votes and self._leader is not None
             case AppendRequest():
                 return message.term > term or (
                     message.term == term
@@ -459,10 +461,14 @@ class Raft:
     def _answer_recovery(self, request: RecoveryRequest) -> None:
         """Answers a node that may have lost what it acknowledged; a leader forgets its acknowledgements first."""
         state = self._state
-        leads = self._leader is not None
-        if self._leader is not None:
+        leader, held = self._leader, None
+        if leader is not None:
             # Before the answer: its commit index must not rise later by what that node has lost (recovery.py).
-            self._leader.peer_recovers(request.source)
+            leader.peer_recovers(request.source)
+            # With the index of the configuration, as peers before version 10 do not say that they have lost votes.
+            held = max(state.commit_index, state.configurations.current_index)
+            if request.lost_votes:
+                held = leader.append_noop()  # if nothing may be appended now the node asks again
         state.send(
             RecoveryResponse(
                 state.node_id,
@@ -470,9 +476,8 @@ class Raft:
                 state.term if self.has_history else 0,
                 request.nonce,
                 self.has_history,
-                leads,
-                # Whoever votes in a configuration that is not committed yet is to be known, too, when the mode ends.
-                max(state.commit_index, state.configurations.current_index) if leads else -1,
+                held is not None,
+                -1 if held is None else held,
                 self._voters_since_commit(),
             )
         )
@@ -494,21 +499,20 @@ class Raft:
         term = recovery.term_learned()
         if term is None:
             return
-        recovery.loss = Loss.VOTE
+        recovery.learned(now)
         self._state.effects.append(RecoveryChanged(Loss.VOTE))
         if term <= self._state.term:
             # A log from a backup is of that term; from now on the node itself is, and may acknowledge entries in it.
             self._state.save_hard_state(self._state.term, None)
             self._founding_term = 0
         self._become_follower(term, now, Cause(Reason.TERM_LEARNED))
-        recovery.deadline = now  # the leader, and those who have not told their term, are asked again
 
     def _conclude_recovery(self, now: int) -> None:
         """Ends the recovering mode when this node holds what it promised, or when the group turns out to be new."""
         recovery, state = self.recovery, self._state
         if recovery is None:
             return
-        state.withholds = not recovery.votes_are_known
+        state.withholds = recovery.withholds
         if state.lacks_room:
             return  # what follows is written to the disk, where there is no room for it now
         is_over = recovery.is_over(leads=self._leader is not None)

@@ -133,9 +133,7 @@ class Follower:
 
     def _holds(self) -> int:
         """Returns the index up to which the leader may count on this log."""
-        state = self._state
-        durable = min(self._agreed_index, state.persisted.index)
-        return min(durable, state.commit_index) if state.withholds else durable
+        return min(self._agreed_index, self._state.counted_index)
 
     def persisted(self) -> None:
         """More of the log is on the disk: an acknowledgement becomes due if it covers more by that."""

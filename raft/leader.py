@@ -79,8 +79,7 @@ class Leader:
         self._term_begin_index = state.log.last_index + 1
         self._update_peers(now)
         # The no-op of section 8: older entries commit with it, however long nothing is proposed.
-        state.log.append(state.term, 1)
-        state.change_log(AppendNoop(self._term_begin_index, state.term))
+        self.append_noop()
 
     def _update_peers(self, now: int) -> None:
         """Follows the current configuration; members that it removes stay until they know."""
@@ -139,6 +138,18 @@ class Leader:
         log.append(state.term, count)
         return first_index
 
+    def append_noop(self) -> int | None:
+        """Adds an entry that means nothing, and returns its index; None while it may not: a transfer, or a proposal in
+        parts, is under way.
+        """
+        state = self._state
+        if self.succession.transfer is not None or self.succession.granted:
+            return None
+        index = state.log.last_index + 1
+        state.log.append(state.term, 1)
+        state.change_log(AppendNoop(index, state.term))
+        return index
+
     def propose_configuration(self, change: Change, now: int) -> int:
         """Appends the changed configuration and returns its index. Raises as `Raft.propose_configuration` says."""
         state, transfer = self._state, self.succession.transfer
@@ -148,9 +159,6 @@ class Leader:
         # of two changes need not overlap (Ongaro's correction of 4.1, raft-dev, July 2015).
         if not self._has_committed_in_term:
             raise ConfigurationPending("the leader has committed nothing in its term yet")
-        if state.recovering:
-            # Its mode could not end with a voter whose term it has not been told: a leader asks nobody (recovery.py).
-            raise ConfigurationPending("the leader has not recovered yet itself")
         # Dissertation 4.1: one change at a time, so that the majorities before and after it overlap.
         if state.configurations.current_index > state.commit_index:
             raise ConfigurationPending("another membership change is under way")
@@ -470,14 +478,14 @@ class Leader:
         matches = [peer.match_index for peer in self._voting_peers]
         if self.votes_itself:
             # The leader counts its own disk like any other: replication may be ahead of it (dissertation 10.2.1).
-            matches.append(state.persisted.index)
+            matches.append(state.counted_index)
         index = agreed(matches)
         history = state.configurations
         if history.current_index > state.persisted.index:
             # If this disk loses the configuration before it is flushed, the one before it is in force here again. Whom
             # the change has removed may be missing; then the new majority lies within the old voters.
             before = {peer: progress.match_index for peer, progress in self.peers.items()}
-            before[state.node_id] = state.persisted.index
+            before[state.node_id] = state.counted_index
             index = min(
                 index, agreed([before[voter] for voter in history.previous.voters if voter in before])
             )

@@ -153,12 +153,14 @@ class RecoveryRequest(NamedTuple):
     """A node that may have lost what it acknowledged asks what it must hold; see recovery.py.
 
     `term` is its own, 0 while that is unknown; it does not make anyone enter it. `nonce` comes back in the answer.
+    `lost_votes`: it does not know which votes it gave, so a leader appends an entry behind this question.
     """
 
     source: str
     target: str
     term: int
     nonce: int
+    lost_votes: bool = False
 
 
 class RecoveryResponse(NamedTuple):
@@ -166,7 +168,8 @@ class RecoveryResponse(NamedTuple):
 
     `has_history` is False if the node has never had a term, but for that of a log from a backup. `leads` says that it
     leads `term`, has forgotten what the asker had acknowledged, and has committed nothing beyond `commit_index` with
-    its help, nor has a configuration beyond it (-1 unless it leads). `voters` are those of the last configuration that
+    its help, nor has a configuration beyond it (-1 unless it leads); to one that has lost its votes it is the index of
+    the entry that was appended for it. `voters` are those of the last configuration that
     it knows to be committed, and of each later one in its log, each with its index; none while it recovers itself.
     """
 

@@ -20,7 +20,7 @@ acknowledgement which N gave in its former life, in a term U <= T, is either
   and L from then on trusts only acknowledgements that have seen a heartbeat round begun later. Rounds of a leader only
   rise, and the former N cannot have seen one of the future, so nothing of its former life counts any more, however
   long the network keeps it. L answers with its commit index, below which is everything that it ever committed with
-  their help, or with the index of its configuration if that is greater: N must know all who may vote at its mode's end.
+  their help (or with the index of its configuration if that is greater).
 
 Hence the mode ends when N durably holds everything up to a commit index of L that is at least the one in L's answer,
 and whose entry is of L's own term, so that it lies behind L's first. That is the condition in `is_over`, and it needs
@@ -46,32 +46,42 @@ A crash before a flush is no loss: the node had promised nothing, its vote is un
 must not need that: while its newest configuration is not on its own disk, it commits only what a majority of the
 configuration before it holds, too.
 
-**An empty disk.** The term is unknown too: a leader of an older term might count our acknowledgement for what a newer
-majority, our former self among them, has overruled; and a vote might be given twice. The node says nothing until
+**An empty disk.** The term is unknown too, and so is who has the node's vote in it and in later ones. A vote is two
+promises: to give no other in its term, and to acknowledge nothing in a term before it. So the node, N, first finds out
+whether its group is new. It says nothing until
 
-- more than half of the voters, itself not counted, have told it their term. A leader whom it ever acknowledged was
-  elected by a majority; one of those, not itself, is among the askees, and so the greatest term told is at least the
-  last one it acknowledged in. It enters that term and follows. But it may have voted in a greater one, for a
-  candidate that is not among them. That vote was two promises: to give no other in that term, and to acknowledge
-  nothing in a term before it. So until *all* other voters have told their terms, those of the configuration that it was
-  given and those of its log's, it does not vote, and acknowledges only what is committed. Then it takes its vote in
-  the greatest of these terms for used, and gives marked votes. There may be one more voter, x, that neither its
-  settings nor its log have shown it yet, and x may lead by its former vote. Then it may give a second vote in that
-  term. But whoever else elected x is a voter of the other candidate, too, remembers, and refuses: not all agree. So
-  that such a vote is never repeated unmarked, it notes that it has voted, and not for whom. The mode ends when all
-  voters of the configuration in force by then have told their terms: its log may have shown it some that it was not
-  given, and that some are gone. Or
+- a majority of the group, itself included, is as empty as itself, within one round of asking: this is a new group. Or
+- more than half of the voters, itself not counted, have told it their term: it is an old one. N enters the greatest
+  term told, and follows. Or
 - some of the voters that it was given have been removed, and the rest has told it so. Who does not recover names with
-  its term the voters of the last configuration that it knows to be committed, and of each later one in its log. Let C
-  be the newest of the committed ones. The node enters the greatest term also where of C, and of each later one that is
-  named, more than half, itself not counted, have named theirs. For let L be a leader whom it ever acknowledged, elected
-  under D, and P the committed configuration that D is, or that D follows. If P is older than C, then L lacks the one
-  after P, so that its term is no greater than the one in which that was committed (5.4.3), and who names C has reached
-  that. Otherwise P is C or is named: the one after C was committed by a majority of its voters; one of those who
-  answered is among these, and still has it; and so for each later one. D differs from P by one voter at most, so that
-  one of those who answered voted for L. All who are named must be among the voters that the node was given, since
-  those are whom it names with its own vote. Or
-- a majority of the group, itself included, is as empty as itself, within one round of asking: this is a new group.
+  its term the voters of the last configuration that it knows to be committed, and of each later one in its log. Of the
+  newest of the committed ones, and of each later one that is named, more than half, N not counted, have named theirs;
+  and all who are named are among the voters that N was given. Then, too, it enters the greatest term told.
+
+It follows, but acknowledges only what is committed, until it holds an entry E that its leader L, of term T, has
+appended after N asked for one (`lost_votes`), and that is committed. That is the end of the mode. For let C be a
+candidate of a later term U that has N's vote, or that has led N. It asked for votes before N lost its disk, so that its
+log had not got E then.
+
+- Let D be the first committed entry that C's log lacks, E at the latest. It was committed by a majority of the voters
+  in force then, in a term before U. C's newest configuration is the same, or one change apart (whoever appends one has
+  committed an entry of its own term before). C needs a majority of that one, and the two majorities share a node. It
+  acknowledged D, and so more than C has, before it entered term U: it refuses its vote, and C is not elected.
+- Unless that node is N. But N is not one of those by whom D was committed. Had it had D when it gave its vote, then C's
+  log, which was no older than its own, would have had D, too. From its vote to its loss it acknowledged nothing in a
+  term before U, and since its loss it acknowledges what is committed already.
+- Nor is it another node that has lost a vote for C. Of all these let N be the first whose mode ends. At E, none of them
+  counted: each still knew its vote, or acknowledged only what was committed.
+
+So nobody is elected by what N has forgotten, and it is free of both promises. The same holds if N leads by a unanimous
+election: as long as its mode lasts, its own disk does not count for a commit.
+
+Meanwhile it may vote, but not as others do, since all may recover at once. Once all other voters have told their terms,
+those of the configuration that it was given and those of its log's, it takes its vote in the greatest of these terms
+for used, and gives marked votes. There may be one more voter, x, that neither its settings nor its log have shown it
+yet, or that is being removed, and x may lead by its former vote. Then N may give a second vote in that term. But
+whoever else elected x is a voter of the other candidate, too, remembers, and refuses: not all agree. So that such a
+vote is never repeated unmarked, it notes that it has voted, and not for whom.
 
 **A log from a backup** is an empty disk that knows the beginning of the log. Its node has the term of the last entry,
 and has promised nothing in it. A majority of such nodes, whose logs are the same, is a new group that begins with these
@@ -87,12 +97,15 @@ time: where more than half of the voters vote, more than half do with it.
 **What is claimed.** No committed entry is lost and no term has two leaders as long as at most a minority of the voters
 is recovering, empty or never started at one time. The voters are those of the last committed configuration, and of each
 later one that is in any log. The configuration that a node with an empty disk is given must be that of the group, up to
-one membership change; if it is another one, that change must be committed. A vote given before the loss must not reach
-another process of its candidate than the one that asked for it (connections see to that). Only safety is claimed: a
-node that was given a configuration in which, beside itself, no more than half of the voters are there (one of two, say)
-never learns its term, unless those that are missing have been removed. Nobody can lead while a learner alone has the
-newest entries and a voter recovers whose vote would be needed. Whoever leads by a unanimous election ends its mode with
-the first commit in its term.
+one membership change, until the node knows its term; if it is another one, that change must be committed. A vote given
+before the loss must not reach another process of its candidate than the one that asked for it (connections see to
+that).
+
+Only safety is claimed. A node never learns its term if, beside itself, no more than half of the voters that it was
+given are there, and those that are missing have not been removed, or others have joined (one of two, say). It never
+ends its mode while too few are there to commit without it. Nobody can lead while a learner alone has the newest entries
+and a voter recovers whose vote would be needed. Whoever leads by a unanimous election ends its mode with the first
+commit in its term.
 
 Schedules that each of these rules is for are in tests/raft/test_recovery_and_members.py; `python -m tests.raft.walk
 0-20000` looks for others at random.
@@ -124,6 +137,7 @@ class Recovery:
         "_first_nonce",
         "_heard",
         "_leader_answer",
+        "_leader_nonce",
         "_named",
         "_nonce",
         "_state",
@@ -145,6 +159,8 @@ class Recovery:
         self._empty: dict[str, None] = {}
         # (term, commit index) of the newest leader that has answered.
         self._leader_answer: tuple[int, int] = (-1, -1)
+        # The first round of asking in which leaders were told what is lost.
+        self._leader_nonce = self._nonce
         self.deadline = now
         """The time of the next round of asking."""
         self.vote_is_used = loss is Loss.ENTRIES
@@ -166,9 +182,17 @@ class Recovery:
         return self.loss is not Loss.ENTRIES
 
     @property
+    def withholds(self) -> bool:
+        """True if what the node has counts only as far as it is committed."""
+        if self.loss is Loss.ENTRIES:
+            return False
+        # Of two voters none commits without the other: nothing is claimed for them, but they would never end.
+        return len(self._state.configurations.current.voters) > 2 or not self.votes_are_known
+
+    @property
     def votes_are_known(self) -> bool:
-        """True if this node cannot have voted in a term beyond its own: it remembers its votes, or all have told their
-        terms who may have had one, as far as it knows the voters."""
+        """True if this node cannot have voted in a term beyond its own, as far as it knows the voters: it remembers its
+        votes, or all have told their terms who may have had one."""
         if self.loss is not Loss.VOTE:
             return self.loss is Loss.ENTRIES
         return all(node in self._heard for node in self._others)
@@ -204,7 +228,8 @@ class Recovery:
     def ask(self, node: str) -> None:
         """Asks one node now: it has connected, or turned out to lead."""
         state = self._state
-        state.send(RecoveryRequest(state.node_id, node, state.term, self._nonce))
+        lost_votes = self.loss is Loss.VOTE
+        state.send(RecoveryRequest(state.node_id, node, state.term, self._nonce, lost_votes))
 
     def asked_by(self, node: str) -> None:
         """Asks a node back that has asked us: two that start together need not wait for the next round."""
@@ -226,7 +251,8 @@ class Recovery:
             self._empty.pop(node, None)
         elif response.nonce == self._nonce and node not in self._heard:
             self._empty[node] = None
-        if response.leads and response.term > self._leader_answer[0]:
+        knows_loss = not self.is_mute and response.nonce >= self._leader_nonce
+        if response.leads and knows_loss and response.term > self._leader_answer[0]:
             self._leader_answer = (response.term, response.commit_index)
 
     @property
@@ -241,6 +267,13 @@ class Recovery:
         if not self.is_mute or not (_are_most(self._heard, given) or self._is_overtaken(given)):
             return None
         return max(self._heard.values())  # a greater one, of a node that is no voter, does no harm
+
+    def learned(self, now: int) -> None:
+        """The node enters the group's term: the leader, and those who have not told their term, are asked anew."""
+        self.loss = Loss.VOTE
+        self._nonce += 1
+        self._leader_nonce = self._nonce
+        self.deadline = now
 
     def _is_overtaken(self, given: Collection[str]) -> bool:
         """True if voters of the given configuration were removed, and enough of those that are left have answered."""
@@ -260,11 +293,6 @@ class Recovery:
         """
         state = self._state
         if self.is_mute or state.persisted.index < state.commit_index:
-            return False
-        voters = state.configurations.current.voters
-        if self.loss is Loss.VOTE and any(
-            voter not in self._heard for voter in voters if voter != state.node_id
-        ):
             return False
         if state.log.term_at(state.commit_index) != state.term:
             return False

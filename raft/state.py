@@ -114,7 +114,7 @@ class NodeState:
         self.recovering = False
         # The voters with whom it may have committed what it lacks. None unless recovering.
         self.lost_voters = initial.lost_voters if initial.loss is not None else ()
-        # It may have voted in a term beyond its own, and so acknowledges nothing that is not committed (recovery.py).
+        # It may have voted in a term beyond its own: what it has counts only as far as it is committed (recovery.py).
         self.withholds = False
         # `leader` is this node while it leads, another one or none while it follows, and none while it asks for votes.
         self.role = Role.FOLLOWER
@@ -128,6 +128,11 @@ class NodeState:
         self.effects: list[Effect] = []
         # True while effects wait that must be in the log before anyone reads it (`change_log`).
         self.log_effects_pending = False
+
+    @property
+    def counted_index(self) -> int:
+        """The last entry for whose commit this node's disk counts."""
+        return min(self.persisted.index, self.commit_index) if self.withholds else self.persisted.index
 
     @property
     def may_campaign(self) -> bool:

@@ -161,6 +161,6 @@ PIECE_HEADER: Final = encode_header((15,))
 def encode_raft_header(message: Message, position: int, applied_index_or_time: int) -> bytes:
     """Returns the bytes of a `RaftHeader`, without making one: there are some in every turn."""
     fields: tuple[object, ...] = message
-    if isinstance(message, VoteResponse | RecoveryResponse) and not message[-1]:
-        fields = message[:-1]  # as before versions 10 and 11: who names no voters can be read by all
+    if isinstance(message, VoteResponse | RecoveryRequest | RecoveryResponse) and not message[-1]:
+        fields = message[:-1]  # as before versions 10 and 11, which added these fields: it can be read by all
     return encode_header((_KINDS[type(message)], fields, position, applied_index_or_time))

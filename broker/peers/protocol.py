@@ -224,8 +224,8 @@ ENTRIES_LENT_SINCE: Final = 9
 """The first version of the protocol with `EntriesWanted` and `EntriesLent`."""
 LOST_VOTERS_SINCE: Final = 10
 """The first version in which a vote names voters of lost configurations."""
-VOTERS_NAMED_SINCE: Final = 11
-"""The first version in which the answer to a node that recovers names the voters of the group."""
+LOST_VOTES_SINCE: Final = 11
+"""The first version in which a node that has lost its votes says so, and is told the voters of the group."""
 
 HandshakeFrame = Hello | Challenge | Proof
 Frame = RaftFrame | Forward | NotDone | Relay | ClientGone | NotAMember | EntriesWanted | EntriesLent

@@ -124,11 +124,18 @@ class Leadership:
     # ------------------------------------------------------------------ its beginning and its end
 
     def append_noop(self, effect: AppendNoop) -> None:
-        """Begins a term with an entry of its own: by it all that is before it gets committed (5.4.2, 8)."""
-        assert self.uncommitted.is_empty, f"left of an earlier leadership: {self.uncommitted}"
+        """Begins a term with an entry of its own: by it all that is before it gets committed (5.4.2, 8).
+
+        Later ones are for nodes that have lost their votes (raft/recovery.py, An empty disk).
+        """
+        begins_term = self.store.log.last_term < effect.term
+        assert self.uncommitted.is_empty or not begins_term, (
+            f"left of an earlier leadership: {self.uncommitted}"
+        )
         index = self.append_internal(NO_OP, b"")
         assert index == effect.index, f"no-op written at {index}, raft has {effect.index}"
-        self.serving_from = index
+        if begins_term:
+            self.serving_from = index
 
     def start_serving(self) -> None:
         """Begins to answer for the group: all before this term is applied, and so the queues' ends are known.

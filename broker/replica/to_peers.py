@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from broker.peers import protocol as peer_protocol
-from broker.peers.protocol import LOST_VOTERS_SINCE, VOTERS_NAMED_SINCE, RaftFrame
+from broker.peers.protocol import LOST_VOTERS_SINCE, LOST_VOTES_SINCE, RaftFrame
 from broker.remoting.pieces import Pieces
 from broker.replica.applied import AppliedState
 from broker.replica.basis import Basis
@@ -20,7 +20,15 @@ from log.entry_log import EntryLog, Run
 from log.entry_reads import check_run, index_of
 from log.errors import DamagedEntryError
 from raft.effects import Role, Send, SnapshotNeeded
-from raft.messages import AppendRequest, AppendResponse, RecoveryResponse, SnapshotRequest, VoteResponse
+from raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    Message,
+    RecoveryRequest,
+    RecoveryResponse,
+    SnapshotRequest,
+    VoteResponse,
+)
 
 log = structlog.get_logger("trivet.replica")
 
@@ -76,10 +84,8 @@ class ToPeers:
             if message.lost_voters and self._link_versions[message.target] < LOST_VOTERS_SINCE:
                 message = message._replace(granted=False, lost_voters=())
             frame = RaftFrame(message, time_ms=self._clock.time_ms if self._clock.is_agreed else -1)
-        elif isinstance(message, RecoveryResponse):
-            if self._link_versions[message.target] < VOTERS_NAMED_SINCE:
-                message = message._replace(voters=())
-            frame = RaftFrame(message)
+        elif isinstance(message, RecoveryRequest | RecoveryResponse):
+            frame = RaftFrame(self._as_read_by(message))
         elif not isinstance(message, AppendRequest):
             assert run is None, "only appends carry entries"
             frame = RaftFrame(message)
@@ -96,6 +102,14 @@ class ToPeers:
                 return
             frame = RaftFrame(message, run.position, body=run.body, time_ms=self._time.wall_ms)
         link.send(*peer_protocol.encode_frame(frame))
+
+    def _as_read_by(self, message: RecoveryRequest | RecoveryResponse) -> Message:
+        """Returns the message without the field that its target cannot read."""
+        if self._link_versions[message.target] >= LOST_VOTES_SINCE:
+            return message
+        if isinstance(message, RecoveryRequest):
+            return message._replace(lost_votes=False)
+        return message._replace(voters=())
 
     def begin_snapshot(self, effect: SnapshotNeeded) -> None:
         """Begins to write the state for a peer that lacks what is deleted here; some turns later it is sent.

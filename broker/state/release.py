@@ -33,8 +33,9 @@ class Release:
 THIS_RELEASE: Final = Release("0.2.0", oldest_protocol=7, newest_protocol=11, newest_format=3)
 """Protocols:
 
-11: who answers a node that recovers names the voters of the group. On older links a node with a new disk, in whose
-configuration those are missing who were removed, waits for more of them than are there.
+11: a node that has lost its votes says so, and the leader appends an entry for it; who answers it names the voters of
+the group. On older links its mode may end while a vote that it gave still counts, as it did before, and where members
+were removed that it was given it may wait for more of them than are there.
 
 10: who votes while it recovers names the voters of configurations that it has lost. On older links it gives no such
 vote.

@@ -109,6 +109,8 @@ class Host:
         self.log = log
         self.durable_log = log.copy()
         self.hard_state = hard_state
+        self.disk = object()
+        """Another one when the disk was replaced."""
         self.loss: Loss | None = None
         """What its disk has lost; while it is down, what its next start will find out."""
         self.lost_voters: tuple[str, ...] = ()
@@ -168,6 +170,7 @@ class Host:
         configuration = configuration or self.cluster.configuration
         self.durable_log = Log([], (-1, configuration))
         self.hard_state = HardState()
+        self.disk = object()
         self.loss = Loss.ALL
         self.lost_voters = configuration.voters
 

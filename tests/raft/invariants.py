@@ -28,7 +28,7 @@ class Invariants:
         self.cluster = cluster
         self.durable = durable
         self.leaders: dict[int, str] = {}
-        self.votes: dict[tuple[str, int], str] = {}
+        self.votes: dict[tuple[str, int], tuple[object, str]] = {}
         # Every committed entry by index, with the term in which its commit was first known.
         self.committed: list[tuple[Entry, int]] = []
         self.leader_logs: dict[tuple[str, int], list[Entry]] = {}
@@ -73,10 +73,15 @@ class Invariants:
         self.leader_logs[host.node, term] = list(host.log.entries)
 
     def _voted(self, host: Host, response: VoteResponse) -> None:
-        """One vote per term and node, on the disk before it is sent, also across restarts (5.2)."""
+        """One vote per term and disk, written before it is sent, also across restarts (5.2).
+
+        A new disk may give a vote again that elects nobody any more (raft/recovery.py): then there are no two leaders.
+        """
         key = (host.node, response.request_term)
-        candidate = self.votes.setdefault(key, response.target)
-        require(candidate == response.target, f"{key} voted for {candidate} and {response.target}")
+        disk, candidate = self.votes.get(key, (None, ""))
+        is_again = disk is host.disk and candidate != response.target
+        require(not is_again, f"{key} voted for {candidate} and {response.target}")
+        self.votes[key] = host.disk, response.target
         # A node that has lost its votes notes that it has none left in that term, and not whose it was.
         noted = host.node if response.recovering and host.loss is Loss.VOTE else response.target
         require(

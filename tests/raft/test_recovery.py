@@ -55,22 +55,56 @@ def test_a_new_disk_says_nothing_until_more_than_half_of_the_others_told_their_t
     assert effects[:2] == [RecoveryChanged(Loss.VOTE), SaveHardState(3, None)]
 
 
-def test_a_new_disk_votes_no_more_than_all_others_can_exclude() -> None:
-    """Its former self may have voted in a term that only the one silent voter knows."""
+def test_a_new_disk_recovers_with_an_entry_that_its_leader_has_appended_for_it() -> None:
+    """Whoever has a vote of its former self cannot have that entry, and is not elected any more."""
     raft = recovering_node(Loss.VOTE, [], term=3, voters="abcde")
     step(raft, append((-1, 0), (3, 1), term=3, commit=0))
     raft.tick(0)
     requests = asked(raft.take_effects())
     assert list(requests) == ["b", "c", "d", "e"]
+    assert requests["b"].lost_votes
     nonce = requests["b"].nonce
-    step(raft, RecoveryResponse("b", "a", 3, nonce, True, True, 0))
+    step(raft, RecoveryResponse("b", "a", 3, nonce, True, True, 1))
     for node_id in "cd":
         step(raft, RecoveryResponse(node_id, "a", 3, nonce, True))
     assert raft.recovering is Loss.VOTE
     refusal = sent(step(raft, vote_request(3, (9, 3), source="c")))
-    assert refusal == [VoteResponse("a", "c", 3, 3, False, False, True)]
-    effects = step(raft, RecoveryResponse("e", "a", 3, nonce, True))
-    assert effects == [SaveHardState(3, "b"), RecoveryChanged(None)], "its vote in this term is taken"
+    assert refusal == [VoteResponse("a", "c", 3, 3, False, False, True)], "e may know of a later term"
+    effects = step(raft, append((0, 3), (3, 1), term=3, commit=1))
+    changes = [effect for effect in effects if isinstance(effect, SaveHardState | RecoveryChanged)]
+    assert changes == [SaveHardState(3, "b"), RecoveryChanged(None)], "its vote in this term is taken"
+
+
+def test_a_leader_s_answer_from_before_it_was_told_of_the_loss_does_not_count() -> None:
+    raft = recovering_node(Loss.ALL, [], term=0, voters="abc")
+    raft.tick(0)
+    nonce = asked(raft.take_effects())["b"].nonce
+    step(raft, RecoveryResponse("c", "a", 3, nonce, True))
+    step(raft, RecoveryResponse("b", "a", 3, nonce, True, True, 0))
+    assert raft.recovering is Loss.VOTE
+    step(raft, append((-1, 0), (3, 1), term=3, commit=0))
+    assert raft.recovering is Loss.VOTE
+    raft.tick(1)
+    request = asked(raft.take_effects())["b"]
+    assert request.lost_votes
+    step(raft, RecoveryResponse("b", "a", 3, request.nonce, True, True, 1))
+    step(raft, append((0, 3), (3, 1), term=3, commit=1))
+    assert raft.recovering is None
+
+
+def test_a_leader_appends_nothing_for_a_node_that_recovers_while_it_hands_over() -> None:
+    raft = node()
+    become_leader(raft)
+    answer = step_answer(raft, RecoveryRequest("c", "a", 2, 5, True))
+    assert (answer.leads, answer.commit_index) == (True, raft.log_terms.last_index)
+    raft.transfer_leadership("b", 0)
+    assert raft.may_note(RecoveryRequest("c", "a", 2, 6, True))
+    assert not step_answer(raft, RecoveryRequest("c", "a", 2, 6, True)).leads, "it asks again"
+
+
+def step_answer(raft: Raft, request: RecoveryRequest) -> RecoveryResponse:
+    [answer] = [message for message in sent(step(raft, request)) if isinstance(message, RecoveryResponse)]
+    return answer
 
 
 def test_a_new_disk_gives_marked_votes_once_all_others_have_told_their_terms() -> None:

@@ -13,7 +13,13 @@ def test_walks_find_nothing() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "rule", ["a marked vote is repeated unmarked", "only the candidate's voters are unanimous"]
+    "rule",
+    [
+        "a marked vote is repeated unmarked",
+        "only the candidate's voters are unanimous",
+        "a new disk recovers with what is committed already",
+        "a new disk acknowledges before its votes are known",
+    ],
 )
 def test_a_rule_less_is_found(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     UNAIDED[rule].patch(monkeypatch)

@@ -128,7 +128,7 @@ def describe(message: Message) -> str:
         case RecoveryResponse():
             if not message.has_history:
                 return "has no history"
-            leads = f", leads and has committed to {message.commit_index}" if message.leads else ""
+            leads = f", leads and wants {message.commit_index} held" if message.leads else ""
             return f"is in term {message.term}{leads}"
 
 

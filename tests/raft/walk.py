@@ -26,8 +26,8 @@ from raft import (
     Role,
 )
 from raft.configuration import Change
-from raft.errors import RaftError
-from raft.messages import Message, TimeoutNow, VoteRequest, VoteResponse
+from raft.errors import ImpossibleMessage, RaftError
+from raft.messages import AppendRequest, Message, TimeoutNow, VoteRequest, VoteResponse
 from tests.raft.cluster import MILLISECOND, Cluster, Host, Log, Packet
 from tests.raft.invariants import Invariants
 
@@ -71,7 +71,7 @@ class Walk:
         """The steps so far, for whoever has to understand a violation."""
 
     def run(self) -> None:
-        """Takes all steps. Raises `Violation`, or an AssertionError of the core itself."""
+        """Takes all steps. Raises `Violation`, or the core's own AssertionError or `ImpossibleMessage`."""
         self._pass_time(2000)
         for _ in range(_STEPS):
             self.random.choice(_WEIGHTED)(self)
@@ -194,11 +194,11 @@ class Walk:
         it, before the heir asks the rest of them.
         """
         self._calm()
-        heir = self._slow_hand_over()
+        heir = self.random.choice((self._slow_hand_over, self._slow_leaver))()
         if heir is None or heir.raft is None:
             return
         votes = self.properties.votes.items()
-        voters = [node for (node, term), to in votes if (term, to) == (heir.up.term, heir.node)]
+        voters = [node for (node, term), (_, to) in votes if (term, to) == (heir.up.term, heir.node)]
         if not voters:
             return
         voter = self.random.choice(voters)
@@ -212,6 +212,8 @@ class Walk:
         self.story.append(f"cut {''.join(side)} off, and all others")
         self.cluster.partition(side, *rest)
         self._pass_time(5000)
+        self._propose()
+        self._pass_time(100)
         self.story.append(f"{''.join(rest)} hear each other")
         self.cluster.partition(side, rest)
         while self.slow:
@@ -257,12 +259,52 @@ class Walk:
         self.story.append(f"{leader.node} hands over to {heir.node}, slowly")
         leader.turn()
         self._deliver_only(TimeoutNow)
+        self._ask_slowly()
+        return heir
+
+    def _slow_leaver(self) -> Host | None:
+        """Who is being removed, which few others have heard, asks for votes once its leader is cut off.
+
+        Returns it.
+        """
+        leader = self._leader()
+        others = [] if leader is None else [v for v in leader.up.configuration.voters if v != leader.node]
+        if leader is None or len(others) < 2:
+            return None
+        heir = self.cluster[self.random.choice(others)]
+        if not self._is_minority(RemoveMember(heir.node).applied_to(leader.up.configuration)):
+            return None
+        try:
+            leader.up.propose_configuration(RemoveMember(heir.node), self.cluster.now)
+        except RaftError:
+            return None
+        self.story.append(f"{leader.node} removes {heir.node}, and is cut off")
+        leader.turn()
+        heard = {heir.node, *(node for node in others if self.random.random() < 0.3)}
+        for packet in list(self.cluster.packets):
+            if isinstance(packet.message, AppendRequest) and packet.message.target in heard:
+                self.cluster.deliver(packet)
+        self._isolate(leader.node)
+        for node in self.cluster.hosts:
+            if node != leader.node and self.cluster[node].raft is not None:
+                self.cluster.disconnect(node, leader.node)
+        self.cluster.packets.clear()
+        if heir.raft is None or (deadline := heir.up.deadline()) is None:
+            return None
+        self.cluster.now = max(self.cluster.now + _CONFIG.election_timeout_min_ns, deadline)
+        self.cluster.tick(heir)
+        while found := [packet for packet in self.cluster.packets if _is_prevote(packet.message)]:
+            self.cluster.deliver(found[0])
+        self._ask_slowly()
+        return heir
+
+    def _ask_slowly(self) -> None:
+        """Of the requests for votes that are on their way some arrive now, others much later."""
         for packet in list(self.cluster.packets):
             if isinstance(packet.message, VoteRequest) and self.random.random() < 0.6:
                 self.cluster.packets.remove(packet)
                 self.slow.append(packet)
         self._deliver_only(VoteRequest, VoteResponse)
-        return heir
 
     def _slow_arrives(self) -> None:
         if self.slow:
@@ -389,6 +431,10 @@ class Walk:
         return not leads and any(host.loss is not None for host in hosts)
 
 
+def _is_prevote(message: Message) -> bool:
+    return isinstance(message, VoteRequest | VoteResponse) and message.pre_vote
+
+
 def _newest(log: Log) -> tuple[int, int]:
     return log[log.last_index].term if log.entries else log.base_term, log.last_index
 
@@ -420,13 +466,13 @@ _WEIGHTS: dict[Callable[[Walk], object], int] = {
 _WEIGHTED = [step for step, weight in _WEIGHTS.items() for _ in range(weight)]
 
 
-def violations(seeds: range) -> Iterator[tuple[int, AssertionError, list[str]]]:
+def violations(seeds: range) -> Iterator[tuple[int, Exception, list[str]]]:
     """Yields each seed whose walk finds something, what that is, and the steps that led there."""
     for seed in seeds:
         walk = Walk(seed)
         try:
             walk.run()
-        except AssertionError as error:
+        except (AssertionError, ImpossibleMessage) as error:
             yield seed, error, walk.story
 
 

@@ -605,15 +605,12 @@ AIMED_UNAIDED: dict[str, Aim] = {
         "committed entries stay",
         _SYNC,
     ),
-    "a leader that recovers changes the members": Aim(
-        _MEMBERS_AND_POWER, "what waits moves", {"flush": "async"}
-    ),
     "a voter goes whoever of the others recovers": Aim(
         _often("new disk", "membership", "isolate", gap_s=0.7, seconds=(0, 3)), "liveness", _SYNC
     ),
-    "recovery ends before the leader's members are known": Aim(
+    "a new disk recovers with what is committed already": Aim(
         _often("new disk", "membership", "transfer in a change", gap_s=0.7, seconds=(0, 2)),
-        "one vote a term",
+        "committed entries stay",
         _SYNC,
     ),
     "a snapshot that could not be sent is waited for": _snapshots_struck(

@@ -10,11 +10,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from raft.configuration import Change, ConfigurationHistory
-from raft.core import Raft
+from raft.configuration import ConfigurationHistory
 from raft.follower import Follower
 from raft.leader import Leader
-from raft.messages import RecoveryRequest
 from raft.quorum import VoteTally
 from raft.recovery import Recovery
 from raft.recovery_loss import Loss
@@ -79,33 +77,20 @@ def members_that_are_not_flushed_commit_alone(patch: pytest.MonkeyPatch) -> None
     patch.setattr(Leader, "update_commit", update_commit)
 
 
-@planted("a leader that recovers changes the members", "raft/recovery.py, Members", part="consensus")
-def leader_that_recovers_changes_the_members(patch: pytest.MonkeyPatch) -> None:
-    original = Leader.propose_configuration
-
-    def propose_configuration(self: Leader, change: Change, now: int) -> int:
-        recovering, self._state.recovering = self._state.recovering, False
-        try:
-            return original(self, change, now)
-        finally:
-            self._state.recovering = recovering
-
-    patch.setattr(Leader, "propose_configuration", propose_configuration)
-
-
 @planted("a voter goes whoever of the others recovers", "raft/recovery.py, Members", part="consensus")
 def voter_goes_whoever_of_the_others_recovers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leader, "_check_votes_without", lambda *_: None)
 
 
-@planted("recovery ends before the leader's members are known", "raft/recovery.py, Entries", part="consensus")
-def recovery_ends_before_the_leaders_members_are_known(patch: pytest.MonkeyPatch) -> None:
-    """A leader tells what it has committed, and not where its configuration is."""
-    original = Raft._answer_recovery
+@planted(
+    "a new disk recovers with what is committed already", "raft/recovery.py, An empty disk", part="consensus"
+)
+def new_disk_recovers_with_what_is_committed(patch: pytest.MonkeyPatch) -> None:
+    """Not with an entry that nobody who has a vote of its former self can have."""
+    original = Leader.append_noop
 
-    def answer_recovery(self: Raft, request: RecoveryRequest) -> None:
-        with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(ConfigurationHistory, "current_index", property(lambda history: -1))
-            original(self, request)
+    def append_noop(self: Leader) -> int | None:
+        begins_term = self._term_begin_index > self._state.log.last_index
+        return original(self) if begins_term else self._state.commit_index
 
-    patch.setattr(Raft, "_answer_recovery", answer_recovery)
+    patch.setattr(Leader, "append_noop", append_noop)

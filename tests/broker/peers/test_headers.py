@@ -92,6 +92,10 @@ def test_the_version_is_the_one_that_these_bytes_belong_to() -> None:
             "00000017 00159408 94a26e31 a26e3000 cf000001 1f71fb04 cb00ff",
         ),
         (
+            RaftFrame(RecoveryRequest("n1", "n0", 2, 1234567890123, True)),
+            "00000018 00169408 95a26e31 a26e3002 cf000001 1f71fb04 cbc300ff",
+        ),
+        (
             RaftFrame(RecoveryResponse("n0", "n1", 3, 1234567890123, True, True, 99)),
             "0000001a 00189409 97a26e30 a26e3103 cf000001 1f71fb04 cbc3c363 00ff",
         ),

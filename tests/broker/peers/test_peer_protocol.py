@@ -97,7 +97,7 @@ frames = st.one_of(
     st.builds(VoteResponse, node, node, number, number, st.booleans(), st.booleans(), st.booleans()).map(
         RaftFrame
     ),
-    st.builds(RecoveryRequest, node, node, number, number).map(RaftFrame),
+    st.builds(RecoveryRequest, node, node, number, number, st.booleans()).map(RaftFrame),
     st.builds(
         RecoveryResponse,
         node,

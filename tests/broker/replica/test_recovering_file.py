@@ -16,7 +16,7 @@ from log.errors import DamagedLogError
 from log.store import RecoveryReport
 from raft import Role
 from raft.effects import Send
-from raft.messages import Message, RecoveryResponse, VoteResponse
+from raft.messages import Message, RecoveryRequest, RecoveryResponse, VoteResponse
 from raft.recovery_loss import Loss
 from tests.broker.group_changes import add, change, done, promote
 from tests.broker.harness import Group
@@ -488,6 +488,13 @@ def sent_in_versions(
         group.hand_out(group.members[message.source])
         group.settle()
     return [each for each in arrived if isinstance(each, type(message))]
+
+
+def test_a_peer_that_could_not_read_what_is_lost_is_not_told(group: Group) -> None:
+    target, source = group.leader, group.follower
+    request = RecoveryRequest(source, target, 1, 9, lost_votes=True)
+    arrived = sent_in_versions(group, group.node(source).replica, request, (11, 10))
+    assert arrived == [request, request._replace(lost_votes=False)]
 
 
 def test_a_peer_that_could_not_read_the_voters_is_told_none(group: Group) -> None:
