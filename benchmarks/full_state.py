@@ -35,19 +35,19 @@ def group_name(number: int) -> str:
     return f"a-group-with-a-long-name-{number:06}"
 
 
-def fill_tables(metadata: Metadata, wall_ms: int) -> None:
+def fill_tables(metadata: Metadata, group_ms: int) -> None:
     """Applies what tens of thousands of requests would have brought."""
     attributes = {"+message.type": "NORMAL"}
     for number in range(TOPICS):
-        metadata.apply(PutTopic(TopicConfig(topic_name=topic_name(number), attributes=attributes), wall_ms))
+        metadata.apply(PutTopic(TopicConfig(topic_name=topic_name(number), attributes=attributes), group_ms))
     for number in range(GROUPS):
-        metadata.apply(PutGroup(SubscriptionGroupConfig(group_name=group_name(number)), wall_ms))
-    metadata.apply(PutGroup(SubscriptionGroupConfig(group_name=WIDE_GROUP), wall_ms))
+        metadata.apply(PutGroup(SubscriptionGroupConfig(group_name=group_name(number)), group_ms))
+    metadata.apply(PutGroup(SubscriptionGroupConfig(group_name=WIDE_GROUP), group_ms))
     many = [(group_name(number % GROUPS), topic_name(number % TOPICS), 0, 0) for number in range(50_000)]
     many += [(WIDE_GROUP, topic_name(number), 0, 0) for number in range(OFFSETS_OF_WIDE)]
     metadata.apply(CommitOffsets(tuple(many)))
     queues = tuple((topic_name(number), 0) for number in range(LOCKS))
-    metadata.apply(LockQueues(WIDE_GROUP, "c0", queues, wall_ms, 60_000))
+    metadata.apply(LockQueues(WIDE_GROUP, "c0", queues, group_ms, 60_000))
 
 
 def fill_registry(group: Group) -> None:

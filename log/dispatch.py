@@ -189,7 +189,7 @@ class Dispatcher:
         self,
         first_index: int,
         to_index: int,
-        wall_ms: int,
+        now_ms: int,
         *,
         stop_at_internal: bool = False,
         allowance: Allowance | None = None,
@@ -211,7 +211,7 @@ class Dispatcher:
         self._keys_left = _NO_END if allowance is None else allowance.keys
         while index <= to_index and not (stop_at_internal and internal) and not self._has_used_allowance():
             index = self._pass(
-                index, min(to_index, index + self._entries_per_pass - 1), wall_ms, internal, stop_at_internal
+                index, min(to_index, index + self._entries_per_pass - 1), now_ms, internal, stop_at_internal
             )
         arrivals = [
             Arrival(queue.topic, queue.queue_id, first, queue.max_offset)
@@ -232,7 +232,7 @@ class Dispatcher:
         self,
         index: int,
         to_index: int,
-        wall_ms: int,
+        now_ms: int,
         internal: list[tuple[int, memoryview]],
         stop_at_internal: bool,
     ) -> int:
@@ -242,12 +242,12 @@ class Dispatcher:
         """
         stopped = False
         while self._plain_messages is not None and index <= to_index and not stopped:
-            count = self._plain(index, to_index, wall_ms) if to_index - index >= _PLAIN_FROM - 1 else 0
+            count = self._plain(index, to_index, now_ms) if to_index - index >= _PLAIN_FROM - 1 else 0
             index += max(count, 0)
             stopped = self._keys_left <= 0
             if index <= to_index and not stopped:
                 last = to_index if count < 0 else min(to_index, index + _WALKED_BETWEEN - 1)
-                index, stopped = self._walk(index, last, wall_ms, internal, stop_at_internal)
+                index, stopped = self._walk(index, last, now_ms, internal, stop_at_internal)
         while index <= to_index and not stopped:
             parts: list[tuple[int, PlainMessages | None]] = [(to_index, None)]
             if index in self._walked:
@@ -258,17 +258,17 @@ class Dispatcher:
             for last, run in parts:
                 if run is None:
                     self._walked = range(index, last + 1)
-                while run is not None and len(run.sizes) >= RUN_FROM and (count := self._run(run, wall_ms)):
+                while run is not None and len(run.sizes) >= RUN_FROM and (count := self._run(run, now_ms)):
                     index += count
                     run = run.behind(count)
                 stopped = self._has_used_allowance()
                 if index <= last and not stopped:
-                    index, stopped = self._walk(index, last, wall_ms, internal, stop_at_internal)
+                    index, stopped = self._walk(index, last, now_ms, internal, stop_at_internal)
                 if stopped:
                     break
         return index
 
-    def _plain(self, index: int, to_index: int, wall_ms: int) -> int:
+    def _plain(self, index: int, to_index: int, now_ms: int) -> int:
         """Dispatches the plain messages from entry `index` on by C; returns how many, 0 if they are to be walked.
 
         Returns -1 if they belong to so many queues that walking is to find where this dispatch ends.
@@ -296,11 +296,11 @@ class Dispatcher:
             self._touched.setdefault(queue, first_offset)
             queue.append_units(first_offset, units)
         if len(keys):
-            self._index.put_hashes(keys["hash"], keys["offset"], keys["time"], wall_ms)
+            self._index.put_hashes(keys["hash"], keys["offset"], keys["time"], now_ms)
             self._keys_left -= len(keys)
         return count
 
-    def _run(self, run: PlainMessages, wall_ms: int) -> int:
+    def _run(self, run: PlainMessages, now_ms: int) -> int:
         """Dispatches the first messages of a run; returns how many, 0 if they are to be walked."""
         kind = kind_of(run)
         if kind is None or kind.messages < RUN_FROM:
@@ -323,7 +323,7 @@ class Dispatcher:
                 hashes_of(topic.key_prefix, kind.keys),
                 physical_offsets.repeat(each),
                 times.repeat(each),
-                wall_ms,
+                now_ms,
             )
             self._keys_left -= each * count
         return count
@@ -332,7 +332,7 @@ class Dispatcher:
         self,
         index: int,
         to_index: int,
-        wall_ms: int,
+        now_ms: int,
         internal: list[tuple[int, memoryview]],
         stop_at_internal: bool,
     ) -> tuple[int, bool]:
@@ -436,7 +436,7 @@ class Dispatcher:
                             key_times.append(store_time)
             stopped = len(keys) >= keys_left or pool.opened >= files_until
         if keys:
-            self._index.put(keys, key_offsets, key_times, wall_ms)
+            self._index.put(keys, key_offsets, key_times, now_ms)
             self._keys_left -= len(keys)
         return index, stopped
 

@@ -27,14 +27,14 @@ def nothing_waits() -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class HeadLook:
-    """One look at the head of a log, at `wall_ms` by the group's time: what may go, and what is needed still.
+    """One look at the head of a log, at `now_ms` by the group's time: what may go, and what is needed still.
 
     No entry goes from `needed_from_index` on, and none because of its age from the position on that `find_waiting`
     returns, None for no such position. It is dear, and asked only when something would go.
     """
 
     policy: RetentionPolicy
-    wall_ms: int
+    now_ms: int
     is_delete_hour: bool
     needed_from_index: int | None = None
     find_waiting: Callable[[], int | None] = nothing_waits
@@ -80,7 +80,7 @@ def files_to_delete(
         # goes by the rules of `DefaultMessageStore.CleanCommitLogService`, and one more: that a message is old does
         # not matter as long as it waits to be delivered. What a snapshot does not cover stays in any case.
         told = file.next_position > head_position
-        expired = look.wall_ms - file.newest_ms > policy.reserved_ms
+        expired = look.now_ms - file.newest_ms > policy.reserved_ms
         waits = waiting_position is not None and file.next_position > waiting_position
         if file.next_index - 1 > covered_index or (
             told and not (may and (forced or (expired and not waits)))

@@ -48,9 +48,9 @@ class IndexFiles:
         "_hashed_count",
         "_keys",
         "_mapped",
+        "_now_ms",
         "_options",
         "_tail",
-        "_wall_ms",
         "end_offset",
         "new_files",
     )
@@ -67,7 +67,7 @@ class IndexFiles:
         self._hashed: list[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]] = []
         """Hashes, offsets and times that are not in a file yet, and come before `_keys`."""
         self._hashed_count = 0
-        self._wall_ms = 0
+        self._now_ms = 0
         self.end_offset = -1
         """The largest offset indexed or pending."""
         self.new_files = False
@@ -75,7 +75,7 @@ class IndexFiles:
     def __len__(self) -> int:
         return len(self._files)
 
-    def put(self, keys: Sequence[bytes], offsets: Sequence[int], times: Sequence[int], wall_ms: int) -> None:
+    def put(self, keys: Sequence[bytes], offsets: Sequence[int], times: Sequence[int], now_ms: int) -> None:
         """Indexes keys (`topic#key`, UTF-8), each with its record's physical offset and store time in ms.
 
         Offsets ascend; all keys of a record come in one call. They are in a file at the latest when `write` has
@@ -90,7 +90,7 @@ class IndexFiles:
             pending_offsets += offsets[begin:]
             pending_times += times[begin:]
             self.end_offset = offsets[-1]
-            self._wall_ms = wall_ms
+            self._now_ms = now_ms
         if len(self._keys[0]) + self._hashed_count >= _PENDING_KEYS:
             self.write()
 
@@ -99,7 +99,7 @@ class IndexFiles:
         hashes: NDArray[np.int32],
         offsets: NDArray[np.int64],
         times: NDArray[np.int64],
-        wall_ms: int,
+        now_ms: int,
     ) -> None:
         """Does as `put` for keys of which only the Java hashes are told; none of them was indexed before.
 
@@ -112,7 +112,7 @@ class IndexFiles:
         self._hashed.append((positive(hashes), offsets, times))
         self._hashed_count += len(hashes)
         self.end_offset = int(offsets[-1])
-        self._wall_ms = wall_ms
+        self._now_ms = now_ms
         if self._hashed_count >= _PENDING_KEYS:
             self.write()
 
@@ -137,7 +137,7 @@ class IndexFiles:
         hashes, offsets, times = self._hashed[0]
         while len(hashes):
             if not self._files or not self._files[-1].room:
-                self._add_file(self._wall_ms)
+                self._add_file(self._now_ms)
             file = self._files[-1]
             if self._tail is None:
                 self._tail = self.map(file)
@@ -298,8 +298,8 @@ class IndexFiles:
         file.restore_slots(mapped)
         return True
 
-    def _add_file(self, wall_ms: int) -> None:
-        name = file_name(wall_ms)
+    def _add_file(self, now_ms: int) -> None:
+        name = file_name(now_ms)
         if self._files and name <= self._files[-1].name:
             # Two files in one millisecond, or the clock went back: names still ascend.
             name = f"{int(self._files[-1].name) + 1:017d}"
@@ -321,9 +321,9 @@ class IndexFiles:
         self._disk.remove(f"{DIRECTORY}/{name}")
 
 
-def file_name(wall_ms: int) -> str:
-    """Returns the name of a file made at `wall_ms` (ms since 1970): yyyyMMddHHmmssSSS in UTC."""
-    days, ms = divmod(wall_ms, 86_400_000)
+def file_name(now_ms: int) -> str:
+    """Returns the name of a file made at `now_ms` (ms since 1970): yyyyMMddHHmmssSSS in UTC."""
+    days, ms = divmod(now_ms, 86_400_000)
     # Civil date from days since 1970-01-01, in years that begin in March (leap day last).
     era, day_of_era = divmod(days + 719_468, 146_097)
     year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365

@@ -115,7 +115,7 @@ class IndexScrubber:
     end_offset = 1 << 62
     """For the dispatcher: it walks, one by one."""
 
-    def put(self, keys: Sequence[bytes], offsets: Sequence[int], times: Sequence[int], wall_ms: int) -> None:
+    def put(self, keys: Sequence[bytes], offsets: Sequence[int], times: Sequence[int], now_ms: int) -> None:
         """Takes the keys of entries that go by, as `IndexFiles.put` does. On a full disk a later pass does."""
         rebuilt = self._rebuilt
         if rebuilt is not None:

@@ -152,7 +152,7 @@ class Store:
 
     @classmethod
     def open(
-        cls, disk: Disk, options: StoreOptions, wall_ms: int, newest_format: int = FIRST_FORMAT
+        cls, disk: Disk, options: StoreOptions, now_ms: int, newest_format: int = FIRST_FORMAT
     ) -> tuple["Store", RecoveryReport]:
         """Opens or makes the store in `disk`, which may be of any format up to `newest_format`.
 
@@ -163,7 +163,7 @@ class Store:
         lock = disk.lock()
         try:
             _free_discarded(disk)
-            store, report = cls._open(disk, options, wall_ms, lock)
+            store, report = cls._open(disk, options, now_ms, lock)
         except BaseException:
             lock.release()
             raise
@@ -172,7 +172,7 @@ class Store:
 
     @classmethod
     def _open(
-        cls, disk: Disk, options: StoreOptions, wall_ms: int, lock: StoreLock, *, scans_all: bool = False
+        cls, disk: Disk, options: StoreOptions, now_ms: int, lock: StoreLock, *, scans_all: bool = False
     ) -> tuple["Store", RecoveryReport]:
         damage: list[str] = []
         # The notes of the last checkpoint come first: they say how much of the log has to be looked through. Their
@@ -203,7 +203,7 @@ class Store:
         if not disk.exists(ABORT):
             disk.write_durably(ABORT, b"open\n")
         try:
-            store._recover_derived(notes, clean_stop, wall_ms, damage)
+            store._recover_derived(notes, clean_stop, now_ms, damage)
         except (DamagedLogError, QueueOrderError):
             if scans_all:
                 raise
@@ -213,7 +213,7 @@ class Store:
             store.log.close()
             store.queues.close()
             store.index.close()
-            return cls._open(disk, options, wall_ms, lock, scans_all=True)
+            return cls._open(disk, options, now_ms, lock, scans_all=True)
         return store, RecoveryReport(
             log=recovery,
             clean_stop=clean_stop,
@@ -233,7 +233,7 @@ class Store:
     def dispatch(
         self,
         to_index: int,
-        wall_ms: int,
+        now_ms: int,
         *,
         stop_at_internal: bool = False,
         allowance: Allowance | None = None,
@@ -258,7 +258,7 @@ class Store:
         result = self._dispatcher.run(
             self.dispatched_index + 1,
             to_index,
-            wall_ms,
+            now_ms,
             stop_at_internal=stop_at_internal,
             allowance=allowance,
         )
@@ -557,7 +557,7 @@ class Store:
         # The age of a file is the store time of the first record behind it: the last record's, or close to it. Where
         # that one is damaged, the file behind says how new it is at most.
         files: list[DataFile] = []
-        newest_ms = look.wall_ms
+        newest_ms = look.now_ms
         for start, index in reversed(list(islice(file_beginnings(self.log), look.policy.files_per_pass))):
             try:
                 newest_ms = self.store_time_of(start + HEADER_BYTES)
@@ -623,9 +623,7 @@ class Store:
 
     # ---- inside --------------------------------------------------------------------------------------
 
-    def _recover_derived(
-        self, notes: Notes | None, clean_stop: bool, wall_ms: int, damage: list[str]
-    ) -> None:
+    def _recover_derived(self, notes: Notes | None, clean_stop: bool, now_ms: int, damage: list[str]) -> None:
         """Makes queues and index files what they were at the checkpoint, and says in `damage` what had to be built
         again.
         """
@@ -658,7 +656,7 @@ class Store:
             if not queues and index_from is not None and index_from > log.first_position:
                 begin = index_at(log, index_from - HEADER_BYTES)
             _free_discarded(self._disk)  # among it may be what is now built again
-            self._dispatcher.run(begin, dispatched, wall_ms)
+            self._dispatcher.run(begin, dispatched, now_ms)
             known = set() if notes is None else {(note.topic, note.queue_id) for note in notes.queues}
             for queue in [queue for queue in self.queues if (queue.topic, queue.queue_id) not in known]:
                 self.queues.discard(queue)  # of a topic deleted since

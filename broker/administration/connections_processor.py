@@ -211,7 +211,7 @@ class ConnectionsProcessor:
         return {
             "clientId": client.client_id,
             "language": client.language.name,
-            "lastUpdateTimestamp": self._time.wall_ms,
+            "lastUpdateTimestamp": self._time.group_ms,
             "remoteIP": _address(client.connection.host),
             "version": client.version,
         }

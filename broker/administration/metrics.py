@@ -299,7 +299,7 @@ class NodeMetrics:
         except LogFault:
             pass  # an empty log
         else:
-            yield RESERVE_TIME, [(_STORAGE_LABELS, max(0, self._node.time.wall_ms - first_ms))]
+            yield RESERVE_TIME, [(_STORAGE_LABELS, max(0, self._node.time.group_ms - first_ms))]
         yield one(LOG_END, log.end_position)
         usage = self._disk.usage()
         yield one(DISK_TOTAL, usage.total_bytes)
@@ -408,7 +408,7 @@ class NodeMetrics:
                 labels = (group, topic, str(queue_id), *_kind(topic))
                 behind.append((labels, count))
                 stored_ms = store_time(replica.store, queue, first) if count else 0
-                ages.append((labels, max(0, node.time.wall_ms - stored_ms) if stored_ms else 0))
+                ages.append((labels, max(0, node.time.group_ms - stored_ms) if stored_ms else 0))
         if is_over:
             behind.append(((OTHERS, OTHERS, OTHERS, "false", "false"), others))
         yield LAG_MESSAGES, [*behind]

@@ -107,7 +107,7 @@ class StatisticsProcessor:
                 )
                 if consumed < queue.max_offset:
                     waits_since = self._figures.store_time(queue, max(consumed, queue.min_offset))
-                    span.delay_time = max(0, self._time.wall_ms - waits_since)
+                    span.delay_time = max(0, self._time.group_ms - waits_since)
             return span
 
         def write(some: Sequence[int]) -> bytes:

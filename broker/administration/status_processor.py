@@ -76,7 +76,7 @@ class StatusProcessor:
         leader, term = raft.leader, raft.term
         self._stats.leader_known(leader)
         if leader is not None and (not self._leaders or self._leaders[-1].term != term):
-            self._leaders.append(KnownLeader(node=leader, term=term, at_ms=self._time.wall_ms))
+            self._leaders.append(KnownLeader(node=leader, term=term, at_ms=self._time.group_ms))
         now_s = self._time.now_ns // 1_000_000_000
         self._stats.stored.role_changed(self._state.serving, self._state.store.queues, now_s)
 
@@ -93,7 +93,7 @@ class StatusProcessor:
                 self._stats.forget_group(single.group)
 
     def _sample(self) -> None:
-        hour = self._machine.hour_of_day(self._time.wall_ms)
+        hour = self._machine.hour_of_day(self._time.group_ms)
         self._stats.sample(self._time.now_ns, hour, self._state.store.queues)
         self._next_sample.due_ns = self._stats.next_sample_ns
 
@@ -271,7 +271,7 @@ class StatusProcessor:
         stored = self._stats.stored.by_topic.get(TIMER_TOPIC)
         enqueued = 0.0 if stored is None else stored.total(now_s, MINUTE).times / 60
         return {
-            "timerReadBehind": str(0 if next_ms is None else max(0, self._time.wall_ms - next_ms) // 1000),
+            "timerReadBehind": str(0 if next_ms is None else max(0, self._time.group_ms - next_ms) // 1000),
             "timerOffsetBehind": str(index.behind),
             "timerCongestNum": str(index.waiting(steps)),
             "timerEnqueueTps": f"{enqueued:.3f}",

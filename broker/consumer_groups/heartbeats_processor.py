@@ -140,7 +140,7 @@ class HeartbeatsProcessor:
             state.metadata,
             (consumer.group_name for consumer in data.consumer_data_set),
             self._settings.current.broker.auto_create_groups,
-            self._time.wall_ms,
+            self._time.group_ms,
             [consumer.group_name for consumer in data.consumer_data_set if consumer.unit_mode],
         )
         if state.serving:
@@ -378,7 +378,7 @@ class HeartbeatsProcessor:
             self._state.metadata,
             groups,
             self._settings.current.broker.auto_create_groups,
-            self._time.wall_ms,
+            self._time.group_ms,
             [
                 name
                 for name in groups

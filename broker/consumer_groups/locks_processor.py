@@ -95,7 +95,7 @@ class LocksProcessor:
         if group not in metadata.groups:
             if not self._creations.create_group(
                 group,
-                self._time.wall_ms,
+                self._time.group_ms,
                 lambda: self._requests.handle_admitted(connection, command),
                 lambda: self._requests.forward(connection, command),
             ):

@@ -224,7 +224,7 @@ class DelayService:
         """
         if level in self._under_way:
             return 0
-        now_ns, wall_ms = self._time.now_ns, self._time.wall_ms
+        now_ns, group_ms = self._time.now_ns, self._time.group_ms
         queue = self._leadership.store.queues.get(SCHEDULE_TOPIC, level - 1)
         offset = self._next[level]
         if queue is None or offset >= queue.max_offset:
@@ -240,8 +240,8 @@ class DelayService:
         begin, batch_bytes = offset, 0
         for at, unit in enumerate(queue.units(offset, limits.deliveries_max), offset):
             _, size, due_ms = unit
-            if due_ms > wall_ms:
-                due_ns = self._due_ns(level, at, queue.max_offset, due_ms - wall_ms)
+            if due_ms > group_ms:
+                due_ns = self._due_ns(level, at, queue.max_offset, due_ms - group_ms)
                 if due_ns > now_ns:
                     if not deliveries and begin == offset:
                         return min(due_ns, now_ns + CLOCK_CHECK_NS)
@@ -269,7 +269,7 @@ class DelayService:
         return now_ns
 
     def _due_ns(self, level: int, offset: int, end: int, ahead_ms: int) -> int:
-        """The time to deliver a message that is due in `ahead_ms` by the wall clock, of a queue up to `end`."""
+        """The time to deliver a message that is due in `ahead_ms` by the group's time, of a queue up to `end`."""
         now_ns = self._time.now_ns
         ahead_ns, delay_ns = ahead_ms * 1_000_000, self._delay_ns[level - 1]
         if ahead_ns <= delay_ns:

@@ -64,7 +64,7 @@ TIMERS: Final = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
 """Each says when a message is to be delivered; the first of them that a message has counts."""
 
 
-def due_ms_of(properties: Mapping[bytes, bytes], wall_ms: int, delay_ms_max: int) -> int | None:
+def due_ms_of(properties: Mapping[bytes, bytes], group_ms: int, delay_ms_max: int) -> int | None:
     """The time at which a message is to be delivered (ms since 1970); None for at once, as where it is past.
 
     Raises `RequestError` 13 for text that is no number and for a time that is further away than allowed. Of several
@@ -73,9 +73,9 @@ def due_ms_of(properties: Mapping[bytes, bytes], wall_ms: int, delay_ms_max: int
     if TIMER_OUT_MS in properties:
         return None
     if TIMER_DELAY_SEC in properties:
-        name, unit_ms, begin_ms = TIMER_DELAY_SEC, 1000, wall_ms
+        name, unit_ms, begin_ms = TIMER_DELAY_SEC, 1000, group_ms
     elif TIMER_DELAY_MS in properties:
-        name, unit_ms, begin_ms = TIMER_DELAY_MS, 1, wall_ms
+        name, unit_ms, begin_ms = TIMER_DELAY_MS, 1, group_ms
     elif TIMER_DELIVER_MS in properties:
         name, unit_ms, begin_ms = TIMER_DELIVER_MS, 1, 0
     else:
@@ -89,7 +89,7 @@ def due_ms_of(properties: Mapping[bytes, bytes], wall_ms: int, delay_ms_max: int
             f"timer message illegal, {name.decode()} is {value[:40].decode('utf-8', 'replace')!r}, no number",
         )
     due_ms = begin_ms + unit_ms * told
-    if due_ms - wall_ms > delay_ms_max:
+    if due_ms - group_ms > delay_ms_max:
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
             f"timer message illegal, the delay time should not be bigger than the max delay {delay_ms_max}ms",
@@ -99,7 +99,7 @@ def due_ms_of(properties: Mapping[bytes, bytes], wall_ms: int, delay_ms_max: int
             ResponseCode.MESSAGE_ILLEGAL,
             "timer message illegal, a message that waits cannot be cancelled (TIMER_DEL_UNIQKEY)",
         )
-    return due_ms if due_ms > wall_ms else None
+    return due_ms if due_ms > group_ms else None
 
 
 def set_timer(message: NewMessage, due_ms: int) -> None:
@@ -243,13 +243,13 @@ class TimerService:
 
     def _deliver_due(self) -> bool:
         """Delivers or drops a batch. Returns False when nothing is due; then `_deadline` says when to look again."""
-        wall_ms = self._time.wall_ms
-        due = self._index.due(self._steps, wall_ms, self._leadership.limits.deliveries_max)
+        group_ms = self._time.group_ms
+        due = self._index.due(self._steps, group_ms, self._leadership.limits.deliveries_max)
         if not due:
             self._settle_when_idle()
             next_ms = self._index.next_due_ms(self._steps)
             if next_ms is not None:
-                wait_ns = (next_ms - wall_ms) * 1_000_000
+                wait_ns = (next_ms - group_ms) * 1_000_000
                 self._deadline.due_ns = min(
                     self._deadline.due_ns, self._time.now_ns + min(wait_ns, CLOCK_CHECK_NS)
                 )

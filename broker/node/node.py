@@ -341,7 +341,7 @@ class Node:
             self.replica.slow.woke(now_ns - self._due_ns, now_ns)
             self._late_from_ns = NEVER
         self.time.now_ns = self.replica.time.now_ns = now_ns
-        self.time.wall_ms = self.replica.time.wall_ms = self.replica.clock.read(now_ns, wall_ms)
+        self.time.group_ms = self.replica.time.group_ms = self.replica.clock.read(now_ns, wall_ms)
 
     def _handle(
         self, connection: Connection, command: RemotingCommand, handler: Handler, *, is_let_in: bool = False
@@ -444,7 +444,7 @@ class Node:
                 raise PeerProtocolError(f"a message from {message.source} on the link of {source}")
             if message.term > self.replica.raft.term + _TERMS_AHEAD_MAX:
                 raise BrokenPeerError(f"term {message.term}, this node is in term {self.replica.term}")
-            return self.replica.from_peers.received(frame, self.time.now_ns, self.time.wall_ms)
+            return self.replica.from_peers.received(frame, self.time.now_ns, self.time.group_ms)
         if isinstance(frame, Forward):
             self._relayed.forwarded(source, frame)
         elif isinstance(frame, NotDone):
@@ -511,9 +511,9 @@ class Node:
         """
         self.begin(now_ns, wall_ms)
         replica = self.replica
-        time_ms = self.time.wall_ms
+        group_ms = self.time.group_ms
         # First Raft's own deadlines: who leads decides what becomes of all that waits.
-        replica.tick(now_ns, time_ms)
+        replica.tick(now_ns, group_ms)
         forwarding = self._forwarding
         if forwarding.taking_back:
             forwarding.take_some_back()
@@ -530,7 +530,7 @@ class Node:
         if relayed.waiting or relayed.given_back or relayed.forgotten:
             relayed.go_on()
         # Behind all that may propose, so that its entries leave in this turn.
-        goes_on = replica.turn(now_ns, time_ms, send)
+        goes_on = replica.turn(now_ns, group_ms, send)
         self.stats.put_times.turn_ended(
             replica.leadership.serving, replica.store.log.last_index, replica.applied.index, now_ns
         )

@@ -124,7 +124,7 @@ class PullProcessor:
         metadata, group, topic = self._leadership.metadata, header.consumer_group, header.topic
         if group not in metadata.groups and self._creations.create_group(
             group,
-            self._time.wall_ms,
+            self._time.group_ms,
             lambda: self._requests.handle_admitted(connection, command),
             lambda: self._requests.forward(connection, command),
         ):

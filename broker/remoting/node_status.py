@@ -40,7 +40,7 @@ class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownLeader(msgspec.Struct, frozen=True, kw_only=True):
-    """A leader that a node heard of, and when: by the node's wall clock, in milliseconds since 1970."""
+    """A leader that a node heard of, and when: by the group's time, in milliseconds since 1970."""
 
     node: str
     term: int

@@ -81,7 +81,7 @@ class AppliedState:
         self.digests = Digests(self.writing, rows_at_once)
 
     def apply(
-        self, upto: int, now_ns: int, wall_ms: int, applied: Callable[[int, Command, Any], None]
+        self, upto: int, now_ns: int, group_ms: int, applied: Callable[[int, Command, Any], None]
     ) -> list[Arrival]:
         """Applies the entries up to `upto`, or fewer: where the disk has no room for what they make, commands among
         them are `COMMAND_BYTES_AT_ONCE`, or their queues had `StoreOptions.dispatch_files` files mapped, or they have
@@ -104,7 +104,7 @@ class AppliedState:
                 break
             try:
                 dispatch = self._store.dispatch(
-                    whole_index, wall_ms, stop_at_internal=True, allowance=allowance
+                    whole_index, group_ms, stop_at_internal=True, allowance=allowance
                 )
             except DiskFullError as error:
                 self._disk_space.for_dispatch(error, now_ns)

@@ -172,7 +172,7 @@ class BatchAppends:
             common.sys_flag,
             common.born_timestamp,
             common.born_host,
-            self._time.wall_ms,
+            self._time.group_ms,
             self._store_host,
             common.reconsume_times,
         )

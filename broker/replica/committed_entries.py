@@ -103,7 +103,7 @@ class CommittedEntries:
         They are those up to `upto`, or fewer (`AppliedState.apply`).
         """
         time, leadership = self._time, self._leadership
-        arrivals = self._applied.apply(upto, time.now_ns, time.wall_ms, self._command_applied)
+        arrivals = self._applied.apply(upto, time.now_ns, time.group_ms, self._command_applied)
         upto = self._applied.index
         # It rests when all is applied: a slice is not to be the most of ten milliseconds.
         self._rests_until_ns = time.now_ns + FOLLOWER_RESTS_NS if upto >= self.index else 0

@@ -54,13 +54,13 @@ class FromPeers:
         self._heard_of_full_disks = False
         """A peer has said that it has no room: from then on each answer is looked at for whether one has."""
 
-    def received(self, frame: RaftFrame, now_ns: int, wall_ms: int) -> bool:
+    def received(self, frame: RaftFrame, now_ns: int, group_ms: int) -> bool:
         """Takes a Raft message. Bytes that fail their checks are dropped, as if lost on the way.
 
         Returns False when no turn is wanted: the message is an acknowledgement that commits nothing and makes room for
         nothing, as every second one in a group of three. Raises `BrokenPeerError` for what no correct node sends.
         """
-        self._time.now_ns, self._time.wall_ms = now_ns, wall_ms
+        self._time.now_ns, self._time.group_ms = now_ns, group_ms
         message = frame.message
         entries: EntryRange | None = None
         snapshot: ReadSnapshot | None = None
@@ -126,7 +126,7 @@ class FromPeers:
         return wants_turn
 
     def _snapshot_arrived(self, frame: RaftFrame) -> None:
-        self.received(frame, self._time.now_ns, self._time.wall_ms)
+        self.received(frame, self._time.now_ns, self._time.group_ms)
 
     def write_entries(self, effect: AcceptEntries) -> None:
         """Writes the entries that raft has accepted. Raises `log.errors.DiskError`."""

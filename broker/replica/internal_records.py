@@ -24,7 +24,7 @@ CONFIGURATION: Final = b"configuration"
 
 
 def append_internal(
-    log: EntryLog, term: int, tag: bytes, body: bytes, host: bytes, wall_ms: int
+    log: EntryLog, term: int, tag: bytes, body: bytes, host: bytes, group_ms: int
 ) -> tuple[int, int]:
     """Appends a record to the leader's log; returns (index of its entry, size of the record in bytes).
 
@@ -47,9 +47,9 @@ def append_internal(
         0,
         physical_offset,
         0,
-        wall_ms,
+        group_ms,
         host,
-        wall_ms,
+        group_ms,
         host,
         0,
         0,

@@ -113,7 +113,7 @@ _LOAD: Final[_Kind[LoadJob]] = _Kind(
 )
 _SCRUB: Final[_Kind[Scrub]] = _Kind(
     "scrubbing",
-    lambda replica, job: replica.scrubbing.done(job, replica.time.now_ns, replica.time.wall_ms),
+    lambda replica, job: replica.scrubbing.done(job, replica.time.now_ns, replica.time.group_ms),
     lambda timings: timings.scrub,
     failure_stops_node=True,
     wants_turn=True,

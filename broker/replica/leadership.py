@@ -257,7 +257,7 @@ class Leadership:
             message.sys_flag,
             message.born_timestamp,
             born_host,
-            time.wall_ms,
+            time.group_ms,
             store_host,
             message.reconsume_times,
             message.prepared_transaction_offset,
@@ -307,7 +307,7 @@ class Leadership:
         Raises `log.errors.EntryTooLargeError`, `DiskFullError`, with nothing appended.
         """
         index, size = append_internal(
-            self._log, self._raft.term, tag, body, self._store_host, self._time.wall_ms
+            self._log, self._raft.term, tag, body, self._store_host, self._time.group_ms
         )
         self.uncommitted.add(index, size)
         return index

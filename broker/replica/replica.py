@@ -202,7 +202,7 @@ class Replica:
 
     # ------------------------------------------------------------------ the turn
 
-    def turn(self, now_ns: int, wall_ms: int, send: Callable[[], None]) -> bool:
+    def turn(self, now_ns: int, group_ms: int, send: Callable[[], None]) -> bool:
         """Does all that has become possible: replicates, answers sends, dispatches and applies what is committed.
 
         Returns True if the next turn is wanted at once: it is behind, or does what takes several turns.
@@ -211,7 +211,7 @@ class Replica:
         is asked because of them comes after this turn. Afterwards `durability`, `upkeep` and `loads` say what a worker
         thread should do, and the outboxes of the links and of the clients' connections hold what is to be written.
         """
-        self.time.now_ns, self.time.wall_ms = now_ns, wall_ms
+        self.time.now_ns, self.time.group_ms = now_ns, group_ms
         raft, entry_log, trace, durability = self.raft, self._log, self._trace, self.durability
         applied, committed, leadership = self.applied, self.committed, self.leadership
         reads = leadership.reads
@@ -323,9 +323,9 @@ class Replica:
         self.raft.peer_disconnected(node, now_ns)
         self.carry_out()
 
-    def tick(self, now_ns: int, wall_ms: int) -> None:
+    def tick(self, now_ns: int, group_ms: int) -> None:
         """Lets time pass; to be called at `deadline_ns` at the latest."""
-        self.time.now_ns, self.time.wall_ms = now_ns, wall_ms
+        self.time.now_ns, self.time.group_ms = now_ns, group_ms
         raft, disk_space = self.raft, self.disk_space
         if disk_space.lacks:
             disk_space.look(now_ns)
@@ -394,7 +394,7 @@ class Replica:
 
     def _change_role(self, effect: fx.RoleChanged) -> None:
         if effect.role is fx.Role.LEADER:
-            self.time.wall_ms = self.clock.lead(self.time.now_ns)
+            self.time.group_ms = self.clock.lead(self.time.now_ns)
         else:
             self.clock.follow(self.time.now_ns)
             self.leadership.stop()

@@ -21,7 +21,7 @@ class ReplicaReport(NamedTuple):
     """The addresses at which the members listen for each other, as far as it knows."""
     release: str
     wall_ms: int
-    """The group's time."""
+    """This node's wall clock, in milliseconds since 1970."""
 
 
 def report_on(replica: Replica, now_ns: int) -> ReplicaReport:

@@ -162,7 +162,7 @@ class Scrubbing:
         terms, end = entries.term_starts(), entries.end_position
         return EntryScrub(mapped, start, index, position, self._last_index, size, terms, end)
 
-    def done(self, job: Scrub, now_ns: int, wall_ms: int) -> None:
+    def done(self, job: Scrub, now_ns: int, group_ms: int) -> None:
         """The job has run."""
         assert job is self._job, "the job that is out comes back, once"
         self._job = None
@@ -172,7 +172,7 @@ class Scrubbing:
         if isinstance(job, SnapshotScrub):
             read = job.bytes
             if self._is_whole(job, now_ns):
-                self._end(now_ns, wall_ms)
+                self._end(now_ns, group_ms)
             else:
                 self.due_ns = now_ns + SNAPSHOT_AGAIN_NS
         elif isinstance(job, IndexScrub):
@@ -194,13 +194,13 @@ class Scrubbing:
             return HURRY_NS
         return max(read * 1_000_000_000 // self._rate, read * self._spread_ns // self._pass_bytes)
 
-    def _end(self, now_ns: int, wall_ms: int) -> None:
+    def _end(self, now_ns: int, group_ms: int) -> None:
         """A pass is over."""
         self._flush_units(now_ns)
         self._next = None
         self._is_hurried = self._index.is_in_haste
         self.passes += 1
-        self.last_pass_ms = wall_ms
+        self.last_pass_ms = group_ms
         self.pace(self._rate, self._interval_ns // 1_000_000_000, now_ns)
         self.due_ns = now_ns + HURRY_NS if self._is_hurried else max(self.due_ns, now_ns + HURRY_NS)
         log.info("scrubbed", entries=self._last_index, found=self._repairs.found, left=self._repairs.left)

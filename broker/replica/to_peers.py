@@ -90,7 +90,7 @@ class ToPeers:
             assert run is None, "only appends carry entries"
             frame = RaftFrame(message)
         elif run is None:
-            frame = RaftFrame(message, time_ms=self._time.wall_ms)
+            frame = RaftFrame(message, time_ms=self._time.group_ms)
         else:
             assert isinstance(run, Run), "clipped by this replica's own log"
             # Damage is as if lost on the way: raft sends it again, and `repairs` has it put back.
@@ -100,7 +100,7 @@ class ToPeers:
                 check_run(self._log, message.prev_index + 1, run)
             except DamagedEntryError:
                 return
-            frame = RaftFrame(message, run.position, body=run.body, time_ms=self._time.wall_ms)
+            frame = RaftFrame(message, run.position, body=run.body, time_ms=self._time.group_ms)
         link.send(*peer_protocol.encode_frame(frame))
 
     def _as_read_by(self, message: RecoveryRequest | RecoveryResponse) -> Message:

@@ -31,16 +31,16 @@ class Deadline:
 class Time:
     """A node's time: it stands still during a call, and whoever calls sets it first.
 
-    `now_ns` is monotonic, `wall_ms` the group's time of day (broker/replica/group_clock.py) in ms since 1970. A
+    `now_ns` is monotonic, `group_ms` the group's time of day (broker/replica/group_clock.py) in ms since 1970. A
     turn asks twice for the earliest of all deadlines, so `earliest_ns` is kept as a number. It may be too early after a
     deadline was put off: then nothing is due at that time, and `run_due` finds the right one.
     """
 
-    __slots__ = ("_deadlines", "earliest_ns", "now_ns", "wall_ms")
+    __slots__ = ("_deadlines", "earliest_ns", "group_ms", "now_ns")
 
-    def __init__(self, now_ns: int, wall_ms: int) -> None:
+    def __init__(self, now_ns: int, group_ms: int) -> None:
         self.now_ns = now_ns
-        self.wall_ms = wall_ms
+        self.group_ms = group_ms
         self._deadlines: list[Deadline] = []
         self.earliest_ns = NEVER
 

@@ -96,14 +96,14 @@ class Retention:
             return
         self._deadline.due_ns += settings.interval_ms * _MS
         self._refuse_sends_if_full(settings.disk_full_percent / 100, policy)
-        hour = self._machine.hour_of_day(self._time.wall_ms)
+        hour = self._machine.hour_of_day(self._time.group_ms)
         # None: a snapshot must come first. An order to delete at any hour holds until files could go.
         removed: int | None = 0
         try:
             removed = self._head.look(
                 HeadLook(
                     policy,
-                    self._time.wall_ms,
+                    self._time.group_ms,
                     self._at_any_hour or hour in settings.delete_hours,
                     self._needed_from_index(),
                     lambda: first_waiting_position(self._state.store, self._state.metadata),

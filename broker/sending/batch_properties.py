@@ -39,14 +39,14 @@ class BatchProperties:
         self,
         settings: LiveSettings,
         added: AddedProperties,
-        wall_ms: int,
+        group_ms: int,
         header: SendHeader,
         envelope: SentProperties,
     ) -> None:
         """`envelope` are the properties in the request's header, which each message gets."""
         self._settings = settings
         self._added = added
-        self._wall_ms = wall_ms
+        self._group_ms = group_ms
         self._topic = header.topic
         self._shared = header.properties or ""
         self._envelope = envelope
@@ -94,7 +94,8 @@ class BatchProperties:
         """Does as `complete`, one by one."""
         made: list[bytes] = []
         unique_keys: list[str] = []
-        envelope, keyless, wall_ms, add_to = self._envelope, self._keyless, self._wall_ms, self._added.add_to
+        envelope, keyless = self._envelope, self._keyless
+        group_ms, add_to = self._group_ms, self._added.add_to
         shared = self._shared
         for properties in properties_of_all:
             # What is no UTF-8 is stored as it is.
@@ -104,9 +105,9 @@ class BatchProperties:
                 separator = "" if item_text[-1:] in ("", "\x02") else "\x02"
                 check_properties(item_text + separator + shared, self._topic)
             if own.unique_key is None:
-                text, unique_key = add_to(own.text + envelope.text, envelope.unique_key, wall_ms)
+                text, unique_key = add_to(own.text + envelope.text, envelope.unique_key, group_ms)
             else:
-                text, unique_key = add_to(own.text + keyless, own.unique_key, wall_ms)
+                text, unique_key = add_to(own.text + keyless, own.unique_key, group_ms)
             if not (own.is_plain and envelope.is_plain):
                 self._check_plain(SentProperties(text, unique_key, False))
             stored = text.encode("utf-8", "surrogateescape")
@@ -126,7 +127,7 @@ class BatchProperties:
         values = properties.by_name()
         check_no_half(values)
         if delay_level(values, len(broker.delay_level_ms)) or due_ms_of(
-            values, self._wall_ms, broker.timer_max_delay_s * 1000
+            values, self._group_ms, broker.timer_max_delay_s * 1000
         ):
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "the messages of a batch cannot be delayed")
 

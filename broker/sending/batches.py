@@ -119,7 +119,7 @@ class Batches:
         shared = terminated((header.properties or "").encode())
         beside = SMALLEST_RECORD_BYTES + len(header.topic) + len(shared) + self._added.bytes
         size_max = GROWTH_MAX * self._settings.current.storage.max_message_bytes
-        made = BatchProperties(self._settings, self._added, self._time.wall_ms, header, envelope)
+        made = BatchProperties(self._settings, self._added, self._time.group_ms, header, envelope)
         part_messages = self._leadership.store.options.batch_messages
         spaces = counted = keys = 0
         for part in batch_columns(body, part_messages):

@@ -101,7 +101,7 @@ class PortionsProcessor:
         self._under_way[key] = self._under_way.get(key, 0) + 1
         try:
             self._leadership.propose_command(
-                BeginPortion(*key, header.number, position, self._time.wall_ms), done, lost
+                BeginPortion(*key, header.number, position, self._time.group_ms), done, lost
             )
         except (ReplicaError, DiskFullError):
             self._give_back(key)
@@ -111,7 +111,7 @@ class PortionsProcessor:
         """Ends a portion; the response comes when that is committed. Raises `RequestError`."""
         header = self._header(command)
         self._leadership.propose_command(
-            EndPortion(header.topic, header.writer, header.number, self._time.wall_ms),
+            EndPortion(header.topic, header.writer, header.number, self._time.group_ms),
             lambda _: reply(connection, command, ResponseCode.SUCCESS),
             lambda: reply_unknown(connection, command),
         )
@@ -157,7 +157,7 @@ class PortionsProcessor:
             self._deadline.due_ns = self._time.now_ns + _LOOK_NS
 
     def _look(self) -> None:
-        before_ms = self._time.wall_ms - KEPT_MS
+        before_ms = self._time.group_ms - KEPT_MS
         silent = tuple(islice(self._leadership.metadata.writers.unheard_since(before_ms), _FORGOTTEN_AT_ONCE))
         self._deadline.due_ns = self._time.now_ns + _LOOK_NS
         if not silent:

@@ -152,14 +152,14 @@ class AddedProperties:
         self._key_prefix = store_host[:-4].hex().upper() + store_host[-2:].hex().upper()
         self._keys_made = 0
 
-    def add_to(self, text: str, unique_key: str | None, wall_ms: int) -> tuple[str, str]:
+    def add_to(self, text: str, unique_key: str | None, group_ms: int) -> tuple[str, str]:
         """The properties as they are stored, and the message's UNIQ_KEY."""
         if unique_key is None:
-            unique_key = self._next_unique_key(wall_ms)
+            unique_key = self._next_unique_key(group_ms)
             text = f"{text}{_UNIQUE_KEY}{unique_key}\x02"
         return text + self._text, unique_key
 
-    def _next_unique_key(self, wall_ms: int) -> str:
+    def _next_unique_key(self, group_ms: int) -> str:
         """A key for a message whose client made none: unique by this node's address, its clock and a counter."""
         self._keys_made = (self._keys_made + 1) & 0xFFFF_FFFF
-        return f"{self._key_prefix}{wall_ms & 0xFFFF_FFFF_FFFF:012X}{self._keys_made:08X}"
+        return f"{self._key_prefix}{group_ms & 0xFFFF_FFFF_FFFF:012X}{self._keys_made:08X}"

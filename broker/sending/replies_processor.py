@@ -152,8 +152,8 @@ class RepliesProcessor:
     def _check(self, header: SendHeader, properties: bytes, body_bytes: int) -> int:
         """The queue for the copy. Raises `RequestError` for what is no reply."""
         config = self._settings.current
-        if self._time.wall_ms < config.broker.accept_sends_from_ms:
-            raise too_early(config.broker.accept_sends_from_ms, self._time.wall_ms)
+        if self._time.group_ms < config.broker.accept_sends_from_ms:
+            raise too_early(config.broker.accept_sends_from_ms, self._time.group_ms)
         topic = self._leadership.metadata.topics.get(header.topic)
         if topic is None:
             raise RequestError(
@@ -183,7 +183,7 @@ class RepliesProcessor:
     def _pushed_header(
         self, connection: Connection, header: SendHeader, properties: bytes
     ) -> PushReplyMessageHeader:
-        pushed = with_property(properties, PUSH_TIME, b"%d" % self._time.wall_ms)
+        pushed = with_property(properties, PUSH_TIME, b"%d" % self._time.group_ms)
         return PushReplyMessageHeader(
             producer_group=header.producer_group,
             topic=header.topic,
@@ -195,7 +195,7 @@ class RepliesProcessor:
             flag=header.flag,
             born_host=join_address(*unpack_host(connection.host)),
             store_host=self._address,
-            store_timestamp=self._time.wall_ms,
+            store_timestamp=self._time.group_ms,
             properties=pushed.decode("utf-8", "replace"),
             reconsume_times=header.reconsume_times,
             unit_mode=header.unit_mode,

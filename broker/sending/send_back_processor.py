@@ -151,7 +151,7 @@ class SendBackProcessor:
         """Has the consumer group's topic created; the request is handled anew when the topic exists."""
         try:
             self._creations.propose(
-                [PutTopic(config, self._time.wall_ms, if_absent=True)],
+                [PutTopic(config, self._time.group_ms, if_absent=True)],
                 lambda _: self._requests.handle_admitted(connection, command),
                 lambda: reply_unknown(connection, command),
             )

@@ -116,8 +116,8 @@ class SendProcessor:
 
         # Check. A send to a retry topic may turn into a dead letter, which changes the topic: so this comes before
         # every check of the topic.
-        if self._time.wall_ms < config.broker.accept_sends_from_ms:
-            raise too_early(config.broker.accept_sends_from_ms, self._time.wall_ms)
+        if self._time.group_ms < config.broker.accept_sends_from_ms:
+            raise too_early(config.broker.accept_sends_from_ms, self._time.group_ms)
         if header.topic.startswith(RETRY_PREFIX):
             if is_batch:  # not as dead letters either
                 raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be sent to a retry topic")
@@ -197,7 +197,7 @@ class SendProcessor:
             if any(name in values for name in TIMERS):
                 message.properties = without_properties(message.properties, *TIMERS)
             schedule(message, level)
-        elif due_ms := due_ms_of(values, self._time.wall_ms, broker.timer_max_delay_s * 1000):
+        elif due_ms := due_ms_of(values, self._time.group_ms, broker.timer_max_delay_s * 1000):
             set_timer(message, due_ms)
         if message.sys_flag & SYS_FLAG_PREPARED:
             # A consumer sends back a message with the flags that it was first sent with. It is no half message any
@@ -219,7 +219,7 @@ class SendProcessor:
             raise too_long(len(body), body_bytes_max)
         if header.properties and len(header.properties) > SHORT_CHARACTERS:  # shorter ones break no limit
             check_properties(header.properties, header.topic)
-        stored, unique_key = self._added.add_to(properties.text, properties.unique_key, self._time.wall_ms)
+        stored, unique_key = self._added.add_to(properties.text, properties.unique_key, self._time.group_ms)
         message = sent_message(header, connection, queue_id, body, stored.encode())
         if not properties.is_plain:
             self._decide_hidden(message, header, properties, unique_key)

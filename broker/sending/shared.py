@@ -28,11 +28,11 @@ def sent_message(
     )
 
 
-def too_early(accept_from_ms: int, wall_ms: int) -> RequestError:
+def too_early(accept_from_ms: int, group_ms: int) -> RequestError:
     """The refusal of a send that the settings do not let in yet."""
     return RequestError(
         ResponseCode.SYSTEM_ERROR,
-        f"the broker takes no sends until {accept_from_ms} (startAcceptSendRequestTimeStamp), it is {wall_ms}",
+        f"the broker takes no sends until {accept_from_ms} (startAcceptSendRequestTimeStamp), it is {group_ms}",
     )
 
 

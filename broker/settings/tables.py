@@ -189,7 +189,7 @@ class BrokerSettings(SettingsTable, frozen=True):
     reject_transactions: bool = False
     """rejectTransactionMessage: transaction messages are refused (code 16)."""
     accept_sends_from_ms: Annotated[int, Meta(ge=0)] = 0
-    """startAcceptSendRequestTimeStamp: sends before this time (wall clock, ms) are refused (code 1)."""
+    """startAcceptSendRequestTimeStamp: sends before this time (the group's, ms since 1970) are refused (code 1)."""
     lite_pulls: bool = True
     """litePullMessageEnable: LITE_PULL_MESSAGE is answered; else it is refused (code 16)."""
     notify_consumers: bool = True

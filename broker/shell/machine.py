@@ -21,6 +21,6 @@ def machine_memory_bytes() -> int:
         return 0
 
 
-def local_hour(wall_ms: int) -> int:
-    """Returns the hour of the day, in this machine's time zone, at `wall_ms` milliseconds since 1970."""
-    return time.localtime(wall_ms / 1000).tm_hour
+def local_hour(time_ms: int) -> int:
+    """Returns the hour of the day, in this machine's time zone, at `time_ms` milliseconds since 1970."""
+    return time.localtime(time_ms / 1000).tm_hour

@@ -22,11 +22,11 @@ class PutTopic(_Command, frozen=True, tag="put_topic"):
     """Creates a topic or replaces its settings; with `if_absent` an existing topic stays as it is.
 
     A topic that use creates, and not an administrator's order, is put `if_absent`: it must not undo an order that came
-    in between. `wall_ms` is the leader's time, for the version of the table.
+    in between. `group_ms` is the group's time, for the version of the table.
     """
 
     config: TopicConfig
-    wall_ms: int
+    group_ms: int
     if_absent: bool = False
 
 
@@ -34,14 +34,14 @@ class DeleteTopic(_Command, frozen=True, tag="delete_topic"):
     """Forgets a topic, the consumer offsets and order locks in it."""
 
     topic: str
-    wall_ms: int
+    group_ms: int
 
 
 class PutGroup(_Command, frozen=True, tag="put_group"):
     """Creates a consumer group or replaces its settings; `if_absent` as with `PutTopic`."""
 
     config: SubscriptionGroupConfig
-    wall_ms: int
+    group_ms: int
     if_absent: bool = False
 
 
@@ -50,7 +50,7 @@ class DeleteGroup(_Command, frozen=True, tag="delete_group"):
 
     group: str
     clean_offsets: bool
-    wall_ms: int
+    group_ms: int
 
 
 class CommitOffsets(_Command, frozen=True, tag="commit_offsets"):
@@ -164,14 +164,14 @@ class SettleTimed(_Command, frozen=True, tag="settle_timed"):
 class BeginPortion(_Command, frozen=True, tag="begin_portion"):
     """Begins a writer's portion, again perhaps (broker/state/writers.py); the result is a `Begun`.
 
-    `position` is the log's end before this command, `time_ms` the group's time.
+    `position` is the log's end before this command, `group_ms` the group's time.
     """
 
     topic: str
     writer: str
     number: int
     position: int
-    time_ms: int
+    group_ms: int
 
 
 class EndPortion(_Command, frozen=True, tag="end_portion"):
@@ -180,7 +180,7 @@ class EndPortion(_Command, frozen=True, tag="end_portion"):
     topic: str
     writer: str
     number: int
-    time_ms: int
+    group_ms: int
 
 
 class ForgetWriters(_Command, frozen=True, tag="forget_writers"):

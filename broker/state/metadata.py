@@ -127,25 +127,25 @@ class Metadata:
     def apply(self, command: Command) -> Any:
         """Carries out one committed command; the result is for the leader, which answers its client with it."""
         match command:
-            case PutTopic(config, wall_ms, if_absent):
+            case PutTopic(config, group_ms, if_absent):
                 if if_absent and config.topic_name in self.topics:
                     return None  # and the version stays: nobody need be told
                 self._count_queues(config.topic_name, config)
                 self.topics[config.topic_name] = config
-                self.topics_version = _next_version(self.topics_version, wall_ms)
-            case DeleteTopic(topic, wall_ms):
+                self.topics_version = _next_version(self.topics_version, group_ms)
+            case DeleteTopic(topic, group_ms):
                 self._delete_topic(topic)
-                self.topics_version = _next_version(self.topics_version, wall_ms)
-            case PutGroup(group_config, wall_ms, if_absent):
+                self.topics_version = _next_version(self.topics_version, group_ms)
+            case PutGroup(group_config, group_ms, if_absent):
                 if if_absent and group_config.group_name in self.groups:
                     return None
                 name = group_config.group_name
                 self.nameless_groups -= name not in self.groups and name in self.offsets.by_group
                 self.groups[name] = group_config
-                self.groups_version = _next_version(self.groups_version, wall_ms)
-            case DeleteGroup(group, clean_offsets, wall_ms):
+                self.groups_version = _next_version(self.groups_version, group_ms)
+            case DeleteGroup(group, clean_offsets, group_ms):
                 self._delete_group(group, clean_offsets=clean_offsets)
-                self.groups_version = _next_version(self.groups_version, wall_ms)
+                self.groups_version = _next_version(self.groups_version, group_ms)
             case CommitOffsets(offsets, is_order):
                 if not is_order:
                     return self._take_reports(offsets)
@@ -179,11 +179,11 @@ class Metadata:
                 self.transactions.checked(half_offsets)
             case ResumeTransaction(half_offset):
                 self.transactions.resumed(half_offset)
-            case BeginPortion(topic, writer, number, position, time_ms):
+            case BeginPortion(topic, writer, number, position, group_ms):
                 if topic in self.topics:
-                    return self.writers.begin(topic, writer, number, position, time_ms)
-            case EndPortion(topic, writer, number, time_ms):
-                self.writers.end(topic, writer, number, time_ms)
+                    return self.writers.begin(topic, writer, number, position, group_ms)
+            case EndPortion(topic, writer, number, group_ms):
+                self.writers.end(topic, writer, number, group_ms)
             case ForgetWriters(writers, before_ms):
                 self.writers.forget(writers, before_ms)
             case RaiseFormat(version):
@@ -442,5 +442,5 @@ _ROWS: Final[dict[str, msgspec.msgpack.Decoder[list[Any]]]] = {
 """The tables of `_Tables` that are read some rows after the other."""
 
 
-def _next_version(version: DataVersion, wall_ms: int) -> DataVersion:
-    return msgspec.structs.replace(version, counter=version.counter + 1, timestamp=wall_ms)
+def _next_version(version: DataVersion, group_ms: int) -> DataVersion:
+    return msgspec.structs.replace(version, counter=version.counter + 1, timestamp=group_ms)

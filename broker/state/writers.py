@@ -46,25 +46,25 @@ class Writers:
 
     portions: dict[tuple[str, str], Portion] = field(default_factory=dict)
 
-    def begin(self, topic: str, writer: str, number: int, position: int, time_ms: int) -> Begun:
+    def begin(self, topic: str, writer: str, number: int, position: int, group_ms: int) -> Begun:
         """Takes the beginning of a portion, of one that was begun or done before, too."""
         key = (topic, writer)
         known = self.portions.pop(key, None)
         if known is None or known.number < number:
-            self.portions[key] = Portion(number, position, is_done=False, touched_ms=time_ms)
+            self.portions[key] = Portion(number, position, is_done=False, touched_ms=group_ms)
             return Begun("new", position)
-        self.portions[key] = Portion(known.number, known.position, known.is_done, time_ms)
+        self.portions[key] = Portion(known.number, known.position, known.is_done, group_ms)
         if known.is_done or known.number > number:
             return Begun("done", known.position)
         return Begun("begun", known.position)
 
-    def end(self, topic: str, writer: str, number: int, time_ms: int) -> None:
+    def end(self, topic: str, writer: str, number: int, group_ms: int) -> None:
         """Takes the end of a portion; that of another than the last one says nothing new."""
         key = (topic, writer)
         known = self.portions.get(key)
         if known is not None and known.number == number:
             del self.portions[key]
-            self.portions[key] = Portion(number, known.position, is_done=True, touched_ms=time_ms)
+            self.portions[key] = Portion(number, known.position, is_done=True, touched_ms=group_ms)
 
     def unheard_since(self, time_ms: int) -> Iterator[tuple[str, str]]:
         """The writers that were last heard of before a time."""

@@ -101,7 +101,7 @@ class Creations:
             self._topics[name] = self._topics.get(name, 0) + 1
 
     def create_group(
-        self, group: str, wall_ms: int, created: Callable[[], None], lost: Callable[[], None]
+        self, group: str, group_ms: int, created: Callable[[], None], lost: Callable[[], None]
     ) -> bool:
         """Creates a consumer group by its use; False if there is nothing to create, or that may not be.
 
@@ -112,7 +112,7 @@ class Creations:
         except InvalidNameError:
             return False
         auto_create = self._settings.current.broker.auto_create_groups
-        missing = missing_for_consumers(self._leadership.metadata, (group,), auto_create, wall_ms)
+        missing = missing_for_consumers(self._leadership.metadata, (group,), auto_create, group_ms)
         if not missing:
             return False
         try:
@@ -144,7 +144,7 @@ def missing_for_consumers(
     metadata: Metadata,
     groups: Iterable[str],
     auto_create: bool,
-    wall_ms: int,
+    group_ms: int,
     unit_groups: Container[str] = (),
 ) -> list[SingleCommand]:
     """Returns the commands that consumer groups lack to consume: for their settings, and for their retry topic, which
@@ -160,12 +160,12 @@ def missing_for_consumers(
             if not auto_create and not is_system_group(name):
                 continue
             group = SubscriptionGroupConfig(group_name=name)
-            commands.append(PutGroup(group, wall_ms, if_absent=True))
+            commands.append(PutGroup(group, group_ms, if_absent=True))
         retry_topic = RETRY_PREFIX + name
         if retry_topic not in metadata.topics and group.retry_queue_nums > 0:
             sys_flag = unit_sys_flag(retry_topic, name in unit_groups)
             config = topic_config(retry_topic, group.retry_queue_nums, sys_flag=sys_flag)
-            commands.append(PutTopic(config, wall_ms, if_absent=True))
+            commands.append(PutTopic(config, group_ms, if_absent=True))
     return commands
 
 
@@ -177,16 +177,16 @@ def missing_of_the_broker(
     default_queues: int,
     auto_create: bool,
     trace: bool,
-    wall_ms: int,
+    group_ms: int,
 ) -> list[SingleCommand]:
     """Returns the commands that create what every broker has, and this group lacks."""
     commands: list[SingleCommand] = [
-        PutTopic(config, wall_ms, if_absent=True)
+        PutTopic(config, group_ms, if_absent=True)
         for config in system_topics(cluster, broker, default_queues, auto_create, trace)
         if config.topic_name not in metadata.topics
     ]
     commands += [
-        PutGroup(config, wall_ms, if_absent=True)
+        PutGroup(config, group_ms, if_absent=True)
         for config in system_groups()
         if config.group_name not in metadata.groups
     ]

@@ -67,7 +67,7 @@ class NewTopics:
         self._budget.take(connection, command)
         try:
             self._creations.propose(
-                [PutTopic(config, self._time.wall_ms, if_absent=True)],
+                [PutTopic(config, self._time.group_ms, if_absent=True)],
                 lambda _: end(self._requests.handle_admitted),
                 # Nothing of these sends is in the log: the next leader may have them.
                 lambda: end(self._requests.forward),

@@ -174,14 +174,17 @@ class TopicsProcessor:
                 ResponseCode.SYSTEM_ERROR,
                 f"the topic's attributes have {size} characters, at most {ATTRIBUTES_LENGTH_MAX} are allowed",
             )
-        return PutTopic(msgspec.structs.replace(wanted, attributes=attributes), self._time.wall_ms)
+        return PutTopic(msgspec.structs.replace(wanted, attributes=attributes), self._time.group_ms)
 
     def delete_topic(self, connection: Connection, command: RemotingCommand) -> None:
         """Deletes a topic, its queues and the offsets in it; a topic that does not exist is deleted already."""
         topic = command.decode_fields(TopicHeader).topic
         self._check_topic(topic)
         self._delete(
-            connection, command, DeleteTopic(topic, self._time.wall_ms), lambda _, of_topic: of_topic == topic
+            connection,
+            command,
+            DeleteTopic(topic, self._time.group_ms),
+            lambda _, of_topic: of_topic == topic,
         )
 
     def _check_topic(self, topic: str) -> None:
@@ -244,14 +247,14 @@ class TopicsProcessor:
                 ResponseCode.SYSTEM_ERROR,
                 f"the group's configuration has {size} bytes, at most {GROUP_BYTES_MAX} are allowed",
             )
-        return PutGroup(config, self._time.wall_ms)
+        return PutGroup(config, self._time.group_ms)
 
     def delete_group(self, connection: Connection, command: RemotingCommand) -> None:
         """Deletes a consumer group, with its offsets if asked."""
         header = command.decode_fields(DeleteSubscriptionGroupHeader)
         clean, name = bool(header.clean_offset) or bool(header.remove_offset), header.group_name
         self._delete(
-            connection, command, DeleteGroup(name, clean, self._time.wall_ms), lambda group, _: group == name
+            connection, command, DeleteGroup(name, clean, self._time.group_ms), lambda group, _: group == name
         )
 
     def all_groups(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
@@ -327,7 +330,7 @@ class TopicsProcessor:
             default_queues=config.broker.default_queue_count,
             auto_create=config.broker.auto_create_topics,
             trace=config.broker.trace_topic,
-            wall_ms=self._time.wall_ms,
+            group_ms=self._time.group_ms,
         )
         if not missing:
             return

@@ -197,7 +197,7 @@ class TransactionChecks:
             decisions.forget(half_offset)
             return None
         record, head = found
-        age_ms = self._time.wall_ms - head.store_timestamp
+        age_ms = self._time.group_ms - head.store_timestamp
         times = decisions.state.times(half_offset)
         reserved_ms = self._settings.current.retention.reserved_hours * self._leadership.limits.hour_ms
         if times >= self._check_max or age_ms > reserved_ms:
@@ -233,7 +233,7 @@ class TransactionChecks:
         )
         if CHECK_EXHAUSTED_TOPIC not in self._leadership.metadata.topics and not self._topic_under_way:
             topic = topic_config(CHECK_EXHAUSTED_TOPIC, 1)
-            self._leadership.propose_command(PutTopic(topic, self._time.wall_ms, if_absent=True))
+            self._leadership.propose_command(PutTopic(topic, self._time.group_ms, if_absent=True))
             self._topic_under_way = True
         try:
             self._decisions.give_up(half, times)

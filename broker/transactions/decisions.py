@@ -212,7 +212,7 @@ class Decisions:
         immunity_ms = check_immunity_ms(half.properties, self._settings.current.broker.transaction_timeout_ms)
         if immunity_ms is None or header.from_transaction_check:
             return
-        if self._time.wall_ms - half.born_timestamp > immunity_ms:
+        if self._time.group_ms - half.born_timestamp > immunity_ms:
             raise RequestError(
                 ResponseCode.ILLEGAL_OPERATION,
                 f"the message is older than its check immunity of {immunity_ms} ms: wait to be asked",
@@ -333,14 +333,14 @@ class Decisions:
         self._operations_under_way = True
 
     def _append_operation(self, half_offsets: tuple[int, ...], waiter: Waiter) -> None:
-        wall_ms = self._time.wall_ms
-        unique_key = b"%s%012X%08X" % (self._key_prefix, wall_ms, half_offsets[0] & 0xFFFF_FFFF)
+        group_ms = self._time.group_ms
+        unique_key = b"%s%012X%08X" % (self._key_prefix, group_ms, half_offsets[0] & 0xFFFF_FFFF)
         operation = NewMessage(
             HALF_OPERATIONS_TOPIC,
             0,
             0,
             0,
-            wall_ms,
+            group_ms,
             self._store_host,
             0,
             operation_body(half_offsets),

@@ -235,12 +235,12 @@ def _expired_file(seen: Seen) -> object:
     replica, second = seen.replica, _second_file(seen)
     if second is None or not replica.clock.is_agreed:
         return None
-    settings, wall_ms = seen.node.settings.current.retention, seen.node.time.wall_ms
+    settings, group_ms = seen.node.settings.current.retention, seen.node.time.group_ms
     store, position = replica.store, second[0]
-    age_ms = wall_ms - store.store_time_of(position + HEADER_BYTES)
+    age_ms = group_ms - store.store_time_of(position + HEADER_BYTES)
     if age_ms <= settings.reserved_hours * replica.limits.hour_ms:
         return None
-    if hour_of_day(wall_ms) not in settings.delete_hours:
+    if hour_of_day(group_ms) not in settings.delete_hours:
         return None
     waiting = first_waiting_position(store, replica.metadata)
     if waiting is not None and waiting < position:

@@ -52,9 +52,9 @@ _KEPT = "an orderly stop keeps everything"
 """An invariant."""
 
 
-def hour_of_day(wall_ms: int) -> int:
+def hour_of_day(time_ms: int) -> int:
     """In UTC, wherever the simulator runs."""
-    return wall_ms // 3_600_000 % 24
+    return time_ms // 3_600_000 % 24
 
 
 class BrokerWatcher(FrameWatcher, Protocol):

@@ -12,9 +12,10 @@ client repeats (the reference's client then sends the message itself, with the s
 from what any group consumer may see: a member that ends, loses its queue or dies before it has stored its offset.
 Nothing else makes a second one: each copy comes back once, whoever leads when.
 
-Delays run on the leader's wall clock, and clocks of brokers differ by up to an hour and jump. So a retry is early if it
-comes before its delay is over both by the times that the leaders stamped on the record that waited and on its delivery,
-and in truth, give or take the rates of clocks. It is late when its delay has passed in truth while one leader led.
+Delays run on the group's time. When all nodes were down that is made anew from wall clocks, which differ by up to an
+hour and jump. So a retry is early if it comes before its delay is over both by the times that the leaders stamped on
+the record that waited and on its delivery, and in truth, give or take the rates of clocks. It is late when its delay
+has passed in truth while one leader led.
 """
 
 from __future__ import annotations

@@ -117,11 +117,11 @@ class Timers(Invariant):
                     times_made == self.times_made()
                     and now_ns - since_ns > delay_ns * (1 + _CLOCK_ERROR) + _LATE_MS * MILLISECOND
                 )
-                if is_late or int(due) < node.time.wall_ms - _LATE_MS or offset not in known:
+                if is_late or int(due) < node.time.group_ms - _LATE_MS or offset not in known:
                     raise Violation(
                         "timed messages come",
                         host.name,
-                        f"{name}, due {due}, unit {offset}: not there at {node.time.wall_ms}, "
+                        f"{name}, due {due}, unit {offset}: not there at {node.time.group_ms}, "
                         f"waiting: {offset in known}",
                     )
 

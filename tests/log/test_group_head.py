@@ -53,11 +53,11 @@ def test_queues_begin_at_the_head_while_the_log_is_still_here(disk: MemoryDisk, 
     assert max(expected.values()) > 0
     store.raise_head(store.log.file_starts()[2])
     assert told(store) == expected, "it never falls"
-    assert store.delete_head(HeadLook(NOTHING, wall_ms=NOW, is_delete_hour=False)) == 0, (
+    assert store.delete_head(HeadLook(NOTHING, now_ms=NOW, is_delete_hour=False)) == 0, (
         "no snapshot covers it"
     )
     store.snapshot.write(99, b"state")
-    assert store.delete_head(HeadLook(NOTHING, wall_ms=NOW, is_delete_hour=False)) == 3
+    assert store.delete_head(HeadLook(NOTHING, now_ms=NOW, is_delete_hour=False)) == 3
     assert store.log.first_position == store.head_position
     assert told(store) == expected
 
@@ -68,7 +68,7 @@ def test_no_file_stays_for_its_age_and_none_goes_beyond_the_head(store: Store) -
     def count(head: int, **changes: int) -> int:
         return files_to_delete(
             files,
-            HeadLook(RetentionPolicy(), wall_ms=NOW, is_delete_hour=False),
+            HeadLook(RetentionPolicy(), now_ms=NOW, is_delete_hour=False),
             used_ratio=0.1,
             covered_index=changes.get("covered", 1000),
             waiting_position=changes.get("waiting"),
@@ -86,8 +86,8 @@ def test_a_backup_keeps_what_is_before_the_head(store: Store) -> None:
     flush(store)
     store.snapshot.write(99, b"state")
     store.raise_head(store.log.file_starts()[3])
-    assert store.delete_head(HeadLook(NOTHING, wall_ms=NOW, is_delete_hour=False, needed_from_index=1)) == 0
-    assert store.delete_head(HeadLook(NOTHING, wall_ms=NOW, is_delete_hour=False)) == 3
+    assert store.delete_head(HeadLook(NOTHING, now_ms=NOW, is_delete_hour=False, needed_from_index=1)) == 0
+    assert store.delete_head(HeadLook(NOTHING, now_ms=NOW, is_delete_hour=False)) == 3
 
 
 def test_files_that_go_before_the_head_is_reached_leave_no_queue_behind() -> None:
@@ -103,7 +103,7 @@ def test_files_that_go_before_the_head_is_reached_leave_no_queue_behind() -> Non
     store.raise_head(store.log.file_starts()[3])
     _, second = beginnings_of(store)[1]
     store.dispatch(second, NOW)
-    assert store.delete_head(HeadLook(NOTHING, wall_ms=NOW, is_delete_hour=False)) > 0
+    assert store.delete_head(HeadLook(NOTHING, now_ms=NOW, is_delete_hour=False)) > 0
     assert store.log.first_position < store.head_position
     store.dispatch(store.log.last_index, NOW)
     assert told(store) == begins(store, store.head_position)
@@ -123,14 +123,14 @@ def test_very_many_queues_begin_at_the_head_in_turns(monkeypatch: pytest.MonkeyP
     store.raise_head(head)
     begun = [sum(offset > 0 for offset in told(store).values())]
     while store.head_steps is not None:
-        assert store.delete_head(HeadLook(NOTHING, wall_ms=NOW, is_delete_hour=False)) == 0, (
+        assert store.delete_head(HeadLook(NOTHING, now_ms=NOW, is_delete_hour=False)) == 0, (
             "they are asked first"
         )
         store.step_at_head()
         begun.append(sum(offset > 0 for offset in told(store).values()))
     assert begun == [2, 4, 5]
     assert told(store) == begins(store, head)
-    assert store.delete_head(HeadLook(NOTHING, wall_ms=NOW, is_delete_hour=False)) == 2
+    assert store.delete_head(HeadLook(NOTHING, now_ms=NOW, is_delete_hour=False)) == 2
 
 
 FORCED = RetentionPolicy(reserved_ms=1 << 60, delete_ratio=-1.0, force_ratio=-1.0)
@@ -171,7 +171,7 @@ def test_what_goes_beyond_the_head_very_many_queues_are_asked_in_turns(
 ) -> None:
     monkeypatch.setattr(store_module, "QUEUES_AT_ONCE", 2)
     store_of_wide_topic(store)
-    look = HeadLook(replace(FORCED, files_per_pass=3), wall_ms=NOW, is_delete_hour=False)
+    look = HeadLook(replace(FORCED, files_per_pass=3), now_ms=NOW, is_delete_hour=False)
     wanted = store.head_wanted(look)
     expected = begins(store, wanted)
     counts = []
@@ -198,7 +198,7 @@ def test_a_head_that_is_raised_while_queues_are_asked_of_a_deletion_counts(
 ) -> None:
     monkeypatch.setattr(store_module, "QUEUES_AT_ONCE", 2)
     store_of_wide_topic(store)
-    look = HeadLook(replace(FORCED, files_per_pass=2), wall_ms=NOW, is_delete_hour=False)
+    look = HeadLook(replace(FORCED, files_per_pass=2), now_ms=NOW, is_delete_hour=False)
     assert store.delete_head(look) == 0
     head = store.log.file_starts()[4]
     store.raise_head(head)
@@ -319,7 +319,7 @@ def test_wherever_it_stops_it_begins_at_the_head_again(rng: random.Random) -> No
                     snapshot_ends = {
                         (queue.topic, queue.queue_id): queue.max_offset for queue in store.queues
                     }
-                    store.delete_head(HeadLook(NOTHING, wall_ms=NOW, is_delete_hour=False))
+                    store.delete_head(HeadLook(NOTHING, now_ms=NOW, is_delete_hour=False))
                 if store.log.durable_index == store.log.last_index and rng.random() < 0.5:
                     checkpoint(store, applied)
             case 6:

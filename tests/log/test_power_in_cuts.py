@@ -182,7 +182,7 @@ def test_the_head_goes(options: StoreOptions) -> None:
     policy = RetentionPolicy(reserved_ms=1000, files_per_pass=100)
 
     def cut(store: Store) -> None:
-        assert store.delete_head(HeadLook(policy, wall_ms=NOW + 10**9, is_delete_hour=True)) >= 3
+        assert store.delete_head(HeadLook(policy, now_ms=NOW + 10**9, is_delete_hour=True)) >= 3
 
     begins = set()
     for ended, after in disks_after(lambda: filled(options), cut):

@@ -407,7 +407,7 @@ def test_queue_ends_survive_the_loss_of_notes_and_of_old_records(disk: MemoryDis
     flush(store)
     store.snapshot.write(110, b"state")
     policy = RetentionPolicy(reserved_ms=1000, files_per_pass=100)
-    assert store.delete_head(HeadLook(policy, wall_ms=NOW + 10**9, is_delete_hour=True))
+    assert store.delete_head(HeadLook(policy, now_ms=NOW + 10**9, is_delete_hour=True))
     assert store.log.first_index > 11
     store.close(110)
     disk.remove("recovery-notes-0")

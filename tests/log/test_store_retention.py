@@ -24,15 +24,15 @@ def test_expired_files_go_with_their_queues_but_not_beyond_the_snapshot(
     flush(store)
     policy = RetentionPolicy(reserved_ms=1000, files_per_pass=100)
     late = NOW + 10**9
-    assert store.delete_head(HeadLook(policy, wall_ms=late, is_delete_hour=True)) == 0, "no snapshot yet"
+    assert store.delete_head(HeadLook(policy, now_ms=late, is_delete_hour=True)) == 0, "no snapshot yet"
     store.snapshot.write(60, b"state")
-    assert store.delete_head(HeadLook(policy, wall_ms=late, is_delete_hour=False)) == 0, (
+    assert store.delete_head(HeadLook(policy, now_ms=late, is_delete_hour=False)) == 0, (
         "neither hour nor need"
     )
-    assert store.delete_head(HeadLook(policy, wall_ms=late, is_delete_hour=True, needed_from_index=2)) == 0, (
+    assert store.delete_head(HeadLook(policy, now_ms=late, is_delete_hour=True, needed_from_index=2)) == 0, (
         "a follower needs it"
     )
-    assert store.delete_head(HeadLook(policy, wall_ms=late, is_delete_hour=True)) > 0
+    assert store.delete_head(HeadLook(policy, now_ms=late, is_delete_hour=True)) > 0
     assert 0 < store.log.first_index <= 61
     first = store.log.first_position
     units = [unit for queue in store.queues for unit in units_of(queue)]
@@ -65,7 +65,7 @@ def test_a_file_is_as_old_as_its_last_message(store: Store) -> None:
         # The age of a file is that of what comes behind it: its own last message is no younger.
         oldest_ms = store.store_time_of(store.log.position_of(index) + HEADER_BYTES)
         for too_old_ms, goes in ((0, False), (1, True)):
-            look = HeadLook(policy, wall_ms=oldest_ms + reserved_ms + too_old_ms, is_delete_hour=True)
+            look = HeadLook(policy, now_ms=oldest_ms + reserved_ms + too_old_ms, is_delete_hour=True)
             assert (store.delete_head(look) > 0) is goes
         assert store.log.first_index == index
 
@@ -84,7 +84,7 @@ def test_a_damaged_header_at_the_beginning_of_a_file_does_not_keep_the_log(
     flip(disk, f"{TINY.dledger_directory}/data/{start:020d}", 2)
     policy = RetentionPolicy(reserved_ms=1000, files_per_pass=100)
     last = store.log.file_starts()[-1]
-    assert store.delete_head(HeadLook(policy, wall_ms=NOW + 10**9, is_delete_hour=True)) > file
+    assert store.delete_head(HeadLook(policy, now_ms=NOW + 10**9, is_delete_hour=True)) > file
     assert store.log.first_position == last
     store, report = open_store(disk.kill())
     assert report.log.kind is RecoveryKind.CLEAN
@@ -112,7 +112,7 @@ def test_a_run_of_damaged_units_has_retention_hide_no_message(
         queue.correct(offset, (0, 0, 0))
     policy = RetentionPolicy(reserved_ms=1000, files_per_pass=1)
     for _ in range(3):
-        assert store.delete_head(HeadLook(policy, wall_ms=NOW + 10**9, is_delete_hour=True)) == 1
+        assert store.delete_head(HeadLook(policy, now_ms=NOW + 10**9, is_delete_hour=True)) == 1
         staying = [offset for offset, unit in enumerate(units) if unit[0] >= store.log.first_position]
         assert queue.min_offset <= staying[0]
         assert queue.min_offset == staying[0] or staying[0] in range(damaged.start, damaged.stop + 1)
@@ -125,7 +125,7 @@ def test_units_that_are_zero_are_damaged_and_not_of_records_that_are_gone(
     queue = queue_of_a_hundred(store)
     units = units_of(queue)
     assert store.delete_head(
-        HeadLook(RetentionPolicy(reserved_ms=1000), wall_ms=NOW + 10**9, is_delete_hour=True)
+        HeadLook(RetentionPolicy(reserved_ms=1000), now_ms=NOW + 10**9, is_delete_hour=True)
     )
     assert queue.min_offset > 0
     assert store.is_gone(queue, units[queue.min_offset - 1]) is False, (
@@ -165,7 +165,7 @@ def test_a_damaged_record_at_the_beginning_of_a_file_does_not_keep_the_log(
     start = store.log.file_starts()[1]
     flip(disk, f"{TINY.dledger_directory}/data/{start:020d}", 48 + 90)
     policy = RetentionPolicy(reserved_ms=1000)
-    assert store.delete_head(HeadLook(policy, wall_ms=NOW + 10**9, is_delete_hour=True)) > 1
+    assert store.delete_head(HeadLook(policy, now_ms=NOW + 10**9, is_delete_hour=True)) > 1
 
 
 def test_the_log_never_begins_with_an_entry_that_may_be_replaced(store: Store) -> None:
@@ -176,10 +176,10 @@ def test_the_log_never_begins_with_an_entry_that_may_be_replaced(store: Store) -
     store.dispatch(last_file_begins - 1, NOW)
     store.snapshot.write(last_file_begins - 1, b"state")
     policy = RetentionPolicy(reserved_ms=1000, files_per_pass=100)
-    store.delete_head(HeadLook(policy, wall_ms=NOW + 10**9, is_delete_hour=True))
+    store.delete_head(HeadLook(policy, now_ms=NOW + 10**9, is_delete_hour=True))
     assert 0 < store.log.first_index < last_file_begins
     store.dispatch(last_file_begins, NOW)  # it is committed now
-    store.delete_head(HeadLook(policy, wall_ms=NOW + 10**9, is_delete_hour=True))
+    store.delete_head(HeadLook(policy, now_ms=NOW + 10**9, is_delete_hour=True))
     assert store.log.first_index == last_file_begins
 
 
@@ -192,7 +192,7 @@ def test_the_retention_rule() -> None:
     policy = RetentionPolicy(reserved_ms=3 * day)
 
     def decide(
-        wall_days: float,
+        now_days: float,
         used: float,
         *,
         hour: bool = False,
@@ -201,7 +201,7 @@ def test_the_retention_rule() -> None:
     ) -> int:
         return files_to_delete(
             files,
-            HeadLook(policy, wall_ms=int(wall_days * day), is_delete_hour=hour),
+            HeadLook(policy, now_ms=int(now_days * day), is_delete_hour=hour),
             used_ratio=used,
             covered_index=covered,
         )

@@ -182,7 +182,7 @@ def test_a_disk_that_is_full_of_what_was_removed_takes_no_more_of_the_log() -> N
     policy = RetentionPolicy(reserved_ms=10**12, files_per_pass=1)
 
     def delete() -> int:
-        return store.delete_head(HeadLook(policy, wall_ms=NOW, is_delete_hour=False))
+        return store.delete_head(HeadLook(policy, now_ms=NOW, is_delete_hour=False))
 
     assert [delete(), delete()] == [1, 0]
     store.removal_job(100, 1 << 30).run()

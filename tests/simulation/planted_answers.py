@@ -57,10 +57,10 @@ def serving_before_the_noop_is_committed(patch: pytest.MonkeyPatch) -> None:
 def acknowledged_before_commit(patch: pytest.MonkeyPatch) -> None:
     original = Replica.turn
 
-    def turn(self: Replica, now_ns: int, wall_ms: int, send: Callable[[], None]) -> bool:
+    def turn(self: Replica, now_ns: int, group_ms: int, send: Callable[[], None]) -> bool:
         if self.serving:
             self.committed.index = self.store.log.last_index
-        return original(self, now_ns, wall_ms, send)
+        return original(self, now_ns, group_ms, send)
 
     patch.setattr(Replica, "turn", turn)
 
@@ -79,13 +79,13 @@ def arrivals_told_twice(patch: pytest.MonkeyPatch) -> None:
 
 @planted("queues built before commit", "dispatch up to the log's end")
 def queues_built_before_commit(patch: pytest.MonkeyPatch) -> None:
-    def turn(self: Replica, now_ns: int, wall_ms: int, send: Callable[[], None]) -> None:
+    def turn(self: Replica, now_ns: int, group_ms: int, send: Callable[[], None]) -> None:
         committed, last_index = self.committed, self.store.log.last_index
         if self.applied_index < last_index:
             index, committed.index = committed.index, last_index
             committed.apply_and_answer(last_index)
             committed.index = max(index, last_index)
-        original_turn(self, now_ns, wall_ms, send)
+        original_turn(self, now_ns, group_ms, send)
 
     original_turn = Replica.turn
     patch.setattr(Replica, "turn", turn)

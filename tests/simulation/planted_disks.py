@@ -68,8 +68,8 @@ def queue_damage_not_looked_for(patch: pytest.MonkeyPatch) -> None:
 def index_files_not_complete(patch: pytest.MonkeyPatch) -> None:
     original = IndexFiles.put
 
-    def put(self: IndexFiles, keys: Any, offsets: Any, times: Any, wall_ms: int) -> None:
-        original(self, keys[:-1], offsets[:-1], times[:-1], wall_ms)
+    def put(self: IndexFiles, keys: Any, offsets: Any, times: Any, now_ms: int) -> None:
+        original(self, keys[:-1], offsets[:-1], times[:-1], now_ms)
 
     patch.setattr(IndexFiles, "put", put)
 

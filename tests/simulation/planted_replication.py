@@ -122,9 +122,9 @@ def follower_acknowledges_before_its_flush(patch: pytest.MonkeyPatch) -> None:
 def everybody_acknowledges_before_the_flush(patch: pytest.MonkeyPatch) -> None:
     original = Replica.turn
 
-    def turn(self: Replica, now_ns: int, wall_ms: int, send: Callable[[], None]) -> None:
+    def turn(self: Replica, now_ns: int, group_ms: int, send: Callable[[], None]) -> None:
         self.durability.sync = False
-        original(self, now_ns, wall_ms, send)
+        original(self, now_ns, group_ms, send)
 
     patch.setattr(Replica, "turn", turn)
 

@@ -87,7 +87,7 @@ def held_up_by_a_clock_that_was_ahead(patch: pytest.MonkeyPatch) -> None:
 
     def due_ns(self: DelayService, level: int, offset: int, end: int, ahead_ms: int) -> int:
         now_ns, clock = self._time.now_ns, self._leadership.clock  # type: ignore[attr-defined]
-        behind_ms = self._time.wall_ms - clock._wall_offset_ms - now_ns // 1_000_000
+        behind_ms = self._time.group_ms - clock._wall_offset_ms - now_ns // 1_000_000
         return int(now_ns + (ahead_ms + max(0, behind_ms)) * 1_000_000)
 
     let_leadership_know_the_clock(patch)

@@ -87,7 +87,7 @@ def long_delayed_message_holds_up_its_level(patch: pytest.MonkeyPatch) -> None:
     def deliver_due(self: DelayService, level: int) -> int:
         queue = self._leadership.store.queues.get(SCHEDULE_TOPIC, level - 1)
         unit = None if queue is None else queue.unit(self._next[level])
-        is_due = unit is not None and level not in self._under_way and unit[2] <= self._time.wall_ms
+        is_due = unit is not None and level not in self._under_way and unit[2] <= self._time.group_ms
         if is_due and unit is not None and unit[1] > self._leadership.limits.delivery_bytes_max:
             return self._time.now_ns
         return original(self, level)

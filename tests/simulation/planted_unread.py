@@ -121,7 +121,7 @@ def file_is_as_old_as_its_first_message(patch: pytest.MonkeyPatch) -> None:
             try:
                 return self.store_time_of(begin + HEADER_BYTES)
             except (RecordError, OutOfRangeError, DamagedLogError):
-                return look.wall_ms
+                return look.now_ms
 
         def choose(files: Sequence[DataFile], *arguments: Any, **options: Any) -> int:
             begins = [self.log.first_position, *(file.next_position for file in files)]

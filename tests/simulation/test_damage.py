@@ -120,7 +120,7 @@ def units_of_queues_not_compared(patch: pytest.MonkeyPatch) -> None:
 
 
 def index_files_not_filled_anew(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(IndexScrubber, "put", lambda self, keys, offsets, times, wall_ms: None)
+    patch.setattr(IndexScrubber, "put", lambda self, keys, offsets, times, now_ms: None)
 
 
 def sound_entries_called_damaged(patch: pytest.MonkeyPatch) -> None:

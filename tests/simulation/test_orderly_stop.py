@@ -35,9 +35,9 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     original = Store.open
 
     def open_store(
-        disk: Disk, options: StoreOptions, wall_ms: int, newest_format: int
+        disk: Disk, options: StoreOptions, now_ms: int, newest_format: int
     ) -> tuple[Store, RecoveryReport]:
-        store, report = original(disk, options, wall_ms, newest_format)
+        store, report = original(disk, options, now_ms, newest_format)
         clean.append(report.clean_stop)
         return store, report
 

@@ -238,7 +238,7 @@ _SMALL_FILES = StoreOptions(data_file_bytes=32768, index_file_units=256)
 
 def _store_before_a_flush(disk: SimulatedDisk) -> tuple[Store, FlushJob]:
     """A store with 60 entries and the flush of them, which has not begun."""
-    store, _ = Store.open(disk, _SMALL_FILES, wall_ms=0)
+    store, _ = Store.open(disk, _SMALL_FILES, now_ms=0)
     store.hard_state.write(StoredHardState(1, "n0"))
     for _ in range(60):
         store.log.append(1, bytes(200))
@@ -249,13 +249,13 @@ def _store_before_a_flush(disk: SimulatedDisk) -> tuple[Store, FlushJob]:
 
 def _assert_what_a_start_promises_survives_power(disk: SimulatedDisk) -> None:
     disk.lose_process()
-    store, report = Store.open(disk, _SMALL_FILES, wall_ms=0)
+    store, report = Store.open(disk, _SMALL_FILES, now_ms=0)
     assert not report.clean_stop
     if store.log.damaged:
         cuts.cut_damage(store.log)
     promised = store.log.durable_index
     disk.lose_power()
-    store, _ = Store.open(disk, _SMALL_FILES, wall_ms=0)
+    store, _ = Store.open(disk, _SMALL_FILES, now_ms=0)
     assert store.log.last_index >= promised
 
 

@@ -47,7 +47,7 @@ def deleted(replica: Replica, policy: RetentionPolicy) -> int:
     removed = replica.store.delete_head(
         HeadLook(
             policy,
-            wall_ms=replica.time.wall_ms,
+            now_ms=replica.time.group_ms,
             is_delete_hour=True,
             find_waiting=partial(first_waiting_position, replica.store, replica.metadata),
         )

@@ -361,7 +361,7 @@ def parked_state() -> Metadata:
     ("gone", "left"),
     [
         (lambda: DeleteTopic("T", 1), {("g", "U"): {0: 6}}),
-        (lambda: DeleteGroup("g", clean_offsets=False, wall_ms=1), {("h", "T"): {0: 7}}),
+        (lambda: DeleteGroup("g", clean_offsets=False, group_ms=1), {("h", "T"): {0: 7}}),
     ],
 )
 def test_with_topic_or_group_their_orders_go(

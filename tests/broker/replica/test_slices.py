@@ -341,7 +341,7 @@ def test_a_group_that_is_deleted_is_sent_nowhere_from_then_on(monkeypatch: pytes
     group = Group.elected(1)
     client, opaque = start_order(group, monkeypatch, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     replica = group.node(group.leader).replica
-    replica.leadership.propose_command(DeleteGroup("g", clean_offsets=True, wall_ms=0))
+    replica.leadership.propose_command(DeleteGroup("g", clean_offsets=True, group_ms=0))
     while "g" in replica.metadata.groups:
         group.step_at_random(group.random)
     behind_it = len(replica.metadata.offsets.get(("g", "T"), {}))

@@ -195,7 +195,7 @@ def test_a_snapshot_that_turns_out_to_be_none_ends_its_link(monkeypatch: pytest.
 def delete_one_file(replica: Replica) -> None:
     first_index = replica.store.log.first_index
     policy = RetentionPolicy(reserved_ms=0, files_per_pass=1)
-    replica.store.delete_head(HeadLook(policy, wall_ms=replica.time.wall_ms, is_delete_hour=True))
+    replica.store.delete_head(HeadLook(policy, now_ms=replica.time.group_ms, is_delete_hour=True))
     replica.head.deleted()
     assert replica.store.log.first_index > first_index
 

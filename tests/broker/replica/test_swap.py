@@ -259,7 +259,7 @@ def with_snapshots_newer_than_notes(group: Group, *, away: str | None = None) ->
         replica.upkeep.write_waiting_snapshot(group.now_ns)
         for _ in range(2 if away is not None else 1):
             policy = RetentionPolicy(reserved_ms=0, files_per_pass=1)
-            replica.store.delete_head(HeadLook(policy, wall_ms=group.wall_ms, is_delete_hour=True))
+            replica.store.delete_head(HeadLook(policy, now_ms=group.wall_ms, is_delete_hour=True))
             replica.head.deleted()
         assert replica.store.checkpoints.noted_index < replica.store.snapshot.applied_index
     for member in group.alive():

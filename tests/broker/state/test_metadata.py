@@ -48,7 +48,7 @@ from broker.state.writing import Written
 topic = st.sampled_from(["T1", "T2"])
 group = st.sampled_from(["g1", "g2"])
 client = st.sampled_from(["c1", "c2"])
-wall_ms = st.integers(0, 10**13)
+group_ms = st.integers(0, 10**13)
 queue = st.integers(0, 3)
 queues = st.lists(st.tuples(topic, queue), max_size=3).map(tuple)
 
@@ -58,15 +58,15 @@ step = st.tuples(offset, offset, st.just(10**9))
 """Limits never go down, as the timer queue only grows."""
 
 single_commands = st.one_of(
-    st.builds(PutTopic, st.builds(topic_config, topic, st.integers(1, 8)), wall_ms, st.booleans()),
-    st.builds(DeleteTopic, topic, wall_ms),
+    st.builds(PutTopic, st.builds(topic_config, topic, st.integers(1, 8)), group_ms, st.booleans()),
+    st.builds(DeleteTopic, topic, group_ms),
     st.builds(
         PutGroup,
         st.builds(lambda name: SubscriptionGroupConfig(group_name=name), group),
-        wall_ms,
+        group_ms,
         st.booleans(),
     ),
-    st.builds(DeleteGroup, group, st.booleans(), wall_ms),
+    st.builds(DeleteGroup, group, st.booleans(), group_ms),
     st.builds(
         CommitOffsets,
         st.lists(st.tuples(group, topic, queue, st.integers(0, 10**9)), max_size=3).map(tuple),
@@ -79,7 +79,7 @@ single_commands = st.one_of(
     st.builds(
         ForgetOffsets, st.lists(st.tuples(group, topic, queue, st.integers(0, 3)), max_size=3).map(tuple)
     ),
-    st.builds(LockQueues, group, client, queues, wall_ms),
+    st.builds(LockQueues, group, client, queues, group_ms),
     st.builds(UnlockQueues, group, client, queues),
     st.builds(DeliverDelayed, st.integers(1, 3), offset, st.integers(1, 9), offset),
     st.builds(SettleDelayed, st.integers(1, 3), offset),
@@ -87,9 +87,9 @@ single_commands = st.one_of(
     st.builds(SettleTimed, st.lists(step, max_size=2).map(tuple)),
     st.builds(CheckTransactions, st.lists(st.integers(0, 50), max_size=3).map(tuple)),
     st.builds(ResumeTransaction, st.integers(0, 50)),
-    st.builds(BeginPortion, topic, client, st.integers(0, 3), offset, wall_ms),
-    st.builds(EndPortion, topic, client, st.integers(0, 3), wall_ms),
-    st.builds(ForgetWriters, st.lists(st.tuples(topic, client), max_size=3).map(tuple), wall_ms),
+    st.builds(BeginPortion, topic, client, st.integers(0, 3), offset, group_ms),
+    st.builds(EndPortion, topic, client, st.integers(0, 3), group_ms),
+    st.builds(ForgetWriters, st.lists(st.tuples(topic, client), max_size=3).map(tuple), group_ms),
     st.builds(RaiseFormat, st.integers(1, 3)),
 )
 commands = st.one_of(single_commands, st.builds(Several, st.lists(single_commands, max_size=3).map(tuple)))
@@ -297,9 +297,9 @@ def test_deleting_a_topic_or_a_group_takes_its_offsets_along() -> None:
     metadata.apply(CommitOffsets((("g2", "T1", 0, 8),)))
     assert metadata.offsets == {("g1", "T2"): {0: 6}}, "of a topic that is gone"
     assert metadata.offsets.count == 1
-    metadata.apply(DeleteGroup("g1", clean_offsets=False, wall_ms=0))
+    metadata.apply(DeleteGroup("g1", clean_offsets=False, group_ms=0))
     assert metadata.offsets == {("g1", "T2"): {0: 6}}
-    metadata.apply(DeleteGroup("g1", clean_offsets=True, wall_ms=0))
+    metadata.apply(DeleteGroup("g1", clean_offsets=True, group_ms=0))
     assert metadata.offsets == {}
     assert metadata.offsets.count == 0
 
@@ -385,7 +385,7 @@ def test_what_is_kept_along_follows_the_tables() -> None:
             LockQueues(group, "client", ((topic, 0),), 0),
             PutGroup(SubscriptionGroupConfig(group_name=group), 0),
             DeleteTopic(topic, 0),
-            DeleteGroup(group, clean_offsets=random.random() < 0.5, wall_ms=0),
+            DeleteGroup(group, clean_offsets=random.random() < 0.5, group_ms=0),
         )
         metadata.apply(random.choices(commands, (4, 8, 4, 4, 2, 2, 1, 1))[0])
         assert metadata.offsets.count == sum(map(len, metadata.offsets.values()))

@@ -34,7 +34,7 @@ def _snapshot(store: Store) -> None:
 
 def _lose_head(store: Store) -> None:
     policy = RetentionPolicy(reserved_ms=1000, files_per_pass=100)
-    assert store.delete_head(HeadLook(policy, wall_ms=NOW + 10**9, is_delete_hour=True))
+    assert store.delete_head(HeadLook(policy, now_ms=NOW + 10**9, is_delete_hour=True))
 
 
 def _start(disk: MemoryDisk) -> Store:
