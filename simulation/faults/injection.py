@@ -91,6 +91,7 @@ _INJECTORS: Final[dict[str, Callable[[Stage, BrokerHost, Fault], None]]] = {
     "change that is lost": choreographies.change_that_is_lost,
     "at a moment": moments.at_a_moment,
     "client pause": processes.client_pause,
+    "elected in vain": choreographies.elected_in_vain,
     "core": cores.core,
     "overload": overload.overload,
 }

@@ -21,6 +21,8 @@ from log.snapshot import decode_snapshot
 from raft.configuration import Configuration
 from raft.core import Raft
 from raft.effects import Role
+from raft.reasons import Reason
+from raft.succession import Transfer
 from raft.terms import LogTerms
 from simulation.journal import Violation
 from simulation.machines.broker_host import BrokerHost
@@ -30,6 +32,7 @@ AGREED: Final = "what a follower agrees to is its leader's log"
 FLUSHED: Final = "what a node takes for flushed is on its disk"
 SAVED: Final = "term and vote are on the disk"
 SNAPSHOT: Final = "what a node takes for its snapshot is on its disk"
+PREFERRED: Final = "who is asked to lead because it is preferred could lead at once"
 MEMBERS: Final = "the members are those of the newest configuration in the log"
 
 _RUN_BYTES_MAX: Final = 1 << 20
@@ -65,6 +68,8 @@ class _Seen:
     """Its snapshot reflected this entry, and was on its disk."""
     commit_index: int = -1
     """Entries up to there are the same in every generation of its log."""
+    transfer: Transfer | None = None
+    """The hand-over that was under way."""
 
 
 class OwnState:
@@ -96,6 +101,8 @@ class OwnState:
         seen = self._seen[host.name]
         if snapshot_index != seen.snapshot_index:
             self._check_snapshot(host, seen, snapshot_index)
+        if raft.transferee is not None:
+            _check_preferred(host.name, seen, raft)
         # Whatever else is looked at changes with one of these, at once or in one of the next turns.
         state = (raft.term, raft.vote, raft.agreed_index, raft.persisted_index, raft.log_generation)
         if state == seen.state:
@@ -226,6 +233,23 @@ class OwnState:
                         f"entry {index}, {configuration}",
                     )
                 return
+
+
+def _check_preferred(name: str, seen: _Seen, raft: Raft) -> None:
+    """Checks that a leader hands over to a node that it prefers only if that has told it that it could lead: it has
+    lost nothing, and has room on its disk. Else it hands over again and again. Raises Violation.
+    """
+    assert raft._leader is not None, "who hands over leads"
+    transfer = raft._leader.succession.transfer
+    if transfer is seen.transfer or transfer is None:
+        return
+    seen.transfer = transfer
+    peer = raft.peers[transfer.target]
+    if transfer.reason is Reason.PREFERRED and (peer.recovering or peer.lacks_room):
+        lacks = "may lack entries" if peer.recovering else "has no room"
+        raise Violation(
+            PREFERRED, name, f"hands over to {peer.node}, which {lacks} by what it has told {name}"
+        )
 
 
 def _is_configuration(log: EntryLog, index: int) -> bool:

@@ -42,6 +42,7 @@ _LATER_KINDS: Final = {
     "at a moment": 0.5,
     "other work": 0.25,
     "client pause": 0.25,
+    "elected in vain": 0.1,
 }
 """Choreographies that are in no covering array, with their shares of the dense plans: each has a stream of its own, so
 that the seeds without it stay as they are."""

@@ -45,9 +45,10 @@ LATER_KINDS: Final = (
     "change that is lost",
     "at a moment",
     "client pause",
+    "elected in vain",
 )
 """Kinds that a share of the seeds has beside what they draw, or in its place (plans/seeds.py; all but the first three:
-plans/dense.py, the fourth and the last two in both)."""
+plans/dense.py; "other work", "at a moment" and "client pause" in both)."""
 LASTING: Final = ("core", "overload")
 """Kinds of which a plan has one at most, with no other fault behind its beginning (simulation/plans/lasting.py)."""
 

@@ -20,7 +20,7 @@ async def send_now_and_then(
     runtime: Runtime,
     group: str,
     pause_s: float,
-    message: Callable[[], Message],
+    message: Callable[[], Message | list[Message]],
     *,
     lanes: int = 1,
     compress_above: int | None = None,
@@ -28,7 +28,8 @@ async def send_now_and_then(
 ) -> None:
     """Sends for ever as a producer of `group`; the options are those of `Producer`.
 
-    Each lane sends a new message every `pause_s` seconds on average. A send that fails is given up.
+    Each lane sends a new message every `pause_s` seconds on average, or several together. A send that fails is given
+    up.
     """
 
     async def lane() -> None:
@@ -36,7 +37,7 @@ async def send_now_and_then(
             await context.pause(runtime, pause_s)
             made = message()
             try:
-                await producer.send(made)
+                await (producer.send_many(made) if isinstance(made, list) else producer.send(made))
             except ClientError:
                 await runtime.sleep(_AFTER_FAILURE_S)
 

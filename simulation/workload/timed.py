@@ -26,6 +26,7 @@ from simulation.workload.sending import send_now_and_then
 TOPIC: Final = "appointments"
 
 _LANES: Final = 2
+_TOGETHER: Final = (1, 1, 1, 4)
 _CLOCK_ERROR: Final = 0.07
 """The rate of a host's monotonic clock is wrong by five percent at most, and the group's time slews by one. Two leaders
 may each be wrong the other way.
@@ -131,10 +132,13 @@ async def schedule(context: Context, runtime: Runtime, writer: TraceWriter) -> N
     invariant = context.invariant(Timers)
     random = runtime.random
 
-    def appointment() -> Message:
-        invariant.number += 1
-        # Some at one time, some soon, some while the leader may change.
+    def appointments() -> list[Message]:
+        # Some soon, some while the leader may change; several of the very same time, as they are stored in one turn.
         delay_ms = random.choice((5, 400, random.randrange(1_000), random.randrange(4_000)))
+        return [appointment(delay_ms) for _ in range(random.choice(_TOGETHER))]
+
+    def appointment(delay_ms: int) -> Message:
+        invariant.number += 1
         body = random.randbytes(random.choice((10, 700)))
         key = f"appointment{invariant.number}"
         invariant.wanted[key] = (
@@ -144,4 +148,4 @@ async def schedule(context: Context, runtime: Runtime, writer: TraceWriter) -> N
         )
         return Message(TOPIC, body, keys=[key], delay_ms=delay_ms)
 
-    await send_now_and_then(context, runtime, "schedulers", 0.6, appointment, lanes=_LANES)
+    await send_now_and_then(context, runtime, "schedulers", 0.6, appointments, lanes=_LANES)

@@ -45,6 +45,8 @@ class RaftState:
         self.earlier: tuple[str, ...] | None = None
         """The voters before those of `configuration`, if there were others."""
         self.peers: dict[str, Any] = {}
+        self.transferee: str | None = None
+        self._leader: Any = None
         self.log: EntryLog | None = None
         """Where a test has given it one, `log_terms` are those of what is in it."""
         self._log_terms = LogTerms(0, -1, ())

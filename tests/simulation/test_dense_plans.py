@@ -126,6 +126,7 @@ def test_a_choreography_happens(kind: str) -> None:
         "change that is lost": "depose",
         "other work": "other work",
         "client pause": "client pause",
+        "elected in vain": "kill",
     }
     assert result.fault_counts.get(parts[kind], 0) > 0 or any(
         f"FAULT {parts[kind]}" in line for line in result.transcript

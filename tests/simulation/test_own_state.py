@@ -15,8 +15,11 @@ from log.layout import HEADER_BYTES
 from log.options import StoreOptions
 from log.snapshot import SnapshotFile
 from raft.configuration import Configuration
+from raft.effects import Role
+from raft.reasons import Reason
+from raft.succession import Transfer
 from simulation.journal import Violation
-from simulation.judges.own_state import AGREED, FLUSHED, MEMBERS, SAVED, SNAPSHOT, OwnState
+from simulation.judges.own_state import AGREED, FLUSHED, MEMBERS, PREFERRED, SAVED, SNAPSHOT, OwnState
 from simulation.machines.data_files import data_file
 from simulation.machines.simulated_disk import SimulatedDisk
 from tests.log.messages import make_record
@@ -209,3 +212,28 @@ def test_one_is_not_whose_entry_is_gone(group: Group) -> None:
     node.configuration, node.configuration_index = Configuration(("n0", "n1")), -1
     node.log_generation = 3
     group.looks_at(node)
+
+
+@pytest.mark.parametrize(
+    ("lacks", "said"), [("recovering", "may lack entries"), ("lacks_room", "has no room")]
+)
+def test_a_preferred_leader_could_lead_at_once(group: Group, lacks: str, said: str) -> None:
+    leader = group.nodes["n0"]
+    leader.role = Role.LEADER
+
+    def hands_over(reason: Reason, **what_is_wrong: bool) -> None:
+        """It begins a new hand-over to n1, which has told it what is wrong there."""
+        told = {"recovering": False, "lacks_room": False} | what_is_wrong
+        leader.peers = {"n1": stand_ins.peer("n1", **told)}
+        leader.transferee = "n1"
+        transfer = Transfer("n1", 0, reason)
+        leader._leader = stand_ins.stand_in(succession=stand_ins.stand_in(transfer=transfer))
+        group.looks_at(leader)
+
+    hands_over(Reason.PREFERRED)
+    leader.peers["n1"].lacks_room = True
+    group.looks_at(leader)  # told when it was under way
+    hands_over(Reason.TRANSFER, **{lacks: True})  # as an operator has asked for it
+    with pytest.raises(Violation, match=said) as found:
+        hands_over(Reason.PREFERRED, **{lacks: True})
+    assert found.value.invariant == PREFERRED
