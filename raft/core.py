@@ -244,10 +244,8 @@ class Raft:
         """
         term = self._state.term
         match message:
-            case VoteRequest(pre_vote=True):
+            case RecoveryRequest() | VoteRequest(pre_vote=True):
                 return False
-            case RecoveryRequest():
-                return message.lost_votes and self._leader is not None
             case AppendRequest():
                 return message.term > term or (
                     message.term == term
@@ -465,10 +463,10 @@ class Raft:
         if leader is not None:
             # Before the answer: its commit index must not rise later by what that node has lost (recovery.py).
             leader.peer_recovers(request.source)
-            # With the index of the configuration, as peers before version 10 do not say that they have lost votes.
+            # With the index of the configuration, as peers before version 11 do not say that they have lost votes.
             held = max(state.commit_index, state.configurations.current_index)
             if request.lost_votes:
-                held = leader.append_noop()  # if nothing may be appended now the node asks again
+                held = leader.append_for(request.source)  # if nothing may be appended now the node asks again
         state.send(
             RecoveryResponse(
                 state.node_id,

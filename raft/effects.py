@@ -72,7 +72,9 @@ class ResetLog:
 
 @dataclass(frozen=True, slots=True)
 class AppendNoop:
-    """Leader: write the entry that begins its term, which says nothing (5.4.2, 8)."""
+    """Leader: write an entry that says nothing: the one that begins its term (5.4.2, 8), or one for a node that has
+    lost its votes (recovery.py).
+    """
 
     index: int
     term: int

@@ -79,7 +79,7 @@ class Leader:
         self._term_begin_index = state.log.last_index + 1
         self._update_peers(now)
         # The no-op of section 8: older entries commit with it, however long nothing is proposed.
-        self.append_noop()
+        self._append_noop()
 
     def _update_peers(self, now: int) -> None:
         """Follows the current configuration; members that it removes stay until they know."""
@@ -138,13 +138,19 @@ class Leader:
         log.append(state.term, count)
         return first_index
 
-    def append_noop(self) -> int | None:
-        """Adds an entry that means nothing, and returns its index; None while it may not: a transfer, or a proposal in
-        parts, is under way.
+    def append_for(self, node: str) -> int | None:
+        """Adds an entry that means nothing for a member that has lost its votes (recovery.py), and returns its index.
+
+        Returns None while it may not: a transfer is under way, there is no room, or the node is no member.
         """
         state = self._state
-        if self.succession.transfer is not None or self.succession.granted:
+        is_member = node in state.configurations.current.members
+        if self.succession.transfer is not None or state.lacks_room or not is_member:
             return None
+        return self._append_noop()
+
+    def _append_noop(self) -> int:
+        state = self._state
         index = state.log.last_index + 1
         state.log.append(state.term, 1)
         state.change_log(AppendNoop(index, state.term))

@@ -66,15 +66,19 @@ log had not got E then.
 - Let D be the first committed entry that C's log lacks, E at the latest. It was committed by a majority of the voters
   in force then, in a term before U. C's newest configuration is the same, or one change apart (whoever appends one has
   committed an entry of its own term before). C needs a majority of that one, and the two majorities share a node. It
-  acknowledged D, and so more than C has, before it entered term U: it refuses its vote, and C is not elected.
+  acknowledged D, and so more than C has, before it entered term U: it refuses its vote, and C is not elected. (If it
+  has lost D since, its vote is marked, and all must agree, of whom others have D.)
 - Unless that node is N. But N is not one of those by whom D was committed. Had it had D when it gave its vote, then C's
-  log, which was no older than its own, would have had D, too. From its vote to its loss it acknowledged nothing in a
-  term before U, and since its loss it acknowledges what is committed already.
+  log, which was no older than its own, would have had D, too. From its vote, or from when C led it, to its loss it
+  acknowledged nothing in a term before U, and since its loss it acknowledges what is committed already.
 - Nor is it another node that has lost a vote for C. Of all these let N be the first whose mode ends. At E, none of them
   counted: each still knew its vote, or acknowledged only what was committed.
 
 So nobody is elected by what N has forgotten, and it is free of both promises. The same holds if N leads by a unanimous
-election: as long as its mode lasts, its own disk does not count for a commit.
+election: as long as its mode lasts, its own disk does not count for a commit. Nor does it help a deposed leader to
+confirm a read (6.4): the greatest term told is at least the last one in which N acknowledged something, as that leader
+was elected by a majority, and one of these, not N, is among those who told theirs; or a change of members that it lacks
+was committed in a later term.
 
 Meanwhile it may vote, but not as others do, since all may recover at once. Once all other voters have told their terms,
 those of the configuration that it was given and those of its log's, it takes its vote in the greatest of these terms
@@ -95,17 +99,18 @@ removed while too few of those that stay do (`VotersRecovering`). A learner that
 time: where more than half of the voters vote, more than half do with it.
 
 **What is claimed.** No committed entry is lost and no term has two leaders as long as at most a minority of the voters
-is recovering, empty or never started at one time. The voters are those of the last committed configuration, and of each
-later one that is in any log. The configuration that a node with an empty disk is given must be that of the group, up to
-one membership change, until the node knows its term; if it is another one, that change must be committed. A vote given
-before the loss must not reach another process of its candidate than the one that asked for it (connections see to
-that).
+is recovering, empty or never started at one time, and none of them loses its disk again before its mode is over. The
+voters are those of the last committed configuration, and of each later one that is in any log. The configuration that a
+node with an empty disk is given must be that of the group, up to one membership change, until the node knows its term;
+if it is another one, that change must be committed. A vote given before the loss must not reach another process of its
+candidate than the one that asked for it (connections see to that). In a group with nodes that speak a protocol before
+11 a node with a new disk recovers only once its leader speaks 11.
 
 Only safety is claimed. A node never learns its term if, beside itself, no more than half of the voters that it was
 given are there, and those that are missing have not been removed, or others have joined (one of two, say). It never
-ends its mode while too few are there to commit without it. Nobody can lead while a learner alone has the newest entries
-and a voter recovers whose vote would be needed. Whoever leads by a unanimous election ends its mode with the first
-commit in its term.
+ends its mode while its leader reaches too few to commit without all those that have lost their votes. Nobody can lead
+while a learner alone has the newest entries and a voter recovers whose vote would be needed. Whoever leads by a
+unanimous election ends its mode with the first commit in its term.
 
 Schedules that each of these rules is for are in tests/raft/test_recovery_and_members.py; `python -m tests.raft.walk
 0-20000` looks for others at random.
@@ -251,7 +256,10 @@ class Recovery:
             self._empty.pop(node, None)
         elif response.nonce == self._nonce and node not in self._heard:
             self._empty[node] = None
-        knows_loss = not self.is_mute and response.nonce >= self._leader_nonce
+        # Before protocol 11 leaders know of no loss, and name nobody. Nor does one that recovers itself, for a moment.
+        knows_loss = self.loss is Loss.ENTRIES or (
+            self.loss is Loss.VOTE and response.nonce >= self._leader_nonce and response.voters != ()
+        )
         if response.leads and knows_loss and response.term > self._leader_answer[0]:
             self._leader_answer = (response.term, response.commit_index)
 

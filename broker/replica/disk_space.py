@@ -103,9 +103,13 @@ class DiskSpace:
 
     def before_recovery_ends(self, now_ns: int) -> None:
         """To be called before raft hears of anything that may end its recovering mode, which is noted then."""
-        raft = self._raft
-        if raft.recovery is not None and not raft.lacks_room and not self.is_there(now_ns):
-            raft.lacks_room = True
+        if self._raft.recovery is not None:
+            self.before_an_entry(now_ns)
+
+    def before_an_entry(self, now_ns: int) -> None:
+        """To be called before raft hears of a wish for an entry that it may leave unanswered."""
+        if not self._raft.lacks_room and not self.is_there(now_ns):
+            self._raft.lacks_room = True
 
     def look(self, now_ns: int) -> None:
         """Tries again what found no room, if it is time for that; to be called at the beginning of a turn while

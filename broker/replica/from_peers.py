@@ -20,7 +20,7 @@ from log.entry_room import make_room_for_range
 from log.errors import DamagedRangeError, DiskFullError
 from raft.effects import AcceptEntries
 from raft.errors import ImpossibleMessage
-from raft.messages import AppendRequest, AppendResponse, SnapshotRequest, VoteResponse
+from raft.messages import AppendRequest, AppendResponse, RecoveryRequest, SnapshotRequest, VoteResponse
 
 log = structlog.get_logger("trivet.replica")
 
@@ -101,6 +101,8 @@ class FromPeers:
             return False
         if raft.recovery is not None:
             disk_space.before_recovery_ends(now_ns)
+        elif isinstance(message, RecoveryRequest) and message.lost_votes:
+            disk_space.before_an_entry(now_ns)
         if entries is not None and entries.first_index <= self._log.last_index + 1 and not raft.lacks_room:
             try:
                 make_room_for_range(self._log, entries)

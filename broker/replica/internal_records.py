@@ -2,7 +2,7 @@
 
 Each is a message record of the topic `TRIVET_SYS_RAFT_LOG` whose tag says what its body is:
 
-    noop            nothing: the first entry of a term
+    noop            nothing: the first entry of a term, or one for a node that has lost its votes
     command         a metadata command (broker/state/commands.py)
     configuration   members and their addresses (broker/replica/members_file.py)
 

@@ -34,8 +34,8 @@ THIS_RELEASE: Final = Release("0.2.0", oldest_protocol=7, newest_protocol=11, ne
 """Protocols:
 
 11: a node that has lost its votes says so, and the leader appends an entry for it; who answers it names the voters of
-the group. On older links its mode may end while a vote that it gave still counts, as it did before, and where members
-were removed that it was given it may wait for more of them than are there.
+the group. Under an older leader its mode does not end, and where members were removed that it was given it may wait for
+more of them than are there.
 
 10: who votes while it recovers names the voters of configurations that it has lost. On older links it gives no such
 vote.

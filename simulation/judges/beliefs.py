@@ -17,6 +17,7 @@ from typing import Final
 from raft.core import Raft
 from raft.effects import Role
 from raft.messages import AppendResponse, Message, RecoveryRequest, SnapshotResponse, VoteResponse
+from raft.recovery_loss import Loss
 from simulation.journal import Violation
 from simulation.judges.group_model import GroupModel
 
@@ -146,7 +147,7 @@ class Beliefs:
         """Notes whom a leader has counted on that commits entries up to `index` first."""
         leadership, raft = self._leaderships[name], self.rafts[name]
         for voter in leadership.voters:
-            held = raft.persisted_index if voter == name else leadership.acknowledged.get(voter, -1)
+            held = _own_index(raft) if voter == name else leadership.acknowledged.get(voter, -1)
             if held >= index:
                 self._counted_on[voter] = index
 
@@ -258,7 +259,7 @@ class Beliefs:
         for _, configuration in raft.configurations[-2:] if under_way else raft.configurations[-1:]:
             voters = configuration.voters
             held = [
-                raft.persisted_index if voter == name else leadership.acknowledged.get(voter, -1)
+                _own_index(raft) if voter == name else leadership.acknowledged.get(voter, -1)
                 for voter in voters
             ]
             if 2 * sum(one >= index for one in held) > len(voters):
@@ -324,3 +325,11 @@ class Beliefs:
         if self._known_term[0] != index:
             self._known_term = (index, self._model.term_of(index))
         return self._known_term[1]
+
+
+def _own_index(raft: Raft) -> int:
+    """The entry up to which a leader's own disk counts: none for a commit while it has lost its votes, but of two
+    voters (raft/recovery.py, An empty disk).
+    """
+    has_lost_votes = raft.recovering is Loss.VOTE and len(raft.configuration.voters) > 2
+    return -1 if has_lost_votes else raft.persisted_index

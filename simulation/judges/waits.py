@@ -6,7 +6,7 @@ request. What waits is a row of `WAITS`: it says what of the node's state has to
 help that needs:
 
 - nobody's: the machine is undisturbed, its process runs;
-- a majority's: it leads, and has links with enough undisturbed voters;
+- a majority's: it leads, and has links with enough undisturbed voters that have not lost their votes;
 - the leader's: it has links with a node for which that holds;
 - the leader's and all voters': it has links with each that it knows, and nothing is wrong with any.
 
@@ -35,6 +35,7 @@ from log.entry_reads import file_beginnings
 from log.errors import DiskFullError
 from log.layout import HEADER_BYTES
 from raft.effects import Role
+from raft.recovery_loss import Loss
 from simulation.journal import Violation
 from simulation.machines.broker_host import BrokerHost, BrokerProcess, hour_of_day
 from simulation.machines.network import Network
@@ -452,8 +453,14 @@ class Waits:
         raft = _replica(leader).raft
         if not _replica(leader).serving or set(raft.configuration.voters) != set(voters):
             return None
-        linked = sum(voter == leader.name or _pair(voter, leader.name) in self._linked for voter in voters)
-        return leader if 2 * linked > len(voters) else None
+        linked = [
+            whole[voter]
+            for voter in voters
+            if voter == leader.name or _pair(voter, leader.name) in self._linked
+        ]
+        # What a node has that lost its votes does not count (raft/recovery.py, An empty disk), but of two.
+        helping = [host for host in linked if len(voters) <= 2 or not _lost_votes(host)]
+        return leader if 2 * len(helping) > len(voters) else None
 
 
 def _keep(known: dict[Any, _Since], now: Mapping[Any, object], now_ns: int) -> None:
@@ -480,6 +487,10 @@ def _pair(one: str, other: str) -> tuple[str, str]:
 def _replica(host: BrokerHost) -> Replica:
     assert host.process is not None, "it runs"
     return host.process.node.replica
+
+
+def _lost_votes(host: BrokerHost) -> bool:
+    return _replica(host).raft.recovering in (Loss.VOTE, Loss.ALL)
 
 
 def _links(host: BrokerHost, other: str) -> tuple[object, object]:

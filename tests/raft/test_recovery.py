@@ -64,7 +64,8 @@ def test_a_new_disk_recovers_with_an_entry_that_its_leader_has_appended_for_it()
     assert list(requests) == ["b", "c", "d", "e"]
     assert requests["b"].lost_votes
     nonce = requests["b"].nonce
-    step(raft, RecoveryResponse("b", "a", 3, nonce, True, True, 1))
+    named = ((-1, tuple("abcde")),)
+    step(raft, RecoveryResponse("b", "a", 3, nonce, True, True, 1, named))
     for node_id in "cd":
         step(raft, RecoveryResponse(node_id, "a", 3, nonce, True))
     assert raft.recovering is Loss.VOTE
@@ -80,26 +81,32 @@ def test_a_leader_s_answer_from_before_it_was_told_of_the_loss_does_not_count() 
     raft.tick(0)
     nonce = asked(raft.take_effects())["b"].nonce
     step(raft, RecoveryResponse("c", "a", 3, nonce, True))
-    step(raft, RecoveryResponse("b", "a", 3, nonce, True, True, 0))
+    named = ((-1, tuple("abc")),)
+    step(raft, RecoveryResponse("b", "a", 3, nonce, True, True, 0, named))
     assert raft.recovering is Loss.VOTE
     step(raft, append((-1, 0), (3, 1), term=3, commit=0))
     assert raft.recovering is Loss.VOTE
     raft.tick(1)
     request = asked(raft.take_effects())["b"]
     assert request.lost_votes
-    step(raft, RecoveryResponse("b", "a", 3, request.nonce, True, True, 1))
+    step(raft, RecoveryResponse("b", "a", 3, request.nonce, True, True, 0))
+    assert raft.recovering is Loss.VOTE, "b is of a release that appends nothing for it, and names nobody"
+    step(raft, RecoveryResponse("b", "a", 3, request.nonce, True, True, 1, named))
     step(raft, append((0, 3), (3, 1), term=3, commit=1))
     assert raft.recovering is None
 
 
-def test_a_leader_appends_nothing_for_a_node_that_recovers_while_it_hands_over() -> None:
+def test_a_leader_appends_an_entry_for_a_member_that_has_lost_its_votes_where_it_may() -> None:
     raft = node()
     become_leader(raft)
     answer = step_answer(raft, RecoveryRequest("c", "a", 2, 5, True))
     assert (answer.leads, answer.commit_index) == (True, raft.log_terms.last_index)
+    assert not step_answer(raft, RecoveryRequest("z", "a", 2, 5, True)).leads, "it is no member"
+    raft.lacks_room = True
+    assert not step_answer(raft, RecoveryRequest("c", "a", 2, 6, True)).leads
+    raft.lacks_room = False
     raft.transfer_leadership("b", 0)
-    assert raft.may_note(RecoveryRequest("c", "a", 2, 6, True))
-    assert not step_answer(raft, RecoveryRequest("c", "a", 2, 6, True)).leads, "it asks again"
+    assert not step_answer(raft, RecoveryRequest("c", "a", 2, 7, True)).leads, "it asks again"
 
 
 def step_answer(raft: Raft, request: RecoveryRequest) -> RecoveryResponse:
