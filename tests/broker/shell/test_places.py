@@ -42,16 +42,17 @@ async def crowded(folder: Path, *, accounts: bool) -> AsyncIterator[Servers]:
         yield servers
 
 
-async def strangers_at(address: str, count: int, sends: bytes) -> list[trio.SocketStream]:
-    """Connections that stay; where they send something, that is answered."""
-    streams = []
-    for _ in range(count):
-        stream = await trio.open_tcp_stream(*split_address(address))
-        if sends:
-            await stream.send_all(sends)
-            assert await stream.receive_some()
-        streams.append(stream)
-    return streams
+@contextlib.asynccontextmanager
+async def strangers_at(address: str, count: int, sends: bytes) -> AsyncIterator[None]:
+    """Connections that stay while the block lasts; where they send something, that is answered."""
+    async with contextlib.AsyncExitStack() as streams:
+        for _ in range(count):
+            stream = await trio.open_tcp_stream(*split_address(address))
+            await streams.enter_async_context(stream)  # nobody else holds it, and it would be closed at once
+            if sends:
+                await stream.send_all(sends)
+                assert await stream.receive_some()
+        yield
 
 
 @pytest.mark.parametrize("accounts", [True, False])
@@ -59,10 +60,12 @@ async def strangers_at(address: str, count: int, sends: bytes) -> list[trio.Sock
 async def test_strangers_that_stay_keep_no_client_out(tmp_path: Path, accounts: bool, sends: bytes) -> None:
     """Where there are no accounts everybody who has asked for something is a client."""
     count = 2 * PLACES if accounts or not sends else PLACES - 2
-    async with crowded(tmp_path, accounts=accounts) as servers:
-        await strangers_at(servers.name_server, 2 * PLACES, b"")
-        await strangers_at(servers.brokers["n0"].address, count, sends)
-        credentials = ORDERS if accounts else None
-        async with Producer(servers.name_server, group="p", credentials=credentials) as producer:
-            result = await producer.send(Message("orders", b"here"))
+    credentials = ORDERS if accounts else None
+    async with (
+        crowded(tmp_path, accounts=accounts) as servers,
+        strangers_at(servers.name_server, 2 * PLACES, b""),
+        strangers_at(servers.brokers["n0"].address, count, sends),
+        Producer(servers.name_server, group="p", credentials=credentials) as producer,
+    ):
+        result = await producer.send(Message("orders", b"here"))
         assert result.queue_offset == 0
