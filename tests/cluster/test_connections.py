@@ -7,6 +7,7 @@ import random
 import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import trio
@@ -33,12 +34,25 @@ EACH = 8
 """Bad connections of a kind to a port at the same time."""
 
 
-def ports_of(cluster: LocalCluster) -> list[tuple[str, int]]:
+class Port(NamedTuple):
+    """A port of a server, and its log, with the words that it has of a connection that sends what is no frame."""
+
+    address: str
+    log: Path
+    words: tuple[str, str]
+
+
+OF_CLIENTS = ("connection closed ", " reason=oversized ")
+OF_PEERS = ("link of a peer closed ", " detail='frame of ")
+
+
+def ports_of(cluster: LocalCluster) -> list[Port]:
     """The name server's, and each node's for clients and for peers."""
-    addresses = [cluster.name_server_address]
+    ports = [Port(cluster.name_server_address, cluster.layout.directory / "namesrv.log", OF_CLIENTS)]
     for node in cluster.nodes.values():
-        addresses += [node.address, node.settings.raft.peers[node.id]]
-    return [split_address(address) for address in addresses]
+        ports.append(Port(node.address, node.log_path, OF_CLIENTS))
+        ports.append(Port(node.settings.raft.peers[node.id], node.log_path, OF_PEERS))
+    return ports
 
 
 async def wait_closed(stream: trio.SocketStream) -> None:
@@ -109,7 +123,8 @@ BEHAVIOURS: list[Callable[[trio.SocketStream, random.Random], Awaitable[None]]] 
 
 
 HANGS_UP = (send_garbage, send_oversized)
-"""What makes the server close the connection; the test waits until it has."""
+"""What makes the server close the connection; the test waits until it has. The log says that it is for what was sent,
+and not for a limit of time. Of one address only a few are told, so that each connection comes from another."""
 
 
 async def test_only_the_bad_connection_suffers(tmp_path: Path) -> None:
@@ -131,18 +146,28 @@ async def check_only_the_bad_connection_suffers(
 ) -> None:
     dice = random.Random(SEED)
     pids = pids_of(cluster)
+    kind = 1 + BEHAVIOURS.index(behave)
+    opened: list[tuple[Port, str]] = []
+    """Each bad connection's port, and the address that it comes from."""
     async with load.running():
         await load.wait_for(20)
         before = await cluster.status(LIMIT_S)
         async with contextlib.AsyncExitStack() as stack, trio.open_nursery() as nursery:
-            for host, port in ports_of(cluster):
+            for port in ports_of(cluster):
+                host, number = split_address(port.address)
                 for _ in range(EACH):
-                    stream = await stack.enter_async_context(await trio.open_tcp_stream(host, port))
+                    own = f"127.0.{kind}.{1 + len(opened)}" if behave in HANGS_UP else None
+                    stream = await trio.open_tcp_stream(host, number, local_address=own)
+                    await stack.enter_async_context(stream)
+                    own_host, own_port = stream.socket.getsockname()
+                    opened.append((port, f"{own_host}:{own_port}"))
                     nursery.start_soon(behave, stream, dice)
             await load.wait_for(100)  # while all of them are open
             if behave not in HANGS_UP:
                 nursery.cancel_scope.cancel()
         await load.wait_for(20)
+    if behave in HANGS_UP:
+        check_told(opened)
     assert load.unknown == 0
     assert pids_of(cluster) == pids
     assert all(child.running for child in cluster.children())
@@ -153,3 +178,12 @@ async def check_only_the_bad_connection_suffers(
     )
     await check_nothing_lost(cluster, load)
     await check_identical(cluster)
+
+
+def check_told(opened: list[tuple[Port, str]]) -> None:
+    """The server's log says of each connection that it was closed for what it sent."""
+    for port, address in opened:
+        lines = [line for line in port.log.read_text().splitlines() if f"={address} " in line]
+        assert len(lines) == 1, lines
+        for words in port.words:
+            assert words in lines[0]

@@ -41,7 +41,9 @@ def test_search_by_time(client: Client, topic: str) -> None:
 
     reader = client.start("pull", topic=topic, group="interop-reader", search=between)
     reader.finish(DELIVERY_LIMIT_S)
-    for end in reader.of("queue-end"):
+    ends = reader.of("queue-end")
+    assert sorted(end["queue"] for end in ends) == [0, 1, 2, 3]
+    for end in ends:
         in_queue = [event for event in reader.of("message") if event["queue"] == end["queue"]]
         late = [event["offset"] for event in in_queue if event["store_ms"] >= between]
         assert end["search"] == min(late, default=end["max"])

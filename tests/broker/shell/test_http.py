@@ -17,6 +17,9 @@ LIMIT_S = 600.0
 sent_away: list[tuple[str, str]] = []
 """What the server that runs has told of those that it closed."""
 
+NO_REQUEST = [("operators' port: no request", "127.0.0.1")]
+LONG_PUT = b"PUT /page HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n"
+
 
 async def page(query: Query) -> Page:
     return Page(200, b"verbose" if "verbose" in query else b"short")
@@ -91,27 +94,42 @@ async def test_a_connection_is_for_one_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "status"),
+    ("sent", "status", "words"),
     [
-        (b"\x00\x01\x02\x03 garbage\r\n\r\n", 400),
-        (b"GET /page HTTP/1.1\r\n\r\n", 400),  # no Host
-        (b"GET /page HTTP/1.1\r\nHost: x\r\nX: " + b"y" * (http.HEAD_BYTES_MAX + 1), 431),
-        (b"GET /" + b"y" * (http.HEAD_BYTES_MAX + 1), 431),
-        (b"\r\n" * http.HEAD_BYTES_MAX, 400),
-        (b"PUT /page HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n" + b"z" * 100_000, 405),
-        (b"GET /page HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nfffffff\r\n", 200),
-        (b"GET /page HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"\x00\x01\x02\x03 garbage\r\n\r\n", 400, "illegal request line"),
+        (b"\r\n" * 100, 400, "no request line"),
+        (b"GET /page HTTP/1.1\r\n\r\n", 400, "Host"),
+        (b"GET /page HTTP/1.1\r\nHost: x\r\nX: ".ljust(http.HEAD_BYTES_MAX + 1, b"y"), 431, "too long"),
+        (b"GET /".ljust(http.HEAD_BYTES_MAX + 1, b"y"), 431, "too long"),
+        (LONG_PUT + b"z" * 100, 405, "method not allowed"),
+        (b"GET /page HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nfffffff\r\n", 200, "short"),
+        (b"GET /page HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", 400, "Content-Length"),
     ],
 )
-async def test_what_is_no_request_is_refused_and_the_connection_ends(sent: bytes, status: int) -> None:
+async def test_what_is_no_request_is_refused_and_the_connection_ends(
+    sent: bytes, status: int, words: str
+) -> None:
+    """All that is sent is read: one read takes it, or its last byte is the one that is too many."""
+    async with serving() as server:
+        found, body = await asked(server, sent)
+        assert found == status
+        assert words in body
+        assert await asked(server, request("GET /page")) == (200, "short")
+        assert sent_away == (NO_REQUEST if status in (400, 431) else [])
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "told"),
+    [(b"\r\n" * http.HEAD_BYTES_MAX, 400, NO_REQUEST), (LONG_PUT + b"z" * 100_000, 405, [])],
+)
+async def test_a_connection_ends_though_not_all_that_was_sent_is_read(
+    sent: bytes, status: int, told: list[tuple[str, str]]
+) -> None:
     async with serving() as server:
         found, _ = await asked(server, sent)
-        assert found in {
-            status,
-            0,
-        }  # 0: the close overtook the answer, for not all that was sent had been read
+        assert found in {status, 0}  # 0: the close overtook the answer
         assert await asked(server, request("GET /page")) == (200, "short")
-        assert sent_away == ([("operators' port: no request", "127.0.0.1")] if status in (400, 431) else [])
+        assert sent_away == told
 
 
 async def test_silent_connections_keep_nobody_out() -> None:

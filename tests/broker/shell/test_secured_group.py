@@ -94,22 +94,32 @@ async def test_node_without_the_secret_is_no_member(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("data", "reason"),
     [
-        b"GET / HTTP/1.1\r\n\r\n",
-        b"".join(encode_frame(Forward(1, b"\x7f\0\0\x01\0\0\0\0", 1, b"x"))),
-        b"".join(encode_frame(ClientGone(1))),
-        b"\x00\x00\x10\x01\x00\x10" + b"x" * 4096,
+        (b"GET / HTTP/1.1\r\n\r\n", "frame of 1195725856 bytes with a header of 12064"),
+        (
+            b"".join(encode_frame(Forward(1, b"\x7f\0\0\x01\0\0\0\0", 1, b"x"))),
+            "a handshake's header cannot be read",
+        ),
+        (b"".join(encode_frame(ClientGone(1))), "a handshake's header cannot be read"),
+        (b"\x00\x00\x10\x01\x00\x10" + b"x" * 4096, "frame of 4097 bytes with a header of 16"),
     ],
 )
-async def test_stranger_is_sent_away_without_an_answer(tmp_path: Path, data: bytes) -> None:
+async def test_stranger_is_sent_away_without_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, reason: str
+) -> None:
+    """For what it sends: the limit of time would not end the link within this test's own."""
+    monkeypatch.setattr("broker.node.links.HANDSHAKE_NS", 3600 * 10**9)
     with structlog.testing.capture_logs() as logs:
         async with running(tmp_path, nodes=3, change=with_secret) as servers:
             host, _, port = servers.configs["n0"].raft.peers["n0"].partition(":")
             stream = await trio.open_tcp_stream(host, int(port))
+            own_host, own_port = stream.socket.getsockname()
             await stream.send_all(data)
             assert await closed_by(stream) == b""
-    assert "link of a peer closed" in [entry["event"] for entry in logs]
+    (told,) = [entry for entry in logs if entry.get("address") == f"{own_host}:{own_port}"]
+    assert (told["event"], told["reason"]) == ("link of a peer closed", "a stranger's")
+    assert reason in told["detail"]
 
 
 async def test_silent_strangers_are_few_and_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import structlog.testing
 import trio
 import trio.testing
 
@@ -26,6 +27,8 @@ from broker.shell.tls import TlsSession
 from tests.broker.shell.servers import LIMIT_S, running
 
 IDLE_S = 1
+SILENT_HOST = "127.0.0.2"
+"""Where a silent client comes from, and nobody else: so the log tells of its end."""
 
 
 def _pair() -> tuple[SocketConnection, socket.socket]:
@@ -246,17 +249,22 @@ async def test_idle_connection_is_closed_and_one_in_use_is_not(
     def short(settings: Settings) -> Settings:
         return msgspec.structs.replace(settings, limits=LimitSettings(idle_seconds=IDLE_S))
 
-    async with running(tmp_path, name_server=base, change=short) as servers:
-        await servers.wait_leader()
-        address = servers.name_server if server == "name server" else servers.brokers["n0"].address
-        while not await _outlives_a_silent_one(address):
-            pass
+    with structlog.testing.capture_logs() as logs:
+        async with running(tmp_path, name_server=base, change=short) as servers:
+            await servers.wait_leader()
+            address = servers.name_server if server == "name server" else servers.brokers["n0"].address
+            while not await _outlives_a_silent_one(address):
+                pass
+    told = [(entry["event"], entry["reason"]) for entry in logs if entry.get("source") == SILENT_HOST]
+    assert told, "the silent one was closed for no reason"
+    assert set(told) == {("connection closed", "idle")}
 
 
 async def _outlives_a_silent_one(address: str) -> bool:
     """A connection in use is open until one that says nothing is closed; False if the machine let both be idle."""
     host, port = split_address(address)
-    silent, busy = [await trio.open_tcp_stream(host, port) for _ in range(2)]
+    silent = await trio.open_tcp_stream(host, port, local_address=SILENT_HOST)
+    busy = await trio.open_tcp_stream(host, port)
     closed = trio.Event()
 
     async def wait_closed() -> None:

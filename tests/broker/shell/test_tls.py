@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -53,6 +53,11 @@ async def name_server(certificates: Certificates, **settings: object) -> AsyncIt
             nursery.start_soon(server.serve)
             yield server.address
             nursery.cancel_scope.cancel()
+
+
+def refusals(logs: Sequence[Mapping[str, object]]) -> list[tuple[object, object]]:
+    """The reason and detail of each connection that was told to be refused."""
+    return [(entry["reason"], entry["detail"]) for entry in logs if entry["event"] == "connection refused"]
 
 
 async def test_one_port_serves_both_when_permissive(certificates: Certificates) -> None:
@@ -143,9 +148,11 @@ async def test_connection_that_says_nothing_is_closed(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker.requests.client_sessions.SWEEP_NS", 10**8)
-    async with name_server(certificates, idle_seconds=1) as address:
-        stream = await trio.open_tcp_stream("127.0.0.1", int(address.rpartition(":")[2]))
-        assert await stream.receive_some(1) == b""
+    with structlog.testing.capture_logs() as logs:
+        async with name_server(certificates, idle_seconds=1) as address:
+            stream = await trio.open_tcp_stream("127.0.0.1", int(address.rpartition(":")[2]))
+            assert await stream.receive_some(1) == b""
+    assert refusals(logs) == [("not let in", "nothing came within 1 s")]
 
 
 async def test_handshake_that_stops_half_way_is_given_up(
@@ -153,10 +160,12 @@ async def test_handshake_that_stops_half_way_is_given_up(
 ) -> None:
     monkeypatch.setattr("broker.requests.client_sessions.SWEEP_NS", 10**8)
     monkeypatch.setattr("broker.requests.client_sessions.HANDSHAKE_NS", 10**8)
-    async with name_server(certificates, idle_seconds=FAR_S) as address:
-        stream = await trio.open_tcp_stream("127.0.0.1", int(address.rpartition(":")[2]))
-        await stream.send_all(b"\x16\x03\x01\x02\x00")  # a record's head, and nothing of the record
-        assert await stream.receive_some(1) == b""
+    with structlog.testing.capture_logs() as logs:
+        async with name_server(certificates, idle_seconds=FAR_S) as address:
+            stream = await trio.open_tcp_stream("127.0.0.1", int(address.rpartition(":")[2]))
+            await stream.send_all(b"\x16\x03\x01\x02\x00")  # a record's head, and nothing of the record
+            assert await stream.receive_some(1) == b""
+    assert refusals(logs) == [("not let in", "no TLS handshake within 0.1 s")]
 
 
 async def test_writes_beyond_the_socket_buffer_arrive_in_order(certificates: Certificates) -> None:
