@@ -11,8 +11,8 @@ A heartbeat of a consumer group that the brokers do not know is answered when it
 pull may follow at once, and would otherwise be refused. If a Java client sent it, the members are told a
 second time a moment later: one that rebalances while it does not know the retry topic yet asks for its route then,
 and takes its queue only when it rebalances again, which is every 20 s unless it is told to
-(`RebalanceImpl.rebalanceByTopic`). RocketMQ's brokers tell it each for itself, as each hears of it, so that a group
-of several tells it several times.
+(`RebalanceImpl.rebalanceByTopic`). RocketMQ's brokers tell it each for itself, as each hears of it, so that
+several of them tell it several times.
 """
 
 from collections import deque

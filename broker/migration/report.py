@@ -19,7 +19,7 @@ class TopicReport(msgspec.Struct, kw_only=True):
     next_offset: int
     """The sum of its queues' ends: how many messages it ever had."""
     consumer_groups: int
-    """Consumer groups with positions in it."""
+    """Consumer groups with offsets in it."""
 
 
 class Origin(msgspec.Struct, kw_only=True):

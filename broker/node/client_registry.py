@@ -9,8 +9,8 @@ So a client may stand in the leader's table through several connections, its own
 relay. It is a member once, ceases to be one with the last of them, and is told of changes once.
 
 Every change returns the consumer groups whose members or subscribed topics changed; the caller sends
-NOTIFY_CONSUMER_IDS_CHANGED (40) to `connections_to_notify` of each, after the group's own switch has been
-asked.
+NOTIFY_CONSUMER_IDS_CHANGED (40) to `connections_to_notify` of each, after the consumer group's own switch
+has been asked.
 
 What consumers want of a topic may change, too: their members stay who they are, but pulls that wait for the broker
 were sent with the old subscription. Who holds such pulls hears of it by `on_filter_change`.
@@ -93,7 +93,7 @@ class ClientRegistry(Generic[ConnectionType]):
     def heartbeat(
         self, client: RegisteredClient[ConnectionType], heartbeat: HeartbeatData, now_ns: int
     ) -> list[str]:
-        """Register or renew everything that a heartbeat names; returns the consumer groups that changed."""
+        """Registers or renews everything that a heartbeat names; returns the consumer groups that changed."""
         changed: list[str] = []
         filter_changes: list[FilterChange[ConnectionType]] = []
         for consumer in heartbeat.consumer_data_set:
@@ -122,7 +122,7 @@ class ClientRegistry(Generic[ConnectionType]):
         return changed
 
     def groups_with(self, connection: ConnectionType, heartbeat: HeartbeatData) -> int:
-        """Counts the groups that the connection would be in after a heartbeat."""
+        """Counts the consumer and producer groups that the connection would be in after a heartbeat."""
         entries = dict.fromkeys(self._entries.get(connection, ()))
         for consumer in heartbeat.consumer_data_set:
             entries[_Entry(connection, consumer.group_name, True)] = None
@@ -157,7 +157,7 @@ class ClientRegistry(Generic[ConnectionType]):
         return self._remove(list(self._entries.get(connection, ())))
 
     def drop_silent(self, now_ns: int) -> Expiry[ConnectionType]:
-        """End what has not been renewed, `EXPIRED_AT_ONCE` at most; what is left is due at once (`deadline_ns`).
+        """Ends what has not been renewed, `EXPIRED_AT_ONCE` at most; what is left is due at once (`deadline_ns`).
 
         The caller closes the connections, whose clients then come anew.
         """
@@ -281,7 +281,7 @@ class ClientRegistry(Generic[ConnectionType]):
             )
 
     def _register_consumer(self, client: RegisteredClient[ConnectionType], consumer: ConsumerData) -> bool:
-        """Enter a client into its consumer group; returns whether the members changed."""
+        """Enters a client into its consumer group; returns whether the members changed."""
         group = self._consumers.get(consumer.group_name)
         if group is None:
             group = self._consumers[consumer.group_name] = ConsumerGroup(
@@ -317,7 +317,7 @@ class ClientRegistry(Generic[ConnectionType]):
         return FilterChange(group.name, topics, connection if own else None)
 
     def _update_subscriptions(self, consumer: ConsumerData) -> bool:
-        """Take over newer subscriptions and drop absent topics; returns whether the set of topics changed."""
+        """Takes over newer subscriptions and drops absent topics; returns whether the set of topics changed."""
         subscriptions = self._consumers[consumer.group_name].subscriptions
         changed = False
         wanted = {subscription.topic for subscription in consumer.subscription_data_set}
@@ -338,7 +338,7 @@ class ClientRegistry(Generic[ConnectionType]):
         self._entries.setdefault(entry.connection, {})[entry] = None
 
     def _remove(self, entries: Iterable[_Entry[ConnectionType]]) -> list[str]:
-        """Take known entries out of every table; returns the consumer groups that lost a member."""
+        """Takes known entries out of every table; returns the consumer groups that lost a member."""
         changed: dict[str, None] = {}
         for entry in entries:
             del self._renewed_ns[entry]

@@ -379,7 +379,7 @@ class OffsetCommits:
             return self._group_limit.claim(groups)
         except TooManyError as error:
             raise RequestError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"the group does not exist, and {error}"
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"the consumer group does not exist, and {error}"
             ) from error
 
     def when_settled(

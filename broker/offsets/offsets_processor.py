@@ -80,7 +80,7 @@ class OffsetsProcessor:
             Route(RequestCode.CLONE_GROUP_OFFSET, self.clone, HandledOn.LEADER_READ),
         )
 
-    # ------------------------------------------------------------------ a group's offsets
+    # ------------------------------------------------------------------ a consumer group's offsets
 
     def query(self, connection: Connection, command: RemotingCommand) -> None:
         """Tells the consumer group's next offset in a queue, or what a consumer group without one should do."""
@@ -286,7 +286,11 @@ class OffsetsProcessor:
 
 
 def _why_it_does_not_count(target: int | None) -> str | None:
-    return None if target is None else f"not stored: the group was sent to {target} and has yet to follow"
+    return (
+        None
+        if target is None
+        else f"not stored: the consumer group was sent to {target} and has yet to follow"
+    )
 
 
 def _places(offsets: StoredOffsets) -> Iterator[tuple[str, str]]:

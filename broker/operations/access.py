@@ -74,7 +74,7 @@ def check_account(
 ) -> Verdict:
     """Return what an account may do with a topic, or else with a consumer group. Raises NotThere, AccountsError."""
     account = _account(load(path), access_key, path)
-    assert (topic is None) != (group is None), "a verdict is about a topic or about a group"
+    assert (topic is None) != (group is None), "a verdict is about a topic or about a consumer group"
     if topic is not None:
         kind, name, written, granted = "topic", topic, account.topics, account.topic(topic)
     else:
@@ -83,7 +83,7 @@ def check_account(
     if name in written:
         rule = f"{kind}_permissions names it"
     elif account.admin:
-        # An administrator is bound only by what is written for a topic or group (broker/access/control.py).
+        # An administrator is bound only by what is written for a topic or consumer group (broker/access/control.py).
         granted, rule = Permission.ANY, "it is an administrator's"
     else:
         rule = f"default_{kind}_permission"

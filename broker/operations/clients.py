@@ -30,7 +30,10 @@ class ConnectedClient:
 
 
 async def connected_clients(groups: Groups) -> list[ConnectedClient]:
-    """Return all clients that announce a group, sorted by role, group and id. Raises ClientError."""
+    """Return all clients that announce a consumer or producer group, sorted by role, group and id.
+
+    Raises ClientError.
+    """
     found: dict[tuple[str, str, str], list[ConnectedClient]] = {}
     consumers = await groups.ask(lambda name: _consumers(groups, name))
     producers = await groups.ask(lambda name: _producers(groups, name))

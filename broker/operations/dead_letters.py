@@ -78,7 +78,7 @@ def redriver_of(group: str) -> str:
     name = REDRIVER_PREFIX + group
     if len(name) > GROUP_LENGTH_MAX:
         raise UsageError(
-            f"the group's name is too long to send its dead letters again: {len(group)} characters"
+            f"the consumer group's name is too long to send its dead letters again: {len(group)} characters"
         )
     return name
 

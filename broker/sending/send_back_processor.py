@@ -96,7 +96,7 @@ class SendBackProcessor:
         if not broker.permission_bits & Permission.WRITE:
             raise RequestError(ResponseCode.NO_PERMISSION, "the broker's permission does not include writing")
         if group.retry_queue_nums <= 0:
-            reply(connection, command, ResponseCode.SUCCESS)  # the group wants no retries
+            reply(connection, command, ResponseCode.SUCCESS)  # the consumer group wants no retries
             return
         view = committed_record(leadership, header.offset)
         if view is None:

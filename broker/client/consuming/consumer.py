@@ -232,7 +232,7 @@ class Consumer:
         async def store() -> None:
             for failure in await self._stored.store(readers):
                 logger.warning(
-                    "group %s: a consumer offset was not stored at the end: %s", self.group, failure
+                    "consumer group %s: an offset was not stored at the end: %s", self.group, failure
                 )
 
         with self._runtime.move_on_after(CLOSE_TIMEOUT_S * 2 / 3, shield=True):
@@ -387,7 +387,7 @@ class Consumer:
             await self._runtime.sleep(COMMIT_INTERVAL_S)
             readers = [self._intake.readers[queue] for queue in sorted(self._intake.readers)]
             for error in await self._stored.store(readers):
-                logger.warning("group %s: a consumer offset was not stored: %s", self.group, error)
+                logger.warning("consumer group %s: an offset was not stored: %s", self.group, error)
 
     # Membership ----------------------------------------------------------------------------------------------------
 

@@ -310,7 +310,7 @@ class QueueCalls:
             raise
         # A reset shows nothing of the queue: the consumer group is only sent elsewhere.
         if trace is not None and response.is_reset:
-            trace.fail(now_ns(), operation, f"the group is sent to {response.next_offset}")
+            trace.fail(now_ns(), operation, f"the consumer group is sent to {response.next_offset}")
         elif trace is not None:
             offsets = [message.queue_offset for message in response.messages]
             values = [message.message_id for message in response.messages]

@@ -150,7 +150,7 @@ class Assignment:
         Raises BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable.
         """
         failure: ClientError = NoRoute(topic, "none of its queues can be read")
-        # A broker that knows no member of the group answers with a system error.
+        # A broker that knows no member of the consumer group answers with a system error.
         accepted = (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
         for name in broker_names:
             try:

@@ -9,8 +9,8 @@
 
 The message is stored first, where no consumer sees it. When the block is left it is committed; when the block raises it
 is rolled back. Between the two this process may die, or the broker's leader, or the decision may get lost: then the
-broker asks some producer of the group what became of the transaction, and `check` answers by looking at what was done.
-So `check` must be able to tell from the message alone, on any process of the group, also hours later.
+broker asks some member of the producer group what became of the transaction, and `check` answers by looking at what was
+done. So `check` must be able to tell from the message alone, on any process of the producer group, also hours later.
 
 A decision may be repeated freely, and is, until a broker has confirmed it or its time limit is over; then it raises
 `TransactionUndecided`, and the broker will ask. A block that is cancelled decides nothing, since its work may be done

@@ -119,7 +119,7 @@ async def lag(
     /,
     *,
     over: Annotated[
-        int | None, Parameter(name="--max", help="Exit code 1 if the group lags by more messages.")
+        int | None, Parameter(name="--max", help="Exit code 1 if the consumer group lags by more messages.")
     ] = None,
     over_s: Annotated[
         float | None, Parameter(name="--max-seconds", help="Exit code 1 if the oldest has waited longer.")
@@ -127,7 +127,7 @@ async def lag(
     servers: Servers = DEFAULT_SERVERS,
     json: AsJson = False,
 ) -> int:
-    """Show how far a group lags, by queue and in all: messages, and how long the oldest of them has waited.
+    """Show how far a consumer group lags, by queue and in all: messages, and how long the oldest of them has waited.
 
     Broker groups that do not answer, for want of a leader, are named, and the exit code is 1.
     """
@@ -176,8 +176,8 @@ async def reset(
 ) -> int:
     """Send a consumer group elsewhere in a topic, after showing what that skips or repeats.
 
-    Give one of --to, --at, --offset and --by. Members that run follow at their next pull; a group without members goes
-    on there when it comes. Offsets outside of what a queue keeps mean its first or its end. Broker groups that do not
+    Give one of --to, --at, --offset and --by. Members that run follow at their next pull; without members it goes on
+    there when one comes. Offsets outside of what a queue keeps mean its first or its end. Broker groups that do not
     answer, for want of a leader, keep the others from nothing; they are named, and the exit code is 1: the same command
     goes on with them, but for --by, which is refused then.
     """
@@ -227,14 +227,14 @@ async def delete(
 ) -> int:
     """Delete a consumer group: its settings, its offsets, its retry topic.
 
-    A group with members is refused, as each of them would make it anew at its next heartbeat. Broker groups that do not
+    One with members is refused, as each of them would make it anew at its next heartbeat. Broker groups that do not
     answer, for want of a leader, keep it; they are named, and the exit code is 1: the same command goes on with them.
     """
     from broker.operations.asking import Groups
     from broker.operations.consumer_groups import delete_group
     from broker.tools.cli.output import print_json, tell_missing
 
-    confirm(f"Delete consumer group {group} with its positions?", yes=yes)
+    confirm(f"Delete consumer group {group} with its offsets?", yes=yes)
     async with servers.admin() as admin:
         brokers = await Groups.registered(admin)
         with naming("--force"):
@@ -272,7 +272,7 @@ def _print_queues(found: GroupDetail) -> None:
     from broker.tools.cli.output import print_table
 
     if found.kind == "broadcasting":
-        print("each of its members keeps positions of its own")
+        print("each of its members keeps offsets of its own")
         return
     print_table(
         ["topic", "broker", "queue", "position", "end", "lag", "behind", "owner"],

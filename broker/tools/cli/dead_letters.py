@@ -43,7 +43,10 @@ async def show(
     servers: Servers = DEFAULT_SERVERS,
     json: AsJsonLines = False,
 ) -> int:
-    """Show a group's dead letters, the oldest first. With --json a line is what `trivet message find` prints."""
+    """Show a consumer group's dead letters, the oldest first.
+
+    With --json a line is what `trivet message find` prints.
+    """
     from broker.client.errors import NoGroup, NoRoute
     from broker.operations.asking import Groups
     from broker.operations.messages import find_messages
@@ -76,7 +79,7 @@ async def redrive(
     servers: Servers = DEFAULT_SERVERS,
     json: AsJson = False,
 ) -> int:
-    """Send a group's dead letters to it again, with no retries behind them; no other group gets them.
+    """Send a consumer group's dead letters to it again, with no retries behind them; no other one gets them.
 
     They stay where they are until `trivet dlq purge`, or until they are too old. What was sent is noted at the brokers,
     so that the next call goes on behind it. Those of broker groups that do not answer are left, and the exit code is 1.
@@ -128,7 +131,10 @@ async def purge(
     servers: Servers = DEFAULT_SERVERS,
     json: AsJson = False,
 ) -> int:
-    """Delete all dead letters of a group. Broker groups that do not answer keep theirs, and the exit code is 1."""
+    """Delete all dead letters of a consumer group.
+
+    Broker groups that do not answer keep theirs, and the exit code is 1.
+    """
     from broker.operations.asking import Groups
     from broker.operations.dead_letters import purge as delete
     from broker.operations.dead_letters import require_dead_letters

@@ -76,9 +76,9 @@ def migrate(
 ) -> int:
     """Make a backup of a RocketMQ broker, of which `trivet restore` makes Trivet's stores.
 
-    Messages keep their offsets; those of a store keep their bytes and all ids, too. Topics, consumer groups, positions,
-    delayed messages and open transactions come along. The source is only read, and every message of it is checked. A
-    copy that broke off is gone on with.
+    Messages keep their offsets; those of a store keep their bytes and all ids, too. Topics, consumer groups, consumer
+    offsets, delayed messages and open transactions come along. The source is only read, and every message of it is
+    checked. A copy that broke off is gone on with.
     """
     from broker.migration.source import Source
 

@@ -175,7 +175,7 @@ async def test_a_position_that_a_reset_overrules_is_no_commit_in_the_trace(
     (commit,) = [e for e in events if isinstance(e, Invoke) and e.function == "commit_offset"]
     (end,) = [e for e in events if isinstance(e, Ok | Fail) and e.operation == commit.operation]
     assert isinstance(end, Fail)
-    assert end.reason == "not stored: the group was sent to 0 and has yet to follow"
+    assert end.reason == "not stored: the consumer group was sent to 0 and has yet to follow"
 
 
 async def test_administration(world: World, runtime: ClientRuntime) -> None:

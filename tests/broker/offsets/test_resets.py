@@ -104,7 +104,7 @@ def test_a_report_that_does_not_count_is_answered_with_why(client: Client) -> No
     assert client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, {**KEY, "commitOffset": 9}).remark is None
     reset(client, 3)
     answer = client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, {**KEY, "commitOffset": 9})
-    assert answer.remark == "not stored: the group was sent to 3 and has yet to follow"
+    assert answer.remark == "not stored: the consumer group was sent to 3 and has yet to follow"
     client.pull("T", "g", 9)
     client.pull("T", "g", 3)
     assert client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, {**KEY, "commitOffset": 9}).remark is None
@@ -116,7 +116,9 @@ def test_a_report_is_answered_by_what_stood_before_it_in_the_log(client: Client)
     assert_told(client.pull("T", "g", 9), 3)
     reported = client.start_call(RequestCode.UPDATE_CONSUMER_OFFSET, {**KEY, "commitOffset": 9})
     followed = client.start_pull("T", "g", 3)
-    assert client.wait(reported).remark == "not stored: the group was sent to 3 and has yet to follow"
+    assert (
+        client.wait(reported).remark == "not stored: the consumer group was sent to 3 and has yet to follow"
+    )
     assert Pulled.of(client.wait(followed)).bodies[0] == b"3"
     assert not is_parked(client.group)
     assert stored(client) == 3

@@ -13,7 +13,7 @@ export function show({ root, signal, fail }) {
   const list = table({
     caption: "Clients",
     filter: true,
-    empty: "No client announces a group.",
+    empty: "No client announces a consumer or producer group.",
     key: (client) => `${client.role} ${client.group} ${client.client_id}`,
     columns: [
       { title: "Client", cell: (client) => h("code", null, client.client_id), value: (client) => client.client_id },
@@ -29,7 +29,7 @@ export function show({ root, signal, fail }) {
   poll(async () => {
     const clients = await ask("/api/clients", null, signal);
     const ids = new Set(clients.map((client) => client.client_id));
-    note.textContent = `${count(ids.size, "client")} in ${count(new Set(clients.map((client) => client.role + client.group)).size, "group")}, a line for each group that a client is in`;
+    note.textContent = `${count(ids.size, "client")} in ${count(new Set(clients.map((client) => client.role + client.group)).size, "consumer or producer group")}, a line for each that a client is in`;
     list.update(clients);
   }, AGAIN_MS, signal, fail);
 }

@@ -131,7 +131,7 @@ function showOne({ root, signal, fail, reload }, name) {
     );
     fill(
       conflicts,
-      !known.may_consume && h("p", { class: "problem" }, "This group may not consume: its configuration says so."),
+      !known.may_consume && h("p", { class: "problem" }, "This consumer group may not consume: its settings say so."),
       known.conflicts.map((conflict) =>
         h(
           "section",
@@ -256,7 +256,7 @@ async function remove(name) {
   const done = await confirm({
     title: `Delete ${name}`,
     text: [
-      h("p", null, "The group goes with its positions and the messages that wait for its retries. This cannot be undone."),
+      h("p", null, "The consumer group goes with its offsets and the messages that wait for its retries. This cannot be undone."),
       h("label", { class: "check" }, members, "even if it has members now"),
       h("label", { class: "check" }, letters, "its dead letters, too"),
     ],

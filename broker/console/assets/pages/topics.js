@@ -205,7 +205,7 @@ async function remove(name) {
   const done = await confirm({
     title: `Delete ${name}`,
     text: [
-      h("p", null, "The topic goes with all its messages and the positions in it. This cannot be undone."),
+      h("p", null, "The topic goes with all its messages and the consumer offsets in it. This cannot be undone."),
       h("label", { class: "check" }, anyway, "even if consumers subscribe to it now"),
     ],
     verb: "Delete",
