@@ -151,9 +151,9 @@ class RepliesProcessor:
 
     def _check(self, header: SendHeader, properties: bytes, body_bytes: int) -> int:
         """The queue for the copy. Raises `RequestError` for what is no reply."""
-        config = self._settings.current
-        if self._time.group_ms < config.broker.accept_sends_from_ms:
-            raise too_early(config.broker.accept_sends_from_ms, self._time.group_ms)
+        settings = self._settings.current
+        if self._time.group_ms < settings.broker.accept_sends_from_ms:
+            raise too_early(settings.broker.accept_sends_from_ms, self._time.group_ms)
         topic = self._leadership.metadata.topics.get(header.topic)
         if topic is None:
             raise RequestError(
@@ -163,12 +163,12 @@ class RepliesProcessor:
             raise forbidden_topic(header.topic)
         # Clients reply to this topic alone (`MessageUtil.createReplyMessage`). So who may publish to it may reply, and
         # who may publish elsewhere cannot push to others' producers what they take for a reply.
-        if header.topic != config.node.cluster + REPLY_SUFFIX:
+        if header.topic != settings.node.cluster + REPLY_SUFFIX:
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
-                f"a reply goes to {config.node.cluster}{REPLY_SUFFIX}, not {header.topic}",
+                f"a reply goes to {settings.node.cluster}{REPLY_SUFFIX}, not {header.topic}",
             )
-        body_bytes_max = config.storage.max_message_bytes
+        body_bytes_max = settings.storage.max_message_bytes
         if body_bytes > body_bytes_max or len(properties) > SENT_BYTES_MAX:
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,

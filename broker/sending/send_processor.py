@@ -112,12 +112,12 @@ class SendProcessor:
         # Decode.
         header = command.decode_fields(_HEADERS[command.code])
         is_batch = command.code == RequestCode.SEND_BATCH_MESSAGE or header.batch
-        config = self._settings.current
+        settings = self._settings.current
 
         # Check. A send to a retry topic may turn into a dead letter, which changes the topic: so this comes before
         # every check of the topic.
-        if self._time.group_ms < config.broker.accept_sends_from_ms:
-            raise too_early(config.broker.accept_sends_from_ms, self._time.group_ms)
+        if self._time.group_ms < settings.broker.accept_sends_from_ms:
+            raise too_early(settings.broker.accept_sends_from_ms, self._time.group_ms)
         if header.topic.startswith(RETRY_PREFIX):
             if is_batch:  # not as dead letters either
                 raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be sent to a retry topic")
@@ -128,7 +128,7 @@ class SendProcessor:
         if topic is None:
             self._new_topics.create(connection, command, header)
             return None
-        if topic.order and not config.broker.permission_bits & Permission.WRITE:
+        if topic.order and not settings.broker.permission_bits & Permission.WRITE:
             # RocketMQ refuses only sends to ordered topics here: of others producers see in the route that nothing is
             # written on this broker.
             raise RequestError(ResponseCode.NO_PERMISSION, "the broker's permission does not include writing")

@@ -296,7 +296,7 @@ class AclSettings(SettingsTable, frozen=True):
     """Signatures that count: Trivet's over whole frames only, or RocketMQ 4.x's, too, as its clients and mqadmin make
     them."""
     allow_plaintext: bool = False
-    """Whether accounts are taken over plain connections, where whoever listens reads all of it and can repeat what is
+    """Take accounts over plain connections, too, where whoever listens reads all of it and can repeat what is
     signed RocketMQ's way."""
 
 
@@ -341,7 +341,7 @@ class NameServerSettings(SettingsTable, frozen=True):
     The reference's is in ``namesrv`` in the user's home; here it is in the directory of the start, as a broker's store.
     """
     ordered_messages: bool = False
-    """orderMessageEnable: whether routes carry the order configuration of a topic."""
+    """orderMessageEnable: routes carry the order configuration of a topic."""
     broker_expiry_seconds: Positive = 120
     """A broker silent for longer is dropped from every route."""
     max_connections: Positive = 10_000
@@ -379,7 +379,7 @@ class NameServerSettings(SettingsTable, frozen=True):
     acl_signatures: Literal["any", "frame"] = "any"
     """Signatures that count, as a broker's ``[acl] signatures``."""
     acl_allow_plaintext: bool = False
-    """Whether accounts are taken over plain connections, as a broker's ``[acl] allow_plaintext``."""
+    """Take accounts over plain connections, too, as a broker's ``[acl] allow_plaintext``."""
     acl_routes: Literal["anyone", "accounts"] = "anyone"
     """Who may ask for the route of a topic; all else needs an account."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -245,7 +245,7 @@ class TopicsProcessor:
         if size > GROUP_BYTES_MAX:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
-                f"the group's configuration has {size} bytes, at most {GROUP_BYTES_MAX} are allowed",
+                f"the consumer group's settings have {size} bytes, at most {GROUP_BYTES_MAX} are allowed",
             )
         return PutGroup(config, self._time.group_ms)
 
@@ -322,14 +322,14 @@ class TopicsProcessor:
         self._was_serving = serving
 
     def _create_missing(self) -> None:
-        config = self._settings.current
+        settings = self._settings.current
         missing = missing_of_the_broker(
             self._leadership.metadata,
-            cluster=config.node.cluster,
-            broker=config.node.group,
-            default_queues=config.broker.default_queue_count,
-            auto_create=config.broker.auto_create_topics,
-            trace=config.broker.trace_topic,
+            cluster=settings.node.cluster,
+            broker=settings.node.group,
+            default_queues=settings.broker.default_queue_count,
+            auto_create=settings.broker.auto_create_topics,
+            trace=settings.broker.trace_topic,
             group_ms=self._time.group_ms,
         )
         if not missing:

@@ -17,7 +17,7 @@ from broker.tools.cli.errors import FAILED, INTERRUPTED, USAGE, CommandError
 def main() -> NoReturn:
     """Run the command line given to this process, and exit.
 
-    Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 130 interrupted; ``analyze`` has its own. Whatever
+    Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 130 interrupted; ``analyze`` has its own. Whatever
     goes wrong is one line on stderr that says what and, where it is known, what to do.
     """
     try:

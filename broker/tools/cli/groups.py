@@ -80,7 +80,7 @@ async def add(
 ) -> int:
     """Add a node as a learner: it receives the log, and has no vote until it is promoted.
 
-    Its own configuration has raft.join = true, and raft.peers with the members and itself.
+    Its own settings have raft.join = true, and raft.peers with the members and itself.
     """
     check_address(peer, f"--peer {peer}")
     confirm(f"Add {node} at {peer} to {_named(group)} as a learner?", yes=yes)
@@ -125,9 +125,7 @@ async def remove(
     confirm(f"Take {node} out of {_named(group)}?", yes=yes)
     async with servers.admin() as admin:
         await admin.remove_member(node, group)
-    print(
-        f"{node} is no member any more; stop it, and take it out of raft.peers of the others' configurations"
-    )
+    print(f"{node} is no member any more; stop it, and take it out of raft.peers in the others' settings")
     return 0
 
 

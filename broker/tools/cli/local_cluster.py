@@ -68,9 +68,7 @@ _NO_PAGE = _Page()
 
 async def cluster(
     *,
-    dir: Annotated[
-        Path, Parameter(help="Where configurations, stores, logs and traces go; reused if there.")
-    ],
+    dir: Annotated[Path, Parameter(help="Where settings, stores, logs and traces go; reused if there.")],
     nodes: Annotated[int, Parameter(help="Brokers in each group: its machines.")] = 3,
     groups: Annotated[
         int, Parameter(help="Groups, each with a broker on every machine; their leaders are spread.")
