@@ -60,7 +60,10 @@ last, which consumers read."""
 
 
 class MmapFile:
-    """`log.disk.MappedFile` over a file descriptor and a shared mapping. Methods without a text are described there."""
+    """`log.disk.MappedFile` over a file descriptor and a shared mapping.
+
+    Methods without a text are described there, with what they raise: DiskFullError, FlushError, DiskError.
+    """
 
     __slots__ = (
         "__weakref__",
@@ -278,7 +281,8 @@ class MemoryLocker:
 class MmapDisk:
     """`log.disk.Disk` below the directory `root`, which is created if missing.
 
-    Methods without a text are described there, with what they raise.
+    Methods without a text are described there, with what they raise: StoreLockedError, DiskFullError, FlushError,
+    DiskError.
 
     With `lock_memory` the pages made ready for the writer are locked into memory, of them the newest
     `locked_bytes_max`, as far as the system allows.

@@ -367,7 +367,7 @@ class Election:
             self._ask(peer)
 
     def _give_up_if_lost(self, now: int) -> None:
-        """If no majority can come together, follows nobody, and asks again before long.
+        """Ends the round if no majority can come together: follows nobody, and asks again before long.
 
         Not where too few can be reached, and those agree: the round goes on until others can be, or it is repeated.
         """

@@ -179,7 +179,10 @@ class Follower:
         )
 
     def install_snapshot(self, request: SnapshotRequest) -> None:
-        """Begins anew where the leader's log begins, unless this log reaches as far (section 7)."""
+        """Begins anew where the leader's log begins, unless this log reaches as far (section 7).
+
+        Raises ImpossibleMessage if that contradicts what the same leader said before.
+        """
         state = self._state
         base_index = request.first_index - 1
         # A log that has the entry before the snapshot's end keeps what follows it (figure 13, step 6).

@@ -89,7 +89,7 @@ class RouteTable:
         expiry_ns: int,
         now_ns: int,
     ) -> Master | None:
-        """Enter a broker, in the order of RocketMQ; returns the master's addresses for one that is
+        """Enters a broker, in the order of RocketMQ; returns the master's addresses for one that is
         not it.
         """
         return finished(self.register_in_steps(header, topics, connection_id, expiry_ns, now_ns))
@@ -235,20 +235,20 @@ class RouteTable:
         return added and added + self._route_count
 
     def unregister(self, cluster: str, address: str) -> None:
-        """Remove a broker that says it stops."""
+        """Removes a broker that says it stops."""
         live = self._live.get(address)
         if live is not None and live.cluster == cluster:
             self._remove(address)
             self.forget()
 
     def connection_closed(self, connection_id: ConnectionId) -> None:
-        """Remove every broker that was last heard on this connection."""
+        """Removes every broker that was last heard on this connection."""
         for address in [a for a, live in self._live.items() if live.connection_id == connection_id]:
             self._remove(address)
         self.forget()
 
     def drop_silent(self, now_ns: int) -> list[ConnectionId]:
-        """Remove the brokers whose deadline has passed; returns their connections, each once."""
+        """Removes the brokers whose deadline has passed; returns their connections, each once."""
         expired = [(address, live) for address, live in self._live.items() if live.deadline_ns <= now_ns]
         for address, _ in expired:
             self._remove(address)
@@ -276,7 +276,7 @@ class RouteTable:
                 left -= 1
 
     def heard(self, cluster: str, address: str, now_ns: int) -> None:
-        """Put off the deadline of a broker, if it is known."""
+        """Puts off the deadline of a broker, if it is known."""
         live = self._live.get(address)
         if live is not None and live.cluster == cluster:
             live.last_heard_ns = now_ns
@@ -348,7 +348,7 @@ class RouteTable:
         return topics, next(addresses, None)
 
     def set_writable(self, broker_name: str, writable: bool) -> Generator[None, None, int]:
-        """Give or take the write permission of all topics of a broker name, in steps; returns how many it has."""
+        """Gives or takes the write permission of all topics of a broker name, in steps; returns how many it has."""
 
         def changed(perm: int) -> int:
             return both if writable else perm & ~write
@@ -362,7 +362,7 @@ class RouteTable:
         return count
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget a topic, everywhere or on one cluster's brokers."""
+        """Forgets a topic, everywhere or on one cluster's brokers."""
         if cluster is None:
             queues = self._queues.pop(topic, {})
             self._route_count -= len(queues)
@@ -373,7 +373,7 @@ class RouteTable:
             self._drop_queues(topic, name)
 
     def add_topic(self, topic: str, queues: list[QueueData]) -> None:
-        """Enter a topic on brokers that are known (code 217); queues of unknown ones are left out."""
+        """Enters a topic on brokers that are known (code 217); queues of unknown ones are left out."""
         for data in queues:
             if data.broker_name in self._brokers:
                 present = self._queues.setdefault(topic, {})
@@ -386,7 +386,7 @@ class RouteTable:
         return None if address is None else Master(address, self._live[address].ha_server_address)
 
     def _remove(self, address: str) -> None:
-        """Take an address out of every table."""
+        """Takes an address out of every table."""
         live = self._live.pop(address, None)
         if live is None:
             return

@@ -14,7 +14,7 @@ from broker.client.errors import ClientError
 
 
 class NotThere(ClientError):
-    """What was asked for does not exist."""
+    """A consumer group, a message, an account or another thing that was asked for does not exist."""
 
 
 class InUse(ClientError):

@@ -155,7 +155,10 @@ class Line:
         self._become(LineState.AWAITS, self._time.now_ns + self._patience.answer_ns)
 
     def up(self, due_ns: int = NEVER) -> None:
-        """Is content with the other side. At `due_ns` `LineUser.due` is called, if nothing else happens before."""
+        """Notes that the other side has answered as it should.
+
+        At `due_ns` `LineUser.due` is called, if nothing else happens before.
+        """
         self._rest_ns = self._patience.rest_ns_min
         self._become(LineState.UP, due_ns)
 

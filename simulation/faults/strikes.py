@@ -1,6 +1,6 @@
-"""What strikes at a moment of the run (moments.py): each is a fault that other plans have at drawn times.
+"""Faults that strike at a moment of the run (moments.py); other plans have the same faults at drawn times.
 
-One node is the one at which something is under way, the other one the one that it deals with.
+Each gets two nodes: `one`, at which something is under way, and the `other` one, which it deals with.
 """
 
 from __future__ import annotations

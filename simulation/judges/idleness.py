@@ -33,7 +33,7 @@ scrubber that never rests 48."""
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What a node has, and clients make it have more of; their connections come and go with members of their groups."""
+    """The numbers of a node that grow only by what clients ask; connections do not count, as members come and go."""
 
     entries: int
     file_bytes: int

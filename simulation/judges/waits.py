@@ -135,7 +135,7 @@ def _is_next_damaged(replica: Replica) -> bool:
 
 
 def _room(seen: Seen) -> object:
-    """What the node says of its disk. Much of what waits is excused by it, so it is to be true."""
+    """Not None while the node says that its disk lacks room. It excuses much of what waits, so it must be true."""
     return "without room" if seen.lacks_room else None
 
 

@@ -156,7 +156,7 @@ class SimulatedDisk:
         self._countdown = operations
 
     def step(self, operation: str, path: str) -> None:
-        """Begins a durable operation: here power fails, if that is armed."""
+        """Begins a durable operation. Raises PowerFailure if that is armed for it."""
         self.operations += 1
         if self._countdown:
             self._countdown -= 1

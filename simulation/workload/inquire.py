@@ -289,7 +289,7 @@ class _Inquirer:
         ]
 
     async def keep_asking(self) -> None:
-        """Asks one question after the other, for ever, as soon as there is a message to ask about."""
+        """Asks one question after the other, for ever, as soon as there is a message to ask about. Raises Violation."""
         random = self._random
         while True:
             await self._runtime.sleep(random.expovariate(1 / _QUESTION_PAUSE_S))

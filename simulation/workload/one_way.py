@@ -112,7 +112,7 @@ def _check_order(results: list[SendResult | None]) -> None:
 
 
 async def post(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
-    """Sends notes one way, and by outboxes that live for some messages."""
+    """Sends notes one way, and by outboxes that live for some messages. Raises Violation."""
     invariant = context.invariant(Notes)
     random = runtime.random
 

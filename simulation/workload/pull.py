@@ -49,7 +49,10 @@ class _Reader:
         self._at[queue.queue_id] = (min(offset, end), offset)
 
     def polled(self, messages: Sequence[MessageView]) -> None:
-        """Judges polled messages: the next ones of each queue, without a gap, as they were committed."""
+        """Judges polled messages: the next ones of each queue, without a gap, as they were committed.
+
+        Raises Violation.
+        """
         for message in messages:
             queue_id, offset = message.queue.queue_id, message.queue_offset
             self._check_place(queue_id, offset, "polled")
@@ -61,7 +64,10 @@ class _Reader:
             self._context.journal.did("message pulled")
 
     def offsets_are(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Judges what the reader would store: where it goes on, which may be behind what retention took."""
+        """Judges what the reader would store: where it goes on, which may be behind what retention took.
+
+        Raises Violation.
+        """
         for queue, offset in offsets.items():
             if queue.queue_id in self._at:
                 self._check_place(queue.queue_id, offset, "offset")
@@ -79,7 +85,10 @@ class _Reader:
         self._context.journal.did("puller's offset stored")
 
     def is_stored(self, queue: MessageQueue, offset: int | None) -> None:
-        """Judges the consumer group's stored offset: the one acknowledged last, or one of unknown outcome."""
+        """Judges the consumer group's stored offset: the one acknowledged last, or one of unknown outcome.
+
+        Raises Violation.
+        """
         acknowledged = self._stored.get(queue.queue_id)
         unknown = self._context.judge.offsets_to_come(self.group, queue.topic, queue.queue_id)
         unknown += self._doubtful.get(queue.queue_id, ())
@@ -92,7 +101,7 @@ class _Reader:
         )
 
     def check_end(self) -> None:
-        """Checks that it has read everything."""
+        """Checks that it has read everything. Raises Violation."""
         for queue_id, (lowest, highest) in self._at.items():
             end = len(self._queue(queue_id).keys)
             if highest < end and not self._model.may_pass(TOPIC, queue_id, lowest, end):

@@ -51,7 +51,7 @@ class _Machine:
         self._ends = {number: len(queue.keys) for (topic, number), queue in queues.items() if topic == TOPIC}
 
     def received(self, message: MessageView) -> None:
-        """Judges a message: the next of its queue, or one behind the stored offset once more."""
+        """Judges a message: the next of its queue, or one behind the stored offset once more. Raises Violation."""
         queue_id, offset = message.queue.queue_id, message.queue_offset
         self._check_place(message.queue, offset, "received")
         if not self._model.has_record(TOPIC, queue_id, offset, message.record_bytes()):
@@ -62,14 +62,14 @@ class _Machine:
         self._context.journal.did("broadcast message received")
 
     def offsets_are(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Judges where the member says it is: behind what it got, or what retention took then."""
+        """Judges where the member says it is: behind what it got, or what retention took then. Raises Violation."""
         for queue, offset in offsets.items():
             if offset > self._at.get(queue.queue_id, -1):
                 self._check_place(queue, offset, "offset")
                 self._at.setdefault(queue.queue_id, offset)
 
     def check_end(self) -> None:
-        """Checks that it got everything."""
+        """Checks that it got everything. Raises Violation."""
         for (topic, queue_id), queue in self._model.queues.items():
             begin = self._at.get(queue_id, 0 if self.start == "first" else len(queue.keys))
             if topic == TOPIC and not self._model.may_pass(TOPIC, queue_id, begin, len(queue.keys)):
@@ -108,7 +108,10 @@ class _Shelf:
         return dict(self._machine.stored)
 
     async def store(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Stores the offsets after a moment in which the process may die; fails now and then, as a full disk does."""
+        """Stores the offsets after a moment in which the process may die.
+
+        Raises Violation; OSError now and then, as a full disk does.
+        """
         self._machine.offsets_are(offsets)
         await self._runtime.sleep(_STORES_S * self._runtime.random.random())
         if self._runtime.random.random() < _FAILS:

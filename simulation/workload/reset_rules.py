@@ -151,7 +151,7 @@ class Resets(Invariant):
         self._requests.setdefault(request.group, []).append(request)
 
     def refused(self, request: ResetRequest, reason: str) -> None:
-        """Judges a refusal: nothing was done, and nothing will be."""
+        """Judges a refusal: nothing was done, and nothing will be. Raises Violation."""
         request.is_over = True
         if request.is_done:
             raise self._violation("refused resets leave nothing", request, reason)

@@ -85,7 +85,7 @@ class Restrictions(Invariant):
         self.context.journal.did("topic's permission set" if order.is_topic else "group's switch set")
 
     def refused(self, order: Order, reason: str) -> None:
-        """Judges a refusal: the order is not done, and will not be."""
+        """Judges a refusal: the order is not done, and will not be. Raises Violation."""
         order.requests -= 1
         if order.done > order.requests:
             raise Violation("refused requests leave nothing", "clients", f"{order}: {reason}")

@@ -380,7 +380,7 @@ async def _make_group(context: Context, runtime: Runtime) -> None:
 
 
 async def deliver(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
-    """Sends parcels, and delivers them as a member that stays for a while and comes again."""
+    """Sends parcels, and delivers them as a member that stays for a while and comes again. Raises Violation."""
     invariant = context.invariant(Retries)
     random = runtime.random
     await _make_group(context, runtime)

@@ -63,7 +63,7 @@ class Tenancies(Invariant):
         self.context.journal.did("message to a topic that comes and goes")
 
     def refused(self, length: int, error: MessageRejected) -> None:
-        """Judges a refusal: only what is too long is refused for what it is."""
+        """Judges a refusal: only what is too long is refused for what it is. Raises Violation."""
         if length <= BODY_BYTES_MAX:
             raise Violation("what may be stored is not refused", "tenants", f"{length} bytes: {error}")
         self.context.journal.did("message that is too long")

@@ -48,7 +48,7 @@ class WatchedPool(ConnectionPool):
         return self._pool.open_connections()
 
     async def get(self, address: str, timeout_s: float = CONNECT_TIMEOUT_S) -> Connection:
-        """Returns a connection, as the pool does."""
+        """Returns a connection, as the pool does. Raises ConnectFailed."""
         return await self._pool.get(address, timeout_s)
 
     def close(self) -> None:
@@ -58,7 +58,7 @@ class WatchedPool(ConnectionPool):
     async def call(
         self, address: str, code: int, fields: Fields = None, body: Buffer = b"", timeout_s: float = 3.0
     ) -> RemotingCommand:
-        """Makes a call, as the pool does; requests of the watched codes are noticed."""
+        """Makes a call, as the pool does; requests of the watched codes are noticed. Raises ConnectionFailed."""
         if code not in self._codes:
             return await self._pool.call(address, code, fields, body, timeout_s)
         failure: ConnectionFailed

@@ -122,7 +122,7 @@ async def describe_topic(seat: Seat, parameters: OneTopic) -> InPart[TopicStats]
 
 
 async def create(seat: Seat, parameters: NewTopic) -> InPart[TopicStats]:
-    """Create a topic; where it is there already, and otherwise, it stays as it is."""
+    """Create a topic; one that is there with other settings stays as it is. Raises InUse then, or ClientError."""
 
     async def in_all(groups: Groups) -> TopicStats:
         wanted = plan_topic(groups, parameters.topic, queues=parameters.queues, ordered=parameters.ordered)

@@ -72,5 +72,5 @@ def delay_of(amount: float) -> float:
 
 
 def pick(target: int, among: Sequence[Picked]) -> Picked:
-    """Return the machine or node that a fault's target means; `among` must not be empty."""
+    """Returns the machine or node that a fault's target means; `among` must not be empty."""
     return among[target % len(among)]
