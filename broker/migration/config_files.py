@@ -1,7 +1,7 @@
 """The tables of a store: JSON files below `config/` (`ConfigManager`), and small files of other kinds.
 
 A file that is missing or empty is read from its `.bak`, as RocketMQ does. All of it is what the broker wrote last: a
-broker that was killed wrote positions up to 5 s, and delays up to 10 s, before.
+broker that was killed wrote consumer offsets up to 5 s, and delays up to 10 s, before.
 """
 
 from __future__ import annotations

@@ -242,14 +242,14 @@ def _remarks(surveyed: Surveyed) -> list[str]:
         remarks.append(f"the end of the log, an unfinished write: {surveyed.cut_off}")
     if not source.is_clean and not source.is_running:
         remarks.append(
-            "the broker was not stopped in order: positions and delays may be seconds older than the log, so that "
-            "messages come again"
+            "the broker was not stopped in order: consumer offsets and delays may be seconds older than the log, so "
+            "that messages come again"
         )
     voted = source.voted_for()
     if voted != source.node:
         remarks.append(
-            f"{source.node} voted for {voted or 'nobody'} last, and did not lead: RocketMQ copies tables and positions "
-            "from its leader every 10 s, so that those of the node that led last are the newest"
+            f"{source.node} voted for {voted or 'nobody'} last, and did not lead: RocketMQ copies tables and consumer "
+            "offsets from its leader every 10 s, so that those of the node that led last are the newest"
         )
     remarks += [f"{queue.differing}" for queue in survey.found.values() if queue.differing]
     return remarks

@@ -174,7 +174,7 @@ def _add_positions(found: FoundState, survey: Survey) -> None:
             end = found.ends.get((topic, queue_id), 0)
             if not 0 <= queue_id < QUEUES_MAX or offset < 0:
                 found.notes.append(
-                    f"position {offset} of {group} in queue {queue_id} of {topic}: it is impossible"
+                    f"consumer offset {offset} of {group} in queue {queue_id} of {topic}: it is impossible"
                 )
                 continue
             if offset > end:
@@ -185,7 +185,7 @@ def _add_positions(found: FoundState, survey: Survey) -> None:
     if beyond:
         more = f", and {len(beyond) - _OFFSETS_NAMED} more" if len(beyond) > _OFFSETS_NAMED else ""
         found.notes.append(
-            f"{len(beyond)} positions beyond the end of their queue, set to it: "
+            f"{len(beyond)} consumer offsets beyond the end of their queue, set to it: "
             f"{'; '.join(beyond[:_OFFSETS_NAMED])}{more}"
         )
 

@@ -1,4 +1,4 @@
-"""The search for prefixes of batches of unknown outcome that fill the offsets which need one: a bin covering.
+"""The search for prefixes of batches of unknown outcome that fill the offsets in need of an attempt: a bin covering.
 
 The offsets that need an attempt are filled from the first to the last, each by the beginning of an attempt that had
 been invoked by its deadline. Deadlines do not decrease, so an attempt that fits once fits ever after: attempts with the

@@ -110,7 +110,7 @@ def test_a_log_whose_head_is_deleted_and_a_queue_of_which_nothing_is_left(tmp_pa
     report = migrate(store.save(), tmp_path / "b")
     assert report.first_index == 1000
     assert report.not_taken == [
-        "1 positions beyond the end of their queue, set to it: 500 of g in queue 0 of orders, which ends at 100"
+        "1 consumer offsets beyond the end of their queue, set to it: 500 of g in queue 0 of orders, which ends at 100"
     ]
     group = started(tmp_path / "b")
     found = read(group, "orders", 0, 60)
