@@ -11,6 +11,7 @@ from log.entry_log import EntryLog, Run
 from log.entry_scrub import problem_of_entry
 from log.errors import DamagedEntryError, DamagedLogError, OutOfRangeError
 from log.layout import HEADER, HEADER_BYTES
+from log.unit_repair import damaged_entry
 
 # ---- which entry is where ----------------------------------------------------------------------------
 
@@ -81,7 +82,7 @@ def record_at(log: EntryLog, physical_offset: int, size: int | None = None) -> m
         raise
     if physical_offset < log.checked_position and check_record(log, physical_offset) != len(record):
         log.damage.doubt_units()
-        raise _error(log, physical_offset, "its unit has another size")
+        raise damaged_entry(log, physical_offset, "its unit has another size")
     return record
 
 
@@ -123,9 +124,4 @@ def _check_entry(log: EntryLog, buffer: memoryview, start: int, position: int) -
 
 
 def _damage(log: EntryLog, position: int, problem: str) -> DamagedEntryError:
-    return log.damage.note(_error(log, position, problem))
-
-
-def _error(log: EntryLog, position: int, problem: str) -> DamagedEntryError:
-    at = position % log.file_bytes
-    return DamagedEntryError(log.file_at(position - at).path, at, problem, position)
+    return log.damage.note(damaged_entry(log, position, problem))

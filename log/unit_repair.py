@@ -49,7 +49,9 @@ def checked_unit(log: Held, units: EntryIndex, index: int) -> tuple[int, int, in
     while (unit := _sound_unit(log, units, index)) is None:
         first, position = _first_damaged(log, units, index)
         if pieces == PIECES_AT_ONCE and log.damage.tell is not None:
-            raise _error(log, position, f"the unit of entry {first} is damaged, and of others up to {index}")
+            raise damaged_entry(
+                log, position, f"the unit of entry {first} is damaged, and of others up to {index}"
+            )
         made = []
         for number in range(first, min(index, first + _PIECE_UNITS - 1) + 1):
             position, size, term = _entry_at(log, position, number)
@@ -134,9 +136,10 @@ def _entry_at(log: Held, position: int, index: int) -> tuple[int, int, int]:
         fits = HEADER_BYTES < size <= min(log.file_bytes - MARKER_BYTES - at, log.end_position - position)
         if fits and (magic, number, found) == (ENTRY_MAGIC, index, position):
             return position, size, term
-    raise _error(log, position, f"it does not hold entry {index}")
+    raise damaged_entry(log, position, f"it does not hold entry {index}")
 
 
-def _error(log: Held, position: int, problem: str) -> DamagedEntryError:
+def damaged_entry(log: Held, position: int, problem: str) -> DamagedEntryError:
+    """Returns the error of an entry that is not at `position` as it was written, with its file and place there."""
     at = position % log.file_bytes
     return DamagedEntryError(log.file_at(position - at).path, at, problem, position)
