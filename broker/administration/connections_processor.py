@@ -38,7 +38,7 @@ from broker.requests.deadline import Time
 from broker.requests.errors import RequestError
 from broker.requests.long_bodies import Body, listed
 from broker.requests.processing import HandledOn, Pace, Route
-from broker.requests.responses import reply
+from broker.requests.responses import reply_json
 from broker.state.topic_rules import queues_of
 from broker.statistics.stats import Stats
 from log.record import unpack_host
@@ -224,7 +224,7 @@ class ConnectionsProcessor:
             group for group, topics in self._state.metadata.offsets.by_group.items() if topic in topics
         )
         sight = self._requests.sight(connection, command)
-        self._reply(connection, command, encode_body(GroupList([*filter(sight.group, groups)])))
+        reply_json(connection, command, GroupList([*filter(sight.group, groups)]))
 
     def topics_of_group(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
         """Tells the topics in which a consumer group has offsets, in steps."""
@@ -246,12 +246,7 @@ class ConnectionsProcessor:
             "subscriptionData": None if found is None else msgspec.to_builtins(found),
             "topic": header.topic,
         }
-        self._reply(connection, command, encode_body(body))
-
-    # ------------------------------------------------------------------ inside
-
-    def _reply(self, connection: Connection, command: RemotingCommand, body: bytes) -> None:
-        reply(connection, command, ResponseCode.SUCCESS, body=body)
+        reply_json(connection, command, body)
 
 
 def _connection_info(client: RegisteredClient[Connection]) -> ConnectionInfo:

@@ -32,7 +32,7 @@ from broker.requests.deadline import Time
 from broker.requests.errors import RequestError
 from broker.requests.long_bodies import Body, listed
 from broker.requests.processing import HandledOn, Pace, Route
-from broker.requests.responses import reply
+from broker.requests.responses import reply_json
 from broker.statistics.stats import Stats
 from broker.statistics.windows import DAY, HOUR, MINUTE, Total, Windows
 
@@ -261,7 +261,7 @@ class StatisticsProcessor:
         for name, span, seconds in _SPANS:
             found = total(span, seconds)
             body[name] = {"avgpt": found.per_time, "sum": found.count, "tps": found.per_second}
-        self._reply(connection, command, encode_body(body))
+        reply_json(connection, command, body)
 
     def _figure(self, name: str, key: str) -> Callable[[int, int], Total] | None:
         """Returns a function from a span and its seconds to what `name` counts of `key`; None where nothing is
@@ -299,11 +299,6 @@ class StatisticsProcessor:
         stored = self._stats.stored
         stored.count(self._state.store.queues, self._time.now_ns // 1_000_000_000)
         return stored.by_topic.get(topic) or Windows()
-
-    # ------------------------------------------------------------------ inside
-
-    def _reply(self, connection: Connection, command: RemotingCommand, body: bytes) -> None:
-        reply(connection, command, ResponseCode.SUCCESS, body=body)
 
 
 def _messages(stored: Total, seconds: int) -> Total:

@@ -13,13 +13,12 @@ from broker.node.ports import State
 from broker.remoting.bodies import KeyValueTable
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import OWN_VERSION, RemotingCommand
-from broker.remoting.json_body import encode_body
 from broker.remoting.node_status import KnownLeader, NodeStatus, PeerStatus, Role
 from broker.replica.report import ReplicaReport
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from broker.requests.processing import HandledOn, Route
-from broker.requests.responses import reply
+from broker.requests.responses import reply, reply_json
 from broker.settings.live import LiveSettings
 from broker.state.commands import Command, DeleteGroup, DeleteTopic, Several
 from broker.state.metadata import DelayProgress
@@ -169,8 +168,7 @@ class StatusProcessor:
 
     def runtime_info(self, connection: Connection, command: RemotingCommand) -> None:
         """Tells the figures that mqadmin prints, as texts by RocketMQ's names."""
-        body = encode_body(KeyValueTable(self._runtime_table()))
-        reply(connection, command, ResponseCode.SUCCESS, body=body)
+        reply_json(connection, command, KeyValueTable(self._runtime_table()))
 
     def _runtime_table(self) -> dict[str, str]:
         stats = self._stats

@@ -23,11 +23,11 @@ from broker.remoting.bodies import MessageQueue
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import RemotingError
-from broker.remoting.json_body import decode_object_keyed, decode_request, encode_body, encode_object_keyed
+from broker.remoting.json_body import decode_object_keyed, decode_request, encode_object_keyed
 from broker.requests.connection import Connection
 from broker.requests.errors import RequestError
 from broker.requests.processing import HandledOn, Route
-from broker.requests.responses import reply
+from broker.requests.responses import reply, reply_json
 from log.errors import RecordError
 from log.message_id import parse_offset_message_id
 
@@ -151,8 +151,7 @@ class ClientQuestionsProcessor:
                 if queues is not None:
                     table[client_id] = encode_object_keyed(queues)
                 if not waiting:
-                    body = encode_body({"consumerTable": table})
-                    reply(connection, command, ResponseCode.SUCCESS, body=body)
+                    reply_json(connection, command, {"consumerTable": table})
 
             return answered
 

@@ -41,7 +41,7 @@ from broker.requests.connection import Connection, RelayedConnection
 from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import ReplicaError, RequestError, TooManyError
 from broker.requests.processing import HandledOn, Route
-from broker.requests.responses import reply
+from broker.requests.responses import reply, reply_json
 from broker.settings.live import LiveSettings
 from broker.state.commands import SingleCommand
 from broker.state.topic_rules import CLIENT_ID_LENGTH_MAX, RETRY_PREFIX, check_group_name
@@ -268,8 +268,7 @@ class HeartbeatsProcessor:
         members = self._registry.members(group)
         if not members:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
-        body = encode_body(ConsumerListBody(members))
-        reply(connection, command, ResponseCode.SUCCESS, body=body)
+        reply_json(connection, command, ConsumerListBody(members))
 
     # ------------------------------------------------------------------ changes
 

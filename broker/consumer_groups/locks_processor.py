@@ -23,12 +23,12 @@ from broker.node.ports import Proposals, Requests
 from broker.remoting.bodies import LockBatchBody, LockBatchResponseBody
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
-from broker.remoting.json_body import decode_request, encode_body
+from broker.remoting.json_body import decode_request
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from broker.requests.errors import ReplicaError, RequestError
 from broker.requests.processing import HandledOn, Route
-from broker.requests.responses import reply, reply_unknown
+from broker.requests.responses import reply, reply_json, reply_unknown
 from broker.settings.live import LiveSettings
 from broker.state.commands import LockQueues, UnlockQueues
 from broker.state.topic_rules import CLIENT_ID_LENGTH_MAX, check_group_name, queues_of
@@ -87,7 +87,7 @@ class LocksProcessor:
         body = self._body(command)
         queues = self._known_queues(body)
         if not queues:
-            self._answer(connection, command, LockBatchResponseBody())
+            reply_json(connection, command, LockBatchResponseBody())
             return
 
         # Consumers say so in a heartbeat before; an unknown consumer group is made by its use, as by its first pull.
@@ -115,7 +115,7 @@ class LocksProcessor:
                 assert isinstance(result, tuple), "the result of LockQueues"
                 granted |= dict.fromkeys(result)
             held = [queue for queue in body.queues if (queue.topic, queue.queue_id) in granted]
-            self._answer(connection, command, LockBatchResponseBody(held))
+            reply_json(connection, command, LockBatchResponseBody(held))
 
         parts = [
             LockQueues(body.consumer_group, body.client_id, some, time_ms, self._ttl_ms)
@@ -223,9 +223,6 @@ class LocksProcessor:
             if config is not None and 0 <= queue.queue_id < queues_of(config):
                 known[queue.topic, queue.queue_id] = None
         return tuple(known)
-
-    def _answer(self, connection: Connection, command: RemotingCommand, body: LockBatchResponseBody) -> None:
-        reply(connection, command, ResponseCode.SUCCESS, body=encode_body(body))
 
 
 def _in_parts(queues: Sequence[_Queue]) -> list[tuple[_Queue, ...]]:

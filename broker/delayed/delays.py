@@ -32,13 +32,13 @@ from broker.node.listeners import Listeners
 from broker.node.ports import Appends
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
-from broker.remoting.json_body import encode_body, encode_integer_keyed
+from broker.remoting.json_body import encode_integer_keyed
 from broker.replica.proposals import NewMessage
 from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import OverloadedError, ReplicaError, RequestError
 from broker.requests.processing import HandledOn, Route
-from broker.requests.responses import reply
+from broker.requests.responses import reply_json
 from broker.state.commands import DeliverDelayed, SettleDelayed
 from broker.state.metadata import DelayProgress
 from broker.state.topic_rules import SCHEDULE_TOPIC
@@ -122,8 +122,7 @@ class DelayService:
 
     def all_offsets(self, connection: Connection, command: RemotingCommand) -> None:
         """Answers with the progress of each level that is taken over, in the form of RocketMQ's delayOffset.json."""
-        body = encode_body({"offsetTable": encode_integer_keyed(self._next)})
-        reply(connection, command, ResponseCode.SUCCESS, body=body)
+        reply_json(connection, command, {"offsetTable": encode_integer_keyed(self._next)})
 
     # ------------------------------------------------------------------ when
 

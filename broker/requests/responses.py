@@ -1,9 +1,10 @@
 """Responses: how a request is answered, and how it is refused for want of room."""
 
-from typing import Final
+from typing import Any, Final
 
 from broker.remoting.codes import FLAG_ONE_WAY, ResponseCode
 from broker.remoting.command import RemotingCommand, encode_response_head
+from broker.remoting.json_body import encode_body
 from broker.remoting.pieces import Pieces
 from broker.requests.connection import Buffer, Connection
 from broker.requests.errors import OverloadedError
@@ -44,6 +45,11 @@ def reply(
         pieces = []
         head = encode_response_head(command, int(ResponseCode.SYSTEM_ERROR), refusal)
     connection.send(head, *pieces)
+
+
+def reply_json(connection: Connection, command: RemotingCommand, body: Any) -> None:
+    """Answers a request with a body struct, list or dict as JSON."""
+    reply(connection, command, ResponseCode.SUCCESS, body=encode_body(body))
 
 
 def reply_unknown(connection: Connection, command: RemotingCommand) -> None:

@@ -147,7 +147,6 @@ class BrokerServer:
         """Serves metrics and health checks."""
         if self._listeners.operators is not None:
             self.operators = self._operators_server(self._listeners.operators)
-        self._stop = trio.Event()
 
     def _machine(self, boot: str | None) -> Machine:
         """Returns what this process has of the machine, for the node."""
@@ -185,7 +184,6 @@ class BrokerServer:
     def stop(self, reason: str = "asked to") -> None:
         """Asks `serve` to end in order."""
         self._stopping.begin(reason)
-        self._stop.set()
 
     def reload(self) -> None:
         """Reads certificates and accounts anew. Files that cannot be used are logged, and change nothing."""
@@ -232,7 +230,7 @@ class BrokerServer:
             if self.operators is not None:
                 start(self.operators.run)
             self._running.start()
-            await self._stop.wait()
+            await self._stopping.asked.wait()
             stopped = trio.Event()
             self._running.stop(stopped.set)
             await stopped.wait()
@@ -306,7 +304,7 @@ class BrokerServer:
         self._wires.close()
         self._listeners.close()
         try:
-            if self._stop.is_set():
+            if self._stopping.asked.is_set():
                 self.node.replica.close(time.monotonic_ns())
             else:  # whoever starts the node again in this process finds files that nobody holds
                 self.node.replica.store.abandon()

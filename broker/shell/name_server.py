@@ -124,7 +124,6 @@ class NameServerProcess:
             enforcing=settings.tls_mode == "enforcing",
             reading=self._reading,
         )
-        self._stop = trio.Event()
         self._stopping = Stopping(log)
         self._key_values = core.key_values
         """The keys that were loaded."""
@@ -138,7 +137,6 @@ class NameServerProcess:
     def stop(self, reason: str = "asked to") -> None:
         """Asks `serve` to end."""
         self._stopping.begin(reason)
-        self._stop.set()
 
     def _use_accounts(self, accounts: Accounts) -> None:
         self._control.replace(accounts)
@@ -175,7 +173,7 @@ class NameServerProcess:
                 nursery.start_soon(self._access.watch)
             if self.operators is not None:
                 nursery.start_soon(self.operators.run)
-            await self._stop.wait()
+            await self._stopping.asked.wait()
             nursery.cancel_scope.cancel()
 
     def _close(self) -> None:

@@ -1,4 +1,4 @@
-"""The end of a server as its log tells it: why, how long it took, and how long the server was there."""
+"""The end of a server: somebody asks for it, and its log tells why, how long it took, and how long it was there."""
 
 import signal
 import time
@@ -12,11 +12,12 @@ from log.errors import DiskError
 
 
 class Stopping:
-    """`begin` is called when somebody asks for the end; `told` writes the line when it has come."""
+    """`begin` is called when somebody asks for the end, and sets `asked`; `told` writes the line when it has come."""
 
     def __init__(self, log: Any) -> None:
         """`log` is structlog's logger of the server."""
         self._log = log
+        self.asked = trio.Event()
         self._reason = "cancelled"
         self._began_ns = 0
 
@@ -25,6 +26,7 @@ class Stopping:
         self._reason = reason
         self._began_ns = time.monotonic_ns()
         self._log.info("stop begins", reason=reason)
+        self.asked.set()
 
     @contextmanager
     def told(self, close: Callable[[], None]) -> Iterator[None]:

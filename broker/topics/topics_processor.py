@@ -34,7 +34,7 @@ from broker.requests.deadline import Time
 from broker.requests.errors import ReplicaError, RequestError, TooManyError
 from broker.requests.long_bodies import table
 from broker.requests.processing import HandledOn, Route
-from broker.requests.responses import reply, reply_unknown
+from broker.requests.responses import reply, reply_json, reply_unknown
 from broker.settings.live import LiveSettings
 from broker.state.commands import DeleteGroup, DeleteTopic, PutGroup, PutTopic, Several
 from broker.state.topic_rules import (
@@ -206,11 +206,11 @@ class TopicsProcessor:
         config = self._leadership.metadata.topics.get(name)
         if config is None:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}")
-        self._answer(connection, command, config)
+        reply_json(connection, command, config)
 
     def system_topics(self, connection: Connection, command: RemotingCommand) -> None:
         """Tells the names that administration leaves alone."""
-        self._answer(connection, command, TopicList(topics=sorted(self._reserved)))
+        reply_json(connection, command, TopicList(topics=sorted(self._reserved)))
 
     # ------------------------------------------------------------------ groups
 
@@ -273,7 +273,7 @@ class TopicsProcessor:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {name}"
             )
-        self._answer(connection, command, config)
+        reply_json(connection, command, config)
 
     # ------------------------------------------------------------------ inside
 
@@ -311,9 +311,6 @@ class TopicsProcessor:
             )
         except TooManyError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"nothing was changed: {error}") from error
-
-    def _answer(self, connection: Connection, command: RemotingCommand, body: msgspec.Struct) -> None:
-        reply(connection, command, ResponseCode.SUCCESS, body=encode_body(body))
 
     def _role_changed(self) -> None:
         serving = self._leadership.serving
