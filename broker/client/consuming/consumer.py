@@ -368,8 +368,7 @@ class Consumer:
 
         A queue whose first offset is not known yet is left out.
         """
-        readers = self._intake.readers
-        return {queue: at for queue in sorted(readers) if (at := readers[queue].consumer_offset) is not None}
+        return self._intake.positions()
 
     async def send_back(self, message: MessageView, delay_level: int = 0) -> None:
         """Send a message back, so that the consumer group gets it again later; returns when it is stored for that.

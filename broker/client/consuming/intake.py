@@ -352,6 +352,11 @@ class Intake:
             return reader, batch
         return None
 
+    def positions(self) -> dict[MessageQueue, int]:
+        """Return each queue's consumer offset, sorted by queue, without those whose first offset is not known yet."""
+        readers = self.readers
+        return {queue: at for queue in sorted(readers) if (at := readers[queue].consumer_offset) is not None}
+
     def put_back(self, reader: QueueReader, batch: Batch) -> None:
         """Hand the batch out again, with the messages that it still has, before all later ones of its queue."""
         if not reader.retired:

@@ -148,8 +148,7 @@ class PullConsumer:
 
     def positions(self) -> dict[MessageQueue, int]:
         """Return the offset at which each assigned queue goes on; queues that were not reached yet are left out."""
-        readers = self._intake.readers
-        return {queue: at for queue in sorted(readers) if (at := readers[queue].consumer_offset) is not None}
+        return self._intake.positions()
 
     def _take(self) -> tuple[QueueReader, Batch] | None:
         rest, self._rest = self._rest, None
