@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple
 from spark_analysis.checking.search import (
     MAXIMUM_BYTES,
     MAXIMUM_CONFIGURATIONS,
-    Bound,
+    OutOfBoundsError,
     SearchResult,
 )
 from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
@@ -71,12 +71,6 @@ class _Configuration(NamedTuple):
     path: Path
 
 
-class _OutOfBoundsError(Exception):
-    def __init__(self, bound: Bound) -> None:
-        super().__init__(bound)
-        self.bound: Bound = bound
-
-
 @dataclass(slots=True)
 class _Bounds:
     """The rest of the bounds of a search, over all walks. ``seen`` counts configurations."""
@@ -89,11 +83,11 @@ class _Bounds:
     def count(self, at_once: int) -> None:
         self.seen += 1
         if self.seen > self.configurations:
-            raise _OutOfBoundsError("configurations")
+            raise OutOfBoundsError("configurations")
         if at_once > self.at_once:
-            raise _OutOfBoundsError("memory")
+            raise OutOfBoundsError("memory")
         if self.seen % 256 == 0 and self.is_over():
-            raise _OutOfBoundsError("time")
+            raise OutOfBoundsError("time")
 
 
 def search_register(
@@ -113,7 +107,7 @@ def search_register(
         walk = _Walk(calls, initial, counted, bounds)
         try:
             stuck = walk.run()
-        except _OutOfBoundsError as over:
+        except OutOfBoundsError as over:
             return SearchResult(UNDECIDED, bounds.seen, order, (), over.bound)
         order, scarce = _resolved(walk.best)
         if stuck is not None:

@@ -95,7 +95,7 @@ def search(
     return _Search(calls, step, is_read, reaches, maximum_configurations, maximum_bytes, is_over).run(initial)
 
 
-class _OutOfBoundsError(Exception):
+class OutOfBoundsError(Exception):
     """Ends the search as undecided."""
 
     def __init__(self, bound: Bound) -> None:
@@ -193,7 +193,7 @@ class _Search:
     def run(self, initial: State) -> SearchResult:
         try:
             verdict = self._search(initial)
-        except _OutOfBoundsError as over:
+        except OutOfBoundsError as over:
             self._note_stuck()
             best = tuple(self.calls[number].op for number in self.best)
             return SearchResult(UNDECIDED, len(self.configurations), best, self.stuck, over.bound)
@@ -278,7 +278,7 @@ class _Search:
     def _states_after(self, state: Any, number: int) -> Sequence[Any]:
         self.steps += 1
         if self.steps % _STEPS_BETWEEN_LOOKS_AT_THE_CLOCK == 0 and self.is_over():
-            raise _OutOfBoundsError("time")
+            raise OutOfBoundsError("time")
         call = self.calls[number]
         return self.step(state, call.function, call.argument, call.result, number < self.required)
 
@@ -348,7 +348,7 @@ class _Search:
         self.first_left, self.done, self.unknown_done = frame.first_left, frame.done, frame.unknown_done
 
     def _remember(self, state: Any) -> bool:
-        """Remember a configuration; returns True if it is new. Raises :class:`_OutOfBoundsError`."""
+        """Remember a configuration; returns True if it is new. Raises :class:`OutOfBoundsError`."""
         place = self.state_numbers.get(state)
         if place is None:
             place = self.state_numbers[state] = len(self.state_numbers)
@@ -360,9 +360,9 @@ class _Search:
         self.configurations.add(mark)
         self.bytes += _CONFIGURATION_BYTES + (mark.bit_length() >> 3)
         if len(self.configurations) > self.maximum_configurations:
-            raise _OutOfBoundsError("configurations")
+            raise OutOfBoundsError("configurations")
         if self.bytes > self.maximum_bytes:
-            raise _OutOfBoundsError("memory")
+            raise OutOfBoundsError("memory")
         return True
 
     def _note_stuck(self, lost: tuple[int, ...] = ()) -> None:

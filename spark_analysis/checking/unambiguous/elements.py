@@ -13,7 +13,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from spark_analysis.checking.search import SearchResult
-from spark_analysis.checking.unambiguous.stays import LinearizationPoint, Moment, linearizable, violated
+from spark_analysis.checking.unambiguous.stays import (
+    LinearizationPoint,
+    Moment,
+    begin_of,
+    end_of,
+    linearizable,
+    violated,
+)
 from spark_analysis.importing.calls import Call
 
 
@@ -60,9 +67,9 @@ def _one_element(element: Any, calls: Sequence[Call]) -> list[LinearizationPoint
     if len(adds) > 1:
         return None
     (add,) = adds
-    first_seen = min(seen, key=_end, default=None)
-    last_seen = max(seen, key=_begin, default=None)
-    added_until = min(_end(add), math.inf if first_seen is None else _end(first_seen))
+    first_seen = min(seen, key=end_of, default=None)
+    last_seen = max(seen, key=begin_of, default=None)
+    added_until = min(end_of(add), math.inf if first_seen is None else end_of(first_seen))
     if added_until < add.invoke_ns:
         assert first_seen is not None
         return violated(f"{element!r:.60} was found before it was added", add.op, first_seen.op)
@@ -81,7 +88,7 @@ def _one_element(element: Any, calls: Sequence[Call]) -> list[LinearizationPoint
             continue
         if one.invoke_ns <= added:
             before.append(one)
-        elif _end(one) >= removed:
+        elif end_of(one) >= removed:
             behind.append(one)
         else:
             provers = [call for call in (add, first_seen, last_seen, remover, one) if call is not None]
@@ -101,7 +108,7 @@ def _one_element(element: Any, calls: Sequence[Call]) -> list[LinearizationPoint
 
 def _first_removal(removes: Sequence[Call], wanted: Moment) -> tuple[Moment, Call | None]:
     """The first moment from ``wanted`` on at which one of them can take effect; infinite without one."""
-    able = ((max(one.invoke_ns, wanted), one) for one in removes if _end(one) >= wanted)
+    able = ((max(one.invoke_ns, wanted), one) for one in removes if end_of(one) >= wanted)
     return min(able, key=lambda entry: entry[0], default=(math.inf, None))
 
 
@@ -145,13 +152,13 @@ def _growing(calls: Sequence[Call]) -> SearchResult | None:
     for group in groups:
         if latest is not None:
             for one in group:
-                if _end(one) < latest.invoke_ns:
+                if end_of(one) < latest.invoke_ns:
                     return violated(
                         "the first had ended before the second began, and what was read says the reverse",
                         *(one.op, latest.op, *((last.op,) if last is not None else ())),
                     )
-        order += (one.op for one in sorted(group, key=_begin))
-        latest = max([*group, *([latest] if latest is not None else [])], key=_begin, default=None)
+        order += (one.op for one in sorted(group, key=begin_of))
+        latest = max([*group, *([latest] if latest is not None else [])], key=begin_of, default=None)
     return linearizable(order)
 
 
@@ -159,12 +166,4 @@ def _in_turn(calls: Iterable[Call], earliest: Moment = -math.inf) -> list[Linear
     """The calls whose outcome is known, each as soon as it can take effect from ``earliest`` on; the others need not
     have."""
     known = (one for one in calls if one.complete_ns is not None)
-    return [(max(earliest, one.invoke_ns), one.op) for one in sorted(known, key=_begin)]
-
-
-def _begin(call: Call) -> int:
-    return call.invoke_ns
-
-
-def _end(call: Call) -> Moment:
-    return math.inf if call.complete_ns is None else call.complete_ns
+    return [(max(earliest, one.invoke_ns), one.op) for one in sorted(known, key=begin_of)]

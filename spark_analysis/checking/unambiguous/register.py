@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_analysis.checking.search import SearchResult
-from spark_analysis.checking.unambiguous.stays import Moment, linearizable, violated
+from spark_analysis.checking.unambiguous.stays import Moment, begin_of, end_of, linearizable, violated
 from spark_analysis.importing.calls import Call
 
 
@@ -100,7 +100,7 @@ def _blocks(changes: Sequence[Call], reads: dict[Any, list[Call]], initial: Any)
             listed.append(comparison)
             value = _new(comparison)
         if listed or is_first:
-            ended = min((_end(one) for one in listed), default=math.inf)
+            ended = min((end_of(one) for one in listed), default=math.inf)
             begun = max((one.invoke_ns for one in listed), default=-math.inf)
             yield _Block(listed, -math.inf if is_first else ended, begun)
 
@@ -117,7 +117,7 @@ def _wrong_within(block: _Block) -> SearchResult | None:
             and (latest is None or value_latest.invoke_ns > latest.invoke_ns)
         ):
             latest = value_latest
-        if latest is not None and _end(one) < latest.invoke_ns:
+        if latest is not None and end_of(one) < latest.invoke_ns:
             return violated(
                 "the second had ended before the first began, which it must follow", latest.op, one.op
             )
@@ -178,17 +178,9 @@ def _exclude(one: _Block, other: _Block) -> SearchResult:
         pick(block.calls, key=key)
         for block in (one, other)
         if block.calls
-        for pick, key in ((min, _end), (max, _begin))
+        for pick, key in ((min, end_of), (max, begin_of))
     ]
     return violated(
         "two values each had an operation that ended before one of the other value began",
         *dict.fromkeys(c.op for c in calls),
     )
-
-
-def _begin(call: Call) -> int:
-    return call.invoke_ns
-
-
-def _end(call: Call) -> Moment:
-    return math.inf if call.complete_ns is None else call.complete_ns

@@ -72,6 +72,16 @@ class Stays:
     spare: list[tuple[int, int]]
 
 
+def begin_of(call: Call) -> int:
+    """The begin of a call, as a key to sort by."""
+    return call.invoke_ns
+
+
+def end_of(call: Call) -> Moment:
+    """The end of a call; infinite if its outcome is unknown, as it may take effect at any later time."""
+    return math.inf if call.complete_ns is None else call.complete_ns
+
+
 def violated(because: str, *proof: int) -> SearchResult:
     """``because`` says in one sentence why no order exists, of the operations ``proof``."""
     return SearchResult(VIOLATED, 0, (), proof, because=because)
@@ -125,7 +135,7 @@ def stays_of(calls: Sequence[Call], put: str, take: str) -> Stays | SearchResult
 
 
 def _stay(put: Call, take: Call | None) -> Stay:
-    begin, end = put.invoke_ns, math.inf if put.complete_ns is None else put.complete_ns
+    begin, end = put.invoke_ns, end_of(put)
     if take is None:
         return Stay(put.argument, put.op, None, begin, end, math.inf, math.inf)
     assert take.complete_ns is not None

@@ -24,6 +24,14 @@ def slices_for(operations: int) -> int:
     return max(SLICES_MIN, min(SLICES_MAX, operations // _PER_SLICE))
 
 
+def cut_into_slices(verdict: Verdict) -> tuple[int, int, int]:
+    """How a run is cut into moments: (the first one's begin in ns, how many there are, the length of each in ns)."""
+    start_ns = verdict.facts.get("first_ns") or 0
+    slices = slices_for(verdict.operations)
+    slice_ns = max(1, int(max(verdict.facts.get("seconds", 0.0), 1e-6) * 1e9 / slices) + 1)
+    return start_ns, slices, slice_ns
+
+
 def frequent(verdict: Verdict) -> list[str]:
     """The functions that are drawn, the most frequent first."""
     outcomes: dict[str, dict[str, int]] = verdict.facts.get("functions", {})
@@ -35,9 +43,7 @@ def panels_of(verdict: Verdict, history: History) -> list[Panel]:
     """Throughput and latency of the most frequent functions, and how far each replica was behind; two queries."""
     from pyspark.sql import functions as sf
 
-    start_ns = verdict.facts.get("first_ns") or 0
-    slices = slices_for(verdict.operations)
-    slice_ns = max(1, int(max(verdict.facts.get("seconds", 0.0), 1e-6) * 1e9 / slices) + 1)
+    start_ns, slices, slice_ns = cut_into_slices(verdict)
     shown = frequent(verdict)
     rows = (
         history.operations.where("outcome = 'ok' AND complete_ns IS NOT NULL")

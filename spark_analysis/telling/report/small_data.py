@@ -25,10 +25,10 @@ from spark_analysis.telling.report.evidence import (
 )
 from spark_analysis.telling.report.run_data import (
     NODES_SHOWN,
+    cut_into_slices,
     frequent,
     lag,
     rate_and_latency,
-    slices_for,
 )
 from spark_analysis.telling.report.run_figure import Panel
 from spark_analysis.telling.report.tables import ReportData, TracedEvent, Window
@@ -126,9 +126,7 @@ def _nearness(anomaly: Anomaly, window: Window, history: HistoryRows) -> Iterabl
 
 def _panels(verdict: Verdict, history: HistoryRows) -> list[Panel]:
     """Throughput, latency and lag of replicas."""
-    start_ns = verdict.facts.get("first_ns") or 0
-    slices = slices_for(verdict.operations)
-    slice_ns = max(1, int(max(verdict.facts.get("seconds", 0.0), 1e-6) * 1e9 / slices) + 1)
+    start_ns, slices, slice_ns = cut_into_slices(verdict)
     shown = frequent(verdict)
     took: dict[tuple[str, int], list[float]] = defaultdict(list)
     for one in history.operations:
