@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from broker.remoting.addresses import split_address
 from broker.requests.client_sessions import ClientSession, ClientSessions
 from broker.requests.connection import Connection
 from log.record import pack_host
@@ -67,9 +68,8 @@ class ClientPort:
 
     def take(self, endpoint: Endpoint, ended: Callable[[], object] = nothing) -> ClientSession | None:
         """Takes in a client that has connected, unless all places are taken; `ended` is called when it is gone."""
-        ip, _, port = endpoint.address.rpartition(":")
         leaving = sum(connection.aborted for connection in self._guests)
-        session = self._clients.accept(endpoint.address, pack_host(ip, int(port)))
+        session = self._clients.accept(endpoint.address, pack_host(*split_address(endpoint.address)))
         self._judge(session, leaving)
         if session is None:
             endpoint.close()

@@ -21,6 +21,7 @@ import trio
 
 from broker.peers.handshake import HANDSHAKE_FRAME_BYTES_MAX
 from broker.peers.protocol import Hello, PeerProtocolError, take_frame
+from broker.remoting.addresses import split_address
 
 CLIENTS: Final = "clients"
 """The name of all clients as one end of a link."""
@@ -123,11 +124,10 @@ class Network:
     async def _serve_connection(
         self, accepted: trio.socket.SocketType, node: str, target: str, peers: bool
     ) -> None:
-        host, _, port = target.rpartition(":")
         async with trio.SocketStream(accepted) as near:
             try:
                 begin, source = await _read_hello(near) if peers else (b"", CLIENTS)
-                far = await trio.open_tcp_stream(host, int(port))
+                far = await trio.open_tcp_stream(*split_address(target))
             except (OSError, trio.BrokenResourceError):
                 # As at the node's own port when nobody listens there.
                 accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
