@@ -71,13 +71,15 @@ class LearnerBehind(ConfigurationError):
 
 
 class LearnerRecovering(ConfigurationError):
-    """The learner's disk was empty, and not every voter has told it its term yet: until then it cannot vote.
+    """The learner's disk was empty, and no entry has been committed since then that it holds: it cannot vote yet.
 
     With a vote it would raise the majority that an election needs, and give none: a group could be left without any.
     """
 
     def __init__(self, node: str) -> None:
-        super().__init__(f"learner {node} is recovering: not every voter has answered it yet")
+        super().__init__(
+            f"learner {node} is recovering: nothing that it holds was committed since its disk was empty"
+        )
         self.node = node
 
 
