@@ -448,7 +448,8 @@ AIMED: dict[str, Aim] = {
         _often("retention", "transfer", gap_s=1),
         _BEGIN_OF_A_QUEUE,
         {"data_file_bytes": 16 * 1024},
-        or_as=("offsets by time are exact",),  # one before the group's head is found
+        # One before the group's head is found, by a question or by a reset.
+        or_as=("offsets by time are exact", "resets are ordered"),
     ),
     "head: not said before a leader serves": Aim(
         _often("retention", "transfer", gap_s=1), SERVES, {"data_file_bytes": 16 * 1024}

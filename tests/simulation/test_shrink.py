@@ -217,7 +217,7 @@ def plan_with_much_else() -> Plan:
         drawn,
         flush="sync",
         producers=1,
-        think_ms=50,  # so that something is under way whenever the disks fail, whatever else the seed draws
+        think_ms=40,  # so that something is under way whenever the disks fail, whatever else the seed draws
         actors=("producer", "consumer", "auditor", "administrator"),
         faults=tuple(sorted(faults, key=lambda fault: fault.time_ns)),
     )
