@@ -169,8 +169,8 @@ class RecoveryResponse(NamedTuple):
     `has_history` is False if the node has never had a term, but for that of a log from a backup. `leads` says that it
     leads `term`, has forgotten what the asker had acknowledged, and has committed nothing beyond `commit_index` with
     its help, nor has a configuration beyond it (-1 unless it leads); to one that has lost its votes it is the index of
-    the entry that was appended for it. `voters` are those of the last configuration that
-    it knows to be committed, and of each later one in its log, each with its index; none while it recovers itself.
+    the entry that was appended for it. `voters` are those of the last configuration that it knows to be committed, and
+    of each later one in its log, each with its index; none while it recovers itself.
     """
 
     source: str

@@ -327,9 +327,11 @@ class Beliefs:
         return self._known_term[1]
 
 
+def counts_for_commits(raft: Raft, voters: int) -> bool:
+    """True unless the node has lost its votes, and is one of more than two voters (raft/recovery.py, An empty disk)."""
+    return voters <= 2 or raft.recovering not in (Loss.VOTE, Loss.ALL)
+
+
 def _own_index(raft: Raft) -> int:
-    """The entry up to which a leader's own disk counts: none for a commit while it has lost its votes, but of two
-    voters (raft/recovery.py, An empty disk).
-    """
-    has_lost_votes = raft.recovering is Loss.VOTE and len(raft.configuration.voters) > 2
-    return -1 if has_lost_votes else raft.persisted_index
+    """The entry up to which a leader's own disk counts for a commit."""
+    return raft.persisted_index if counts_for_commits(raft, len(raft.configuration.voters)) else -1

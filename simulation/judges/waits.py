@@ -35,8 +35,8 @@ from log.entry_reads import file_beginnings
 from log.errors import DiskFullError
 from log.layout import HEADER_BYTES
 from raft.effects import Role
-from raft.recovery_loss import Loss
 from simulation.journal import Violation
+from simulation.judges.beliefs import counts_for_commits
 from simulation.machines.broker_host import BrokerHost, BrokerProcess, hour_of_day
 from simulation.machines.network import Network
 from simulation.machines.unanswered import held_ns
@@ -458,8 +458,7 @@ class Waits:
             for voter in voters
             if voter == leader.name or _pair(voter, leader.name) in self._linked
         ]
-        # What a node has that lost its votes does not count (raft/recovery.py, An empty disk), but of two.
-        helping = [host for host in linked if len(voters) <= 2 or not _lost_votes(host)]
+        helping = [host for host in linked if counts_for_commits(_replica(host).raft, len(voters))]
         return leader if 2 * len(helping) > len(voters) else None
 
 
@@ -487,10 +486,6 @@ def _pair(one: str, other: str) -> tuple[str, str]:
 def _replica(host: BrokerHost) -> Replica:
     assert host.process is not None, "it runs"
     return host.process.node.replica
-
-
-def _lost_votes(host: BrokerHost) -> bool:
-    return _replica(host).raft.recovering in (Loss.VOTE, Loss.ALL)
 
 
 def _links(host: BrokerHost, other: str) -> tuple[object, object]:
