@@ -151,9 +151,9 @@ class Forwarding:
         as it may give back what came before them. False while none is: nothing else lets them go on."""
         self._last_number = 0
         """The number of the request that came last."""
-        self._resumed_number: int | None = None
-        """The number of the request that goes on here just now. It may find that this node leads no more, or is handing
-        over, and then waits again among those of its client as the one that it was."""
+        self._resumed: tuple[RemotingCommand, int] | None = None
+        """The request that goes on here just now, and its number. It may find that this node leads no more, or is
+        handing over, and then waits again among those of its client as the one that it was."""
         self._may_go_on = True
         """Something has changed since a request was held for want of a leader: what is held may find one now."""
 
@@ -203,8 +203,11 @@ class Forwarding:
 
     def forward(self, connection: Connection, command: RemotingCommand) -> None:
         """Hands a request to the leader, or holds it until there is one."""
-        number = self._resumed_number
-        self._ask(connection, command, self._new_number() if number is None else number)
+        resumed = self._resumed
+        if resumed is not None and resumed[0] is command:
+            self._ask(connection, command, resumed[1])
+        else:
+            self._ask(connection, command, self._new_number())
 
     def forward_late(self, connection: Connection, command: RemotingCommand) -> None:
         """Hands on a request that has waited here for something else than a leader: behind what is held of its client,
@@ -665,12 +668,12 @@ class Forwarding:
         """Does what a RESUMED request asks for here, or asks the leader; holds it where there is none."""
         connection, command = request.connection, request.as_of(self._time.now_ns)
         if self._view.serving:
-            assert self._resumed_number is None, (
-                f"request {self._resumed_number} goes on, and {request.number} in it"
-            )
-            self._resumed_number = request.number
-            self._resume(connection, command)
-            self._resumed_number = None
+            assert self._resumed is None, f"request {self._resumed[1]} goes on, and {request.number} in it"
+            self._resumed = command, request.number
+            try:
+                self._resume(connection, command)
+            finally:
+                self._resumed = None
         else:
             self._ask(connection, command, request.number)
 

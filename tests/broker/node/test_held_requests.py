@@ -596,6 +596,26 @@ def test_a_node_that_leads_by_then_does_first_what_it_has_held_of_a_client() -> 
     assert [*client.answers] == asked
 
 
+def test_what_is_forwarded_while_another_request_goes_on_does_not_take_its_number() -> None:
+    group, heir, _ = leaderless()
+    there, client = group.node(heir), group.connect(heir)
+    for _ in range(3):
+        client.start_call(RequestCode.LOCK_BATCH_MQ, None, b"{}")
+    first = next(iter(there._held.waiting))
+    besides = RemotingCommand(RequestCode.LOCK_BATCH_MQ, opaque=4711)
+
+    def forwards_both(connection: Connection, command: RemotingCommand) -> None:
+        there.forward(connection, besides)
+        there.forward(connection, command)
+
+    there._routes[RequestCode.LOCK_BATCH_MQ] = forwards_both, HandledOn.ANY
+    step_until(group, random.Random(1), lambda: first not in there._held.waiting)
+    held = {request.number: request.command.opaque for request in there._held.of(client.connection)}
+    assert len(held) == 4
+    assert held[first.number] == first.command.opaque
+    assert held[max(held)] == besides.opaque
+
+
 def test_a_leader_that_was_is_waited_for_while_it_gives_back() -> None:
     """It may have thousands of requests: those that it came to after 300 ms had been answered as unknown by then."""
     group = Group.elected(3)
