@@ -88,13 +88,18 @@ class Flushes:
             self._written_position = end
             self._data.settle_before(self._data.start_of(end))
 
+    @property
+    def log_waits(self) -> bool:
+        """True while the log has bytes that no job has covered."""
+        return self._flush_from != self._log.end_position
+
     def job(self) -> FlushJob | None:
         """Returns the flush of what was appended since the last job; None if nothing was, or if a job is still out.
 
         Raises DiskError.
         """
         log = self._log
-        if self._job is not None or self._flush_from == log.end_position:
+        if self._job is not None or not self.log_waits:
             return None
         # Else a job of no bytes would come back, and entries that nothing has flushed would count as durable.
         assert self._flush_from < log.end_position, (

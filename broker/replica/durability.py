@@ -28,7 +28,6 @@ class Durability:
     """The flushes of one replica's log, one at a time, and what they make raft sure of."""
 
     __slots__ = (
-        "_flushed_position",
         "_generation",
         "_interval_ns",
         "_log",
@@ -62,8 +61,6 @@ class Durability:
         self.flushing = False
         self._generation = 0
         """Raft's generation of the log when the flush that is out began; meaningful only while `flushing`."""
-        self._flushed_position = log.end_position
-        """The log's end when the newest flush began."""
         self._note_due_ns = now_ns + _NOTE_NS
         """The time at which the log's note of how far it is durable is to be flushed; see `log.durable_note`."""
         self.written_index = -2
@@ -91,7 +88,7 @@ class Durability:
         """
         if self.flushing:
             return NEVER
-        if self._log.end_position == self._flushed_position:
+        if not self._log.flushes.log_waits:
             return max(self._note_due_ns, self.flush_due_ns)
         return NEVER if self.sync else self.flush_due_ns
 
@@ -104,7 +101,6 @@ class Durability:
             return None
         if not self.sync:
             self.flush_due_ns = now_ns + self._interval_ns
-        self._flushed_position = self._log.end_position
         job = self._log.flushes.job()
         if job is None and now_ns >= self._note_due_ns:
             self._note_due_ns = NEVER
