@@ -49,7 +49,8 @@ IS_LEADER = gauge("trivet_server_is_leader", "1 on the node that leads its term.
 IS_LEARNER = gauge("trivet_server_is_learner", "1 on a member without a vote.")
 SERVING = gauge("trivet_server_serving", "1 on the leader once it answers for the group.")
 RECOVERING = gauge(
-    "trivet_server_recovering", "1 while the node may lack what it acknowledged, and does not vote."
+    "trivet_server_recovering",
+    "1 while the node may lack what it acknowledged; its vote counts only where all voters agree.",
 )
 TERM = gauge("trivet_server_term", "Raft's term.")
 COMMITTED = counter("trivet_server_proposals_committed_total", "Index up to which entries are committed.")

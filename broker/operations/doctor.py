@@ -325,7 +325,7 @@ def _replicas(examination: Examination) -> _Findings:
             yield (
                 "warning",
                 node.address,
-                f"it is recovering and may lack {status.recovering} of what it acknowledged: it votes for nobody",
+                f"it is recovering (may lack: {status.recovering}): its vote counts only where all voters agree",
                 "keep the others running until it has caught up",
             )
         for sentence in status.recovered:
