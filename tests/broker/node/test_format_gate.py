@@ -152,4 +152,26 @@ def test_the_note_of_the_format_can_be_read_by_people() -> None:
     disk = MemoryDisk()
     assert check_format(disk, NEWEST) == FIRST_FORMAT
     write_format(disk, 2, "0.2.0")
-    assert disk.read(PATH) == b'format = 2\nwritten_by = "0.2.0"\n'
+    assert disk.read(PATH) == b'format = 2\nwritten_by = "0.2.0"\nchecksum = "4ba40b18"\n'
+
+
+def test_a_note_from_before_it_had_a_checksum_is_read() -> None:
+    disk = MemoryDisk()
+    disk.write_durably(PATH, b'format = 2\nwritten_by = "0.2.0"\n')
+    assert check_format(disk, NEWEST) == 2
+
+
+def test_no_flipped_bit_makes_another_format_of_it() -> None:
+    """A node would refuse its store as a newer release's, or read it as an older one's."""
+    disk = MemoryDisk()
+    write_format(disk, 2, "0.2.0")
+    whole = disk.read(PATH)
+    for bit in range(len(whole) * 8):
+        harmed = bytearray(whole)
+        harmed[bit // 8] ^= 1 << bit % 8
+        disk.write_durably(PATH, bytes(harmed))
+        try:
+            number = check_format(disk, NEWEST)
+        except DamagedStateError:
+            continue
+        assert number == 2, f"bit {bit}: {bytes(harmed)!r}"
