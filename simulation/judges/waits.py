@@ -273,7 +273,8 @@ def _entries(seen: Seen) -> object:
     assert leader is not None, "its help is there"
     if replica.applied_index >= leader.raft.commit_index or seen.lacks_room or replica.store.log.damaged:
         return None
-    return replica.applied_index, replica.raft.log_terms.last_index, replica.raft.persisted_index
+    # That its log grows is no sign that it moves: the entry to be dispatched next may be damaged.
+    return replica.applied_index
 
 
 def _preferred_leader(seen: Seen) -> object:

@@ -14,6 +14,7 @@ from broker.reading.held_pulls import HeldPulls
 from broker.replica.read_barriers import ReadBarriers
 from broker.requests.deadline import NEVER
 from raft.effects import Role
+from raft.terms import LogTerms
 from simulation.faults.moments import MOMENTS
 from simulation.faults.strikes import STRIKES
 from simulation.journal import Violation
@@ -87,6 +88,23 @@ def test_a_node_that_knows_no_term_yet_cannot_know_its_leader() -> None:
         node = stand_ins.node(replica=replica, _held=stand_ins.stand_in(waiting=[request]))
         seen = Seen(stand_ins.process(node=node), None)
         assert wait.state(seen) is (None if is_mute else request)
+
+
+@pytest.mark.parametrize("applies", [True, False])
+def test_a_node_whose_log_alone_grows_waits_for_what_is_committed(applies: bool) -> None:
+    """Nobody gets what it has not dispatched."""
+    [wait] = [wait for wait in WAITS if wait.what == "a node for what is committed"]
+    leader = stand_ins.replica("n0", raft=stand_ins.raft(commit_index=9))
+    states = []
+    for last_index in (4, 5):
+        raft = stand_ins.raft(log_terms=LogTerms(0, last_index, ((0, 1),)), persisted_index=last_index)
+        store = stand_ins.store(log=stand_ins.stand_in(damaged=None))
+        replica = stand_ins.replica("n1", raft=raft, store=store, applied_index=last_index if applies else 3)
+        replica.disk_space = stand_ins.stand_in(is_full=lambda _: False)
+        node = stand_ins.node(replica=replica, time=stand_ins.stand_in(now_ns=0))
+        states.append(wait.state(Seen(stand_ins.process(node=node), leader)))
+    assert None not in states
+    assert (states[0] != states[1]) == applies
 
 
 @pytest.mark.parametrize("lost", ["machine", "path", "connection", "leader", "majority"])
