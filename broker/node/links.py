@@ -10,11 +10,10 @@ challenge; an accepted one has the states AWAITS, UP and ENDED of the same table
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
-from broker.node.node import Node
 from broker.peers.handshake import HANDSHAKE_FRAME_BYTES_MAX, NONCE_BYTES, Accepting, Dialling
 from broker.peers.protocol import (
     Frame,
@@ -25,11 +24,12 @@ from broker.peers.protocol import (
     take_frame,
 )
 from broker.remoting.addresses import share_of
-from broker.requests.connection import Connection
+from broker.replica.linked_peers import LinkedPeers
+from broker.requests.connection import Connection, Outgoing
 from broker.requests.crowd import Crowd
-from broker.requests.deadline import NEVER
+from broker.requests.deadline import NEVER, Time
 from broker.requests.line import TRANSITIONS, Line, LineState, Patience, Surroundings
-from broker.statistics.events import EventKind
+from broker.statistics.events import EventKind, Events
 
 log = structlog.get_logger("trivet.peers")
 
@@ -75,6 +75,23 @@ PROBED_NS: Final = 2_000 * _MS
 dialled anew. Before that some may be lost: where both are set, Linux counts no probes, but looks at that time alone."""
 
 
+class LinkedNode(Protocol):
+    """The node that the links belong to."""
+
+    @property
+    def identity(self) -> str:
+        """The group's name among its nodes."""
+
+    def peer_received(self, source: str, frame: Frame) -> bool:
+        """Takes a frame from a peer; returns whether it wants a turn. Raises `PeerProtocolError`."""
+
+    def peer_connected(self, node: str) -> None:
+        """Hears that the link to `node` is up, or that from it."""
+
+    def peer_lost(self, node: str) -> None:
+        """Hears that the link to `node` is lost, or that from it."""
+
+
 class _DialledLink:
     """The link that this node sends on to one peer: the user of a `Line`. Its methods are described there."""
 
@@ -89,24 +106,9 @@ class _DialledLink:
         self.line = links.line(f"peer {peer}", address, self)
 
     def opened(self) -> None:
-        links = self._links
-        replica = links.node.replica
-        own_address = replica.membership.addresses.get(replica.node_id, "")
-        release = replica.release
-        hello = Hello(
-            release.newest_protocol,
-            links.node.identity,
-            replica.node_id,
-            self._peer,
-            own_address,
-            links.nonce(NONCE_BYTES),
-            release.oldest_protocol,
-            release.newest_format,
-            release.name,
-            replica.clock.time_ms,
-            replica.clock.is_agreed,
-        )
-        self._handshake = Dialling(hello, links.secret, release, replica.metadata.format)
+        links, peers = self._links, self._links.peers
+        hello = peers.hello(links.node.identity, self._peer, links.nonce(NONCE_BYTES))
+        self._handshake = Dialling(hello, links.secret, peers.release, peers.group_format)
         self._pending = b""
         self.line.connection.send(*encode_frame(hello))
         self.line.awaits()
@@ -129,22 +131,16 @@ class _DialledLink:
         self.line.connection.send(*encode_frame(proof))
         self.line.up()
         self._complaint = ""
-        node = self._links.node
-        node.replica.links[self._peer] = self.line.connection
-        node.replica.link_versions[self._peer] = self._handshake.version
-        node.peer_connected(self._peer)
+        self._links.peers.up(self._peer, self.line.connection, self._handshake.version)
+        self._links.node.peer_connected(self._peer)
 
     def due(self) -> None:
         raise AssertionError("a link that is up waits for nothing")
 
     def lost(self, was: LineState, reason: str) -> None:
-        node = self._links.node
         if was is LineState.UP:
-            gone = node.replica.links.pop(self._peer)
-            assert gone is self.line.connection, (
-                "a peer has one link that this node sends on, and this line has it"
-            )
-            node.peer_lost(self._peer)
+            self._links.peers.down(self._peer, self.line.connection)
+            self._links.node.peer_lost(self._peer)
         refused = was is LineState.AWAITS and self.line.state is LineState.RESTS
         if refused and reason != self._complaint:
             self._complaint = reason
@@ -168,7 +164,7 @@ class AcceptedLink:
     )
 
     def __init__(self, links: "PeerLinks", connection: Connection, address: str, until_ns: int) -> None:
-        node = links.node
+        peers = links.peers
         self.connection = connection
         self.until_ns = until_ns
         """A stranger is sent away at this time."""
@@ -176,14 +172,13 @@ class AcceptedLink:
         self._address = address
         self.share = share_of(self.host)
         """The share that it counts as among strangers, and where handshakes take turns."""
-        replica = node.replica
         self._accepting = Accepting(
-            node.identity,
-            replica.node_id,
+            links.node.identity,
+            peers.node_id,
             links.secret,
             links.nonce,
-            replica.release,
-            replica.metadata.format,
+            peers.release,
+            peers.group_format,
         )
         self._pending = b""
         self._decoder = PeerDecoder()
@@ -231,11 +226,11 @@ class AcceptedLink:
         if self._state is LineState.ENDED:
             return
         peer = self._accepting.source
-        node = self._links.node
-        node.events.warn(
+        links = self._links
+        links.events.warn(
             EventKind.LINK_CLOSED,
             "a stranger's" if self._state is LineState.AWAITS else "a peer's",
-            node.time.now_ns,
+            links.time.now_ns,
             source=self.host,
             at_once=_TOLD_AT_ONCE,
             peer=peer,
@@ -245,7 +240,7 @@ class AcceptedLink:
         if self._state is LineState.UP:
             self._end_up()
         else:
-            self._links.strangers.discard(self)
+            links.strangers.discard(self)
             self.end()
 
     @property
@@ -283,7 +278,7 @@ class AcceptedLink:
                 self._links.wake()
         self._become(LineState.UP)
         self._source = accepting.source
-        self._links.accepted_link_up(self, accepting.source, accepting.hello)
+        self._links.accepted_link_up(self, accepting.hello)
         rest, self._pending = self._pending, b""
         return rest
 
@@ -293,7 +288,7 @@ class AcceptedLink:
 
 
 class PeerLinks:
-    """All links of one node.
+    """All links of one node with its peers.
 
     `deliver` stands in for `Node.peer_received`. `nonce` returns the given number of random bytes. `dial` is described
     at `Line`.
@@ -301,8 +296,12 @@ class PeerLinks:
 
     def __init__(
         self,
-        node: Node,
+        node: LinkedNode,
+        peers: LinkedPeers,
         surroundings: Surroundings,
+        time: Time,
+        outgoing: Outgoing,
+        events: Events,
         *,
         secret: str,
         nonce: Callable[[int], bytes],
@@ -310,6 +309,9 @@ class PeerLinks:
         deliver: Callable[[str, Frame], bool] | None = None,
     ) -> None:
         self.node = node
+        self.peers = peers
+        self.time = time
+        self.events = events
         self.secret = secret
         self.nonce = nonce
         self.begin = surroundings.begin
@@ -319,12 +321,13 @@ class PeerLinks:
         """The links that are up, by peer: the newest of each."""
         self.strangers: Crowd[AcceptedLink] = Crowd()
         """The accepted links that are not up, oldest first: so the first one's `until_ns` is the earliest."""
-        self.peers: dict[str, str] = {}
-        """The peers that there are links to, with their addresses: the `Members.peers` that was followed last."""
+        self._followed: dict[str, str] = {}
+        """The `LinkedPeers.wanted` that was followed last: each of them has a link in `_dialled`, and nobody else."""
+        self._outgoing = outgoing
         self._surroundings = surroundings
         self._dial = dial
         self._dialled: dict[str, _DialledLink] = {}
-        self._strangers_due = node.time.add_deadline(self._send_strangers_away)
+        self._strangers_due = time.add_deadline(self._send_strangers_away)
 
     def line(self, name: str, address: str, user: _DialledLink) -> Line:
         """A line of this node to one peer."""
@@ -334,14 +337,17 @@ class PeerLinks:
             PATIENCE,
             user,
             surroundings=self._surroundings,
-            time=self.node.time,
-            outgoing=self.node.outgoing,
+            time=self.time,
+            outgoing=self._outgoing,
             dial=self._dial,
         )
 
     def follow_membership(self) -> None:
-        """Begins links with new peers and ends those with others; to be called when `peers` is not the members'."""
-        peers = self.peers = self.node.replica.members.peers
+        """Begins links with new peers and ends those with others, if the members have changed."""
+        peers = self.peers.wanted
+        if peers is self._followed:
+            return
+        self._followed = peers
         for peer in [peer for peer in self._dialled if peer not in peers]:
             self._dialled.pop(peer).line.end("it is no member of the group")
         for peer, address in peers.items():
@@ -359,39 +365,37 @@ class PeerLinks:
         if (oldest := self.strangers.make_room(STRANGERS_MAX)) is not None:
             oldest.close(f"{STRANGERS_MAX} others are there")
         self.begin()
-        link = AcceptedLink(self, connection, address, self.node.time.now_ns + HANDSHAKE_NS)
+        link = AcceptedLink(self, connection, address, self.time.now_ns + HANDSHAKE_NS)
         self.strangers.add(link, link.share)
         self._strangers_due.due_ns = min(self._strangers_due.due_ns, link.until_ns)
         self.wake()
         return link
 
-    def accepted_link_up(self, link: AcceptedLink, source: str, hello: Hello) -> None:
+    def accepted_link_up(self, link: AcceptedLink, hello: Hello) -> None:
         """Believes a peer that has proved itself. A peer that dials again has lost its earlier link."""
+        source = hello.source
         self.strangers.discard(link)
         earlier = self.accepted.pop(source, None)
         self.accepted[source] = link
         if earlier is not None:
             earlier.end()
             self.node.peer_lost(source)
-        replica = self.node.replica
-        if hello.time_ms is not None:
-            replica.clock.told(source, hello.time_ms, self.node.time.now_ns, is_agreed=hello.is_group_time)
-        replica.members.met(source, hello.address, hello.newest_format)
+        self.peers.met(hello, self.time.now_ns)
         # Whoever dials is there, and its questions are answered on the link that this node dials.
         if (dialled := self._dialled.get(source)) is not None:
             dialled.line.hurry()
-        if source in replica.links:
+        if self.peers.sends_to(source):
             self.node.peer_connected(source)  # it can answer now what it is asked, and was asked before
 
     def accepted_link_lost(self, source: str, link: AcceptedLink) -> None:
         """Tells the node that the newest link of a peer has ended."""
         assert self.accepted.get(source) is link, "an earlier link is ended when a newer one is up"
         del self.accepted[source]
-        self.node.replica.members.parted(source)
+        self.peers.parted(source)
         self.node.peer_lost(source)
 
     def _send_strangers_away(self) -> None:
-        now_ns = self.node.time.now_ns
+        now_ns = self.time.now_ns
         for link in [link for link in self.strangers if link.until_ns <= now_ns]:
             link.close(f"it did not prove within {HANDSHAKE_NS / 1e9:g} s that it is a peer")
         self._strangers_due.due_ns = next(iter(self.strangers)).until_ns if self.strangers else NEVER

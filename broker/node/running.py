@@ -74,7 +74,11 @@ class RunningNode:
         settings = node.settings.current
         self.links = PeerLinks(
             node,
+            node.replica.linked_peers,
             surroundings,
+            node.time,
+            node.outgoing,
+            node.events,
             secret=settings.raft.peer_secret,
             nonce=nonce,
             dial=surroundings.dial_peer,
@@ -123,8 +127,7 @@ class RunningNode:
             node.begin(now_ns, wall_ms)
             self.clients.go_on()
         goes_on = node.turn(now_ns, wall_ms, self._send)
-        if node.replica.members.peers is not self.links.peers:
-            self.links.follow_membership()
+        self.links.follow_membership()
         if node.registration_version != self._told_version:
             self._told_version = node.registration_version
             for registrar in self.registrars:

@@ -43,6 +43,7 @@ from broker.replica.group_clock import GroupClock
 from broker.replica.incoming_snapshots import IncomingSnapshots
 from broker.replica.internal_records import CONFIGURATION
 from broker.replica.leadership import Leadership
+from broker.replica.linked_peers import LinkedPeers
 from broker.replica.loads import Loads
 from broker.replica.log_head import LogHead
 from broker.replica.members import Members
@@ -135,6 +136,9 @@ class Replica:
         # The steps of a message's path.
         self.members = Members(
             self.node_id, raft, self.membership, self.links, observer, self.release.newest_format
+        )
+        self.linked_peers = LinkedPeers(
+            self.links, self.link_versions, self.members, self.clock, self.applied, self.release
         )
         self.leadership = Leadership(basis, self.applied, self.members, options)
         self._to_peers = ToPeers(basis, self.links, self.link_versions, self.applied)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from broker.node.links import _DialledLink
+from broker.node.node import Node
 from broker.requests.line import Line, LineState
 from raft.effects import Role
 from raft.election import Election
@@ -81,7 +82,9 @@ def broken_link_to_a_learner_stays_so(patch: pytest.MonkeyPatch) -> None:
 
     def lost(self: _DialledLink, was: LineState, reason: str) -> None:
         original(self, was, reason)
-        raft = self._links.node.replica.raft
+        node = self._links.node
+        assert isinstance(node, Node)
+        raft = node.replica.raft
         if self._peer in raft.configuration.learners and raft.role is not Role.LEADER:
             self.line.end("it is a learner")
 

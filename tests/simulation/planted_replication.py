@@ -149,11 +149,11 @@ def peer_forgotten_after_its_link_broke(patch: pytest.MonkeyPatch) -> None:
         self.replica.peer_disconnected(node, self.time.now_ns)
         self._forwarding.link_lost(node)
 
-    def accepted_link_up(self: PeerLinks, link: AcceptedLink, source: str, hello: Hello) -> None:
+    def accepted_link_up(self: PeerLinks, link: AcceptedLink, hello: Hello) -> None:
         # Nor is it remembered when the peer dials again.
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(Replica, "peer_connected", lambda *_: None)
-            original(self, link, source, hello)
+            original(self, link, hello)
 
     original = PeerLinks.accepted_link_up
     patch.setattr(Node, "peer_lost", peer_lost)

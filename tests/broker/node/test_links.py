@@ -52,7 +52,11 @@ class Rig:
         self.node.peer_connected = lambda node: self.happened.append(f"up {node}")  # type: ignore[method-assign]
         self.links = PeerLinks(
             self.node,
+            self.node.replica.linked_peers,
             self,
+            self.node.time,
+            self.node.outgoing,
+            self.node.events,
             secret=SECRET,
             nonce=self.nonce,
             dial=lambda line: self.dialled.append((self.now_ns, line, line.connection)),
