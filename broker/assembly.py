@@ -1,7 +1,7 @@
 """Putting a node together: one place for the Trio shell, the simulator and the tests, which all run the same parts."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -10,6 +10,8 @@ import structlog
 from broker.administration.backup_processor import BackupProcessor
 from broker.administration.connections_processor import ConnectionsProcessor
 from broker.administration.group_changes_processor import GroupChangesProcessor
+from broker.administration.health import Health
+from broker.administration.metrics import NodeMetrics
 from broker.administration.settings_processor import SettingsProcessor
 from broker.administration.statistics_processor import StatisticsProcessor
 from broker.administration.status_processor import StatusProcessor
@@ -24,6 +26,7 @@ from broker.node.listeners import Listeners
 from broker.node.long_answers import LongAnswers
 from broker.node.machine import SHIPPED, Machine, Variant
 from broker.node.node import Node
+from broker.node.running import RunningNode
 from broker.offsets.commits import OffsetCommits
 from broker.offsets.dead_offsets import DeadOffsets
 from broker.offsets.offsets_processor import OffsetsProcessor
@@ -61,6 +64,7 @@ from broker.topics.creation import Creations
 from broker.topics.topics_processor import TopicsProcessor
 from broker.transactions.checks import TransactionChecks
 from broker.transactions.decisions import Decisions
+from log.disk import Disk
 from log.layout import UNIT_BYTES
 from log.loops import INSTALLED
 from log.options import StoreOptions
@@ -127,6 +131,21 @@ def build_node(settings: Settings, machine: Machine, variant: Variant = SHIPPED)
     )
     _tell_start(node, address, recovery)
     return node
+
+
+def told_to_operators(
+    running: RunningNode, disk: Disk, certificate_expires_s: Callable[[], float | None] = lambda: None
+) -> tuple[Health, NodeMetrics]:
+    """Returns the health and the metrics of a node that runs over that disk.
+
+    `certificate_expires_s` returns a Unix time, or None where no certificate is shown.
+    """
+    node = running.node
+    report = partial(report_on, node.replica)
+    health = Health(running, report)
+    return health, NodeMetrics(
+        node, node.replica.leadership, report, running.registrars, health, disk, certificate_expires_s
+    )
 
 
 def _replica_options(settings: Settings, variant: Variant, store_host: bytes) -> ReplicaOptions:

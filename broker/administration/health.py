@@ -8,7 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:  # a name server has checks, too, and no node
+    from collections.abc import Callable
+
     from broker.node.running import RunningNode
+    from broker.replica.report import ReplicaReport
 
 OVERDUE_NS: Final = 5_000_000_000
 """A turn that is so late does not come any more: a node that is merely busy has them many times a second."""
@@ -22,40 +25,42 @@ class Check(NamedTuple):
 
 
 class Health:
-    """The checks of one node."""
+    """The checks of one node. `report` tells of its replica at a monotonic time."""
 
-    def __init__(self, running: RunningNode) -> None:
+    def __init__(self, running: RunningNode, report: Callable[[int], ReplicaReport]) -> None:
         self._running = running
+        self._node = running.node
+        self._report = report
 
     def live(self) -> list[Check]:
         """The loop answers this itself, and so goes round; it must have its turns, too."""
-        overdue_ns = self._running.node.time.now_ns - self._running.due_ns
+        overdue_ns = self._node.time.now_ns - self._running.due_ns
         return [Check("turns", f"{overdue_ns / 1e9:.1f} s overdue" if overdue_ns > OVERDUE_NS else "")]
 
     def ready(self) -> list[Check]:
         """Tells whether a node can serve clients, as leader or as follower."""
-        running, replica = self._running, self._running.node.replica
-        raft = replica.raft.status(running.node.time.now_ns)
-        leader = "" if replica.serving else "none is known"
+        report = self._report(self._node.time.now_ns)
+        raft = report.raft
+        leader = "" if report.serving else "none is known"
         if raft.leader == raft.node:
-            leader = "" if replica.serving else "it leads, and does not serve yet"
+            leader = "" if report.serving else "it leads, and does not serve yet"
         elif raft.leader is not None:
-            leader = "" if raft.leader in replica.links else f"no link to {raft.leader}"
+            leader = "" if raft.leader in report.links else f"no link to {raft.leader}"
         disk = ""
-        if replica.disk_space.refuses_sends:
+        if report.refuses_sends:
             disk = "it is full: sends are refused"
-        elif replica.disk_space.is_full(running.node.time.now_ns):
+        elif report.disk_full:
             disk = "it is full: something found no room"
-        registrars = running.registrars
+        registrars = self._running.registrars
         silent = [registrar.line.address for registrar in registrars if not registrar.is_registered]
         unregistered = (
             "" if not registrars or len(silent) < len(registrars) else f"not at {', '.join(silent)}"
         )
         return [
-            Check("member", "it is no member of its group" if running.node.is_outside else ""),
+            Check("member", "it is no member of its group" if self._node.is_outside else ""),
             Check("leader", leader),
             Check("recovered", f"it lacks {raft.recovering}" if raft.recovering is not None else ""),
             Check("disk", disk),
             Check("registered", unregistered),
-            Check("running", "it stops" if running.is_stopping else ""),
+            Check("running", "it stops" if self._running.is_stopping else ""),
         ]

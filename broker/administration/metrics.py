@@ -9,14 +9,19 @@ Figures of the group (consumer lag, messages that wait, members) are the leader'
 twice.
 """
 
-from collections.abc import Callable, Generator, Iterator
-from typing import Final
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Final, Protocol
 
 from broker.administration.health import Health
 from broker.administration.queue_figures import store_time
-from broker.node.node import Node
-from broker.node.running import RunningNode
+from broker.node.client_registry import ClientRegistry
+from broker.node.ports import State
+from broker.node.registrar import Registrar
+from broker.replica.report import ReplicaReport
+from broker.requests.connection import Connection
+from broker.requests.deadline import Time
 from broker.requests.line import LineState
+from broker.settings.live import LiveSettings
 from broker.state.metadata import DelayProgress
 from broker.state.topic_rules import (
     DEAD_LETTER_PREFIX,
@@ -25,8 +30,9 @@ from broker.state.topic_rules import (
     SCHEDULE_TOPIC,
     is_system_topic,
 )
-from broker.statistics.events import EventKind
+from broker.statistics.events import EventKind, Events
 from broker.statistics.families import Told, counter, gauge, histogram, many, one
+from broker.statistics.stats import Stats
 from broker.statistics.totals import OTHERS
 from log.disk import Disk
 from log.errors import LogFault
@@ -205,59 +211,98 @@ SUMMED_UP = gauge(
 _STORAGE_LABELS: Final = ("local", "disk")
 
 
+class CountedNode(Protocol):
+    """What a node counts, but for its replica."""
+
+    @property
+    def settings(self) -> LiveSettings:
+        """What it is told."""
+
+    @property
+    def time(self) -> Time:
+        """Its time, and that of the group."""
+
+    @property
+    def stats(self) -> Stats:
+        """What it has done."""
+
+    @property
+    def events(self) -> Events:
+        """What whoever is on call was told of."""
+
+    @property
+    def registry(self) -> ClientRegistry[Connection]:
+        """The producers and consumers that it knows."""
+
+    @property
+    def client_count(self) -> int:
+        """Clients connected to it."""
+
+    @property
+    def held_count(self) -> int:
+        """Requests that wait for a leader."""
+
+
 class NodeMetrics:
-    """The metrics of one node that runs. `now_ns` is the node's own time."""
+    """The metrics of one node that runs."""
 
     def __init__(
         self,
-        running: RunningNode,
+        node: CountedNode,
+        state: State,
+        report: Callable[[int], ReplicaReport],
+        registrars: Sequence[Registrar],
         health: Health,
         disk: Disk,
-        certificate_expires_s: Callable[[], float | None] = lambda: None,
+        certificate_expires_s: Callable[[], float | None],
     ) -> None:
-        """`certificate_expires_s` returns a Unix time, or None where no certificate is shown."""
-        self._certificate_expires_s = certificate_expires_s
-        self._running = running
-        self._node: Node = running.node
+        """`report` tells of the replica at a monotonic time. `certificate_expires_s` returns a Unix time, or None where
+        no certificate is shown.
+        """
+        self._node = node
+        self._state = state
+        self._report = report
+        self._registrars = registrars
         self._health = health
         self._disk = disk
+        self._certificate_expires_s = certificate_expires_s
 
     @property
     def labels(self) -> tuple[str, str, str]:
         """The values of the common labels."""
         names = self._node.settings.current.node
-        return names.cluster, names.group, self._node.replica.node_id
+        return names.cluster, names.group, names.id
 
     def told(self) -> Iterator[Told | None]:
         """Yields every metric once; None where the reader may let others go first."""
-        yield from self._group()
-        yield from self._storage()
+        report = self._report(self._node.time.now_ns)
+        yield from self._group(report)
+        yield from self._storage(report)
         yield from self._turns()
         yield None
         yield from self._messages()
         yield None
-        yield from self._connections()
+        yield from self._connections(report)
         totals = self._node.stats
         summed_up = {MESSAGES_IN: totals.stored.led.is_over, MESSAGES_OUT: totals.given_totals.is_over}
-        if self._node.replica.serving:
+        if self._state.serving:
             yield from self._waiting()
             summed_up[LAG_MESSAGES] = yield from self._consumer_lag()
         yield many(SUMMED_UP, (((metric.name,), is_over) for metric, is_over in summed_up.items()))
 
     # ------------------------------------------------------------------ the group, the log
 
-    def _group(self) -> Iterator[Told]:
-        replica = self._node.replica
-        raft = replica.raft.status(self._node.time.now_ns)
+    def _group(self, report: ReplicaReport) -> Iterator[Told]:
+        raft = report.raft
         yield one(HAS_LEADER, raft.leader is not None)
         yield one(IS_LEADER, raft.leader == raft.node)
         yield one(IS_LEARNER, raft.node in raft.configuration.learners)
-        yield one(SERVING, replica.serving)
+        yield one(SERVING, report.serving)
         yield one(RECOVERING, raft.recovering is not None)
         yield one(TERM, raft.term)
         # The first entry has index 0: these tell how many there are.
         yield one(COMMITTED, raft.commit_index + 1)
-        yield one(APPLIED, replica.applied_index + 1)
+        yield one(APPLIED, self._state.applied_index + 1)
         yield one(PENDING, max(0, raft.last_index - raft.commit_index))
         yield many(
             HEALTH,
@@ -273,19 +318,19 @@ class NodeMetrics:
         yield many(
             REASONS, (((event.label, reason), count) for (event, reason), count in events.counts.items())
         )
-        digests = replica.applied.digests.newest.items()
+        digests = report.digests.items()
         yield many(DIGEST, (((str(every),), digest) for every, (_, digest) in digests))
         yield many(DIGEST_INDEX, (((str(every),), index) for every, (index, _) in digests))
         others = [member for member in raft.configuration.members if member != raft.node]
-        yield many(ACTIVE_PEERS, (((peer,), peer in replica.links) for peer in others))
+        yield many(ACTIVE_PEERS, (((peer,), peer in report.links) for peer in others))
         peers = raft.peers
         yield many(PEER_LAG, (((peer.node,), raft.last_index - peer.match_index) for peer in peers))
         yield many(PEER_CONTACT, (((peer.node,), peer.silence_ns / _NS) for peer in peers))
         yield many(PEER_RECOVERING, (((peer.node,), peer.recovering) for peer in peers))
 
-    def _storage(self) -> Iterator[Told]:
-        replica, timings = self._node.replica, self._node.stats.timings
-        store, log = replica.store, replica.store.log
+    def _storage(self, report: ReplicaReport) -> Iterator[Told]:
+        store, timings = self._state.store, self._node.stats.timings
+        log = store.log
         yield one(FLUSH, timings.flush)
         yield one(APPEND, timings.append)
         yield one(CHECKPOINT, timings.checkpoint)
@@ -294,7 +339,7 @@ class NodeMetrics:
         yield one(SNAPSHOT, timings.snapshot)
         yield STORAGE, [(_STORAGE_LABELS, log.end_position - log.first_position)]
         yield FLUSH_BEHIND, [(_STORAGE_LABELS, log.bytes_after(log.durable_index))]
-        yield DISPATCH_BEHIND, [(_STORAGE_LABELS, log.bytes_after(replica.applied_index))]
+        yield DISPATCH_BEHIND, [(_STORAGE_LABELS, log.bytes_after(self._state.applied_index))]
         try:
             first_ms = store.store_time_of(log.first_position + HEADER_BYTES)
         except LogFault:
@@ -305,15 +350,14 @@ class NodeMetrics:
         usage = self._disk.usage()
         yield one(DISK_TOTAL, usage.total_bytes)
         yield one(DISK_FREE, usage.free_bytes)
-        yield one(DISK_FULL, replica.disk_space.is_full(self._node.time.now_ns))
-        scrubbing, repairs = replica.scrubbing, replica.repairs
+        yield one(DISK_FULL, report.disk_full)
         yield one(SCRUB, timings.scrub)
         yield one(REPAIR, timings.repair)
-        yield one(SCRUBBED, scrubbing.bytes)
-        yield one(SCRUB_PASS, scrubbing.last_pass_ms / 1000)
-        yield one(DAMAGE_FOUND, repairs.found)
-        yield one(DAMAGE_REPAIRED, repairs.repaired)
-        yield one(DAMAGE_LEFT, repairs.left)
+        yield one(SCRUBBED, report.scrubbed_bytes)
+        yield one(SCRUB_PASS, (report.scrubbed_ms or 0) / 1000)
+        yield one(DAMAGE_FOUND, report.damage_found)
+        yield one(DAMAGE_REPAIRED, report.damage_repaired)
+        yield one(DAMAGE_LEFT, report.damage_left)
         yield many(
             FILES,
             (
@@ -332,7 +376,7 @@ class NodeMetrics:
 
     def _messages(self) -> Iterator[Told]:
         node, stats = self._node, self._node.stats
-        stats.stored.count(node.replica.store.queues, node.time.now_ns // 1_000_000_000)
+        stats.stored.count(self._state.store.queues, node.time.now_ns // 1_000_000_000)
         taken = [
             (labels or (OTHERS,), messages, record_bytes)
             for labels, messages, record_bytes in stats.stored.led
@@ -362,8 +406,8 @@ class NodeMetrics:
         yield one(HELD_REQUESTS, node.held_count)
 
     def _waiting(self) -> Iterator[Told]:
-        replica = self._node.replica
-        metadata, queues = replica.metadata, replica.store.queues
+        metadata, store = self._state.metadata, self._state.store
+        queues, timers = store.queues, store.timers
         levels = range(1, len(self._node.settings.current.broker.delay_level_ms) + 1)
 
         def waiting(level: int) -> int:
@@ -373,7 +417,6 @@ class NodeMetrics:
             )
 
         yield many(DELAYED, (((str(level),), waiting(level)) for level in levels))
-        timers = replica.store.timers
         timers.catch_up(metadata.timers.floor, metadata.timers.steps)
         yield one(TIMED, timers.waiting(metadata.timers.steps))
         half = queues.get(HALF_TOPIC, 0)
@@ -384,20 +427,20 @@ class NodeMetrics:
 
         Returns whether some of them were summed up.
         """
-        node, replica = self._node, self._node.replica
+        node, state = self._node, self._state
         series_max = node.settings.current.observe.metrics_series_max
         behind: list[tuple[tuple[str, ...], float]] = []
         ages: list[tuple[tuple[str, ...], float]] = []
         others = read = 0
         is_over = False
-        for group, topic in list(replica.metadata.offsets):
+        for group, topic in list(state.metadata.offsets):
             if not node.registry.may_consume(group, topic) and topic != RETRY_PREFIX + group:
                 continue  # read once, and not subscribed to any more
-            for queue_id, offset in list(replica.metadata.offsets.get((group, topic), {}).items()):
+            for queue_id, offset in list(state.metadata.offsets.get((group, topic), {}).items()):
                 read += 1
                 if not read % QUEUES_AT_ONCE:
                     yield None
-                queue = replica.store.queues.get(topic, queue_id)
+                queue = state.store.queues.get(topic, queue_id)
                 if queue is None:
                     continue
                 first = max(offset, queue.min_offset)
@@ -408,7 +451,7 @@ class NodeMetrics:
                     continue
                 labels = (group, topic, str(queue_id), *_kind(topic))
                 behind.append((labels, count))
-                stored_ms = store_time(replica.store, queue, first) if count else 0
+                stored_ms = store_time(state.store, queue, first) if count else 0
                 ages.append((labels, max(0, node.time.group_ms - stored_ms) if stored_ms else 0))
         if is_over:
             behind.append(((OTHERS, OTHERS, OTHERS, "false", "false"), others))
@@ -418,17 +461,16 @@ class NodeMetrics:
 
     # ------------------------------------------------------------------ connections
 
-    def _connections(self) -> Iterator[Told]:
-        node = self._node
-        metadata, registry = node.replica.metadata, node.registry
-        registrars = self._running.registrars
+    def _connections(self, report: ReplicaReport) -> Iterator[Told]:
+        node, metadata = self._node, self._state.metadata
+        registry = node.registry
         connected = (LineState.AWAITS, LineState.UP)
         yield many(
             CONNECTIONS,
             (
                 (("client",), node.client_count),
-                (("peer",), len(node.replica.links)),
-                (("name_server",), sum(one.line.state in connected for one in registrars)),
+                (("peer",), len(report.links)),
+                (("name_server",), sum(one.line.state in connected for one in self._registrars)),
             ),
         )
         expires_s = self._certificate_expires_s()
@@ -436,7 +478,7 @@ class NodeMetrics:
             yield one(CERTIFICATE, expires_s)
         yield one(TOPICS, len(metadata.topics))
         yield one(GROUPS, len(metadata.groups))
-        if not node.replica.serving:
+        if not self._state.serving:
             return
         yield one(
             PRODUCERS, len({c for group in registry.producer_groups() for c in registry.producers(group)})

@@ -17,9 +17,7 @@ import trio
 
 from broker.access.accounts import Accounts
 from broker.access.control import AccessControl
-from broker.administration.health import Health
-from broker.administration.metrics import NodeMetrics
-from broker.assembly import build_node
+from broker.assembly import build_node, told_to_operators
 from broker.node.machine import Machine
 from broker.node.running import RunningNode
 from broker.remoting.addresses import join_address, split_address
@@ -200,8 +198,7 @@ class BrokerServer:
     def _operators_server(self, listener: socket.socket) -> "HttpServer":
         from broker.shell.metrics import operators_server  # a tenth of a start, for those who ask for it
 
-        health = Health(self._running)
-        metrics = NodeMetrics(self._running, health, self._disk, lambda: self._certificate_expires_s)
+        health, metrics = told_to_operators(self._running, self._disk, lambda: self._certificate_expires_s)
         return operators_server(
             listener,
             begin=self._begin,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.administration.health import Health
-from broker.administration.metrics import QUEUES_AT_ONCE, NodeMetrics
+from broker.administration.metrics import QUEUES_AT_ONCE
+from broker.assembly import told_to_operators
 from broker.remoting.codes import RequestCode
 from broker.remoting.node_status import decode_node_status
 from broker.shell.metrics import SAMPLES_AT_ONCE, MetricsPage
@@ -20,8 +20,7 @@ class Told:
 
     def __init__(self, group: Group, node_id: str) -> None:
         member = group.members[node_id]
-        running = member.process
-        metrics = NodeMetrics(running, Health(running), member.disk)
+        _, metrics = told_to_operators(member.process, member.disk)
         self.samples: dict[str, dict[tuple[str, ...], float | Histogram]] = {}
         self.pauses = 0
         for told in metrics.told():
@@ -156,7 +155,7 @@ def test_a_long_metric_is_written_in_pieces_and_reads_as_one() -> None:
     running = group.members["n0"].process
     for number in range(2 * SAMPLES_AT_ONCE + 1):
         running.node.stats.stored.led.add((f"T{number}",), 1, 10)
-    metrics = NodeMetrics(running, Health(running), group.members["n0"].disk)
+    _, metrics = told_to_operators(running, group.members["n0"].disk)
     pieces = list(MetricsPage(metrics.told, lambda: metrics.labels).pieces())
     scrape = parse(b"".join(pieces).decode())
     assert len(scrape.values("rocketmq_messages_in_total")) == 2 * SAMPLES_AT_ONCE + 1
@@ -180,7 +179,7 @@ def test_a_node_is_ready_when_clients_can_use_it(group: Group) -> None:
     group.converge()
 
     def problems(node_id: str) -> dict[str, str]:
-        health = Health(group.members[node_id].process)
+        health, _ = told_to_operators(group.members[node_id].process, group.members[node_id].disk)
         assert not [check for check in health.live() if check.problem]
         return {check.name: check.problem for check in health.ready() if check.problem}
 
@@ -207,9 +206,9 @@ def test_status_readiness_and_metrics_say_the_same_of_the_disk(group: Group) -> 
     events = group.node(node).events
 
     def told() -> list[bool]:
-        process = group.members[node].process
+        health, _ = told_to_operators(group.members[node].process, disk)
         status = decode_node_status(group.connect(node).ok(RequestCode.TRIVET_NODE_STATUS).body)
-        ready = {check.name: check.problem for check in Health(process).ready()}
+        ready = {check.name: check.problem for check in health.ready()}
         return [
             status.disk_full,
             ready["disk"] == "it is full: something found no room",
@@ -229,10 +228,11 @@ def test_status_readiness_and_metrics_say_the_same_of_the_disk(group: Group) -> 
 def test_a_node_without_turns_does_not_live() -> None:
     group = Group.elected(1)
     running = group.members["n0"].process
+    health, _ = told_to_operators(running, group.members["n0"].disk)
     running.node.begin(running.due_ns + 4 * SECOND, group.wall_ms)
-    assert [check.problem for check in Health(running).live()] == [""]
+    assert [check.problem for check in health.live()] == [""]
     running.node.begin(running.due_ns + 6 * SECOND, group.wall_ms)
-    assert [check.problem for check in Health(running).live()] == ["6.0 s overdue"]
+    assert [check.problem for check in health.live()] == ["6.0 s overdue"]
 
 
 def test_a_time_falls_into_the_class_of_the_first_bound_that_it_does_not_pass() -> None:
