@@ -212,6 +212,11 @@ class Node:
         return len(self._held)
 
     @property
+    def owes_answers(self) -> bool:
+        """Somebody waits for what this node has appended as the leader."""
+        return self.replica.leadership.owes_answers
+
+    @property
     def owes_nodes(self) -> bool:
         """Other nodes are yet to hear what became of requests of their clients that this one has not handled."""
         return bool(self._relayed.given_back or self._relayed.waiting)
@@ -543,6 +548,11 @@ class Node:
             or (bool(self._held.waiting) and forwarding.is_releasing)
         )
         return self._goes_on
+
+    def turn_took(self, took_ns: int, now_ns: int) -> None:
+        """The turn that began at `now_ns` took so long, until what it sends was written and its jobs had begun."""
+        self.stats.timings.turn.observe(took_ns)
+        self.replica.slow.turned(took_ns, now_ns)
 
     def expect_turn(self, jobs_due_ns: int) -> int:
         """Returns when the next turn is due at the latest, if nothing happens before; jobs want one at `jobs_due_ns`.

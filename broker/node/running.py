@@ -199,7 +199,7 @@ class RunningNode:
     def part_with_clients(self) -> bool:
         """Closes connections on which nothing is under way, behind their last responses; tells whether it was all,
         nobody is arriving, and other nodes know what becomes of what their clients have asked."""
-        if self.node.replica.leadership.owes_answers:
+        if self.node.owes_answers:
             return False  # of a node that nobody has taken over from
         unread = self._surroundings.has_unread
         left = [connection for connection in self.clients.open if not connection.close_requested]

@@ -444,6 +444,10 @@ class Replica:
 
     # ------------------------------------------------------------------ the end
 
+    def abandon(self) -> None:
+        """Ends as a crash of the process would: nothing is flushed or noted. No call may follow."""
+        self.store.abandon()
+
     def close(self, now_ns: int) -> None:
         """Stops in order: flushes everything and writes the checkpoint. No call may follow.
 
@@ -455,7 +459,7 @@ class Replica:
             self.upkeep.stopping()
             self.applied.save_at_once(now_ns)
         except BaseException:
-            self.store.abandon()
+            self.abandon()
             raise
         try:
             self.store.close(self.committed.index)

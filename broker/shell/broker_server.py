@@ -244,14 +244,11 @@ class BrokerServer:
 
     def _turn(self) -> int:
         now_ns = time.monotonic_ns()
-        timings = self.node.stats.timings
         if now_ns > self._running.due_ns:
-            timings.lag.observe(now_ns - self._running.due_ns)
+            self.node.stats.timings.lag.observe(now_ns - self._running.due_ns)
         self._running.turn(now_ns, _wall_ms())
         deadline_ns = self._running.end_turn()
-        took_ns = time.monotonic_ns() - now_ns
-        timings.turn.observe(took_ns)
-        self.node.replica.slow.turned(took_ns, now_ns)
+        self.node.turn_took(time.monotonic_ns() - now_ns, now_ns)
         if self._trace is not None:
             self._trace.flush_if_due(now_ns)
         return deadline_ns
@@ -304,7 +301,7 @@ class BrokerServer:
             if self._stopping.asked.is_set():
                 self.node.replica.close(time.monotonic_ns())
             else:  # whoever starts the node again in this process finds files that nobody holds
-                self.node.replica.store.abandon()
+                self.node.replica.abandon()
         finally:
             if self._trace is not None:
                 self._trace.close()
