@@ -38,7 +38,7 @@ from broker.settings.tables import NodeSettings
 from broker.state.release import Release
 from log.entry_log import EntryLog
 from log.entry_reads import check_run
-from log.errors import DamagedEntryError
+from log.errors import DamagedLogError, OutOfRangeError
 
 LEASE_NS: Final = 60_000_000_000
 """A backup of which nothing was read for so long is over."""
@@ -188,9 +188,13 @@ class BackupProcessor:
             try:
                 run = log.run(index, backup.last_index, SLICE_BYTES)
                 check_run(log, index, run)
-            except DamagedEntryError as error:
+            except DamagedLogError as error:
                 # It is repaired meanwhile, if somebody has it whole.
                 reply(connection, command, ResponseCode.SYSTEM_BUSY, str(error))
+                return
+            except OutOfRangeError as error:
+                # Its reader has asked for a later one meanwhile, and so has not held it any longer.
+                reply(connection, command, ResponseCode.INVALID_PARAMETER, str(error))
                 return
             fields = {"lastIndex": str(run.last_index), "position": str(run.position)}
             reply(connection, command, ResponseCode.SUCCESS, None, fields, run.body)

@@ -272,6 +272,36 @@ def test_a_backup_that_nobody_reads_on_holds_nothing(ends: str) -> None:
     assert log.first_index > 0
 
 
+def test_a_read_that_a_later_one_has_overtaken_is_refused_where_its_entry_is_deleted() -> None:
+    """It waited for the disk meanwhile; the node ended for it."""
+    group = Group.elected(
+        1,
+        options=replace(OPTIONS, hot_bytes=0),
+        retention={"interval_ms": 1000, "reserved_hours": 1, "delete_hours": tuple(range(24))},
+    )
+    client = group.connect()
+    client.create_topic("T")
+    for _ in range(100):
+        client.send("T", MESSAGE)
+    replica = group.node("n0").replica
+    log = replica.store.log
+    replica.applied.save()
+    group.advance(4)
+    client.ok(RequestCode.TRIVET_BACKUP_BEGIN)
+    group.slow_disks.add("n0")
+    overtaken, last = (
+        client.start_call(RequestCode.TRIVET_BACKUP_LOG, {"index": index})
+        for index in (0, log.last_index - 2)
+    )
+    group.skip(2 * HOUR_S * 1000)
+    group.advance(4)
+    assert log.first_index > 0
+    group.slow_disks.clear()
+    group.members["n0"].due_ns = group.now_ns
+    assert client.wait(overtaken).code == ResponseCode.INVALID_PARAMETER
+    assert client.wait(last).code == ResponseCode.SUCCESS
+
+
 def test_one_backup_of_a_node_at_a_time_and_none_before_it_has_what_is_wanted() -> None:
     group = group_with_messages(4)
     node = group.follower
