@@ -92,6 +92,11 @@ _SETTING_OF = {key: meaning.setting for key, meaning in rocketmq_keys.BROKER_KEY
 _TABLES = tuple(field.name for field in msgspec.structs.fields(Settings) if field.name != "warnings")
 _DISK_LIMITS = frozenset(f"retention.{name}" for name in DISK_LIMITS)
 
+_NAMES = {f"{table}.{name}" for table in _TABLES for name in getattr(Settings(), table).__struct_fields__}
+_UNKNOWN = {*CHANGEABLE, *_SECRET, *_SETTING_OF.values()} - _NAMES - {*NameServerSettings.__struct_fields__}
+# A secret that has another name by now would be told to everybody.
+assert not _UNKNOWN, f"no settings have these names: {_UNKNOWN}"
+
 
 class ChangeRefusedError(Exception):
     """A change that is not made; the text names the key and says why."""
@@ -122,7 +127,10 @@ class LiveSettings:
         self._disk = disk
         self._listeners: list[Callable[[Settings], None]] = []
         self._changes: dict[str, str] = {}
+        """The changes that hold, by the names that they were asked for with, at most one of each setting."""
         self.current = self._from_file = settings
+        """`current` is always what `_changes` make of those of the file (`_changed`): so what holds now holds after a
+        restart, and whoever changes something else changes nothing besides."""
         self._told: _Told | None = None
         data = read_state(disk, CHANGES_PATH)
         kept = msgspec.json.decode(data, type=dict[str, str]) if data else {}
@@ -135,11 +143,11 @@ class LiveSettings:
             log.info("changes made at run time hold", changes=self._changes)
 
     def _keep_what_holds(self, kept: Mapping[str, str]) -> None:
-        """Try each change by itself: the file that the node was started with does not allow all of them any more."""
+        """Try one after the other: the file that the node was started with does not allow all of them any more."""
         for key, text in kept.items():
+            changes = {**self._changes, key: text}
             try:
-                self.current = _changed(self.current, {key: text})
-                self._changes[key] = text
+                self.current, self._changes = _changed(self._from_file, changes), changes
             except ChangeRefusedError as error:
                 log.warning("a change made at run time is dropped", reason=str(error))
 

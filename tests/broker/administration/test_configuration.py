@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.settings import properties_file
+from broker.settings.live import CHANGES_PATH
+from log.state_file import write_state
 from tests.broker.harness import Client, Group
 
 FIXED = {
@@ -219,6 +222,23 @@ def test_the_last_change_of_a_setting_outlives_a_restart_under_whatever_name(
     update(client, **{"broker.auto_create_topics": "true"})
     update(client, autoCreateTopicEnable="false")
     assert settings(_restarted(group, group.leader))["autoCreateTopicEnable"] == "false"
+
+
+def test_changes_that_contradict_each_other_keep_nobody_from_making_others(
+    group: Group, client: Client
+) -> None:
+    """As another release may have kept them: the first of them holds. Nothing else could be changed any more."""
+    node = group.leader
+    group.kill(node)
+    kept = {"diskMaxUsedSpaceRatio": "75", "diskSpaceCleanForciblyRatio": "60", "brokerPermission": "4"}
+    write_state(group.members[node].disk, CHANGES_PATH, msgspec.json.encode(kept))
+    group.restart(node)
+    update(group.connect(node), fileReservedTime="24")
+    for _ in range(2):
+        found = settings(group.connect(node))
+        assert [found[name] for name in kept] == ["75", "85", "4"]
+        assert found["fileReservedTime"] == "24"
+        _restarted(group, node)
 
 
 def _restarted(group: Group, node: str) -> Client:
