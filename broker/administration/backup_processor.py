@@ -67,7 +67,8 @@ class BackupSnapshotHeader(msgspec.Struct):
 
 @dataclass(slots=True)
 class _Backup:
-    """The backup under way. Entries from `needed_from` on are to be read yet, or are read now."""
+    """The backup under way: entries up to `last_index` of the log's `epoch`. Those from `needed_from` on are to be read
+    yet, or are read now."""
 
     connection: Connection
     epoch: int
@@ -76,7 +77,7 @@ class _Backup:
     snapshot: list[bytes | memoryview] = field(default_factory=list)
     """In pieces; none as long as it is being written."""
     begins: list[int] = field(default_factory=list)
-    """The offset of each piece."""
+    """The offset of each piece: as many as these, the first is 0."""
 
 
 class BackupProcessor:
@@ -99,6 +100,7 @@ class BackupProcessor:
         self._time = time
         self._names = names
         self._backup: _Backup | None = None
+        """While there is one, and only then, `_lease` is due: one that nobody reads must not hold the log for ever."""
         self._lease = time.add_deadline(self._end)
         listeners.disconnects.append(self._disconnected)
 

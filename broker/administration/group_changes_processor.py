@@ -81,6 +81,7 @@ class GroupChangesProcessor:
         self._election_timeout_ns = settings.current.raft.election_timeout_min_ms * 1_000_000
         """A node that was silent for longer cannot be reached."""
         self._transfer: _Transfer | None = None
+        """The one whose end somebody waits for; `_deadline` is due while there is one, and only then."""
         listeners.role_changes.append(self._role_changed)
         listeners.disconnects.append(self._disconnected)
         self._deadline = time.add_deadline(self._give_up)
@@ -169,7 +170,7 @@ class GroupChangesProcessor:
         except RaftError as error:
             raise _refusal(error) from error
         if self._transfer is not None:
-            self._give_up()  # raft has given it up before
+            self._give_up()  # raft has given it up before; as the only one it would never be answered
         self._transfer = _Transfer(connection, command, target, self._changes.term)
         self._deadline.due_ns = self._time.now_ns + self._election_timeout_ns + _TRANSFER_GRACE_NS
 
@@ -188,7 +189,7 @@ class GroupChangesProcessor:
 
     def _refuse(self, state: str) -> None:
         transfer = self._transfer
-        assert transfer is not None
+        assert transfer is not None, "nobody waits for a transfer"
         self._forget()
         reply(
             transfer.connection,

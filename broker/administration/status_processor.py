@@ -65,6 +65,7 @@ class StatusProcessor:
         self._stats = stats
         self._machine = machine
         self._leaders: deque[KnownLeader] = deque(maxlen=LEADERS_MAX)
+        """The leaders that this node has followed, or was, one a term; their terms rise."""
         self._next_sample = time.add_deadline(self._sample, stats.next_sample_ns)
         listeners.arrivals.append(self._arrived)
         listeners.role_changes.append(self._role_changed)
@@ -74,7 +75,9 @@ class StatusProcessor:
         raft = self._report(self._time.now_ns).raft
         leader, term = raft.leader, raft.term
         self._stats.leader_known(leader)
-        if leader is not None and (not self._leaders or self._leaders[-1].term != term):
+        last_term = self._leaders[-1].term if self._leaders else -1
+        if leader is not None and last_term != term:
+            assert last_term < term, f"a leader of term {term} behind one of term {last_term}"
             self._leaders.append(KnownLeader(node=leader, term=term, at_ms=self._time.group_ms))
         now_s = self._time.now_ns // 1_000_000_000
         self._stats.stored.role_changed(self._state.serving, self._state.store.queues, now_s)

@@ -99,13 +99,15 @@ class Retention:
         hour = self._machine.hour_of_day(self._time.group_ms)
         # None: a snapshot must come first. An order to delete at any hour holds until files could go.
         removed: int | None = 0
+        entry_log, needed_from_index = self._state.store.log, self._needed_from_index()
+        began_at = entry_log.first_index
         try:
             removed = self._head.look(
                 HeadLook(
                     policy,
                     self._time.group_ms,
                     self._at_any_hour or hour in settings.delete_hours,
-                    self._needed_from_index(),
+                    needed_from_index,
                     lambda: first_waiting_position(self._state.store, self._state.metadata),
                 )
             )
@@ -120,8 +122,12 @@ class Retention:
                 log.warning("no space even to note what is deleted: free some", error=str(error))
         except DamagedLogError as error:
             log.warning("nothing is deleted until the log is repaired", error=str(error))
+        # What is gone cannot be read again.
+        assert needed_from_index is None or entry_log.first_index <= max(began_at, needed_from_index), (
+            f"the log begins at {entry_log.first_index}, and a backup reads from {needed_from_index} on"
+        )
         if removed:
-            log.info("data files deleted", count=removed, first_index=self._state.store.log.first_index)
+            log.info("data files deleted", count=removed, first_index=entry_log.first_index)
 
     def _refuse_sends_if_full(self, full_ratio: float, policy: RetentionPolicy) -> None:
         """Decides by the used part of the disk: a leader that refuses them makes way for one that need not.

@@ -46,15 +46,19 @@ class Creations:
         self._topics: dict[str, int] = {}
         """By topic that is not there yet, the number of commands under way that create it."""
         self._queues = 0
-        """The number of queues that all commands under way add."""
+        """The number of queues that all commands under way add. As `_topics` and what `_group_limit` was claimed of it
+        tells of a command from when it is proposed until it is applied or lost: what were left of one would count
+        against the limits for as long as this node runs."""
 
     def propose(
         self, commands: Sequence[SingleCommand], done: Callable[[Any], None], lost: Callable[[], None]
     ) -> None:
-        """Proposes the commands as one; `done` and `lost` as in `Leadership.propose_command`.
+        """Proposes the commands, of which there is one at least, as one; `done` and `lost` as in
+        `Leadership.propose_command`.
 
         Raises `TooManyError`, and as `Leadership.propose_command`, with nothing proposed.
         """
+        assert commands, "nothing would be committed, and nobody answered"
         # Count what will be new: what exists stays, however many there are of it.
         metadata = self._leadership.metadata
         topics: dict[str, None] = {}
@@ -74,7 +78,12 @@ class Creations:
         groups_settled = self._group_limit.claim(groups)
 
         # What is under way counts, too, until it is applied or lost: several clients may create much at once.
+        counts = False
+
         def end() -> None:
+            nonlocal counts
+            assert counts, "a command is applied or lost once, and not while it is proposed"
+            counts = False
             groups_settled()
             self._queues -= queues
             for name in topics:
@@ -96,6 +105,7 @@ class Creations:
         except BaseException:
             groups_settled()
             raise
+        counts = True
         self._queues += queues
         for name in topics:
             self._topics[name] = self._topics.get(name, 0) + 1

@@ -41,7 +41,7 @@ class NewTopics:
         self._settings = settings
         self._time = time
         self._waiting: dict[str, list[tuple[Connection, RemotingCommand]]] = {}
-        """By topic that is being created."""
+        """By topic that is being created: one send at least, each counted by the budget."""
         self._budget = Budget("topics that are being created")
 
     def create(self, connection: Connection, command: RemotingCommand, header: SendHeader) -> None:

@@ -28,8 +28,11 @@ class TraceTail:
         self._piece_bytes = piece_bytes
         self._header: TraceHeader | None = None
         self._mark = b""
+        """The bytes of `_header`, once that is read."""
         self._position = 0
+        """All before it was told, as records, headers or damage; never falls."""
         self._is_lost = False
+        """At `_position` is damage, and no header behind it was found yet."""
 
     def is_behind(self, size_bytes: int) -> bool:
         """True if a file of this size has whole pieces more than was read."""

@@ -65,14 +65,19 @@ class TraceWriter:
         buffered_events: int = 256,
         sync_bytes: int = 4 << 20,
     ) -> None:
-        assert 1 <= buffered_events <= 65_535
+        assert 1 <= buffered_events <= 65_535, (
+            f"{buffered_events} events have another head than `flush` takes off"
+        )
         self._write = write
         self._header = header.encode()
         self._buffered_events = buffered_events
         self._sync_bytes = sync_bytes
         self._since_mark = 0
+        """Bytes that were written since the last header."""
         self._next_operation = 0
+        """The number of the next operation: all below it have begun."""
         self._buffer: list[tuple[object, ...]] = []
+        """Fewer than `buffered_events`, but for the moment in which one is added."""
         write(self._header)
 
     def flush(self) -> None:
@@ -97,6 +102,11 @@ class TraceWriter:
             self.flush()
 
     # Client operations --------------------------------------------------------------------------------------
+
+    def _end(self, record: tuple[int, int, int, *tuple[object, ...]]) -> None:
+        # A reader would take it for one whose beginning was lost, and believe it.
+        assert 0 <= record[2] < self._next_operation, f"operation {record[2]} has not begun here"
+        self._add(record)
 
     def _invoke(
         self, time_ns: int, process: str, function: int, key: str, argument: object, group: str | None
@@ -146,7 +156,7 @@ class TraceWriter:
 
         ``key`` is given when the broker picked it.
         """
-        self._add((OK, time_ns, operation, base_offset, key))
+        self._end((OK, time_ns, operation, base_offset, key))
 
     def ok_read(
         self,
@@ -165,34 +175,34 @@ class TraceWriter:
         ``end``: the queue's end as this response states it, given only where it is to be judged like a tail
         query.
         """
-        self._add((OK, time_ns, operation, (next_offset, offsets, values, end), None))
+        self._end((OK, time_ns, operation, (next_offset, offsets, values, end), None))
 
     def ok_tail(self, time_ns: int, operation: int, offset: int) -> None:
         """The queue ended at ``offset``."""
-        self._add((OK, time_ns, operation, offset, None))
+        self._end((OK, time_ns, operation, offset, None))
 
     def ok_head(self, time_ns: int, operation: int, offset: int) -> None:
         """The queue began at ``offset``."""
-        self._add((OK, time_ns, operation, offset, None))
+        self._end((OK, time_ns, operation, offset, None))
 
     def ok_commit_offset(self, time_ns: int, operation: int) -> None:
         """The broker confirmed the stored offset.
 
         A one-way commit has no confirmation: leave it without completion.
         """
-        self._add((OK, time_ns, operation, None, None))
+        self._end((OK, time_ns, operation, None, None))
 
     def ok_fetch_offset(self, time_ns: int, operation: int, offset: int | None) -> None:
         """The stored offset, or None if the consumer group has none."""
-        self._add((OK, time_ns, operation, offset, None))
+        self._end((OK, time_ns, operation, offset, None))
 
     def fail(self, time_ns: int, operation: int, reason: str | None = None) -> None:
         """The operation certainly did not and will not take effect. If in doubt it is :meth:`info`."""
-        self._add((FAIL, time_ns, operation, reason))
+        self._end((FAIL, time_ns, operation, reason))
 
     def info(self, time_ns: int, operation: int, reason: str | None = None) -> None:
         """The operation may have taken effect, or may still: timeout, lost connection, any ambiguous answer."""
-        self._add((INFO, time_ns, operation, reason))
+        self._end((INFO, time_ns, operation, reason))
 
     # Replicas -----------------------------------------------------------------------------------------------
 
