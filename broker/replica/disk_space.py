@@ -60,7 +60,8 @@ class DiskSpace:
         `Raft.lacks_room` is: nothing else lets raft take entries again."""
         self.due_ns = 0
         self.dispatch_due_ns = 0
-        """Until then committed entries wait to be dispatched: there was no room for their queues or keys."""
+        """Until then committed entries wait to be dispatched: there was no room for their queues or keys, or the next
+        one is damaged."""
         self.refuses_sends = False
         """Set by retention: no message is taken until less of the disk is used."""
         self._full_until_ns = 0
