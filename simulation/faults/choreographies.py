@@ -14,11 +14,12 @@ from broker.requests.errors import ReplicaError
 from log.entry_reads import file_beginnings
 from log.errors import DiskFullError
 from raft.configuration import RemoveMember
-from raft.effects import Role
 from raft.errors import RaftError
 from simulation.faults import disk_faults, links, processes
+from simulation.faults.moments import leads, when_it_comes
 from simulation.faults.operations import give_leadership_to, hand_over_leadership, rivals
 from simulation.faults.stage import Stage
+from simulation.faults.strikes import lose_words
 from simulation.machines.broker_host import BrokerHost
 from simulation.machines.frame_faults import FrameFaults
 from simulation.plans.plan import Fault
@@ -37,7 +38,6 @@ _AWAY_NS_MIN: Final = 6 * SECOND
 _STEPS_WHILE_AWAY: Final = 4
 _WINNER_AWAY_NS: Final = 14 * SECOND
 """Longer than a core may be without a leader (judges/availability.py)."""
-_UNHEARD_WINNER_NS: Final = 200 * MILLISECOND
 _LEFT_NS_MIN: Final = 2 * SECOND
 _UNHEARD_NS: Final = 6 * SECOND
 """For how long a node is not heard at most."""
@@ -249,32 +249,16 @@ def elected_in_vain(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     hosts = stage.members.in_service()
     if former is None or any(one.process is None or one.paused for one in hosts):
         return  # of three none can be spared beside the one that is killed
-    others = [one for one in hosts if one is not former]
     stage.done(fault, former.name)
     links.depose(stage, former, replace(fault, kind="depose", amount=0.5 + fault.amount / 2))
-    until_ns = stage.scheduler.now_ns + _LEFT_NS_MIN
 
-    def end() -> None:
-        for one in others:
-            if look in one.after_turn:
-                one.after_turn.remove(look)
+    def strike(winner: BrokerHost, _: str) -> None:
+        for peer in stage.members.machines:
+            lose_words(stage, peer, winner, fault)
+        away_ns = fault.duration_ns if fault.amount < 0.5 else _WINNER_AWAY_NS
+        processes.kill(stage, winner, replace(fault, kind="kill", duration_ns=away_ns))
 
-    def look(one: BrokerHost) -> None:
-        if stage.is_calm() or stage.scheduler.now_ns > until_ns:
-            end()
-        elif one.process is not None and one.process.node.replica.raft.role is Role.LEADER:
-            end()
-            lost = FrameFaults(loss=1.0, source=one.name, told=stage.counted_once("messages"))
-            for peer in stage.members.machines:
-                peer.frame_faults.append(lost)
-                stage.scheduler.after(_UNHEARD_WINNER_NS, peer.end_frame_faults, lost)
-            away_ns = fault.duration_ns if fault.amount < 0.5 else _WINNER_AWAY_NS
-            away = replace(fault, kind="kill", duration_ns=away_ns)
-            stage.scheduler.after(0, processes.kill, stage, one, away)
-
-    for one in others:
-        one.after_turn.append(look)
-    stage.scheduler.after(_LEFT_NS_MIN, end)
+    when_it_comes(stage, [one for one in hosts if one is not former], leads, 0, strike)
 
 
 def more_than_is_known(stage: Stage, host: BrokerHost, fault: Fault) -> None:

@@ -8,7 +8,7 @@ this node or to the one that it deals with. Which moment and which strike is dra
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -133,9 +133,14 @@ def _replica(host: BrokerHost) -> Replica:
     return host.process.node.replica
 
 
+def leads(host: BrokerHost) -> str | None:
+    """A moment that begins with an election, and lasts as long as the leadership."""
+    return ANYBODY if _replica(host).raft.role is Role.LEADER else None
+
+
 def _while_leading(with_whom: Callable[[BrokerHost], str | None]) -> Callable[[BrokerHost], str | None]:
     def led(host: BrokerHost) -> str | None:
-        return with_whom(host) if _replica(host).raft.role is Role.LEADER else None
+        return None if leads(host) is None else with_whom(host)
 
     return led
 
@@ -232,7 +237,29 @@ def at_a_moment(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     delay_ns = _BEHIND_NS[number // len(names) % len(_BEHIND_NS)]
     strike_name = tuple(STRIKES)[int(fault.amount * len(STRIKES))]
     moment = MOMENTS[moment_name]
-    watched = stage.members.machines
+
+    def strike(one: BrokerHost, name: str) -> None:
+        others = [other for other in stage.members.in_service() if other is not one]
+        other = next((other for other in others if other.name == name), None)
+        if other is None:
+            other = others[number % len(others)]
+        stage.done(fault, one.name, f"{moment_name} with {other.name}: {strike_name}")
+        STRIKES[strike_name](stage, one, other, fault)
+
+    when_it_comes(stage, stage.members.machines, moment.with_whom, delay_ns, strike)
+    moment.brought_about(stage, fault)
+
+
+def when_it_comes(
+    stage: Stage,
+    watched: Sequence[BrokerHost],
+    with_whom: Callable[[BrokerHost], str | None],
+    delay_ns: int,
+    strike: Callable[[BrokerHost, str], object],
+) -> None:
+    """Waits until a moment comes at one of the nodes watched (`with_whom` as in `Moment`), and calls `strike` once, so
+    long behind that, with this node and the one that it deals with. If it does not come soon nothing is struck.
+    """
     until_ns = stage.scheduler.now_ns + _PATIENCE_NS
 
     def end() -> None:
@@ -244,22 +271,16 @@ def at_a_moment(stage: Stage, host: BrokerHost, fault: Fault) -> None:
         if stage.is_calm() or stage.scheduler.now_ns > until_ns:
             end()
             return
-        name = None if one.process is None else moment.with_whom(one)
+        name = None if one.process is None else with_whom(one)
         if name is not None:
             end()
-            stage.scheduler.after(delay_ns, strike, one, name)
+            stage.scheduler.after(delay_ns, strike_in_time, one, name)
 
-    def strike(one: BrokerHost, name: str) -> None:
-        others = [other for other in stage.members.in_service() if other is not one]
-        other = next((other for other in others if other.name == name), None)
-        if other is None:
-            other = others[number % len(others)]
+    def strike_in_time(one: BrokerHost, name: str) -> None:
         if not stage.is_calm():
-            stage.done(fault, one.name, f"{moment_name} with {other.name}: {strike_name}")
-            STRIKES[strike_name](stage, one, other, fault)
+            strike(one, name)
 
     for one in watched:
         one.after_turn.append(look)
     # Machines that make no turn any more do not look either.
     stage.scheduler.after(_PATIENCE_NS, end)
-    moment.brought_about(stage, fault)

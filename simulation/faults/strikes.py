@@ -29,7 +29,7 @@ _OPERATIONS: Final = 12
 """Power fails within one of so many operations: what replaces a log by a leader's takes as many."""
 
 
-def _lose_words(stage: Stage, host: BrokerHost, source: BrokerHost | None, fault: Fault) -> None:
+def lose_words(stage: Stage, host: BrokerHost, source: BrokerHost | None, fault: Fault) -> None:
     """Messages to a node are lost for a while, those of `source`, or all."""
     shortest_ns, longest_ns = _WORDS_NS
     lost = FrameFaults(
@@ -43,15 +43,15 @@ def _lose_words(stage: Stage, host: BrokerHost, source: BrokerHost | None, fault
 def _words_of_one(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
     for host in stage.members.machines:
         if host is not one:
-            _lose_words(stage, host, one, fault)
+            lose_words(stage, host, one, fault)
 
 
 def _words_to_one(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
-    _lose_words(stage, one, None, fault)
+    lose_words(stage, one, None, fault)
 
 
 def _words_to_the_other(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
-    _lose_words(stage, other, one, fault)
+    lose_words(stage, other, one, fault)
 
 
 def _kill(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
