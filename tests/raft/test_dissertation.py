@@ -478,6 +478,18 @@ class TestPreVote:
         step(raft, VoteResponse("c", "a", 1, 2, True, pre_vote=True), 2 * SECOND)
         assert role_of(raft) is Role.CANDIDATE
 
+    def test_9_6_a_voter_that_came_back_to_a_leader_is_asked_by_it_and_led_by_it_later(self) -> None:
+        raft = node()
+        become_leader(raft)
+        raft.peer_disconnected("c", 2 * SECOND)
+        raft.peer_connected("c")
+        step(raft, append((-1, 0), term=raft.term + 1), 2 * SECOND)
+        assert role_of(raft) is Role.FOLLOWER
+        raft.tick(4 * SECOND)
+        assert {message.target for message in sent(raft.take_effects())} == {"b", "c"}
+        effects = become_leader(raft, 4 * SECOND)
+        assert {m.target for m in sent(effects) if isinstance(m, AppendRequest)} == {"b", "c"}
+
     def test_5_2_votes_of_the_term_count_while_the_next_one_is_asked_about(self) -> None:
         raft = node()
         raft.tick(2 * SECOND)
