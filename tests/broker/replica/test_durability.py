@@ -8,8 +8,10 @@ from tests.broker.harness import Group
 INTERVAL_S = 0.5
 
 
-def test_what_takes_the_place_of_entries_that_were_cut_is_flushed_at_the_interval() -> None:
-    """The no-op of a new leader is as long as that of another one, which had been flushed and was cut off."""
+def with_another_no_op() -> tuple[Group, str]:
+    """A group, and a node that has the no-op of its leader in the place of its own, which is as long and was flushed;
+    no time has passed since.
+    """
     group = Group.elected(3, storage={"flush_interval_ms": round(INTERVAL_S * 1000)})
     group.converge()
     node = group.follower
@@ -35,6 +37,22 @@ def test_what_takes_the_place_of_entries_that_were_cut_is_flushed_at_the_interva
     group.heal()
     group.run_until(lambda: log.last_term > cut_term, "its log is that of the others")
     assert (log.last_index, log.end_position) == (cut_index, end_position)
+    return group, node
+
+
+def test_what_takes_the_place_of_entries_that_were_cut_is_flushed_at_the_interval() -> None:
+    group, node = with_another_no_op()
+    log = group.node(node).replica.store.log
     group.partition(node)
+    assert log.durable_index < log.last_index
     group.advance(INTERVAL_S)
-    assert log.durable_index == cut_index
+    assert log.durable_index == log.last_index
+
+
+def test_what_takes_the_place_of_as_many_entries_is_acknowledged() -> None:
+    """The log ends where it did, and its new end is held nevertheless."""
+    group, node = with_another_no_op()
+    leader = group.node(group.leader).replica
+    group.settle()
+    [peer] = [peer for peer in leader.raft.status(group.now_ns).peers if peer.node == node]
+    assert peer.match_index == leader.store.log.last_index

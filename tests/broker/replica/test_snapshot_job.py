@@ -45,6 +45,26 @@ def test_a_node_serves_while_its_snapshot_is_on_its_way_to_a_slow_disk() -> None
     assert snapshot.applied_index == index
 
 
+def test_a_snapshot_is_written_when_all_that_it_reflects_is_durable() -> None:
+    """A power failure could take the rest, and others put other entries in its place: those would count as applied."""
+    group = Group.elected(1, flush="async", storage={"flush_interval_ms": 500})
+    client = group.connect()
+    client.create_topic("T")
+    replica = group.node("n0").replica
+    log = replica.store.log
+    group.run_until(lambda: log.durable_index == log.last_index, "a flush")
+    client.send("T", b"x")
+    index = replica.applied_index
+    replica.applied.save()
+    group.members["n0"].due_ns = group.now_ns
+    group.advance(0.1)
+    assert replica.upkeep.waiting_snapshot is not None
+    assert replica.store.snapshot.applied_index <= log.durable_index < index
+    group.run_until(lambda: log.durable_index == index, "the next flush")
+    group.advance(0.1)
+    assert replica.store.snapshot.applied_index == index
+
+
 def test_a_snapshot_that_cannot_be_flushed_stops_the_node() -> None:
     group = Group.elected(1, flush="async")
     begun(group)
