@@ -274,12 +274,15 @@ def test_message_without_a_key_is_refused(client: Client) -> None:
     assert "UNIQ_KEY" in (answer.remark or "")
 
 
-def test_delayed_message_is_found_where_it_waits_and_after_its_delivery(group: Group, client: Client) -> None:
-    first = ask(client, "K1", DELAY="1")
-    assert place(ask(client, "K1", again=True, DELAY="1")) == place(first)
+@pytest.mark.parametrize("delay", [{"DELAY": "1"}, {"TIMER_DELAY_MS": "1000"}], ids=["level", "timer"])
+def test_delayed_message_is_found_where_it_waits_and_after_its_delivery(
+    group: Group, client: Client, delay: dict[str, str]
+) -> None:
+    first = ask(client, "K1", **delay)
+    assert place(ask(client, "K1", again=True, **delay)) == place(first)
     group.advance(3)
     assert bodies(group) == [b"K1"]
-    assert place(ask(client, "K1", again=True, DELAY="1")) == place(first)
+    assert place(ask(client, "K1", again=True, **delay)) == place(first)
     group.advance(3)
     assert bodies(group) == [b"K1"]
 
