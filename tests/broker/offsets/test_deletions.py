@@ -82,6 +82,21 @@ def test_what_is_decided_while_a_deletion_is_under_way_does_not_outlive_it(
     assert answer.code == ResponseCode.SYSTEM_BUSY
 
 
+@pytest.mark.parametrize("deletion", [DELETE_TOPIC, DELETE_GROUP])
+def test_a_report_that_nobody_waits_for_is_not_kept_behind_a_deletion(
+    group: Group, deletion: tuple[int, dict[str, Any]]
+) -> None:
+    """It would go into the log when the name is made again."""
+    client = group.connect(group.leader)
+    ordered = [client.start_call(*deletion)]
+    client.tell(RequestCode.UPDATE_CONSUMER_OFFSET, {**KEY, "commitOffset": 7})
+    ordered += make_again(client)
+    group.advance(1)
+    assert [client.wait(opaque).code for opaque in ordered] == [ResponseCode.SUCCESS] * 3
+    group.converge()
+    assert offsets(group) == [None] * 3
+
+
 def test_a_report_that_waits_goes_before_the_deletion_of_its_topic(group: Group) -> None:
     """It waited for others for 100 ms, in which the topic could go and come again."""
     client = group.connect(group.leader)
