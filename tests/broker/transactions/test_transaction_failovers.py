@@ -71,6 +71,28 @@ def test_decision_that_may_have_reached_the_log_is_made_once(
     assert listed(group.connect()) == [half.queue_offset]
 
 
+def test_a_transaction_whose_decision_was_lost_is_asked_about_and_decided_anew_by_the_same_leader(
+    group: Group,
+) -> None:
+    old, other = group.leader, group.follower
+    producer = group.connect(other)
+    producer.heartbeat(producer_group="P")
+    half = send_half(producer, b"x")
+    group.converge()
+    group.partition(old)
+    start_end(group.connect(old), half, COMMIT)
+    group.run_until(lambda: not group.node(old).replica.serving, "the old leader to step down")
+    group.heal()
+    group.elect()
+    group.converge()
+    group.transfer_leadership(old)
+    asked = len(questions(producer))
+    group.advance(INTERVAL_S + TIMEOUT_S)
+    assert len(questions(producer)) > asked
+    assert end(producer, half, ROLLBACK) == ResponseCode.SUCCESS
+    assert bodies(producer) == []
+
+
 def test_next_leader_goes_on_asking_with_the_count(group: Group) -> None:
     follower = group.follower
     producer = group.connect(follower)
