@@ -85,6 +85,18 @@ def test_neither_a_new_leader_nor_a_wall_clock_ages_a_lock(group: Group) -> None
     assert lock(connection, "a", 0) == [0]
 
 
+def test_a_new_leader_goes_on_from_the_last_renewal_however_long_others_have_led(group: Group) -> None:
+    """Counted from its own beginning, the lock of a consumer that died would live on for as long as they had led."""
+    connection = group.connect(group.follower)
+    group.advance(100)
+    assert lock(connection, "a", 0) == [0]
+    group.kill(group.leader)
+    group.elect()
+    assert lock(connection, "b", 0) == []
+    group.advance(61)
+    assert lock(connection, "b", 0) == [0]
+
+
 def test_queues_that_do_not_exist_are_not_granted(group: Group) -> None:
     connection = group.connect()
     assert lock(connection, "a", 0, 2, -1) == [0]
