@@ -90,7 +90,7 @@ def harm(stage: Stage, host: BrokerHost, fault: Fault, damage: Callable[[str], s
     what = damage(prefixes[int(fault.amount * len(prefixes))])
     if what is not None:
         host.disk_faulty = host.was_harmed = True
-        stage.wiped(host)
+        stage.harmed(host)
         stage.done(fault, host.name, what)
     host.start()
     if what is not None:

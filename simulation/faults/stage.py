@@ -32,8 +32,8 @@ class Stage:
     name_servers: Sequence[NameServerHost]
     clients: Sequence[ClientHost]
     wishes: Wishes
-    wiped: Callable[[BrokerHost], object]
-    """Called for each machine whose disk is replaced or harmed."""
+    harmed: Callable[[BrokerHost], object]
+    """Called for each machine whose disk is harmed."""
     flush: Literal["sync", "async"]
     calm_ns: int
     """The true time at which all faults have ended."""

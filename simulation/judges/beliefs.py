@@ -80,7 +80,7 @@ class Beliefs:
         self._leaderships: dict[str, _Leadership] = {}
         self._whole: dict[str, None] = {}
         """Nodes that have, or once had, all that they promised with the disk that they have."""
-        self._counted_on: dict[str, int] = {}
+        self.counted_on: dict[str, int] = {}
         """Node -> the last entry that was committed because this node, among others, had it on its disk."""
         self._seen: dict[str, tuple[object, ...]] = {}
         self._known_term = (-1, 0)
@@ -149,7 +149,7 @@ class Beliefs:
         for voter in leadership.voters:
             held = _own_index(raft) if voter == name else leadership.acknowledged.get(voter, -1)
             if held >= index:
-                self._counted_on[voter] = index
+                self.counted_on[voter] = index
 
     # ---- after a turn --------------------------------------------------------------------------------
 
@@ -177,6 +177,7 @@ class Beliefs:
             log.last_term,
             recovering,
             raft.configuration_index,
+            raft.counted_votes,
             self._model.last_index,
         )
         if seen != self._seen.get(name):
@@ -276,7 +277,7 @@ class Beliefs:
         Elections rest on that (5.4.3): who may have lost some of it recovers first (raft/recovery.py, Entries). Raises
         Violation.
         """
-        index = self._counted_on.get(name, -1)
+        index = self.counted_on.get(name, -1)
         if raft.recovering is None and not self._holds(raft, index):
             raise Violation(
                 COUNTED_ON,
@@ -288,7 +289,9 @@ class Beliefs:
     def _check_electable(self) -> None:
         """Checks that no node which lacks a committed entry has a majority that would elect it (5.4.1, 5.4.3).
 
-        Whoever may have lost what it promised is in no such majority: that is what the recovering mode is for.
+        Whoever may have lost what it promised is in no such majority: that is what the recovering mode is for. But the
+        vote that a candidate was given stands, even if its voter has another disk now and knows nothing of it: what is
+        committed in earlier terms than the candidate's must do without that voter (raft/recovery.py, An empty disk).
         Raises Violation.
         """
         last_index = self._model.last_index
@@ -298,7 +301,8 @@ class Beliefs:
                 continue
             log = raft.log_terms
             standing = (log.last_term, log.last_index)
-            electors = [voter for voter in voters if self._would_elect(voter, standing)]
+            given = self._votes_in_vain(name, raft)
+            electors = [voter for voter in voters if voter in given or self._would_elect(voter, standing)]
             if 2 * len(electors) > len(voters):
                 raise Violation(
                     ELECTABLE,
@@ -306,6 +310,16 @@ class Beliefs:
                     f"its log ends at {log.last_index} in term {log.last_term}, committed is {last_index}; "
                     f"{' '.join(electors)} of {' '.join(voters)} would elect it",
                 )
+
+    def _votes_in_vain(self, name: str, raft: Raft) -> list[str]:
+        """Returns whose votes a node has that lacks what is committed in earlier terms, so that it must not win.
+
+        Not those whose votes count only if all do.
+        """
+        if not raft.counted_votes or self._holds(raft, self._model.committed_before(raft.term)):
+            return []
+        heard = self._votes.get((raft.term, name), {})
+        return [voter for voter in raft.counted_votes if heard.get(voter) is False]
 
     def _would_elect(self, voter: str, standing: tuple[int, int]) -> bool:
         raft = self.rafts.get(voter)

@@ -162,10 +162,7 @@ class GroupModel:
         other = self._leaders.setdefault(term, node)
         if other != node:
             raise Violation("election safety", node, f"{other} and {node} both lead term {term}")
-        must_hold = self.last_index
-        if self.commit_terms and self.commit_terms[-1][1] >= term:
-            at = bisect_right(self.commit_terms, term - 1, key=lambda run: run[1])
-            must_hold = self.commit_terms[at][0] - 1
+        must_hold = self.committed_before(term)
         if must_hold > log.last_index:
             raise Violation(
                 "leader completeness",
@@ -173,6 +170,13 @@ class GroupModel:
                 f"elected in term {term} with a log up to {log.last_index}; committed is {must_hold}",
             )
         self.compare(node, log, log.first_index, must_hold, "leader completeness")
+
+    def committed_before(self, term: int) -> int:
+        """Returns the last entry that was committed in an earlier term: who leads this one has it (5.4.3)."""
+        if self.commit_terms and self.commit_terms[-1][1] >= term:
+            at = bisect_right(self.commit_terms, term - 1, key=lambda run: run[1])
+            return self.commit_terms[at][0] - 1
+        return self.last_index
 
     # ---- what is kept --------------------------------------------------------------------------------
 

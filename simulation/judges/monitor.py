@@ -11,6 +11,7 @@ from typing import Any
 
 from broker.node.node import Node
 from broker.peers.protocol import RaftFrame
+from broker.replica.replica import Replica
 from broker.trace import TraceHeader, TraceWriter
 from broker.trace.format import APPEND, COMMIT, RESET, ROLE, TRUNCATE
 from log.dispatch import Arrival
@@ -20,8 +21,8 @@ from log.index_scrub import IndexScrubber
 from log.layout import HEADER
 from log.snapshot import PATH as SNAPSHOT_PATH
 from raft.core import Raft
-from raft.effects import Role
-from raft.messages import Message
+from raft.effects import Role, Send
+from raft.messages import Message, VoteResponse
 from raft.recovery_loss import Loss
 from raft.terms import LogTerms
 from simulation.journal import TIME_MADE, Journal, Violation
@@ -56,6 +57,7 @@ class _Watched:
         "committed_floor",
         "first_index",
         "former_leader",
+        "has_new_disk",
         "host",
         "log",
         "made_time",
@@ -80,6 +82,8 @@ class _Watched:
         self.arrived: dict[tuple[str, int], int] = {}
         self.made_time = False
         """Its process has made the group's time from wall clocks."""
+        self.has_new_disk = False
+        """Its disk was replaced, and does not yet hold all that it had promised with the former one."""
 
 
 class ReplicaWriter(TraceWriter):
@@ -188,6 +192,7 @@ class Monitor:
 
         watched.former_leader = FormerLeader(host.name, node)
         watch_forwards(host.name, node._relayed)
+        self._watch_votes(host.name, replica)
         node.listeners.role_changes.append(look_at_clock)
         if replica.raft.commit_index > self.model.last_index:
             raise Violation("recovery", host.name, f"starts with commit index {replica.raft.commit_index}")
@@ -235,17 +240,24 @@ class Monitor:
         self._replicated_state.stopped(host.name)
 
     def wiped(self, host: BrokerHost) -> None:
-        """Notes that a host got an empty disk, or a harmed one: what it knew need not be there, its votes neither.
+        """Notes that a host got an empty disk: what it knew need not be there, its votes neither.
 
         From then on it is held to what it does with this disk.
         """
+        self.harmed(host)
+        watched = self._watched.get(host.name)
+        if watched is not None:
+            watched.has_new_disk = True
+        for vote in [vote for vote in self._votes if vote[0] == host.name]:
+            del self._votes[vote]
+
+    def harmed(self, host: BrokerHost) -> None:
+        """Notes that a host's disk has changed what it held. Where it votes at all its votes are there."""
         watched = self._watched.get(host.name)
         if watched is not None:
             watched.committed_floor = -1
         self.power_losses.wiped(host.name)
         self._beliefs.wiped(host.name)
-        for vote in [vote for vote in self._votes if vote[0] == host.name]:
-            del self._votes[vote]
 
     # ---- what replicas record ------------------------------------------------------------------------
 
@@ -398,6 +410,7 @@ class Monitor:
             raise Violation(CAUSE, name, f"finds {replica.repairs.found} damaged places")
         raft = replica.raft
         if raft.recovering is None:
+            watched.has_new_disk = False
             self.power_losses.is_whole(name)
         self._beliefs.turned(name, raft, host.limits.catch_up_lag_entries)
         self._reads.turned(name, raft, replica.leadership.reads.confirming)
@@ -434,6 +447,18 @@ class Monitor:
                         "age spares what waits", name, f"the log begins at {begin}, {message.record} waits"
                     )
 
+    def _watch_votes(self, name: str, replica: Replica) -> None:
+        """Looks at each vote of a node's new process when it is given: it may arrive when the disk is another one."""
+        send = replica._handlers[Send]
+
+        def sends(effect: Send) -> None:
+            message = effect.message
+            if isinstance(message, VoteResponse) and message.granted and not message.pre_vote:
+                self.voted(name, message.request_term, message.target)
+            send(effect)
+
+        replica._handlers[Send] = sends
+
     def voted(self, name: str, term: int, candidate: str) -> None:
         """Checks that a node votes once a term, and has saved its vote before it is sent (Raft 5.2).
 
@@ -451,9 +476,9 @@ class Monitor:
         # A node that has lost its votes notes that it has none left in that term, and not whose it was.
         raft = host.process.node.replica.raft if host.process is not None else None
         noted = name if raft is not None and raft.recovering is Loss.VOTE else candidate
-        if saved.term < term or (saved.term == term and saved.vote != noted):
+        if (saved.term, saved.vote) != (term, noted):
             raise Violation(
-                "votes are durable", name, f"voted for {candidate} in term {term}, saved is {saved}"
+                "votes are durable", name, f"votes for {candidate} in term {term}, saved is {saved}"
             )
 
     def heard(self, message: Message) -> None:
@@ -500,7 +525,8 @@ class Monitor:
         disks of a majority. Raises Violation.
 
         Of the voters in force when the leader decided, who may have begun a membership change since, in the same turn:
-        while its entry is not committed, a majority of those before it will do.
+        while its entry is not committed, a majority of those before it will do. What a voter has acknowledged was on
+        the disk that it had then: its leader counts on it until it hears of the new one (raft/recovery.py).
         """
         under_way = raft.configuration_index > last_index
         in_force = raft.configurations[-2:] if under_way else raft.configurations[-1:]
@@ -508,7 +534,9 @@ class Monitor:
         for _, configuration in reversed(in_force):
             holders = 0
             for watched in [self._watched[voter] for voter in configuration.voters if voter in self._watched]:
-                if self._on_disk(watched, begin, end, self._damage(watched.host.name)):
+                name = watched.host.name
+                was_there = watched.has_new_disk and self._beliefs.counted_on.get(name) == last_index
+                if was_there or self._on_disk(watched, begin, end, self._damage(name)):
                     holders += 1
                     if 2 * holders > len(configuration.voters):
                         assert self.model.last_index >= last_index

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from broker.node.node import Node
 from broker.node.running import RunningNode
 from broker.peers.protocol import BrokenPeerError, Frame, RaftFrame
-from raft.messages import AppendRequest, Message, TimeoutNow, VoteResponse
+from raft.messages import AppendRequest, Message, TimeoutNow
 from simulation.journal import Journal
 from simulation.machines.network import Network
 from simulation.scheduler import MICROSECOND, MILLISECOND
@@ -35,9 +35,6 @@ class _Process(Protocol):
 
 class FrameWatcher(Protocol):
     """Is told of what nodes say to each other. Each hook may raise `Violation`."""
-
-    def voted(self, name: str, term: int, candidate: str) -> None:
-        """A node has granted its vote, and the vote has arrived."""
 
     def heard(self, message: Message) -> None:
         """A Raft message is handed to its target now."""
@@ -87,9 +84,6 @@ class PeerFrames:
     def deliver(self, source: str, frame: Frame) -> bool:
         """Hands a frame to the node, as the faults will have it. Returns False when the frame wants no turn."""
         if isinstance(frame, RaftFrame):
-            message = frame.message
-            if isinstance(message, VoteResponse) and message.granted and not message.pre_vote:
-                self._watcher.voted(source, message.request_term, message.target)
             for faults in reversed(self._faults):
                 if faults.source in (None, source):
                     self._deliver_with_faults(source, frame, faults)

@@ -73,7 +73,7 @@ class WorldGroup:
             name_servers,
             clients,
             wishes,
-            self.monitor.wiped,
+            self.monitor.harmed,
             plan.flush,
             plan.calm_ns,
             self.availability,

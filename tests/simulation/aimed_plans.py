@@ -594,8 +594,8 @@ _MEMBERS_AND_POWER: Final = _often(
 )
 
 AIMED_UNAIDED: dict[str, Aim] = {
-    "a new disk votes once a majority has told its terms": Aim(_NEW_DISKS, "one vote a term", _FIVE),
-    "a new disk takes its vote for unused": Aim(_NEW_DISKS, "one vote a term", _FIVE),
+    "a new disk votes once a majority has told its terms": Aim(_NEW_DISKS, "election safety", _FIVE),
+    "a new disk takes its vote for unused": Aim(_NEW_DISKS, "election safety", _FIVE),
     "a marked vote is repeated unmarked": Aim(_NEW_DISKS, "votes are durable", _FIVE),
     "a new disk acknowledges before its votes are known": Aim(_NEW_DISKS, "committed entries stay", _FIVE),
     "only the candidate's voters are unanimous": Aim(

@@ -15,7 +15,7 @@ from broker.state.metadata import Metadata
 from log.entry_log import EntryLog
 from log.options import StoreOptions
 from raft.configuration import Configuration
-from raft.effects import Role
+from raft.effects import Role, Send
 from raft.recovery_loss import Loss
 from raft.terms import LogTerms
 
@@ -116,6 +116,7 @@ def replica(node_id: str = "n0", **said: Any) -> Any:
         "leadership": stand_in(**leadership),
         "members": None,
         "clock": None,
+        "_handlers": {Send: lambda effect: None},
     }
     return stand_in(**(usual | said))
 

@@ -223,9 +223,32 @@ def test_who_lacks_what_is_committed_has_no_majority(group: Group) -> None:
     group.commit(2)
     group.look(group.nodes[2])  # n0 and n1 would not vote for it
     group.nodes[1].holds(1)
-    group.beliefs._counted_on.clear()  # it is seen by more than one check
+    group.beliefs.counted_on.clear()  # it is seen by more than one check
     with pytest.raises(Violation, match=ELECTABLE):
         group.look(group.nodes[1])
+
+
+@pytest.mark.parametrize(("committed_in", "marked"), [(1, False), (1, True), (2, False)])
+def test_a_vote_that_was_given_elects_whatever_its_voter_has_now(committed_in: int, marked: bool) -> None:
+    """n3 voted for n4 in term 2, has another disk since, and what is committed in term 1 counts on that."""
+    group = Group(5)
+    group.lead()
+    group.model.commit_terms = [(0, committed_in)]
+    for name in ("n1", "n3"):
+        group.answer(name, 2)
+    group.commit(2)
+    group.nodes[2].holds(1)
+    candidate = group.nodes[4]
+    candidate.holds(1)
+    candidate.term, candidate.counted_votes = 2, ("n4",)
+    group.look(candidate)  # only n2 would vote for it now
+    group.beliefs.heard(VoteResponse("n3", "n4", 2, 2, granted=True, recovering=marked))
+    candidate.counted_votes = ("n3", "n4")
+    if committed_in == 1 and not marked:
+        with pytest.raises(Violation, match=f"{ELECTABLE}.* n2 n3 n4 of"):
+            group.look(candidate)
+    else:
+        group.look(candidate)
 
 
 def test_who_recovers_is_in_no_majority_and_who_is_down_neither(group: Group) -> None:

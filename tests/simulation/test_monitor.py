@@ -1,4 +1,4 @@
-"""The monitor holds a node whose disk was replaced to all that it does with the new one."""
+"""The monitor holds a node whose disk was replaced to all that it does with each, and to no more."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from log.hard_state import HardStateFile, StoredHardState
 from log.layout import HEADER_BYTES
 from log.options import StoreOptions
 from raft.configuration import Configuration
+from raft.effects import Send
+from raft.messages import VoteResponse
 from simulation.journal import Violation
 from simulation.judges.monitor import Monitor, _Watched
 from simulation.machines.simulated_disk import SimulatedDisk
@@ -64,6 +66,31 @@ def test_a_new_disk_excuses_the_votes_before_it_and_none_after() -> None:
         voter.vote(2, "n1", saved=False)
 
 
+def test_a_harmed_disk_has_the_votes_that_it_had() -> None:
+    voter = Voter()
+    voter.vote(1, "n1")
+    voter.monitor.harmed(voter.host)
+    with pytest.raises(Violation, match="one vote a term"):
+        voter.vote(1, "n2")
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_vote_is_held_to_the_disk_of_the_time_at_which_it_is_given(saved: bool) -> None:
+    voter = Voter()
+    if saved:
+        voter.vote(1, "n1")
+    replica = stand_ins.replica()
+    voter.monitor._watch_votes("n0", replica)
+    vote = VoteResponse("n0", "n1", 1, 1, granted=True)
+    if not saved:
+        with pytest.raises(Violation, match="votes are durable"):
+            replica._handlers[Send](Send(vote))
+        return
+    replica._handlers[Send](Send(vote))
+    voter.get_new_disk()
+    voter.monitor.heard(vote)
+
+
 class Group:
     """Machines with logs, of which `holders` have flushed the one entry that their leader commits."""
 
@@ -107,6 +134,21 @@ def test_a_commit_is_counted_among_the_voters_that_decided_it() -> None:
     group.look(_THREE, (1, ("n0", "n1", "n2", "n3")))
     with pytest.raises(Violation, match="committed on 2 of 4 disks"):
         group.look(_THREE, (0, ("n0", "n1", "n2", "n3")))
+
+
+def test_what_was_acknowledged_was_on_the_disk_of_that_time() -> None:
+    """Its leader counts on it until it hears of the new disk; behind the end of its recovery nobody does."""
+    group = Group({"n0", "n1"})
+    replaced = group.monitor._watched["n1"]
+    replaced.host.disk.wipe()
+    group.monitor.wiped(replaced.host)
+    with pytest.raises(Violation, match="committed on 1 of 3 disks"):
+        group.look(_THREE)
+    group.monitor._beliefs.counted_on["n1"] = 0
+    group.look(_THREE)
+    replaced.has_new_disk = False
+    with pytest.raises(Violation, match="committed on 1 of 3 disks"):
+        group.look(_THREE)
 
 
 def test_one_disk_of_three_is_no_majority_before_or_after_a_change() -> None:
