@@ -23,6 +23,7 @@ from itertools import chain, islice
 from typing import Any, Final, TypeVar
 
 from broker.node.node import Node
+from broker.offsets.resets import OffsetResets
 from broker.reading.held_pulls import HeldPulls
 from broker.remoting.codes import RequestCode
 from broker.replica.disk_space import TRIED_WITHIN_NS, UPKEEP_PAUSE_NS
@@ -218,16 +219,17 @@ def _acceptance(seen: Seen) -> object:
 
 
 def _held_pull(seen: Seen) -> object:
-    """A pull that is held although its message is there."""
-    pulls = part_of(seen.node, HeldPulls)
+    """A pull that is held although its message is there, or an order sends its consumer group elsewhere."""
+    pulls, resets = part_of(seen.node, HeldPulls), part_of(seen.node, OffsetResets)
     queues = seen.replica.store.queues
     for key in pulls._by_queue:
         queue = queues.get(*key)
-        if queue is not None:
-            places = pulls._by_queue[key].values()
-            for held in chain.from_iterable(chain(place.stirred, place.rest) for place in places):
-                if held.header.queue_offset < queue.max_offset:
-                    return held, held.header.queue_offset
+        end = 0 if queue is None else queue.max_offset
+        places = pulls._by_queue[key].values()
+        for held in chain.from_iterable(chain(place.stirred, place.rest) for place in places):
+            header = held.header
+            if header.queue_offset < end or resets.target(header.consumer_group, *key) is not None:
+                return held, header.queue_offset
     return None
 
 
@@ -334,7 +336,7 @@ WAITS: Final = (
     Wait("entries for a majority", Help.MAJORITY, 2 * SECOND, _commit),
     Wait("a read for a majority", Help.MAJORITY, 2 * SECOND, _read),
     Wait("messages for a place", Help.MAJORITY, 2 * SECOND, _acceptance),
-    Wait("a pull for a message that is there", Help.MAJORITY, SECOND, _held_pull),
+    Wait("a pull for a message or order that is there", Help.MAJORITY, SECOND, _held_pull),
     Wait("an expired file for its end", Help.MAJORITY, _RETENTION_NS, _expired_file),
     Wait("a node for its leader", Help.LEADER, 1_500 * MILLISECOND, _news_of_the_leader),
     Wait("a node for what is committed", Help.LEADER, 4 * SECOND, _entries),

@@ -15,6 +15,7 @@ from broker.client.message import MessageQueue
 from broker.offsets.commits import OffsetCommits, StoredOffset
 from broker.offsets.resets import OffsetResets
 from broker.offsets.resets_processor import ResetsProcessor
+from broker.reading.held_pulls import HeldPulls
 from broker.remoting.admin_headers import ResetOffsetHeader
 from broker.remoting.bodies import TopicConfig
 from broker.remoting.codes import RequestCode
@@ -161,6 +162,14 @@ def fetched_comes_all_the_same(patch: pytest.MonkeyPatch) -> None:
             reader._next_offset = offset
 
     patch.setattr(Assignment, "begin_anew", begin_anew)
+
+
+@planted(
+    "reset: held pulls are not told", "a pull that waits hears of it when its time is over", actor="resetter"
+)
+def held_pulls_are_not_told(patch: pytest.MonkeyPatch) -> None:
+    """A member that waits for messages hears of an order with its next pull only."""
+    patch.setattr(HeldPulls, "_ordered", lambda *_: None)
 
 
 @planted("reset: failed report repeated", "found here", actor="resetter")

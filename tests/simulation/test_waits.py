@@ -152,7 +152,7 @@ def test_runs_see_all_that_waits() -> None:
         assert result.violation is None, f"{result.plan.seed}: {result.violation}"
         seen.update(*(group.availability.waits.looked_at for group in world.groups))
     rare = {
-        "a pull for a message that is there",
+        "a pull for a message or order that is there",
         "a snapshot for the disk",
         "messages for a place",
         "a request for a leader",
