@@ -14,11 +14,15 @@ import pytest
 from simulation.judges.replicated_state import SAME
 from simulation.judges.waits import MOVES
 from simulation.plans.seeds import dense_seed
+from tests.simulation.aimed_plans import AIMED_UNAIDED, hunt_aimed
 from tests.simulation.detection import dense_plan_of
 from tests.simulation.planted_bugs import PLANTED, UNAIDED, run_planted
 
 _SEEDS = 6
 """Seeds come to mean other runs as the code changes: then another one of so many finds the mistake."""
+
+_AIMED = {"a reset is not noted before it begins": 1}
+"""What no dense seed is known to find, and the seed of the plans aimed at it that does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +77,12 @@ def test_a_dense_seed_finds_it(name: str) -> None:
     assert found, f"{name!r} was not found"
     allowed = (*row.found_as, "a node fails", "liveness", "state machine safety", SAME, "durability", MOVES)
     assert found[0] in allowed, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", _AIMED)
+def test_a_plan_that_is_aimed_at_it_finds_it(name: str) -> None:
+    result, aim = hunt_aimed(name, _AIMED[name]), AIMED_UNAIDED[name]
+    assert result is not None, f"{name!r} was not found"
+    assert result.violation is not None
+    assert result.violation.invariant in (aim.found_as, *aim.or_as), str(result.violation)
