@@ -1,9 +1,9 @@
 """Dispatch makes ConsumeQueue and IndexFile units of committed entries: the one pass over every message of every node.
 
-The pass walks the mapping, not objects: one `struct` call reads entry and record heads, slices and `find`
-get topic, tags and keys; hashes of all keys are computed by numpy at the end. Long runs of messages of one kind are
-taken as columns instead (log/dispatch_columns.py), or all plain messages by C where it is installed (log/loops.py). A
-pass may be repeated from any earlier entry: units and keys that exist are left alone.
+The pass walks over records without making objects of them (log/record_walk.py); hashes of all keys are computed by
+numpy at the end. Long runs of messages of one kind are taken as columns instead (log/dispatch_columns.py), or all plain
+messages by C where it is installed (log/loops.py). A pass may be repeated from any earlier entry: units and keys that
+exist are left alone.
 
 Rules of RocketMQ's `CommitLogDispatcher`s: prepared and rolled back transaction records get no unit, rolled back
 ones no keys either; delayed and timed messages carry their deliver time instead of a tags code; records of the internal
@@ -12,7 +12,6 @@ transaction are messages like others and are handed over too (broker/transaction
 """
 
 from dataclasses import dataclass
-from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
@@ -21,30 +20,20 @@ from log.consume_queue import NO_RECORD_BYTES, UNIT, ConsumeQueue
 from log.consume_queues import ConsumeQueues, is_storable_topic
 from log.dispatch_columns import RUN_FROM, PlainMessages, hashes_of, kind_of, runs_of
 from log.entry_log import EntryLog
-from log.errors import DamagedLogError, RecordError
 from log.index_files import IndexFiles
 from log.java_hash import java_hash_utf8
-from log.layout import ENTRY_MAGIC, HEADER_BYTES
 from log.loops import KEY_TYPE
 from log.options import StoreOptions
 from log.own_topics import DECIDING_TOPICS, INTERNAL_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from log.properties import KEYS, TAGS, TIMER_OUT_MS, UNIQ_KEY, get_property
 from log.record import (
-    MAGIC_V1,
-    SYS_FLAG_BORN_HOST_V6,
     SYS_FLAG_COMMIT,
     SYS_FLAG_PREPARED,
     SYS_FLAG_ROLLBACK,
-    SYS_FLAG_STORE_HOST_V6,
     SYS_FLAG_TRANSACTION_MASK,
-    peek,
 )
+from log.record_walk import walk_records
 
-# Entry: magic, size. Record with IPv4 hosts: TOTALSIZE, MAGIC, QUEUEID, QUEUEOFFSET, PHYSICALOFFSET, SYSFLAG,
-# STORETIMESTAMP, BODYLEN (log/record.py and log/layout.py).
-_HEADS = Struct(">ii40xiI4xi4xqqi16xq20xi")
-_HEADS_BYTES = 136
-_ANY_HOST_V6 = SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6
 _TAGS_REMEMBERED = 4096
 _APART = frozenset((INTERNAL_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, *DECIDING_TOPICS))
 """Topics whose messages are not plain: they are for the caller as well, or their units hold times."""
@@ -53,8 +42,6 @@ _PLAIN_FROM = 4
 _NO_END = 1 << 62
 _WALKED_BETWEEN = 8
 """The number of entries that are walked before C is asked again whether what follows is plain."""
-
-assert _HEADS.size == _HEADS_BYTES
 
 
 class Arrival(NamedTuple):
@@ -249,13 +236,15 @@ class Dispatcher:
                 last = to_index if count < 0 else min(to_index, index + _WALKED_BETWEEN - 1)
                 index, stopped = self._walk(index, last, now_ms, internal, stop_at_internal)
         while index <= to_index and not stopped:
-            parts: list[tuple[int, PlainMessages | None]] = [(to_index, None)]
+            if to_index - index < RUN_FROM - 1:
+                index, stopped = self._walk(index, to_index, now_ms, internal, stop_at_internal)
+                continue
             if index in self._walked:
                 # They were divided by an earlier call, which had to end before it came here.
-                parts = [(min(to_index, self._walked[-1]), None)]
-            elif to_index - index >= RUN_FROM - 1:
-                parts = runs_of(self._log, index, to_index)
-            for last, run in parts:
+                last = min(to_index, self._walked[-1])
+                index, stopped = self._walk(index, last, now_ms, internal, stop_at_internal)
+                continue
+            for last, run in runs_of(self._log, index, to_index):
                 if run is None:
                     self._walked = range(index, last + 1)
                 while run is not None and len(run.sizes) >= RUN_FROM and (count := self._run(run, now_ms)):
@@ -274,7 +263,7 @@ class Dispatcher:
         Returns -1 if they belong to so many queues that walking is to find where this dispatch ends.
         """
         assert self._plain_messages is not None, "it is called where there is such a function"
-        buffer, start, at = self._walk_from(index)
+        buffer, start, at = self._log.place_of(index)
         found = self._plain_messages(buffer, start, at, to_index - index + 1, _APART)
         if found is None:
             return 0
@@ -330,97 +319,44 @@ class Dispatcher:
 
     def _walk(
         self,
-        index: int,
-        to_index: int,
+        first: int,
+        last: int,
         now_ms: int,
         internal: list[tuple[int, memoryview]],
         stop_at_internal: bool,
     ) -> tuple[int, bool]:
-        """Dispatches entries as `_pass` does, one by one; returns the next index, and whether it stopped early.
+        """Dispatches entries `first`..`last` one by one; returns the next index, and whether it stopped early.
 
         The loop is what every message costs on every node where messages come one at a time. So a plain message takes
         the straight way through it, and whatever few messages need stands in a method of its own.
         """
         topics, tags, touched = self._topics, self._tags, self._touched
         pool, files_until, keys_left = self._queues.pool, self._files_until, self._keys_left
-        unpack = _HEADS.unpack_from
         keys: list[bytes] = []
         key_offsets: list[int] = []
         key_times: list[int] = []
-        buffer, start, at = self._walk_from(index)
-        last_at = len(buffer) - _HEADS_BYTES
-        stopped = False
-        while index <= to_index and not stopped:
-            if at > last_at or buffer[at] == 0xFF:
-                # The file's end marker, or what may be one: the entry index knows where the next entry begins.
-                buffer, start, at = self._walk_from(index)
-                if at > last_at:
-                    index += 1  # shorter than any record
-                    continue
-            (
-                magic,
-                size,
-                total,
-                record_magic,
-                queue_id,
-                queue_offset,
-                physical_offset,
-                sys_flag,
-                store_time,
-                body_length,
-            ) = unpack(buffer, at)
-            if magic != ENTRY_MAGIC:
-                # What is behind the snapshot comes again after a start, which has scanned the last files only.
-                raise DamagedLogError(
-                    self._log.file_at(start).path, at, f"entry {index} does not begin there"
-                )
-            end = at + size
-            # The topic stands behind the body. `_HEADS` has read the right fields only of V1 records with IPv4 hosts.
-            if sys_flag & _ANY_HOST_V6 or record_magic != MAGIC_V1:
-                topic_at, store_time = self._locate_slowly(buffer, at, size)
-            else:
-                topic_at = at + _HEADS_BYTES + body_length
-            entry_at, entry_index = at, index
-            at, index = end, index + 1
-            # The checks of entries cover the bytes, not their sense: a record that is none has no topic to go on with.
-            # Every replica skips the same ones.
-            if (
-                total != size - HEADER_BYTES
-                or not 0 < topic_at < end
-                or physical_offset != start + entry_at + HEADER_BYTES
-            ):
-                continue
-
-            # One copy of what follows the body: topic and properties, in which `find` is fastest on bytes.
-            # The topic's length takes one byte in V1 and two in V2; the properties' length behind it takes two.
-            rest = bytes(buffer[topic_at:end])
-            if record_magic == MAGIC_V1:
-                topic_end = rest[0] + 1
-                raw_topic = rest[1:topic_end]
-            else:
-                topic_end = (rest[0] << 8 | rest[1]) + 2
-                raw_topic = rest[2:topic_end]
+        stopped = True
+        walk = walk_records(self._log, first, last)
+        for index, physical_offset, size, flags, queue_id, queue_offset, time, raw_topic, properties in walk:
             topic = topics[raw_topic]
             # A committed message decides its transaction, wherever it goes.
-            transaction = sys_flag & SYS_FLAG_TRANSACTION_MASK
+            transaction = flags & SYS_FLAG_TRANSACTION_MASK
             if topic.is_for_caller or transaction == SYS_FLAG_COMMIT:
-                internal.append((entry_index, buffer[entry_at + HEADER_BYTES : end]))
+                internal.append((index, self._log.bytes_at(physical_offset, size)))
                 if topic.is_internal:
-                    stopped = stop_at_internal
+                    if stop_at_internal:
+                        break
                     continue
 
-            properties = rest[topic_end + 2 :]
             # ConsumeQueue (`CommitLogDispatcherBuildConsumeQueue`): plain and committed messages only.
             if transaction != SYS_FLAG_PREPARED and transaction != SYS_FLAG_ROLLBACK:
-                queue = topic.queues.get(queue_id)
-                if queue is None:
-                    queue = self._queue(topic, queue_id)
+                queue = topic.queues.get(queue_id) or self._queue(topic, queue_id)
                 if queue is not None:  # else its topic cannot name a directory
                     if topic.waits:
-                        code = store_time + self._delay(queue_id) if topic.scheduled else _due_ms(properties)
+                        code = time + self._delay(queue_id) if topic.scheduled else _due_ms(properties)
                     else:
                         code = tags[get_property(properties, TAGS)]
-                    if queue.append(queue_offset, physical_offset, total, code) and queue not in touched:
+                    if queue.append(queue_offset, physical_offset, size, code) and queue not in touched:
                         touched[queue] = queue_offset
             elif queue_offset:
                 self._leave_no_hole(topic, queue_id, queue_offset, physical_offset)
@@ -428,23 +364,19 @@ class Dispatcher:
             if transaction != SYS_FLAG_ROLLBACK:
                 unique = get_property(properties, UNIQ_KEY)
                 several = get_property(properties, KEYS)
-                if unique or several:
-                    for key in (unique, *several.split(b" ")) if several else (unique,):
-                        if key:
-                            keys.append(topic.key_prefix + key)
-                            key_offsets.append(physical_offset)
-                            key_times.append(store_time)
-            stopped = len(keys) >= keys_left or pool.opened >= files_until
+                for key in [unique, *several.split(b" ")] if several else [unique]:
+                    if key:
+                        keys.append(topic.key_prefix + key)
+                        key_offsets.append(physical_offset)
+                        key_times.append(time)
+            if len(keys) >= keys_left or pool.opened >= files_until:
+                break
+        else:
+            index, stopped = last, False
         if keys:
             self._index.put(keys, key_offsets, key_times, now_ms)
             self._keys_left -= len(keys)
-        return index, stopped
-
-    def _walk_from(self, index: int) -> tuple[memoryview, int, int]:
-        """Returns (the bytes of the data file with entry `index`, the file's start, the entry's place in the file)."""
-        position = self._log.position_of(index)
-        buffer, start = self._log.file_view(position)
-        return buffer, start, position - start
+        return index + 1, stopped
 
     def _leave_no_hole(self, topic: _Topic, queue_id: int, queue_offset: int, physical_offset: int) -> None:
         """Adds a unit without a record for a half or rolled back message that took a place in its queue.
@@ -467,18 +399,6 @@ class Dispatcher:
         """Returns the delay in ms of a queue of the schedule topic: queue n holds delay level n + 1."""
         return self._delays[min(queue_id, len(self._delays) - 1)] if self._delays else 0
 
-    @staticmethod
-    def _locate_slowly(buffer: memoryview, at: int, size: int) -> tuple[int, int]:
-        """Returns (place of the topic's length, store time) of a record with IPv6 hosts or of version 2.
-
-        Returns (0, 0) if it is no record.
-        """
-        try:
-            head = peek(buffer[at + HEADER_BYTES : at + size])
-        except RecordError:
-            return 0, 0
-        return at + HEADER_BYTES + head.body_end, head.store_timestamp
-
 
 def _due_ms(properties: bytes) -> int:
     """Returns the time at which a timed message is due, in ms since 1970; 0, which is at once, if it names none."""
@@ -493,14 +413,8 @@ def queue_ends_of_entries(log: EntryLog, first_index: int, to_index: int) -> dic
     transaction records that get no unit, do not count.
     """
     ends: dict[tuple[str, int], int] = {}
-    for index in range(first_index, to_index + 1):
-        view = log.run(index, index).body[HEADER_BYTES:]
-        try:
-            head = peek(view)
-        except RecordError:
-            continue
-        raw_topic = bytes(view[head.topic_begin : head.topic_end])
-        transaction = head.sys_flag & SYS_FLAG_TRANSACTION_MASK
+    for _, _, _, flags, queue_id, queue_offset, _, raw_topic, _ in walk_records(log, first_index, to_index):
+        transaction = flags & SYS_FLAG_TRANSACTION_MASK
         if raw_topic != INTERNAL_TOPIC and transaction not in (SYS_FLAG_PREPARED, SYS_FLAG_ROLLBACK):
-            ends[raw_topic.decode("utf-8", "replace"), head.queue_id] = head.queue_offset + 1
+            ends[raw_topic.decode("utf-8", "replace"), queue_id] = queue_offset + 1
     return ends

@@ -9,6 +9,7 @@ them (`log.entry_recovery`), and checkpoints make them durable now and then so t
 Here entries are appended and lent as slices. What is done to a log beside that stands in modules of its own:
 
     entry_reads   which entry is at a position, and whether it is as it was written
+    record_walk   the records of neighbouring entries, where each message costs
     entry_room    space is made for what must not fail halfway
     flushes       how far the log is on the disk
     cuts          its tail, its head, all behind damage or everything goes
@@ -346,6 +347,15 @@ class EntryLog:
         """Returns (all bytes of the data file in which `position` lies, the file's start), for walks over entries."""
         start = position - position % self.file_bytes
         return self.file_at(start).buffer, start
+
+    def place_of(self, index: int) -> tuple[memoryview, int, int]:
+        """Returns (all bytes of the data file with entry `index`, the file's start, the entry's place in it).
+
+        Raises as `position_of`.
+        """
+        position = self.position_of(index)
+        buffer, start = self.file_view(position)
+        return buffer, start, position - start
 
     def places(self, first: int, last: int) -> tuple[memoryview, int, Places, Places]:
         """Returns (all bytes of the data file with entry `first`, its start, places in it, sizes) of many entries.
