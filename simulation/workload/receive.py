@@ -6,7 +6,8 @@ import errno
 from collections.abc import Mapping
 from typing import Final
 
-from broker.client.consuming.consumer import Consumer, Start
+from broker.client.consuming.consumer import Consumer
+from broker.client.consuming.first_offsets import Start
 from broker.client.consuming.intake import FetchLimits
 from broker.client.errors import ClientError
 from broker.client.message import MessageQueue, MessageView

@@ -66,8 +66,8 @@ def lock_counted_on_for_ever(patch: pytest.MonkeyPatch) -> None:
     """A holder that believes in its lock until the broker denies it."""
     original = OrderLocks.__init__
 
-    def init(self: OrderLocks, calls: Any, group: str, times: Any, on_lost: Any) -> None:
-        original(self, calls, group, type(times)(times.renew_s, 3600.0), on_lost)
+    def init(self: OrderLocks, calls: Any, group: str, times: Any) -> None:
+        original(self, calls, group, type(times)(times.renew_s, 3600.0))
 
     patch.setattr(OrderLocks, "__init__", init)
 

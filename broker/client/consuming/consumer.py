@@ -10,16 +10,16 @@ change of members the last messages may come again, and none is skipped. Message
 
 from __future__ import annotations
 
-import contextlib
-import datetime
 import logging
 import ssl
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Literal
 
 from broker.client.consuming.consumer_offsets import StoredOffsets
-from broker.client.consuming.intake import Batch, FetchLimits, Intake, QueueReader
+from broker.client.consuming.first_offsets import FirstOffsets, Start
+from broker.client.consuming.hand_out import HandOut
+from broker.client.consuming.intake import FetchLimits, Intake
 from broker.client.consuming.offset_file import LocalOffsets
 from broker.client.consuming.order_locks import LockTimes, OrderLocks
 from broker.client.consuming.queue_calls import QueueCalls
@@ -37,18 +37,11 @@ from broker.client.transport.credentials import Credentials
 from broker.client.transport.options import ConnectionOptions
 from broker.client.transport.patient_calls import PatientCalls
 from broker.client.transport.runtime import Runtime
-from broker.remoting.admin_bodies import ConsumerRunningInfo, QueueInHand, QueueOffsets
-from broker.remoting.bodies import (
-    ConsumeFromWhere,
-    ConsumerData,
-    ConsumeType,
-    HeartbeatData,
-    MessageModel,
-)
+from broker.remoting.admin_bodies import ConsumerRunningInfo, QueueInHand
+from broker.remoting.bodies import ConsumerData, ConsumeType, HeartbeatData, MessageModel
 from broker.remoting.bodies import MessageQueue as RemotingQueue
 from broker.remoting.codes import RequestCode, ResponseCode, Version
 from broker.remoting.command import OWN_VERSION, RemotingCommand
-from broker.remoting.errors import RemotingError
 from broker.state.topic_rules import RETRY_PREFIX
 from broker.trace import TraceWriter
 
@@ -57,37 +50,26 @@ logger = logging.getLogger("trivet.client")
 COMMIT_INTERVAL_S = 5.0
 """Time between storings of the consumer offsets, in seconds."""
 
-Start = Literal["first", "last"] | int | datetime.datetime
-"""The place to begin at in a queue without a stored offset: its first kept message, its end, or a time (ms since
-1970)."""
 
-_CONSUME_FROM = {
-    "first": ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-    "last": ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
-}
-
-
-def _wanted_by_topic(
-    topics: Mapping[str, str | SqlFilter] | Sequence[str] | str,
-) -> dict[str, str | SqlFilter]:
-    """Return what is wanted of each topic. Raises UsageError, MessageRejected."""
+def _subscriptions(
+    topics: Mapping[str, str | SqlFilter] | Sequence[str] | str, version: int
+) -> dict[str, Subscription]:
+    """Return a subscription for each topic. Raises UsageError, MessageRejected."""
     if isinstance(topics, str):
         topics = [topics]
-    wanted: dict[str, str | SqlFilter] = {}
-    wanted.update(topics if isinstance(topics, Mapping) else dict.fromkeys(topics, "*"))
+    wanted: Mapping[str, str | SqlFilter]
+    wanted = topics if isinstance(topics, Mapping) else dict.fromkeys(topics, "*")
     if not wanted:
         raise UsageError("a consumer needs at least one topic")
     for topic in wanted:
         check_name("topic", topic)
-    return wanted
+    return {topic: Subscription.parse(topic, tags, version) for topic, tags in wanted.items()}
 
 
 def _check_options(
-    start: Start, *, broadcast: bool, orderly: bool, max_retries: int | None, offsets: LocalOffsets | None
+    *, broadcast: bool, orderly: bool, max_retries: int | None, offsets: LocalOffsets | None
 ) -> None:
     """Raise UsageError for options that do not fit together."""
-    if not (start in _CONSUME_FROM or isinstance(start, datetime.datetime) or type(start) is int):
-        raise UsageError(f'start={start!r}: "first", "last", a datetime, or milliseconds since 1970')
     if orderly and broadcast:
         raise UsageError("a broadcast consumer shares its queues with everybody: there is nothing to lock")
     if max_retries is not None and (broadcast or max_retries < 0):
@@ -148,48 +130,30 @@ class Consumer:
         credentials: Credentials | None = None,
     ) -> None:
         check_name("group", group)
-        wanted = _wanted_by_topic(topics)
-        _check_options(start, broadcast=broadcast, orderly=orderly, max_retries=max_retries, offsets=offsets)
-        handlers = {
-            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._on_members_changed,
-            RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._on_reset_offsets,
-            RequestCode.GET_CONSUMER_RUNNING_INFO: self._on_running_info,
-        }
+        _check_options(broadcast=broadcast, orderly=orderly, max_retries=max_retries, offsets=offsets)
+        self.group = group
+        self.broadcast = broadcast
+        """True if every member reads all queues; nothing is sent back then."""
+        self._max_retries = max_retries
         self.core = ClientCore(
             ConnectionOptions(name_servers, runtime, tls, credentials, trace),
-            handlers={int(code): handler for code, handler in handlers.items()},
             heartbeat=self._heartbeat,
             include_slaves=True,
         )
+        self.core.on_request(RequestCode.GET_CONSUMER_RUNNING_INFO, self._on_running_info)
+        self.reply = Replies(self.core, group).reply
         self._runtime = self.core.runtime
         version = self._started_ms = self._runtime.wall_ms()
-        self.group = group
-        self._start = start
-        self._max_retries = max_retries
-        self.broadcast = broadcast
-        """True if every member reads all queues; nothing is sent back then."""
+        self._subscriptions = _subscriptions(topics, version)
         if not broadcast:
-            wanted[RETRY_PREFIX + group] = "*"
-        self._subscriptions = {
-            topic: Subscription.parse(topic, tags, version) for topic, tags in wanted.items()
-        }
+            retries = RETRY_PREFIX + group
+            self._subscriptions[retries] = Subscription.parse(retries, "*", version)
         self._calls = QueueCalls(PatientCalls(self.core), group)
-        self._intake = Intake(
-            self.core,
-            self._calls,
-            limits or FetchLimits(),
-            lambda queue, offset: self._assignment.begin_anew(queue, offset),  # noqa: PLW0108 - it comes below
-        )
-        self.reply = Replies(self.core, group).reply
+        self._first_offsets = FirstOffsets(self._calls, start)
+        self._intake = Intake(self.core, self._calls, limits or FetchLimits())
+        self._hand_out = HandOut(self._intake, orderly=orderly)
         self.order_locks = (
-            OrderLocks(
-                self._calls.patient,
-                group,
-                lock_times or LockTimes(),
-                lambda queue: self._assignment.lost_lock(queue),  # noqa: PLW0108 - it comes below
-            )
-            if orderly
-            else None
+            OrderLocks(self._calls.patient, group, lock_times or LockTimes()) if orderly else None
         )
         """The locks of an orderly consumer; None for any other."""
         self._stored = StoredOffsets(
@@ -202,16 +166,10 @@ class Consumer:
             self._subscriptions,
             self._intake,
             self._stored,
-            self._first_offset,
+            self._first_offsets,
             strategy=None if broadcast else strategy,
             locks=self.order_locks,
         )
-        # The batch in hand and its reader, both or none. Its first ``_handed_out`` messages are handed out; all but the
-        # last of these are done with.
-        self._batch: Batch | None = None
-        self._reader: QueueReader | None = None
-        self._handed_out = 0
-        self._reading = False
 
     async def __aenter__(self) -> Consumer:
         """Begin to read. Raises DamagedOffsets, OSError and UsageError if ``offsets`` cannot be read or are in use."""
@@ -247,99 +205,26 @@ class Consumer:
     def __aiter__(self) -> Consumer:
         return self
 
-    async def __anext__(self) -> MessageView:
+    def __anext__(self) -> Awaitable[MessageView]:
         """Return the next message; the one before it is done with from now on. The iteration never stops.
 
         Raises ClientClosed outside the block; UsageError if another task reads, and for an orderly consumer.
         """
-        batch, reader = self._batch, self._reader
-        if batch is not None and reader is not None:
-            at = self._handed_out
-            if at:
-                reader.finished(batch.messages[at - 1])
-            if at < len(batch.messages) and not reader.dropped:
-                self._handed_out = at + 1
-                return batch.messages[at]
-        await self._next_batch()
-        assert self._batch is not None
-        self._handed_out = 1
-        return self._batch.messages[0]
+        return self._hand_out.message()
 
     def batches(self) -> AsyncIterator[list[MessageView]]:
         """Return an iterator over batches: messages that were fetched together, all of one queue.
 
         A batch is done with when the next one is asked for. Raises what iterating over single messages raises.
         """
-        return _Batches(self)
+        return self._hand_out
 
-    async def _take_batch(self) -> list[MessageView]:
-        await self._next_batch()
-        assert self._batch is not None
-        self._handed_out = len(self._batch.messages)
-        return self._batch.messages
+    def reading_alone(self) -> AbstractContextManager[Intake]:
+        """Return a block that gives the intake to a listener, which itself accounts for what is done (`HandOut.alone`).
 
-    async def _next_batch(self) -> None:
-        """Finish with the batch in hand and take the next one. Raises ClientClosed, UsageError."""
-        self.core.check_open()
-        if self.order_locks is not None:
-            raise UsageError(
-                "an orderly consumer is read by listen_orderly, which can be stopped at any message"
-            )
-        if self._reading:
-            raise UsageError("two tasks are reading from one consumer")
-        self._reading = True
-        try:
-            # The one checkpoint of a batch comes before anything is taken, so that a cancellation loses nothing.
-            await self._runtime.sleep(0)
-            self._settle()
-            if self._batch is not None:  # its first messages were handed out one by one
-                self._batch.messages = self._batch.messages[self._handed_out :]
-                return
-            while True:
-                taken = self._intake.next_nowait()
-                if taken is not None:
-                    self._reader, self._batch = taken
-                    return
-                await self._intake.wait_arrival()
-        finally:
-            self._reading = False
-
-    @contextlib.contextmanager
-    def reading_alone(self) -> Iterator[Intake]:
-        """Give the intake to a listener, which itself accounts for what is done, while nobody else may read.
-
-        Messages that were handed out before are done with; the rest of their batch comes first. Raises UsageError,
-        ClientClosed.
+        Raises UsageError, ClientClosed.
         """
-        self.core.check_open()
-        if self._reading:
-            raise UsageError("two tasks are reading from one consumer")
-        self._settle()
-        if self._batch is not None and self._reader is not None:
-            self._batch.messages = self._batch.messages[self._handed_out :]
-            self._intake.put_back(self._reader, self._batch)
-            self._batch = self._reader = None
-            self._handed_out = 0
-        self._reading = True
-        try:
-            yield self._intake
-        finally:
-            self._reading = False
-
-    def _settle(self) -> None:
-        """Note that every message that was handed out is done with."""
-        batch, reader = self._batch, self._reader
-        if batch is None or reader is None or not self._handed_out:
-            return
-        if self._handed_out == len(batch.messages):
-            reader.finished_batch(batch)
-            self._batch = self._reader = None
-            self._handed_out = 0
-        else:
-            reader.finished(batch.messages[self._handed_out - 1])
-            if reader.dropped:
-                self._batch = self._reader = None
-                self._handed_out = 0
+        return self._hand_out.alone()
 
     # Consumer offsets ----------------------------------------------------------------------------------------------
 
@@ -350,7 +235,7 @@ class Consumer:
         ClientClosed outside the block. An offset that was not stored is tried again at the next storing.
         """
         self.core.check_open()
-        self._settle()
+        self._hand_out.settle()
         failures = await self._stored.store(list(self._intake.readers.values()))
         if failures:
             raise failures[0]
@@ -394,43 +279,14 @@ class Consumer:
         self.core.tasks.start_soon(self._keep_storing)
         await self._assignment.run()
 
-    async def _first_offset(self, queue: MessageQueue) -> int:
-        if queue.topic.startswith(RETRY_PREFIX):
-            return 0  # the consumer group is to have all that it sent back, whenever that was
-        if self._start == "first":
-            return await self._calls.min_offset(queue)
-        if self._start == "last":
-            return await self._calls.max_offset(queue)
-        return await self._calls.search_offset(queue, _timestamp_ms(self._start))
-
     def _heartbeat(self) -> HeartbeatData:
-        start = self._start if isinstance(self._start, str) else None
-        from_where = _CONSUME_FROM[start] if start is not None else ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
         data = ConsumerData(
             group_name=self.group,
-            consume_from_where=from_where,
+            consume_from_where=self._first_offsets.consume_from_where,
             message_model=MessageModel.BROADCASTING if self.broadcast else MessageModel.CLUSTERING,
             subscription_data_set=[subscription.data() for subscription in self._subscriptions.values()],
         )
         return HeartbeatData(client_id=self.core.client_id, consumer_data_set=[data])
-
-    # Requests of brokers -------------------------------------------------------------------------------------------
-
-    def _on_members_changed(self, connection: Connection, command: RemotingCommand) -> None:
-        self._assignment.members_changed()
-
-    def _on_reset_offsets(self, connection: Connection, command: RemotingCommand) -> None:
-        try:
-            if command.fields.get("group") != self.group:
-                return
-            offsets = QueueOffsets.decode(command.body).offsets
-        except RemotingError as error:
-            logger.warning(
-                "group %s: unreadable offset reset from %s: %s", self.group, connection.address, error
-            )
-            return
-        for queue, offset in offsets.items():
-            self._assignment.begin_anew(MessageQueue(queue.topic, queue.broker_name, queue.queue_id), offset)
 
     def _on_running_info(self, connection: Connection, command: RemotingCommand) -> None:
         """Tell an administrator what this member subscribes to, and which queues it holds."""
@@ -452,25 +308,3 @@ class Consumer:
         }
         info = ConsumerRunningInfo(held, subscriptions, properties)
         connection.respond(command, ResponseCode.SUCCESS, body=info.encode())
-
-
-class _Batches:
-    """An iterator over batches. It is no generator: if it is left early, nothing has to be closed."""
-
-    __slots__ = ("_consumer",)
-
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-
-    def __aiter__(self) -> _Batches:
-        return self
-
-    async def __anext__(self) -> list[MessageView]:
-        return await self._consumer._take_batch()
-
-
-def _timestamp_ms(start: Start) -> int:
-    if isinstance(start, datetime.datetime):
-        return int(start.timestamp() * 1000)
-    assert isinstance(start, int), "a start is a word, a time or milliseconds"
-    return start

@@ -288,20 +288,15 @@ class QueueReader:
 class Intake:
     """The readers of one consumer, and the order in which they hand out."""
 
-    def __init__(
-        self,
-        core: ClientCore,
-        calls: QueueCalls,
-        limits: FetchLimits,
-        on_reset: Callable[[MessageQueue, int], None],
-    ) -> None:
-        """``on_reset`` begins a queue anew at the offset to which an administrator has sent the consumer group."""
+    def __init__(self, core: ClientCore, calls: QueueCalls, limits: FetchLimits) -> None:
         self.core = core
         self.runtime = core.runtime
         self.calls = calls
         self.limits = limits
         self.readers: dict[MessageQueue, QueueReader] = {}
-        self.on_reset = on_reset
+        self.on_reset: Callable[[MessageQueue, int], None]
+        """Begins a queue anew at the offset to which an administrator has sent the consumer group; set by whoever makes
+        the readers."""
         self._ready: deque[QueueReader] = deque()
         """Readers with a batch, the one whose turn it is first; it may contain some that were dropped since."""
         self._waiting: deque[Event] = deque()

@@ -97,20 +97,15 @@ class _Lock:
 
 
 class OrderLocks:
-    """The locks of one consumer. ``on_lost`` is called with the queue of each lock that is lost."""
+    """The locks of one consumer."""
 
-    def __init__(
-        self,
-        calls: PatientCalls,
-        group: str,
-        times: LockTimes,
-        on_lost: Callable[[MessageQueue], None],
-    ) -> None:
+    def __init__(self, calls: PatientCalls, group: str, times: LockTimes) -> None:
         self._core = calls.core
         self._calls = calls
         self._group = group
         self._times = times
-        self._on_lost = on_lost
+        self.on_lost: Callable[[MessageQueue], None]
+        """Called with the queue of each lock that is lost; set by whoever reads the queues."""
         self._runtime = calls.core.runtime
         self._locks: dict[MessageQueue, _Lock] = {}
         self._unlocks = 0
@@ -279,7 +274,7 @@ class OrderLocks:
         if lock.scope is not None:
             lock.scope.cancel()
         if not lock.leaving:
-            self._on_lost(lock.queue)
+            self.on_lost(lock.queue)
 
     # Release -------------------------------------------------------------------------------------------------------
 

@@ -59,7 +59,8 @@ class PullConsumer:
         self._wanted = dict(topics or {})
         self._calls = QueueCalls(PatientCalls(self.core), group)
         self._lookups = MessageLookups(self._calls.patient)
-        self._intake = Intake(self.core, self._calls, limits or FetchLimits(), self._begin_anew)
+        self._intake = Intake(self.core, self._calls, limits or FetchLimits())
+        self._intake.on_reset = self._begin_anew
         self._rest: tuple[QueueReader, Batch] | None = None
         self._reading = False
 

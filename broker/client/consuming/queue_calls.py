@@ -12,11 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from broker.client.consuming.subscription import Subscription
-from broker.client.errors import (
-    BrokerError,
-    ClientError,
-    ConnectionFailed,
-)
+from broker.client.errors import BrokerError, ClientError, ConnectionFailed
 from broker.client.message import MessageQueue, MessageView, trace_key, views
 from broker.client.transport.calls import PendingCall
 from broker.client.transport.connection import Connection
@@ -75,11 +71,7 @@ class QueueCalls:
     All calls raise BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable.
     """
 
-    def __init__(
-        self,
-        patient: PatientCalls,
-        group: str,
-    ) -> None:
+    def __init__(self, patient: PatientCalls, group: str) -> None:
         self.patient = patient
         self._core = patient.core
         self._group = group

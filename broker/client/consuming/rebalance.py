@@ -7,26 +7,24 @@ lost is read no more, and its consumer offset stored; one that is gained is read
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from broker.client.consuming.consumer_offsets import StoredOffsets
+from broker.client.consuming.first_offsets import FirstOffsets
 from broker.client.consuming.intake import Intake, QueueReader
 from broker.client.consuming.order_locks import OrderLocks
 from broker.client.consuming.queue_calls import QueueCalls
 from broker.client.consuming.strategies import Strategy
 from broker.client.consuming.subscription import Subscription
-from broker.client.errors import (
-    BrokerError,
-    ClientError,
-    ConnectionFailed,
-    NameServerUnavailable,
-    NoRoute,
-)
+from broker.client.errors import BrokerError, ClientError, ConnectionFailed, NameServerUnavailable, NoRoute
 from broker.client.message import MessageQueue
+from broker.client.transport.connection import Connection
 from broker.client.transport.core import ClientCore
 from broker.client.transport.runtime import Event
+from broker.remoting.admin_bodies import QueueOffsets
 from broker.remoting.bodies import ConsumerListBody
 from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import RemotingError
 from broker.remoting.json_body import decode_body
 from broker.state.topic_rules import RETRY_PREFIX
@@ -44,8 +42,8 @@ that have just started know no routes until brokers register, and nobody tells t
 class Assignment:
     """This member's queues; their readers are those of ``intake``.
 
-    ``first_offset`` returns where to begin in a queue without a stored offset. ``strategy`` is None for a member that
-    reads all queues, ``locks`` for one that needs none to read.
+    ``strategy`` is None for a member that reads all queues, ``locks`` for one that needs none to read. What befalls a
+    queue comes here: that its lock is lost, that members have come or gone, that an administrator has reset its offset.
     """
 
     def __init__(
@@ -56,7 +54,7 @@ class Assignment:
         subscriptions: Mapping[str, Subscription],
         intake: Intake,
         stored: StoredOffsets,
-        first_offset: Callable[[MessageQueue], Awaitable[int]],
+        first_offsets: FirstOffsets,
         *,
         strategy: Strategy | None,
         locks: OrderLocks | None,
@@ -67,7 +65,7 @@ class Assignment:
         self._subscriptions = subscriptions
         self._intake = intake
         self._stored = stored
-        self._first_offset = first_offset
+        self._first_offsets = first_offsets
         self._strategy = strategy
         self._locks = locks
         self._given_up: dict[QueueReader, None] = {}
@@ -77,11 +75,15 @@ class Assignment:
         self._rebalance_wanted: Event = core.runtime.event()
         self.is_known: Event = core.runtime.event()
         """Set once this member has found its share of the queues for the first time."""
+        intake.on_reset = self.begin_anew
+        if locks is not None:
+            locks.on_lost = self.lost_lock
+        core.on_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._on_members_changed)
+        core.on_request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, self._on_reset_offsets)
 
     # Rebalances ----------------------------------------------------------------------------------------------------
 
-    def members_changed(self) -> None:
-        """Rebalance soon: members have come or gone."""
+    def _on_members_changed(self, connection: Connection, command: RemotingCommand) -> None:
         self._rebalance_wanted.set()
 
     async def run(self) -> None:
@@ -214,7 +216,7 @@ class Assignment:
                 return fixed_start
             stored = await self._stored.find(queue)
             if stored is None:
-                return await self._first_offset(queue)
+                return await self._first_offsets.find(queue)
             reader.committed = stored
             return stored
 
@@ -238,3 +240,16 @@ class Assignment:
         if reader is not None:
             reader.abandon()
             self._start_reader(queue, fixed_start=offset)
+
+    def _on_reset_offsets(self, connection: Connection, command: RemotingCommand) -> None:
+        try:
+            if command.fields.get("group") != self._group:
+                return
+            offsets = QueueOffsets.decode(command.body).offsets
+        except RemotingError as error:
+            logger.warning(
+                "group %s: unreadable offset reset from %s: %s", self._group, connection.address, error
+            )
+            return
+        for queue, offset in offsets.items():
+            self.begin_anew(MessageQueue(queue.topic, queue.broker_name, queue.queue_id), offset)

@@ -9,7 +9,7 @@ heartbeat.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
@@ -58,14 +58,13 @@ class ClientCore:
 
     ``heartbeat`` returns the producer and consumer groups to announce; None means that there are none. Heartbeats go to
     leaders only, with ``include_slaves`` to followers, too: every broker must know the members of a consumer group.
-    ``handlers`` are for what brokers ask, by request code. Raises UsageError for name servers that are no addresses.
+    Raises UsageError for name servers that are no addresses.
     """
 
     def __init__(
         self,
         options: ConnectionOptions,
         *,
-        handlers: Mapping[int, RequestHandler] | None = None,
         heartbeat: Callable[[], HeartbeatData] | None = None,
         include_slaves: bool = False,
     ) -> None:
@@ -73,7 +72,7 @@ class ClientCore:
         self.client_id = client_id(self.runtime)
         self.trace = options.trace
         self._addresses = parse_name_servers(options.name_servers)
-        self._handlers = dict(handlers or {})
+        self._handlers: dict[int, RequestHandler] = {}
         self._heartbeat = heartbeat
         self._include_slaves = include_slaves
         self._credentials = options.credentials

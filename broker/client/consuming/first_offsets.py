@@ -1,0 +1,48 @@
+"""Where a consumer begins in a queue of which its consumer group has no stored offset."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Literal
+
+from broker.client.consuming.queue_calls import QueueCalls
+from broker.client.errors import UsageError
+from broker.client.message import MessageQueue
+from broker.remoting.bodies import ConsumeFromWhere
+from broker.state.topic_rules import RETRY_PREFIX
+
+Start = Literal["first", "last"] | int | datetime.datetime
+"""The place to begin at: the queue's first kept message, its end, or a time (ms since 1970)."""
+
+
+class FirstOffsets:
+    """Finds where to begin. The constructor raises UsageError for a start that is none."""
+
+    def __init__(self, calls: QueueCalls, start: Start) -> None:
+        self._calls = calls
+        self._start: Literal["first", "last"] | int
+        if isinstance(start, datetime.datetime):
+            self._start = int(start.timestamp() * 1000)
+        elif start in ("first", "last") or type(start) is int:
+            self._start = start
+        else:
+            raise UsageError(f'start={start!r}: "first", "last", a datetime, or milliseconds since 1970')
+
+    @property
+    def consume_from_where(self) -> ConsumeFromWhere:
+        """The start as heartbeats tell it."""
+        if self._start == "first":
+            return ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+        if self._start == "last":
+            return ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+        return ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
+
+    async def find(self, queue: MessageQueue) -> int:
+        """Return the offset. Raises BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable."""
+        if queue.topic.startswith(RETRY_PREFIX):
+            return 0  # the consumer group is to have all that it sent back, whenever that was
+        if self._start == "first":
+            return await self._calls.min_offset(queue)
+        if self._start == "last":
+            return await self._calls.max_offset(queue)
+        return await self._calls.search_offset(queue, self._start)
