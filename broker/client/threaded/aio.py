@@ -6,27 +6,27 @@ An await that is cancelled cancels the call in the client's thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import Any, Generic, ParamSpec, Self, TypeVar
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from broker.client.consuming.consumer import Consumer as TrioConsumer
-from broker.client.errors import SendOutcomeUnknown
-from broker.client.message import Message, MessageQueue, MessageView, SendResult
+from broker.client.message import Message, MessageView, SendResult
 from broker.client.producing.producer import Producer as TrioProducer
 from broker.client.producing.requests import REPLY_TIMEOUT_S
 from broker.client.producing.sender import QueueChoice
-from broker.client.threaded.handover import Handover
+from broker.client.threaded.clients import ThreadedConsumer, ThreadedProducer
 from broker.client.threaded.own_thread import OwnThread
 
-Client = TypeVar("Client", bound=TrioProducer | TrioConsumer)
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
 
 
-class _Threaded(Generic[Client]):
-    def __init__(self, client: Client, name: str) -> None:
-        self._client = client
-        self._thread: OwnThread[TrioProducer | TrioConsumer] = OwnThread(client, name)
+class _Block:
+    """An ``async with`` block on asyncio that holds the client's open."""
+
+    _client: Any
+    _thread: OwnThread[Any]
 
     async def __aenter__(self) -> Self:
         try:
@@ -48,7 +48,18 @@ class _Threaded(Generic[Client]):
         return await asyncio.wrap_future(self._thread.begin(call, *arguments, **named))
 
 
-class Producer(_Threaded[TrioProducer]):
+def _awaited(
+    call: Callable[Concatenate[Any, Arguments], Awaitable[Result]],
+) -> Callable[Concatenate[_Block, Arguments], Coroutine[Any, Any, Result]]:
+    """Return a method like one of a client on Trio, in whose thread it is called."""
+
+    async def awaited(self: _Block, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+        return await self._call(call, self._client, *arguments, **named)
+
+    return functools.update_wrapper(awaited, call)
+
+
+class Producer(ThreadedProducer, _Block):
     """Sends messages, as `trivet.Producer` does, whose options it takes.
 
         async with Producer("127.0.0.1:9876", group="orders") as producer:
@@ -57,20 +68,12 @@ class Producer(_Threaded[TrioProducer]):
     Any number of tasks may send at the same time, and should: one alone waits for two changes of threads a message.
     """
 
-    def __init__(self, name_servers: str | Sequence[str], *, group: str, **options: Any) -> None:
-        super().__init__(TrioProducer(name_servers, group=group, **options), f"trivet producer {group}")
-
-    async def send(
-        self, message: Message, *, queue: QueueChoice = None, timeout_s: float | None = None
-    ) -> SendResult:
-        """Like `trivet.Producer.send`."""
-        return await self._call(self._client.send, message, queue=queue, timeout_s=timeout_s)
-
-    async def send_batch(
-        self, messages: Sequence[Message], *, queue: QueueChoice = None, timeout_s: float | None = None
-    ) -> list[SendResult]:
-        """Like `trivet.Producer.send_batch`."""
-        return await self._call(self._client.send_batch, messages, queue=queue, timeout_s=timeout_s)
+    send = _awaited(TrioProducer.send)
+    send_batch = _awaited(TrioProducer.send_batch)
+    send_one_way = _awaited(TrioProducer.send_one_way)
+    request = _awaited(TrioProducer.request)
+    resume = _awaited(TrioProducer.resume)
+    queues = _awaited(TrioProducer.queues)
 
     async def send_many(
         self,
@@ -85,26 +88,8 @@ class Producer(_Threaded[TrioProducer]):
             self._client.send_many, list(messages), queue=queue, in_flight=in_flight, timeout_s=timeout_s
         )
 
-    async def resume(self, error: SendOutcomeUnknown, *, timeout_s: float | None = None) -> list[SendResult]:
-        """Like `trivet.Producer.resume`."""
-        return await self._call(self._client.resume, error, timeout_s=timeout_s)
 
-    async def send_one_way(self, message: Message, *, queue: QueueChoice = None) -> None:
-        """Like `trivet.Producer.send_one_way`."""
-        await self._call(self._client.send_one_way, message, queue=queue)
-
-    async def request(
-        self, message: Message, *, queue: QueueChoice = None, timeout_s: float = REPLY_TIMEOUT_S
-    ) -> MessageView:
-        """Like `trivet.Producer.request`."""
-        return await self._call(self._client.request, message, queue=queue, timeout_s=timeout_s)
-
-    async def queues(self, topic: str) -> list[MessageQueue]:
-        """Like `trivet.Producer.queues`."""
-        return await self._call(self._client.queues, topic)
-
-
-class Consumer(_Threaded[TrioConsumer]):
+class Consumer(ThreadedConsumer, _Block):
     """A member of a consumer group, as `trivet.Consumer`, whose options it takes.
 
         async with Consumer("127.0.0.1:9876", group="g", topics="paid") as consumer:
@@ -115,10 +100,9 @@ class Consumer(_Threaded[TrioConsumer]):
     skips nothing.
     """
 
-    def __init__(self, name_servers: str | Sequence[str], *, group: str, topics: Any, **options: Any) -> None:
-        client = TrioConsumer(name_servers, group=group, topics=topics, **options)
-        super().__init__(client, f"trivet consumer {group}")
-        self._handover = Handover(client)
+    commit = _awaited(TrioConsumer.commit)
+    send_back = _awaited(TrioConsumer.send_back)
+    wait_assigned = _awaited(TrioConsumer.wait_assigned)
 
     def __aiter__(self) -> Self:
         return self
@@ -133,18 +117,6 @@ class Consumer(_Threaded[TrioConsumer]):
         while True:
             yield self._handover.arrived(await self._call(self._handover.take, batch=True))
 
-    async def commit(self) -> None:
-        """Like `trivet.Consumer.commit`."""
-        await self._call(self._client.commit)
-
-    async def send_back(self, message: MessageView, delay_level: int = 0) -> None:
-        """Like `trivet.Consumer.send_back`."""
-        await self._call(self._client.send_back, message, delay_level)
-
     async def reply(self, request: MessageView, body: bytes, *, timeout_s: float = REPLY_TIMEOUT_S) -> None:
         """Like `trivet.Consumer.reply`."""
         await self._call(self._client.reply, request, body, timeout_s=timeout_s)
-
-    async def wait_assigned(self) -> None:
-        """Like `trivet.Consumer.wait_assigned`."""
-        await self._call(self._client.wait_assigned)

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Iterator
 from itertools import islice
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+from broker.client.consuming.consumer import Consumer
 from broker.client.errors import ClientClosed, MessageRejected, ReplyTimeout
 from broker.client.message import Message
+from broker.client.producing.producer import Producer
 from broker.client.threaded import aio, sync
 from broker.testing.broker import RunningBroker, broker
 
 LIMIT_S = 60.0
 """Ends a test that hangs."""
+
+
+@pytest.mark.parametrize("module", [sync, aio])
+def test_the_options_are_those_of_the_clients_on_trio(module: ModuleType) -> None:
+    for own, on_trio in ((module.Producer, Producer), (module.Consumer, Consumer)):
+        assert inspect.signature(own) == inspect.signature(on_trio)
 
 
 @pytest.fixture(scope="module")
